@@ -1,0 +1,75 @@
+"""What an agent and a model say to each other: messages, tool calls, tool schemas, usage.
+
+Shared by events (which store them), models (which send them) and the engine (which folds them).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = ["Message", "ToolCall", "ToolSchema", "Usage", "add_usage"]
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that the model asks for. `id` is the runtime's own (`call_` + ULID), stable over attempts;
+    `provider_id` is the provider's, echoed back to it. `arguments` is the text the model wrote."""
+
+    id: str
+    name: str
+    arguments: str
+    provider_id: str | None = None
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One turn of a conversation. A `tool` message answers the call `tool_call_id`."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class ToolSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """A function as the model sees it."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens and calls that were paid for. `cost_usd` is null when a price is unknown."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    reasoning_output_tokens: int = 0
+    model_calls: int = 0
+    tool_calls: int = 0
+    cost_usd: float | None = None
+
+
+def add_usage(a: Usage, b: Usage) -> Usage:
+    """The sum. A cost is known only when both are, and an empty usage costs nothing."""
+    if a == _NOTHING:
+        return b
+    if b == _NOTHING:
+        return a
+    cost = None if a.cost_usd is None or b.cost_usd is None else a.cost_usd + b.cost_usd
+    return Usage(
+        input_tokens=a.input_tokens + b.input_tokens,
+        output_tokens=a.output_tokens + b.output_tokens,
+        cache_read_input_tokens=a.cache_read_input_tokens + b.cache_read_input_tokens,
+        cache_creation_input_tokens=a.cache_creation_input_tokens + b.cache_creation_input_tokens,
+        reasoning_output_tokens=a.reasoning_output_tokens + b.reasoning_output_tokens,
+        model_calls=a.model_calls + b.model_calls,
+        tool_calls=a.tool_calls + b.tool_calls,
+        cost_usd=cost,
+    )
+
+
+_NOTHING = Usage()

@@ -1,0 +1,44 @@
+"""RetryPolicy: one shape in documents, IR and Python (page 000 §9). Durations are seconds."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["NO_RETRY", "Backoff", "RetryPolicy"]
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Delay before attempt n+1: `min(max, initial * multiplier**(n-1))` seconds."""
+
+    initial: float = 1.0
+    multiplier: float = 2.0
+    max: float = 30.0
+
+    def delay(self, failures: int) -> float:
+        """Seconds to wait after the given number (≥ 1) of failed attempts, before jitter."""
+        try:
+            return min(self.max, self.initial * self.multiplier ** (failures - 1))
+        except OverflowError:
+            return self.max
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often and when an attempt is repeated. Attempts count from 1.
+
+    `timeout` bounds one attempt, `max_elapsed` runs from the first failure to the start of the last
+    attempt; `retry_on` takes error categories and codes.
+    """
+
+    max_attempts: int = 4
+    backoff: Backoff = Backoff()
+    jitter: float = 0.1
+    max_elapsed: float = 60.0
+    timeout: float | None = 300.0
+    retry_on: tuple[str, ...] = ("transient", "timeout", "rate_limited")
+
+    def covers(self, category: str, code: str) -> bool:
+        """Whether an error of this category and code is one that the policy repeats."""
+        return category in self.retry_on or code in self.retry_on
+
+
+NO_RETRY = RetryPolicy(max_attempts=1, timeout=None)

@@ -1,0 +1,137 @@
+"""The exception tree of `agentflow`.
+
+    AgentflowError
+    ├── DefinitionError        a document, its bindings or its inputs were refused; carries every diagnostic
+    ├── ConfigurationError     the environment does not allow it (store path, model, unknown option)
+    ├── StoreError             the event log cannot do what was asked
+    │   ├── OffsetConflict     the log is not at the offset that the writer expected
+    │   ├── Fenced             another process owns the run now
+    │   ├── LogClosed          the log was closed, or stopped after a failed write
+    │   └── LogCorrupt         stored bytes are not what was written
+    ├── RunNotFound            no run of that id
+    ├── RunExists              the id is taken by a run with another input
+    ├── RunTerminal            the run has ended; its log takes no more events
+    └── WorkflowFailed         a run ended without success; carries its result
+        └── WorkflowCancelled
+
+Actor errors stand in `actors.errors`; errors *inside* a run are data (`definition.failure.ErrorInfo`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentflow.definition.diagnostics import Diagnostic
+
+__all__ = [
+    "AgentflowError",
+    "ConfigurationError",
+    "DefinitionError",
+    "Fenced",
+    "LogClosed",
+    "LogCorrupt",
+    "OffsetConflict",
+    "RunExists",
+    "RunNotFound",
+    "RunTerminal",
+    "StoreError",
+    "WorkflowCancelled",
+    "WorkflowFailed",
+]
+
+
+class AgentflowError(Exception):
+    """Something went wrong in agentflow."""
+
+    code: ClassVar[str] = "agentflow_error"
+    hint: str | None = None
+
+    def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
+        super().__init__(message or type(self).__doc__)
+        if hint is not None:
+            self.hint = hint
+
+
+class DefinitionError(AgentflowError):
+    """The workflow was refused; see `.diagnostics`. No run was made and no event written."""
+
+    code = "validation_failed"
+
+    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
+        self.diagnostics = list(diagnostics)
+        super().__init__("\n".join(d.render() for d in self.diagnostics) or None)
+
+
+class ConfigurationError(AgentflowError):
+    """The configuration does not allow this; the message names the setting."""
+
+    code = "configuration"
+
+
+class StoreError(AgentflowError):
+    """The store cannot do this now; nothing was acknowledged."""
+
+    code = "storage_unavailable"
+
+
+class OffsetConflict(StoreError):
+    """The log is not at the expected offset: another writer appended. Fold the log again."""
+
+    code = "offset_mismatch"
+
+    def __init__(self, workflow_id: str, expected: int, actual: int) -> None:
+        super().__init__(f"{workflow_id}: expected to append at offset {expected}, the log is at {actual}")
+        self.workflow_id, self.expected, self.actual = workflow_id, expected, actual
+
+
+class Fenced(StoreError):
+    """Another process owns this run now; stop working on it."""
+
+    code = "fenced"
+
+
+class LogClosed(StoreError):
+    """The event log is closed, or stopped after a failed write; open the store again."""
+
+
+class LogCorrupt(StoreError):
+    """Stored bytes are damaged; the run is quarantined. Restore the store from a copy."""
+
+    code = "log_corrupt"
+
+
+class RunNotFound(AgentflowError):
+    """No run has this id; `agentflow list` shows the runs of a store."""
+
+    code = "workflow_not_found"
+
+
+class RunExists(AgentflowError):
+    """A run with this id exists with another definition or input; choose another id."""
+
+    code = "run_exists"
+
+
+class RunTerminal(AgentflowError):
+    """The run has ended; its log takes no more events."""
+
+    code = "run_terminal"
+
+
+class WorkflowFailed(AgentflowError):
+    """The run failed; `.result` holds what it reached."""
+
+    code = "workflow_failed"
+
+    def __init__(self, message: str | None = None, *, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class WorkflowCancelled(WorkflowFailed):
+    """The run was cancelled; `.result` holds what it reached."""
+
+    code = "cancelled"
