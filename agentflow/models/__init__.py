@@ -1,0 +1,25 @@
+"""Language models behind one protocol: `provider:model` names, providers, errors, prices."""
+
+from agentflow.models.base import (
+    DeltaSink,
+    ModelError,
+    ModelProfile,
+    ModelProvider,
+    ModelReply,
+    ModelRequest,
+    ModelResolutionError,
+    TokenKind,
+)
+from agentflow.models.catalog import Models
+
+__all__ = [
+    "DeltaSink",
+    "ModelError",
+    "ModelProfile",
+    "ModelProvider",
+    "ModelReply",
+    "ModelRequest",
+    "ModelResolutionError",
+    "Models",
+    "TokenKind",
+]

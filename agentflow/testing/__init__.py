@@ -1,0 +1,5 @@
+"""What users test their workflows with. Nothing else in the package imports it."""
+
+from agentflow.testing.scripted import Call, ScriptedModel, call
+
+__all__ = ["Call", "ScriptedModel", "call"]

@@ -1,0 +1,158 @@
+"""What every language-model adapter is to the rest of the product: requests, replies, errors, profiles.
+
+This module must never do I/O and never import an HTTP client: the engine's tests, the test kit and the
+command line import it. Durations are seconds, prices are US dollars per million tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import msgspec
+
+from agentflow.definition.conversation import Message, ToolSchema, Usage
+from agentflow.definition.failure import ErrorInfo
+from agentflow.errors import AgentflowError, ConfigurationError
+
+__all__ = [
+    "DeltaSink",
+    "ModelError",
+    "ModelProfile",
+    "ModelProvider",
+    "ModelReply",
+    "ModelRequest",
+    "ModelResolutionError",
+    "TokenKind",
+]
+
+TokenKind = Literal["output", "thinking"]
+DeltaSink = Callable[[str, str], None]
+"""Called with (token kind, text) for each piece of the answer, in order; must not block nor raise."""
+
+
+class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a model can do and what it costs. `tools` says how many functions one request may offer.
+
+    A limit or price of None is unknown. Cached input is priced as input when its own price is unknown.
+    """
+
+    tools: Literal["none", "single", "many"] = "many"
+    json_schema: bool = True
+    context_tokens: int | None = None
+    max_output_tokens: int | None = None
+    input_price: float | None = None
+    output_price: float | None = None
+    cached_input_price: float | None = None
+
+    def lacks(self, *, functions: int = 0, json_schema: bool = False) -> str | None:
+        """What an agent needs and the model cannot do, as the middle of a sentence; None if nothing."""
+        if functions and self.tools == "none":
+            return "cannot call functions"
+        if functions > 1 and self.tools == "single":
+            return "takes one function"
+        if json_schema and not self.json_schema:
+            return "cannot answer by a schema"
+        return None
+
+    def cost(self, usage: Usage) -> float | None:
+        """US dollars for the tokens of `usage`; None when a price that it needs is unknown."""
+        if self.input_price is None or self.output_price is None:
+            return None
+        cached = min(usage.cache_read_input_tokens, usage.input_tokens)
+        cached_price = self.input_price if self.cached_input_price is None else self.cached_input_price
+        dollars = (
+            (usage.input_tokens - cached) * self.input_price
+            + cached * cached_price
+            + usage.output_tokens * self.output_price
+        )
+        return dollars / 1_000_000
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a model. `model` is the name without its provider.
+
+    `parameters` go to the provider as they are (temperature, max_tokens, seed …). With `output_schema`
+    the answer is JSON by that schema; the caller validates it.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...] = ()
+    output_schema: dict[str, Any] | bool | None = None
+    parameters: dict[str, Any] = {}
+    parallel_tool_calls: bool = True
+
+
+class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A complete answer. `message` has role assistant; its calls have the runtime's ids.
+
+    `finish_reason` is stop, length, tool_calls, content_filter or the provider's own word;
+    `first_token_ms` is milliseconds from the start of the request to the first piece of the answer.
+    """
+
+    message: Message
+    finish_reason: str
+    response_model: str
+    response_id: str | None = None
+    usage: Usage = Usage(model_calls=1)
+    first_token_ms: float | None = None
+
+
+class ModelError(AgentflowError):
+    """The model call failed; `.info` says how."""
+
+    code = "model_error"
+
+    def __init__(
+        self, info: ErrorInfo, *, retry_after: float | None = None, partial: str | None = None
+    ) -> None:
+        """`retry_after`: seconds that the provider asked to wait; `partial`: answer text that had arrived."""
+        super().__init__(f"{info.code}: {info.message}")
+        self.info = info
+        self.retry_after = retry_after
+        self.partial = partial
+
+
+class ModelResolutionError(ConfigurationError):
+    """No model: name one, set a provider key, or run `agentflow model install smollm2-135m`."""
+
+    code = "E_UNKNOWN_MODEL"
+
+
+@runtime_checkable
+class ModelProvider(Protocol):
+    """One service that answers model requests; an instance is shared by all runs of a process."""
+
+    @property
+    def name(self) -> str:
+        """The part of `provider:model` before the colon."""
+        ...
+
+    @property
+    def max_concurrency(self) -> int:
+        """How many calls may be open at once; the caller's limiter keeps to it."""
+        ...
+
+    @property
+    def limiter_key(self) -> str:
+        """Equal for providers that share a rate limit; never holds the secret itself."""
+        ...
+
+    def profile(self, model: str) -> ModelProfile:
+        """What this model can do. An unknown model has a profile too: the provider's own default."""
+        ...
+
+    async def complete(
+        self,
+        request: ModelRequest,
+        *,
+        new_call_id: Callable[[], str],
+        on_delta: DeltaSink | None = None,
+    ) -> ModelReply:
+        """Make one attempt. Raises ModelError; cancelling it aborts the request at the provider."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release connections and processes; idempotent. Calls that are open fail or are cancelled."""
+        ...

