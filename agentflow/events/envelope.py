@@ -1,0 +1,199 @@
+"""The envelope of an event, and its bytes (page 000 §6).
+
+A `Draft` is what the engine decides; sealing gives it an id, an offset and a time. `encode` and `decode` are
+the only place where events become JSON and back. Readers ignore fields and types that they do not know.
+This module never reads a clock by itself and does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from agentflow.errors import LogCorrupt
+from agentflow.events.catalogue import TYPES, Custom, RunEvent
+from agentflow.events.ids import Ids, iso, micros, new_id
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Draft",
+    "Event",
+    "Ids",
+    "StoredEvent",
+    "Trace",
+    "Unknown",
+    "decode",
+    "encode",
+    "iso",
+    "micros",
+    "new_id",
+    "seal",
+    "upcast",
+]
+
+SCHEMA_VERSION = 1
+"""The meaning of event data that this release writes; a run records its own in `workflow.started`."""
+
+D = TypeVar("D", bound=RunEvent, covariant=True)
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """The span that an event opens or closes: lower-case hex ids of W3C trace context."""
+
+    trace_id: str
+    span_id: str
+    parent_span_id: str | None = None
+
+
+class Unknown(RunEvent, frozen=True, kw_only=True):
+    """Data of a type that this release does not know, kept as it was read."""
+
+    EVENT_TYPE: ClassVar[str] = "unknown"
+
+    type: str
+    data: dict[str, Any]
+
+    @property
+    def event_type(self) -> str:
+        """The type as it was read."""
+        return self.type
+
+
+class Event(msgspec.Struct, Generic[D], frozen=True, kw_only=True, omit_defaults=True):
+    """One event of a run's log. `offset` counts from 0 without gap; `timestamp` may tie or step back."""
+
+    id: str
+    offset: int
+    timestamp: str
+    type: str
+    workflow_id: str
+    data: D
+    trace: Trace | None = None
+    step: str | None = None
+    attempt: int | None = None
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """An event that is decided but not yet in the log. `step` defaults to the `step_id` of its data."""
+
+    data: RunEvent
+    step: str | None = None
+    attempt: int | None = None
+    trace: Trace | None = None
+
+    @property
+    def type(self) -> str:
+        """The type as it will stand in the envelope."""
+        return self.data.event_type
+
+
+class StoredEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event as the log keeps it: `ts` in microseconds since the epoch, `body` the JSON of the envelope."""
+
+    offset: int
+    ts: int
+    type: str
+    body: bytes
+
+
+def seal(draft: Draft, *, workflow_id: str, offset: int, ts: int, id: str) -> tuple[Event[Any], StoredEvent]:
+    """Make the event of `draft` at this offset and time, and its stored form."""
+    data = draft.data
+    step = draft.step
+    if step is None:
+        step = getattr(data, "step_id", None) or None
+    event: Event[Any] = Event(
+        id=id,
+        offset=offset,
+        timestamp=iso(ts),
+        type=data.event_type,
+        workflow_id=workflow_id,
+        data=data,
+        trace=draft.trace,
+        step=step,
+        attempt=draft.attempt,
+    )
+    return event, StoredEvent(offset, ts, event.type, encode(event))
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(event: Event[Any]) -> bytes:
+    """The JSON of one event on one line, without a line end."""
+    data = event.data
+    if data.__class__ is Custom or data.__class__ is Unknown:
+        # Their object is the data itself; the name stands in the type.
+        event = msgspec.structs.replace(event, data=data.data)
+    return _encoder.encode(event)
+
+
+class _Envelope(msgspec.Struct):
+    """The first phase of decoding: `data` stays bytes until its type is known."""
+
+    id: str
+    offset: int
+    timestamp: str
+    type: str
+    workflow_id: str
+    data: msgspec.Raw
+    trace: Trace | None = None
+    step: str | None = None
+    attempt: int | None = None
+
+
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_object_decoder = msgspec.json.Decoder(dict[str, Any])
+_data_decoders: dict[str, msgspec.json.Decoder[RunEvent]] = {
+    name: msgspec.json.Decoder(cls) for name, cls in TYPES.items()
+}
+
+
+def decode(body: bytes, *, schema_version: int = SCHEMA_VERSION) -> Event[Any]:
+    """The event of these bytes; `schema_version` is that of its run. LogCorrupt when they are not one."""
+    try:
+        head = _envelope_decoder.decode(body)
+        data = _decode_data(head.type, head.data, schema_version)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LogCorrupt(f"an event cannot be read: {error}") from error
+    return Event(
+        id=head.id,
+        offset=head.offset,
+        timestamp=head.timestamp,
+        type=head.type,
+        workflow_id=head.workflow_id,
+        data=data,
+        trace=head.trace,
+        step=head.step,
+        attempt=head.attempt,
+    )
+
+
+def _decode_data(event_type: str, raw: msgspec.Raw, schema_version: int) -> RunEvent:
+    decoder = _data_decoders.get(event_type)
+    if decoder is None:
+        value = _object_decoder.decode(raw)
+        if event_type.startswith("custom."):
+            return Custom(name=event_type[len("custom.") :], data=value)
+        return Unknown(type=event_type, data=value)
+    if schema_version == SCHEMA_VERSION:
+        return decoder.decode(raw)
+    value = upcast(event_type, schema_version, _object_decoder.decode(raw))
+    return msgspec.convert(value, TYPES[event_type])
+
+
+_UPCASTERS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+
+def upcast(event_type: str, schema_version: int, data: dict[str, Any]) -> dict[str, Any]:
+    """Bring data of an older `schema_version` to today's meaning, version by version.
+
+    A change of meaning registers its step in `_UPCASTERS` under (type, the version it starts from).
+    """
+    for version in range(schema_version, SCHEMA_VERSION):
+        step = _UPCASTERS.get((event_type, version))
+        if step is not None:
+            data = step(data)
+    return data

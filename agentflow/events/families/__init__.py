@@ -1,0 +1,1 @@
+"""The event types by family; import them from `agentflow.events.catalogue`."""

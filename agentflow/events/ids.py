@@ -1,0 +1,104 @@
+"""Ids and times as they stand in events: ULIDs and RFC 3339 in UTC (page 000 §1).
+
+The clock and the randomness are given, so that a simulated run has the same ids every time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+__all__ = ["Ids", "iso", "micros", "new_id"]
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+# Two digits of base 32 at a time: the random part of a ULID is eight look-ups.
+_PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
+_LOW_BITS = 20
+_LOW_MASK = (1 << _LOW_BITS) - 1
+
+
+def _base32(value: int, pairs: int) -> str:
+    """`value` as 2 * `pairs` digits, most significant first."""
+    return "".join(_PAIRS[(value >> shift) & 1023] for shift in range(10 * (pairs - 1), -1, -10))
+
+
+class Ids:
+    """Makes ULIDs that rise strictly within this object, also when the clock stands still or steps back.
+
+    `clock` gives microseconds since the epoch, `random` that many random bits. Not for use by several
+    threads at once.
+    """
+
+    __slots__ = ("_clock", "_head", "_high", "_low", "_ms", "_random")
+
+    def __init__(
+        self, clock: Callable[[], int] | None = None, random: Callable[[int], int] | None = None
+    ) -> None:
+        self._clock = clock or _wall_clock
+        self._random = random or secrets.randbits
+        self._ms = -1
+        self._high = 0
+        self._low = _LOW_MASK
+        self._head = ""
+
+    def ulid(self, prefix: str) -> str:
+        """The next id: `prefix`, an underscore, 26 characters."""
+        ms = self._clock() // 1000
+        if ms > self._ms:
+            self._ms = ms
+            bits = self._random(80)
+            self._high, low = bits >> _LOW_BITS, bits & _LOW_MASK
+            self._head = _base32(ms, 5) + _base32(self._high, 6)
+        else:
+            low = self._low + 1
+            if low > _LOW_MASK:
+                low = 0
+                self._high = (self._high + 1) & ((1 << 60) - 1)
+                if self._high == 0:  # 2**80 ids in a millisecond; borrow the next one
+                    self._ms += 1
+                self._head = _base32(self._ms, 5) + _base32(self._high, 6)
+        self._low = low
+        return f"{prefix}_{self._head}{_PAIRS[low >> 10]}{_PAIRS[low & 1023]}"
+
+
+def _wall_clock() -> int:
+    return time.time_ns() // 1000
+
+
+_shared = Ids()
+
+
+def new_id(prefix: str) -> str:
+    """An id from the wall clock of this machine; where a seam exists, use its `Ids` instead."""
+    return _shared.ulid(prefix)
+
+
+_MILLIS = tuple(f"{n:03d}" for n in range(1000))
+# The text up to the decimal point is made once a second; formatting it costs more than all the rest.
+_second: tuple[int, str] = (0, "1970-01-01T00:00:00.")
+
+
+def iso(ts_us: int) -> str:
+    """Microseconds since the epoch as `2026-01-31T23:59:59.000001Z`."""
+    global _second
+    seconds = ts_us // 1_000_000
+    rest = ts_us - seconds * 1_000_000
+    cached = _second  # read once: another thread may replace it
+    if cached[0] != seconds:
+        cached = (seconds, datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S."))
+        _second = cached
+    return f"{cached[1]}{_MILLIS[rest // 1000]}{_MILLIS[rest % 1000]}Z"
+
+
+def micros(text: str) -> int:
+    """The inverse of `iso`, for any RFC 3339 time; ValueError without a time zone."""
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    delta = at - _EPOCH
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
