@@ -1,0 +1,56 @@
+"""What a run was bound to before it began: its models and functions, as data.
+
+The engine never calls them; it needs to know which exist, what arguments they take, and whether a
+call may be repeated.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from agentflow.definition.ir import ModelRef
+
+__all__ = ["Bindings", "SideEffect", "StepBinding", "ToolInfo"]
+
+SideEffect = Literal["none", "read", "write", "external", "irreversible"]
+
+
+class ToolInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that a run may call. `name` is what a model sees (`service__function`)."""
+
+    name: str
+    service: str
+    function: str
+    description: str
+    input_schema: dict[str, Any]
+    schema_hash: str
+    side_effect: SideEffect
+    idempotent: bool
+    timeout: float
+    sensitive: bool = False
+
+    @property
+    def safe(self) -> bool:
+        """Whether a call whose outcome is unknown may be made again (page 000 §4)."""
+        return self.idempotent or self.side_effect in ("none", "read")
+
+
+class StepBinding(msgspec.Struct, frozen=True, kw_only=True):
+    """The models of an agent, in order of choice, and the functions that it is offered, by tool name."""
+
+    models: tuple[ModelRef, ...] = ()
+    tools: dict[str, ToolInfo] = {}
+
+
+class Bindings(msgspec.Struct, frozen=True, kw_only=True):
+    """By step id. A step that is absent is bound to nothing."""
+
+    steps: dict[str, StepBinding] = {}
+
+    def of(self, step_id: str) -> StepBinding:
+        return self.steps.get(step_id, _UNBOUND)
+
+
+_UNBOUND = StepBinding()

@@ -1,0 +1,114 @@
+"""What an agent says to its model and how its answer is read (page 000 §3, page 001 §5.5). Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from agentflow.definition.conversation import Message
+from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import AgentSpec, canonical_json
+from agentflow.definition.schemas import validate
+from agentflow.engine.state import ToolRecord
+
+__all__ = ["BadAnswer", "compact", "opening", "read_answer", "repair", "tool_message"]
+
+_FENCE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
+_MAX_ERRORS = 10
+
+
+class BadAnswer(ValueError):
+    """The answer does not satisfy the agent's schema; `.errors` are {path, message}, ten at most."""
+
+    def __init__(self, errors: list[dict[str, str]]) -> None:
+        super().__init__(errors[0]["message"] if errors else "invalid answer")
+        self.errors = errors
+
+
+def compact(value: Any) -> str:
+    """A value as the model reads it: a string as it is, else compact JSON in its own key order."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def opening(system_prompt: str, data: Any) -> list[Message]:
+    """The first messages of a context: the prompt, and the input unless it is null."""
+    messages = [Message(role="system", content=system_prompt)]
+    if data is not None:
+        messages.append(Message(role="user", content=compact(data)))
+    return messages
+
+
+def tool_message(record: ToolRecord) -> Message:
+    """A settled call's result or error, as an answer to the model."""
+    call = record.call
+    if record.state == "done":
+        content = compact(record.output)
+    else:
+        error = record.error
+        body: dict[str, Any] = {"code": error.code, "message": error.message} if error else {}
+        if error is not None and error.details:
+            body["details"] = error.details
+        content = canonical_json({"error": body}).decode()
+    return Message(role="tool", content=content, tool_call_id=call.id, name=call.name)
+
+
+def repair(error: ErrorInfo) -> Message:
+    """The message that asks for a corrected answer, with what was wrong with the last one."""
+    issues: list[dict[str, str]] = (error.details or {}).get("errors", [])
+    lines = [f"- at {i['path'] or '/'}: {i['message']}" for i in issues]
+    text = (
+        "The answer does not satisfy the required JSON Schema:\n"
+        + "\n".join(lines)
+        + "\nAnswer again with the corrected JSON value only."
+    )
+    return Message(role="user", content=text)
+
+
+def read_answer(spec: AgentSpec, text: str) -> Any:
+    """The value of a final answer. Raises BadAnswer.
+
+    With a schema: the trimmed text as JSON, else its only fenced block; if the schema's root type is
+    exactly "string", text that is no JSON string is the value. Without: page 001 takes a JSON object as
+    it is and other text as {"text": …}, page 000 the text.
+    """
+    schema = spec.output_schema
+    if schema is None:
+        if spec.plain_result == "text":
+            return text
+        found, value = _json_of(text)
+        return value if found and isinstance(value, dict) else {"text": text}
+    found, value = _json_of(text)
+    if isinstance(schema, dict) and schema.get("type") == "string" and not (found and isinstance(value, str)):
+        found, value = True, text.strip()
+    if not found:
+        raise BadAnswer([{"path": "", "message": "the answer is not JSON"}])
+    issues = validate(schema, value)
+    if issues:
+        raise BadAnswer([{"path": i.path, "message": i.message} for i in issues[:_MAX_ERRORS]])
+    return value
+
+
+def _json_of(text: str) -> tuple[bool, Any]:
+    stripped = text.strip()
+    found, value = _parse(stripped)
+    if found:
+        return True, value
+    blocks = _FENCE.findall(stripped)
+    if len(blocks) == 1:
+        return _parse(blocks[0].strip())
+    return False, None
+
+
+def _refuse(_: str) -> Any:
+    raise ValueError("not a JSON number")
+
+
+def _parse(text: str) -> tuple[bool, Any]:
+    # The standard parser: it keeps big integers exact, which page 000 §1 asks for.
+    try:
+        return True, json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False, None

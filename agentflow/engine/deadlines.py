@@ -1,0 +1,179 @@
+"""Time-outs, cancels and lost processes: how open work is closed in the log without its result.
+
+Every open call gets a recorded end before its step does; a call that may have happened is marked so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentflow.definition.failure import Category, ErrorInfo
+from agentflow.engine import outcome
+from agentflow.engine.agents import agent_failed
+from agentflow.engine.moves import Moves, elapsed_ms, scope_fields, step_failed
+from agentflow.engine.respond import attempt_failed
+from agentflow.engine.state import OpenCall, RunState, ToolRecord, Unit
+from agentflow.events import catalogue as ev
+
+__all__ = ["cancel_finished", "close_calls", "interrupted", "next_due", "overdue", "unit_lost"]
+
+
+def next_due(state: RunState) -> int | None:
+    """When `decide` must be asked again though nothing else happened (microseconds), or None."""
+    return min(state.timers.values(), default=None)
+
+
+def overdue(state: RunState, now: int) -> Moves:
+    """What the first passed deadline means; a due retry only stirs its unit."""
+    for key, due in list(state.timers.items()):
+        if due > now:
+            continue
+        kind, _, unit_key = key.partition(" ")
+        if kind == "run":
+            return _run_deadline(state, now)
+        unit = state.open.get(unit_key)
+        if unit is None or kind == "retry":
+            del state.timers[key]  # derivable: the event that set it is in the log
+            if unit is not None:
+                state.stirred[unit_key] = unit
+            continue
+        if kind == "deadline":
+            message = f"step {unit.node.id} did not end within {unit.node.timeout:g} s"
+            return abort(state, unit, _timeout("step_deadline", message), now)
+        message = f"an attempt of {unit.node.id} took longer than {unit.node.retry.timeout:g} s"
+        error = _timeout("step_timeout", message)
+        closed = close_calls(state, unit, error, now)
+        return closed + attempt_failed(state, unit, error, now, 0.0)
+    return []
+
+
+def _timeout(code: str, message: str) -> ErrorInfo:
+    return ErrorInfo(category="timeout", code=code, message=message)
+
+
+def _run_deadline(state: RunState, now: int) -> Moves:
+    limit = state.plan.options.timeout or 0
+    error = _timeout("run_deadline", f"the run did not end within {limit:g} s")
+    moves: Moves = []
+    for unit in _innermost_first(state):
+        moves += abort(state, unit, error, now)
+    return moves + outcome.run_failed(state, error, now)
+
+
+def _innermost_first(state: RunState) -> list[Unit]:
+    return sorted(state.open.values(), key=lambda u: u.iteration is None)
+
+
+def abort(state: RunState, unit: Unit, error: ErrorInfo, now: int) -> Moves:
+    """End a step that is open, its iterations included."""
+    moves: Moves = []
+    node = state.nodes[unit.node.id]
+    if node.outer is unit:
+        for item in [u for u in state.open.values() if u.node is unit.node and u is not unit]:
+            moves += abort(state, item, error, now)
+        return moves + step_failed(unit, error, now)
+    moves += close_calls(state, unit, error, now)
+    return moves + agent_failed(unit, error, now)
+
+
+def close_calls(state: RunState, unit: Unit, error: ErrorInfo, now: int) -> Moves:
+    """Give every open call of a unit its recorded end, with this error."""
+    moves: Moves = []
+    for call in list(state.calls.values()):
+        if call.unit is unit:
+            moves.append(_closed(state, call, error, now))
+    for request in list(state.requests.values()):
+        if request.unit is unit:
+            moves.append(
+                ev.InputCancelled(**scope_fields(unit), request_id=request.request_id, reason=error.code)
+            )
+    return moves
+
+
+def _closed(state: RunState, call: OpenCall, error: ErrorInfo, now: int) -> Any:
+    unit = call.unit
+    if call.kind == "model":
+        return ev.ModelCallFailed(
+            **scope_fields(unit),
+            model_call_id=call.call_id,
+            agent_name=unit.node.agent.name if unit.node.agent else None,
+            duration_ms=elapsed_ms(unit.attempt_started, now),
+            error=error,
+            will_retry=error.category == "interrupted",
+        )
+    record = _record(unit, call.call_id)
+    safe = record.info is not None and record.info.safe
+    again = safe and error.category == "interrupted"
+    return ev.ToolCallFailed(
+        **scope_fields(unit),
+        tool_call_id=call.call_id,
+        tool_name=record.name,
+        duration_ms=elapsed_ms(unit.attempt_started, now),
+        error=error,
+        executed=True,
+        outcome="failed" if safe else "unknown",
+        will_retry=again,
+    )
+
+
+def _record(unit: Unit, call_id: str) -> ToolRecord:
+    if unit.tool is not None and unit.tool.call.id == call_id:
+        return unit.tool
+    assert unit.agent is not None
+    return unit.agent.tools[call_id]
+
+
+def interrupted(state: RunState, now: int) -> Moves:
+    """After a restart: every call that was open when the process ended is closed as interrupted.
+
+    A model call and a safe tool call are then made again by `decide`; any other tool call surfaces as
+    `outcome unknown` (page 000 §11 rule 4). Recorded turns and results are never repeated.
+    """
+    error = _cause("interrupted", "interrupted", "the process ended while this call was open")
+    return [_closed(state, call, error, now) for call in list(state.calls.values())]
+
+
+def unit_lost(state: RunState, unit: Unit, message: str, now: int) -> Moves:
+    """The actor that worked on this unit died: the same as `interrupted`, for its calls alone."""
+    error = _cause("interrupted", "interrupted", message)
+    return [_closed(state, c, error, now) for c in list(state.calls.values()) if c.unit is unit]
+
+
+def cancel_finished(state: RunState, now: int, *, forced: bool) -> Moves:
+    """The work has stopped: close what is open and end the log with `workflow.cancelled`."""
+    request = state.cancel_requested
+    error = _cause("cancelled", "cancelled", request.reason or "the run was cancelled")
+    moves: Moves = []
+    steps: list[str] = []
+    unknown: list[str] = []
+    for unit in _innermost_first(state):
+        if unit.key not in state.open:
+            continue
+        node = state.nodes[unit.node.id]
+        if node.outer is unit:
+            moves += step_failed(unit, error, now)
+        else:
+            closed = close_calls(state, unit, error, now)
+            unknown += [
+                m.tool_call_id for m in closed if isinstance(m, ev.ToolCallFailed) and m.outcome == "unknown"
+            ]
+            moves += closed + agent_failed(unit, error, now)
+        if unit.iteration is None:
+            steps.append(unit.node.id)
+    moves.append(
+        ev.WorkflowCancelled(
+            mode=request.mode,
+            forced=forced,
+            reason=request.reason,
+            by=request.by,
+            cancelled_steps=tuple(steps),
+            unknown_calls=tuple(unknown),
+            duration_ms=elapsed_ms(state.started_at, now),
+            usage=state.usage,
+        )
+    )
+    return moves
+
+
+def _cause(category: Category, code: str, message: str) -> ErrorInfo:
+    return ErrorInfo(category=category, code=code, message=message)

@@ -1,0 +1,338 @@
+"""`decide`: given the state of a run and the time, what happens next.
+
+Returns the events of the next single decision, in order, or nothing. The caller folds them and asks
+again until nothing is left; then it makes them durable and carries out the calls that they opened.
+Deterministic: same log and same times, same decisions in the same order. The eager policy: a node
+starts the moment that it is ready and a slot is free (page 002 §6, page 001 §5).
+
+Between events `decide` may move work from one agenda of the state to the next (ready → due); that
+bookkeeping follows from the log alone and is done again after a restart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from agentflow.definition.conversation import ToolCall
+from agentflow.definition.expressions import EvaluationError
+from agentflow.definition.failure import ErrorInfo
+from agentflow.engine import agents, outcome
+from agentflow.engine.deadlines import overdue
+from agentflow.engine.ids import derive
+from agentflow.engine.moves import Moves, skipped, step_completed, step_failed, step_fields
+from agentflow.engine.plan import NodePlan
+from agentflow.engine.state import NodeState, RunState, Token, ToolRecord, Unit
+from agentflow.events import catalogue as ev
+
+__all__ = ["decide"]
+
+MAX_ITEMS = 10_000
+
+
+def decide(state: RunState, now: int) -> Moves:
+    """The next decision at the time `now` (microseconds since the epoch); empty when there is none."""
+    if state.status in ("completed", "failed", "cancelled", "paused") or state.next_offset == 0:
+        return []
+    if state.cancel_requested is not None:
+        return []  # the runtime stops the work first; `cancel.finish` ends the log
+    if state.timers:
+        moves = overdue(state, now)
+        if moves:
+            return moves
+    if state.settled:
+        return _end_of(state, next(iter(state.settled.values())), now)
+    while state.stirred:
+        key, unit = next(iter(state.stirred.items()))
+        moves = _unit_moves(state, unit, now)
+        if moves:
+            return moves
+        del state.stirred[key]
+    if not (state.on_failure == "halt" and state.has_failed):
+        moves = _dispatch(state, now)
+        if moves:
+            return moves
+        if state.tokens or state.frontier or state.due:
+            return []
+    if state.open:
+        return _waiting(state)
+    return outcome.run_ended(state, now)
+
+
+def _unit_moves(state: RunState, unit: Unit, now: int) -> Moves:
+    if unit.node.kind == "agent":
+        return agents.next_moves(state, unit, now)
+    return _tool_node_moves(state, unit, now)
+
+
+def _tool_node_moves(state: RunState, unit: Unit, now: int) -> Moves:
+    record = unit.tool
+    if unit.due_at is not None and now < unit.due_at:
+        return []
+    if record is None:
+        call_id = derive("call_", now, state.workflow_id, unit.key)
+        name = next(iter(state.bindings.of(unit.node.id).tools), unit.node.id)
+        record = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
+        record.parameters = unit.input
+        moves = agents.start_tool(state, unit, record, now)
+        if len(moves) > 1:  # it cannot be made: the step fails with the same error
+            moves += step_failed(unit, moves[1].error, now)
+        return moves
+    if record.state == "planned":
+        return agents.start_tool(state, unit, record, now)
+    if record.state == "unknown":
+        return agents.settle_unknown(state, unit, [record], now)
+    if record.state == "failed" and record.error is not None:
+        return step_failed(unit, record.error, now)
+    return []
+
+
+def _end_of(state: RunState, unit: Unit, now: int) -> Moves:
+    """The work of a step is done: its end, in the words of its kind."""
+    if unit.error is not None:
+        return step_failed(unit, unit.error, now)
+    node = state.nodes[unit.node.id]
+    if unit.iteration is None and node.outer is unit:
+        return _end_of_items(node, unit, now, state)
+    return step_completed(state, unit, now)
+
+
+def _end_of_items(node: NodeState, outer: Unit, now: int, state: RunState) -> Moves:
+    units = [node.units[i] for i in range(len(node.items))]
+    items = tuple(
+        ev.ItemResult(index=i, status=u.status, **({} if u.error is None else {"error": u.error}))
+        for i, u in enumerate(units)
+    )
+    failed = [i for i, u in enumerate(units) if u.status in ("failed", "cancelled")]
+    if failed:
+        error = ErrorInfo(
+            category="agent",
+            code="iteration_failed",
+            message=f"{len(failed)} of {len(units)} iterations failed",
+            details={"failed": failed},
+            cause=units[failed[0]].error,
+        )
+        return step_failed(outer, error, now, items=items)
+    outer.output = [u.output if u.status == "succeeded" else None for u in units]
+    return step_completed(state, outer, now, items=items)
+
+
+# -- dispatch -----------------------------------------------------------------------------------
+
+
+def _dispatch(state: RunState, now: int) -> Moves:
+    while state.frontier:
+        step_id = state.frontier[0]
+        node = state.nodes[step_id]
+        moves = _examine(state, node, now)
+        if moves:
+            return moves
+        state.frontier.popleft()
+        unit = Unit(node.plan, node.visits, None)
+        state.due[step_id] = deque([unit])
+    while state.tokens:
+        token = state.tokens[0]
+        moves = _take_token(state, token, now)
+        if moves:
+            return moves
+    if state.due and state.running < state.plan.options.max_parallel:
+        return _grant(state, now)
+    return []
+
+
+def _take_token(state: RunState, token: Token, now: int) -> Moves:
+    node = state.nodes[token.target]
+    plan = node.plan
+    if plan.kind == "end":
+        state.end_payload = token.payload
+        state.tokens.popleft()
+        return []
+    unit = Unit(plan, node.visits + len(state.due.get(plan.id, ())), None)
+    unit.input = token.payload
+    if plan.kind == "condition":
+        return _condition(state, unit, now)
+    state.tokens.popleft()
+    state.due.setdefault(plan.id, deque()).append(unit)
+    return []
+
+
+def _condition(state: RunState, unit: Unit, now: int) -> Moves:
+    unit.clock = state.clock
+    assert unit.node.predicate is not None
+    try:
+        value = _truth(unit.node.predicate.evaluate(state.scope()))
+    except EvaluationError as error:
+        return step_failed(unit, _expression_error(error, "/expression"), now)
+    unit.output = value
+    unit.started = now
+    started = ev.WorkflowStepStarted(**step_fields(unit), kind="condition", input=unit.input)
+    done = step_completed(state, unit, now, next_port="on_true" if value else "on_false")
+    return [started, *done]
+
+
+def _examine(state: RunState, node: NodeState, now: int) -> Moves:
+    """Whether a node whose dependencies are settled runs at all (page 001 §5.2)."""
+    plan = node.plan
+    unit = Unit(plan, node.visits, None)
+    unit.clock = state.clock
+    status_guard = plan.guard is not None and bool(plan.guard.status_functions)
+    if not status_guard and plan.node.join == "all_succeeded":
+        moves = _dependency_skip(state, unit)
+        if moves:
+            return moves
+    try:
+        if plan.guard is not None and not plan.guard_per_item:
+            view = _Status(state, plan) if status_guard else None
+            if not _truth(plan.guard.evaluate(state.scope(), view)):
+                return skipped(unit, "condition_false", plan.guard.source, ())
+        if plan.for_each is None:
+            return []
+        items = plan.for_each.evaluate(state.scope())
+    except EvaluationError as error:
+        where = "/for_each" if plan.guard is None else "/if"
+        return step_failed(unit, _expression_error(error, where), now)
+    return _items_moves(unit, items, now)
+
+
+def _items_moves(unit: Unit, items: Any, now: int) -> Moves:
+    plan = unit.node
+    if not isinstance(items, list):
+        kind = "null" if items is None else type(items).__name__
+        message = f"for_each of {plan.id} gave {kind}, not an array"
+        error = ErrorInfo(category="invalid_input", code="for_each_type", message=message)
+        return step_failed(unit, error, now)
+    if len(items) > MAX_ITEMS:  # type: ignore[arg-type]
+        message = f"for_each of {plan.id} gave {len(items)} items, the limit is {MAX_ITEMS}"  # type: ignore[arg-type]
+        error = ErrorInfo(category="invalid_input", code="for_each_limit", message=message)
+        return step_failed(unit, error, now)
+    return [_started(unit, items, {})]
+
+
+def _dependency_skip(state: RunState, unit: Unit) -> Moves:
+    by_status: dict[str, list[str]] = {}
+    for dep in unit.node.deps:
+        by_status.setdefault(state.nodes[dep].status, []).append(dep)
+    for status, reason in (
+        ("failed", "dependency_failed"),
+        ("cancelled", "dependency_cancelled"),
+        ("skipped", "dependency_skipped"),
+    ):
+        if status in by_status:
+            return skipped(unit, reason, None, tuple(by_status[status]))
+    return []
+
+
+class _Status:
+    """What the status functions of a guard see: all dependencies, near and far (page 001 §5.2)."""
+
+    def __init__(self, state: RunState, plan: NodePlan) -> None:
+        self._deps = [state.nodes[d].status for d in plan.deps]
+        self._all = [state.nodes[d].status for d in plan.ancestors]
+
+    def success(self) -> bool:
+        return all(s == "succeeded" for s in self._deps)
+
+    def failure(self) -> bool:
+        return "failed" in self._all
+
+    def cancelled(self) -> bool:
+        return "cancelled" in self._all
+
+
+# -- slots --------------------------------------------------------------------------------------
+
+
+def _grant(state: RunState, now: int) -> Moves:
+    """Give a free slot to the next due step, going round in declared order, so that a wide for_each
+    starves no sibling."""
+    unit = _next_due(state)
+    return _begin(state, unit, now) if unit is not None else []
+
+
+def _next_due(state: RunState) -> Unit | None:
+    best: Unit | None = None
+    best_rank = (2, 0)
+    for step_id, queue in state.due.items():
+        node = state.nodes[step_id]
+        unit = queue[0]
+        if unit.iteration is not None and node.slots >= (
+            node.plan.max_parallel or state.plan.options.max_parallel
+        ):
+            continue
+        rank = (0 if node.plan.index > state.granted else 1, node.plan.index)
+        if rank < best_rank:
+            best, best_rank = unit, rank
+    return best
+
+
+def _begin(state: RunState, unit: Unit, now: int) -> Moves:
+    plan = unit.node
+    node = state.nodes[plan.id]
+    if unit.iteration is None:
+        unit.clock = state.clock
+        unit.visit = node.visits
+        unit.activation = f"/{plan.id}#{unit.visit}"
+    scope = state.scope(unit)
+    where = "/if"
+    try:
+        if unit.iteration is not None and plan.guard is not None and plan.guard_per_item:
+            view = _Status(state, plan) if plan.guard.status_functions else None
+            if not _truth(plan.guard.evaluate(scope, view)):
+                return skipped(unit, "condition_false", plan.guard.source, ())
+        where = "/agent/input"
+        payload = unit.input if plan.input is None else plan.input.evaluate(scope)
+        where = "/agent/tags"
+        tags = plan.tags.evaluate(scope) if plan.tags is not None else {}
+        where = "/agent/systemPrompt"
+        prompt = plan.system_prompt.evaluate(scope) if plan.system_prompt is not None else ""
+    except EvaluationError as error:
+        return step_failed(unit, _expression_error(error, where), now)
+    moves: Moves = [_started(unit, payload, tags)]
+    if plan.agent is not None:
+        moves += agents.initialize(state, unit, prompt, payload, plan.previous_agent, now)
+    return moves
+
+
+def _started(unit: Unit, payload: Any, tags: dict[str, Any]) -> Any:
+    plan = unit.node
+    more: dict[str, Any] = {}
+    if plan.agent is not None:
+        more["agent_name"] = plan.agent.name
+    if plan.deps:
+        more["depends_on"] = plan.deps
+    if tags:
+        more["tags"] = tags
+    return ev.WorkflowStepStarted(**step_fields(unit), kind=plan.kind, input=payload, **more)
+
+
+# -- ends ---------------------------------------------------------------------------------------
+
+
+def _waiting(state: RunState) -> Moves:
+    """Nothing runs and only a person can move the run on."""
+    if state.requests and state.running == 0 and not state.calls and state.status == "running":
+        waits = all(u.status == "waiting" or u.node.for_each is not None for u in state.open.values())
+        if waits:
+            return [ev.WorkflowWaiting(requests=tuple(state.requests), timers=(), signals=())]
+    return []
+
+
+def _truth(value: Any) -> bool:
+    """Page 001 §6.3: null, false, 0 and "" are false, all else is true."""
+    return not (
+        value is None or value is False or value == "" or (value == 0 and not isinstance(value, bool))
+    )
+
+
+def _expression_error(error: EvaluationError, path: str) -> ErrorInfo:
+    return ErrorInfo(
+        category="expression",
+        code="expression_error",
+        message=str(error),
+        details={
+            "path": path,
+            "expression": error.expression,
+            "offset": error.offset,
+            "reason": error.reason,
+        },
+    )

@@ -1,0 +1,83 @@
+"""How a run ends: its output and its one terminal event (page 001 §5.9, page 000 §2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentflow.definition.expressions import EvaluationError
+from agentflow.definition.failure import ErrorInfo
+from agentflow.engine.moves import Moves, elapsed_ms, size_of
+from agentflow.engine.state import RunState
+from agentflow.events import catalogue as ev
+
+__all__ = ["output_of", "run_ended", "run_failed"]
+
+
+def run_ended(state: RunState, now: int) -> Moves:
+    """Nothing is left to do: completed, or failed when a required step failed."""
+    if state.has_failed:
+        first = state.nodes[state.failed_steps[0]]
+        view = state.nodes_view[first.plan.id]["error"] or {}
+        error = ErrorInfo(
+            category=view.get("category", "agent"),
+            code=view.get("code", "step_failed"),
+            message=f"step {first.plan.id} failed: {view.get('message', '')}",
+            details={"step_id": first.plan.id},
+        )
+        return run_failed(state, error, now)
+    try:
+        output = output_of(state)
+    except EvaluationError as error:
+        details = {"expression": error.expression, "offset": error.offset, "reason": error.reason}
+        info = ErrorInfo(
+            category="expression", code="expression_error", message=f"outputs: {error}", details=details
+        )
+        return run_failed(state, info, now)
+    not_run = tuple(i for i in state.plan.step_ids if state.nodes[i].status == "pending")
+    return [
+        ev.WorkflowCompleted(
+            output=output,
+            output_size=size_of(output),
+            duration_ms=elapsed_ms(state.started_at, now),
+            steps=ev.StepCounts(**state.steps_done),
+            skipped=tuple(state.skipped),
+            **({"not_run": not_run} if not_run else {}),
+            usage=state.usage,
+        )
+    ]
+
+
+def run_failed(state: RunState, error: ErrorInfo, now: int) -> Moves:
+    """`workflow.failed`, with what the leaves had reached."""
+    partial = _leaves(state) if state.plan.graph_steps else None
+    return [
+        ev.WorkflowFailed(
+            error=error,
+            failed_steps=tuple(state.failed_steps),
+            duration_ms=elapsed_ms(state.started_at, now),
+            steps=ev.StepCounts(**state.steps_done),
+            **({} if partial is None else {"partial_output": partial}),
+            usage=state.usage,
+        )
+    ]
+
+
+def output_of(state: RunState) -> Any:
+    """`outputs` when declared; else what reached the end; else the result of every leaf step."""
+    plan = state.plan
+    if plan.outputs is not None:
+        scope = state.scope()
+        return {name: template.evaluate(scope) for name, template in plan.outputs.items()}
+    for template in plan.end_output.values():
+        return template.evaluate(state.scope())
+    if plan.graph_steps:
+        return _leaves(state)
+    return state.end_payload
+
+
+def _leaves(state: RunState) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for step_id in state.plan.leaves:
+        node = state.nodes[step_id]
+        result[step_id] = state.nodes_view[step_id]["output"] if node.status == "succeeded" else None
+    return result

@@ -1,0 +1,202 @@
+"""What the outside world answered, as events: results and failures of model and tool calls.
+
+Retry decisions are made here, once, with the drawn jitter as data; afterwards they stand in the log.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from agentflow.definition.conversation import Message, Usage
+from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.policy import RetryPolicy
+from agentflow.engine.agents import agent_failed
+from agentflow.engine.moves import Moves, retrying, scope_fields, size_of, step_failed
+from agentflow.engine.state import AgentProgress, RunState, ToolRecord, Unit
+from agentflow.events import catalogue as ev
+
+__all__ = ["attempt_failed", "model_completed", "model_failed", "tool_completed", "tool_failed"]
+
+
+def model_completed(
+    state: RunState,
+    call_id: str,
+    *,
+    message: Message,
+    finish_reason: str,
+    response_model: str,
+    response_id: str | None,
+    usage: Usage,
+    duration_ms: int,
+    first_token_ms: float | None,
+) -> Moves:
+    """The model answered. Empty when nobody waits for this call any more."""
+    call = state.calls.get(call_id)
+    if call is None:
+        return []
+    unit = call.unit
+    return [
+        ev.ModelCallCompleted(
+            **scope_fields(unit),
+            model_call_id=call_id,
+            agent_name=unit.node.agent.name if unit.node.agent else None,
+            duration_ms=duration_ms,
+            first_token_ms=msgspec.UNSET if first_token_ms is None else round(first_token_ms),
+            message=message,
+            finish_reason=finish_reason,
+            response_model=response_model,
+            response_id=msgspec.UNSET if response_id is None else response_id,
+            usage=usage,
+        )
+    ]
+
+
+def model_failed(
+    state: RunState,
+    call_id: str,
+    error: ErrorInfo,
+    *,
+    retry_after: float | None,
+    duration_ms: int,
+    now: int,
+    draw: float,
+    partial: str | None = None,
+) -> Moves:
+    """The model call failed: repeat it, use the next model, pause, or fail (page 000 §9)."""
+    call = state.calls.get(call_id)
+    if call is None:
+        return []
+    unit = call.unit
+    progress = unit.agent
+    assert progress is not None
+    policy = unit.node.retry
+    failures = progress.failed_calls + 1
+    delay = _delay(policy, error, failures, progress.first_failure, retry_after, now, draw)
+    failed = ev.ModelCallFailed(
+        **scope_fields(unit),
+        model_call_id=call_id,
+        agent_name=unit.node.agent.name if unit.node.agent else None,
+        duration_ms=duration_ms,
+        error=error,
+        will_retry=delay is not None,
+        partial=msgspec.UNSET if partial is None else partial,
+    )
+    if delay is not None:
+        return [failed, *retrying(unit, "model", error, delay, now)]
+    if _may_fall_back(progress, error):
+        following = progress.models[progress.model_index + 1]
+        return [failed, *retrying(unit, "fallback", error, 0, now, model=following.name)]
+    if error.category in ("quota", "rate_limited"):
+        # A limit that outlasts the retries is a quota: the run stands still, nothing is lost.
+        paused = ev.WorkflowPaused(reason="quota", detail=error.message)
+        return [msgspec.structs.replace(failed, will_retry=True), paused]
+    return [failed, *agent_failed(unit, error, now)]
+
+
+def _may_fall_back(progress: AgentProgress, error: ErrorInfo) -> bool:
+    return error.category != "invalid_input" and progress.model_index + 1 < len(progress.models)
+
+
+def _delay(
+    policy: RetryPolicy,
+    error: ErrorInfo,
+    failures: int,
+    first_failure: int | None,
+    retry_after: float | None,
+    now: int,
+    draw: float,
+) -> float | None:
+    """Seconds until the next attempt, or None when there is none."""
+    if failures >= policy.max_attempts or not policy.covers(error.category, error.code):
+        return None
+    delay = policy.backoff.delay(failures) * (1 + policy.jitter * draw)
+    if retry_after is not None:
+        delay = max(delay, retry_after)
+    since_first = (now - first_failure) / 1e6 if first_failure is not None else 0.0
+    return delay if since_first + delay <= policy.max_elapsed else None
+
+
+def tool_completed(state: RunState, call_id: str, output: Any, duration_ms: int) -> Moves:
+    """The tool answered. Empty when nobody waits for this call any more."""
+    call = state.calls.get(call_id)
+    if call is None:
+        return []
+    unit = call.unit
+    return [
+        ev.ToolCallCompleted(
+            **scope_fields(unit),
+            tool_call_id=call_id,
+            tool_name=_tool(unit, call_id).name,
+            duration_ms=duration_ms,
+            status="success_no_data" if output is None else "success",
+            output=output,
+            output_size=size_of(output),
+        )
+    ]
+
+
+def tool_failed(
+    state: RunState,
+    call_id: str,
+    error: ErrorInfo,
+    *,
+    executed: bool,
+    unknown: bool,
+    duration_ms: int,
+    now: int,
+    draw: float,
+) -> Moves:
+    """The tool raised, timed out or was lost. `unknown`: it may have happened all the same.
+
+    Of an agent the error goes to the agent; a tool node repeats the call by its policy when that is safe.
+    """
+    call = state.calls.get(call_id)
+    if call is None:
+        return []
+    unit = call.unit
+    record = _tool(unit, call_id)
+    safe = record.info is not None and record.info.safe
+    outcome: Literal["not_started", "failed", "unknown"] = "failed"
+    if not executed:
+        outcome = "not_started"
+    elif unknown and not safe:
+        outcome = "unknown"
+    delay = None
+    if record is unit.tool and outcome != "unknown" and (safe or not unknown):
+        delay = _delay(unit.node.retry, error, unit.failures + 1, unit.first_failure, None, now, draw)
+    failed = ev.ToolCallFailed(
+        **scope_fields(unit),
+        tool_call_id=call_id,
+        tool_name=record.name,
+        duration_ms=duration_ms,
+        error=error,
+        executed=executed,
+        outcome=outcome,
+        will_retry=delay is not None,
+    )
+    if delay is not None:
+        return [failed, *retrying(unit, "tool", error, delay, now)]
+    if record is unit.tool and outcome != "unknown":
+        return [failed, *step_failed(unit, error, now)]
+    return [failed]
+
+
+def attempt_failed(state: RunState, unit: Unit, error: ErrorInfo, now: int, draw: float) -> Moves:
+    """An agent's attempt came to nothing: start over with a fresh context, or fail (page 001 §5.7).
+
+    Never starts over once an unsafe tool call is recorded, which would repeat it.
+    """
+    if unit.agent is not None and not unit.unsafe:
+        delay = _delay(unit.node.retry, error, unit.failures + 1, unit.first_failure, None, now, draw)
+        if delay is not None:
+            return retrying(unit, "restart", error, delay, now)
+    return agent_failed(unit, error, now)
+
+
+def _tool(unit: Unit, call_id: str) -> ToolRecord:
+    if unit.tool is not None and unit.tool.call.id == call_id:
+        return unit.tool
+    assert unit.agent is not None
+    return unit.agent.tools[call_id]

@@ -1,0 +1,346 @@
+"""The state of one run: what folding its log gives. Only `evolve` changes it.
+
+Everything here is rebuilt from events; nothing is ever saved. The one exception is `fresh`, a list of
+calls that the last events opened, which whoever carries out calls takes away.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Literal
+
+from agentflow.definition.conversation import Message, ToolCall, Usage
+from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import ModelRef
+from agentflow.engine.bindings import Bindings, ToolInfo
+from agentflow.engine.plan import NodePlan, Plan
+
+__all__ = [
+    "AgentProgress",
+    "NodeState",
+    "OpenCall",
+    "RunState",
+    "RunStatus",
+    "StepStatus",
+    "Token",
+    "ToolRecord",
+    "Unit",
+]
+
+RunStatus = Literal["pending", "running", "waiting", "paused", "completed", "failed", "cancelled"]
+StepStatus = Literal["pending", "running", "waiting", "succeeded", "failed", "skipped", "cancelled"]
+
+TERMINAL_STEP = frozenset({"succeeded", "failed", "skipped", "cancelled"})
+TERMINAL_RUN = frozenset({"completed", "failed", "cancelled"})
+EXPRESSION_STATUS = {
+    "succeeded": "success",
+    "failed": "failed",
+    "skipped": "skipped",
+    "cancelled": "cancelled",
+}
+
+
+class ToolRecord:
+    """One tool call of an agent or of a tool node, from the model's wish to its recorded end."""
+
+    __slots__ = (
+        "call",
+        "error",
+        "executed",
+        "info",
+        "name",
+        "outcome",
+        "output",
+        "parameters",
+        "state",
+        "tries",
+    )
+
+    def __init__(self, call: ToolCall, name: str) -> None:
+        self.call = call
+        self.name = name
+        self.info: ToolInfo | None = None
+        self.parameters: Any = None
+        self.state: Literal["planned", "open", "done", "failed", "unknown"] = "planned"
+        self.output: Any = None
+        self.error: ErrorInfo | None = None
+        self.executed = False
+        self.outcome: str | None = None
+        self.tries = 0
+
+
+class AgentProgress:
+    """One attempt of an agent: its conversation, and what it is waiting for."""
+
+    __slots__ = (
+        "answer",
+        "context_id",
+        "digest",
+        "due_at",
+        "failed_calls",
+        "finish_reason",
+        "first_failure",
+        "has_answer",
+        "last_error",
+        "messages",
+        "model_call",
+        "model_index",
+        "models",
+        "pending",
+        "repairs",
+        "settled_tools",
+        "system_prompt",
+        "tools",
+        "turn",
+        "user_input",
+    )
+
+    def __init__(self, context_id: str, system_prompt: str, user_input: Any) -> None:
+        self.context_id = context_id
+        self.system_prompt = system_prompt
+        self.user_input = user_input
+        self.models: tuple[ModelRef, ...] = ()
+        self.model_index = 0
+        self.messages: list[Message] = []
+        self.pending: list[Message] = []  # what the next model call adds to the conversation
+        self.digest = ""
+        self.turn = 0
+        self.model_call: str | None = None  # the open one
+        self.failed_calls = 0  # consecutive failures of the present model call
+        self.first_failure: int | None = None
+        self.due_at: int | None = None  # microseconds; a retry waits until then
+        self.repairs = 0
+        self.settled_tools = 0  # rounds of tool calls that are over
+        self.finish_reason = ""
+        self.tools: dict[str, ToolRecord] = {}  # of the last assistant message, in call order
+        self.answer: str = ""
+        self.has_answer = False
+        self.last_error: ErrorInfo | None = None
+
+
+class Unit:
+    """One piece of work: an activation, or one iteration of it (`iteration` is its item's index)."""
+
+    __slots__ = (
+        "activation",
+        "agent",
+        "agent_duration_ms",
+        "attempt",
+        "attempt_started",
+        "clock",
+        "due_at",
+        "error",
+        "failures",
+        "first_failure",
+        "first_offset",
+        "input",
+        "item",
+        "iteration",
+        "node",
+        "output",
+        "result_ready",
+        "started",
+        "status",
+        "tool",
+        "tool_calls",
+        "unsafe",
+        "usage",
+        "visit",
+    )
+
+    def __init__(self, node: NodePlan, visit: int, iteration: int | None) -> None:
+        self.node = node
+        self.visit = visit
+        self.activation = f"/{node.id}#{visit}"
+        self.iteration = iteration
+        self.status: StepStatus = "pending"
+        self.item: Any = None
+        self.input: Any = None
+        self.output: Any = None
+        self.result_ready = False  # the work is done; the step's own end is to be decided
+        self.error: ErrorInfo | None = None
+        self.attempt = 1
+        self.failures = 0
+        self.first_failure: int | None = None
+        self.due_at: int | None = None  # microseconds; the next attempt waits until then
+        self.started = 0
+        self.attempt_started = 0
+        self.first_offset = 0
+        self.clock = 0
+        self.agent: AgentProgress | None = None
+        self.tool: ToolRecord | None = None  # of a tool node
+        self.agent_duration_ms = 0
+        self.tool_calls = 0
+        self.unsafe = False  # an unsafe call is recorded: the attempt may not start over
+        self.usage = _NO_USAGE
+
+    @property
+    def key(self) -> str:
+        """Names the unit inside its run: `/step#visit`, for an iteration `/step#visit[i]`."""
+        return self.activation if self.iteration is None else f"{self.activation}[{self.iteration}]"
+
+
+class NodeState:
+    """A node of the graph during a run. `waiting_for` counts dependencies that are not terminal."""
+
+    __slots__ = ("items", "open_items", "outer", "plan", "slots", "status", "units", "visits", "waiting_for")
+
+    def __init__(self, plan: NodePlan) -> None:
+        self.plan = plan
+        self.status: StepStatus = "pending"
+        self.visits = 0
+        self.waiting_for = len(plan.deps)
+        self.outer: Unit | None = None  # the for_each activation around its iterations
+        self.items: list[Any] = []
+        self.units: dict[int, Unit] = {}
+        self.open_items = 0  # iterations that are not terminal
+        self.slots = 0  # iterations at work now
+
+
+class Token:
+    """A message on its way to a node. `source` is the sender's agent name or step id, for metadata."""
+
+    __slots__ = ("payload", "source", "target")
+
+    def __init__(self, target: str, payload: Any, source: str | None) -> None:
+        self.target = target
+        self.payload = payload
+        self.source = source
+
+
+class OpenCall:
+    """A call that the log says was begun and that has no recorded end."""
+
+    __slots__ = ("call_id", "kind", "offset", "unit")
+
+    def __init__(self, kind: Literal["model", "tool"], call_id: str, unit: Unit, offset: int) -> None:
+        self.kind: Literal["model", "tool"] = kind
+        self.call_id = call_id
+        self.unit = unit
+        self.offset = offset
+
+
+class OpenRequest:
+    """A question to a person: what to do about a call whose outcome nobody knows."""
+
+    __slots__ = ("call_id", "data", "request_id", "unit")
+
+    def __init__(self, request_id: str, unit: Unit, call_id: str, data: Any) -> None:
+        self.request_id = request_id
+        self.unit = unit
+        self.call_id = call_id
+        self.data = data
+
+
+class RunState:
+    """The fold. `frontier` holds nodes whose dependencies are settled and `tokens` messages that no node
+    has taken; `due` iterations that wait for a slot; `open` units that have started and not ended."""
+
+    __slots__ = (
+        "bindings",
+        "calls",
+        "cancel_requested",
+        "clock",
+        "definition",
+        "due",
+        "end_payload",
+        "ended",
+        "error",
+        "failed_steps",
+        "fresh",
+        "frontier",
+        "granted",
+        "has_failed",
+        "input",
+        "metadata",
+        "name",
+        "next_offset",
+        "nodes",
+        "nodes_view",
+        "on_failure",
+        "on_unknown",
+        "open",
+        "output",
+        "pause",
+        "plan",
+        "requests",
+        "running",
+        "settled",
+        "skipped",
+        "started_at",
+        "status",
+        "steps_done",
+        "steps_view",
+        "stirred",
+        "timers",
+        "tokens",
+        "usage",
+        "workflow_id",
+    )
+
+    def __init__(self, workflow_id: str, plan: Plan, bindings: Bindings) -> None:
+        self.workflow_id = workflow_id
+        self.plan = plan
+        self.bindings = bindings
+        self.status: RunStatus = "pending"
+        self.next_offset = 0
+        self.input: Any = None
+        self.name = plan.workflow.name
+        self.definition: Any = None
+        self.metadata: dict[str, Any] = {}
+        self.on_failure = plan.options.on_failure
+        self.on_unknown: Literal["ask", "fail"] = "ask"
+        self.started_at = 0
+        self.ended: int | None = None
+        self.clock = 0
+        self.nodes: dict[str, NodeState] = {i: NodeState(p) for i, p in plan.nodes.items()}
+        self.steps_view: dict[str, Any] = {}  # the root `steps` of expressions: terminal steps only
+        self.nodes_view: dict[str, Any] = {}  # the root `nodes`
+        self.frontier: deque[str] = deque()
+        self.tokens: deque[Token] = deque()
+        self.due: dict[str, deque[Unit]] = {}
+        self.granted = -1  # index of the step that got the last slot: slots go round
+        self.open: dict[str, Unit] = {}
+        self.settled: dict[str, Unit] = {}  # work done, the end of the step not yet decided
+        self.stirred: dict[str, Unit] = {}  # something changed: the next move is to be decided
+        self.running = 0  # slots taken
+        self.calls: dict[str, OpenCall] = {}
+        self.requests: dict[str, OpenRequest] = {}
+        self.timers: dict[str, int] = {}
+        self.fresh: list[OpenCall] = []
+        self.failed_steps: list[str] = []
+        self.has_failed = False
+        self.skipped: list[str] = []
+        self.steps_done = {"succeeded": 0, "failed": 0, "skipped": 0, "cancelled": 0}
+        self.end_payload: Any = None
+        self.output: Any = None
+        self.error: ErrorInfo | None = None
+        self.usage = _NO_USAGE
+        self.pause: str | None = None
+        self.cancel_requested: Any = None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the log holds the run's last event."""
+        return self.status in TERMINAL_RUN
+
+    def take_fresh(self) -> list[OpenCall]:
+        """The calls opened since this was last asked, oldest first."""
+        fresh, self.fresh = self.fresh, []
+        return fresh
+
+    def scope(self, unit: Unit | None = None) -> dict[str, Any]:
+        """What expressions see (page 001 §5.3, page 003 §3)."""
+        scope: dict[str, Any] = {
+            "steps": self.steps_view,
+            "nodes": self.nodes_view,
+            "inputs": self.input,
+            "input": self.input,
+        }
+        if unit is not None and unit.iteration is not None:
+            scope["item"] = unit.item
+            scope["index"] = unit.iteration
+        return scope
+
+
+_NO_USAGE = Usage()
