@@ -31,12 +31,12 @@ class EventDecoder:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of the events that the chunk completes, in order. Raises StreamTooLong."""
+        if not chunk:
+            return []
         buffer = self._rest + chunk
         if self._first and len(buffer) >= len(_BOM):
             buffer = buffer.removeprefix(_BOM)
             self._first = False
-        if not buffer:
-            return []
         # A CR at the end ended its line at once; the LF that may follow belongs to it.
         ended_by_cr, self._after_cr = self._after_cr, buffer.endswith(b"\r")
         if ended_by_cr:
