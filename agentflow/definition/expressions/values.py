@@ -1,0 +1,236 @@
+"""What the operators do with JSON values: types, truth, equality, text, size (page 001 §6.3 to §6.5).
+
+Every function here is iterative over the depth of a value and charges what it visits, so that no value
+can exhaust the Python stack or make time unbounded. Values are never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from agentflow.definition.expressions.errors import Fault
+
+__all__ = [
+    "MAX_RESULT",
+    "Kind",
+    "Meter",
+    "bounded_text",
+    "check_size",
+    "encode",
+    "equal",
+    "json_size",
+    "kind",
+    "order",
+    "to_text",
+    "truth",
+]
+
+MAX_RESULT: Final = 1_048_576
+_MAX_INT_BITS: Final = 14_000  # Python refuses to write integers of more than 4,300 digits
+
+Kind = Literal["null", "boolean", "number", "string", "array", "object"]
+
+_KINDS: dict[Any, Kind] = {
+    type(None): "null",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "array",
+    tuple: "array",
+    dict: "object",
+}
+
+
+class Meter:
+    """Counts the operations of one evaluation down from its limit.
+
+    One operation is an element, member or pair of values that is visited, or 64 characters of text that
+    are read or made; the operators of the expression itself are charged at the start.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def charge(self, operations: int) -> None:
+        """Take from what is left; raise Fault when it was not enough."""
+        self.left -= operations
+        if self.left < 0:
+            raise Fault("limit", "expression takes too many operations")
+
+    def charge_text(self, characters: int) -> None:
+        """The same for text."""
+        if characters >= 64:
+            self.charge(characters >> 6)
+
+
+def kind(value: Any) -> Kind:
+    """The type of a JSON value in the language's words. Raises TypeError for what is none."""
+    found = _KINDS.get(type(value))
+    if found is not None:
+        return found
+    if isinstance(value, Mapping):
+        return "object"
+    for base in (bool, int, float, str, list, tuple):
+        if isinstance(value, base):
+            return _KINDS[base]
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
+
+
+def truth(value: Any) -> bool:
+    """False for null, false, 0, 0.0 and ""; true for all else, also [] and {}."""
+    if value is True:
+        return True
+    return bool(value) or kind(value) in ("array", "object")
+
+
+def order(operator: str, a: Any, b: Any) -> bool:
+    """`a < b` and its kin, for two numbers or two strings (by code points); else a Fault."""
+    kind_a, kind_b = kind(a), kind(b)
+    if kind_a != kind_b or kind_a not in ("number", "string"):
+        raise Fault(
+            "type", f"{operator} compares number with number or string with string, got {kind_a} and {kind_b}"
+        )
+    if operator == "<":
+        return a < b
+    if operator == "<=":
+        return a <= b
+    return a > b if operator == ">" else a >= b
+
+
+def equal(a: Any, b: Any, meter: Meter) -> bool:
+    """Typed, deep equality: a boolean is no number, 1 equals 1.0 (exactly), members in any order."""
+    pairs = [(a, b)]
+    while pairs:
+        a, b = pairs.pop()
+        kind_a = kind(a)
+        if kind_a != kind(b):
+            return False
+        if kind_a == "array":
+            if len(a) != len(b):
+                return False
+            meter.charge(len(a))
+            pairs.extend(zip(a, b, strict=True))
+        elif kind_a == "object":
+            if len(a) != len(b):
+                return False
+            meter.charge(len(a))
+            for name, value in a.items():
+                if name not in b:
+                    return False
+                pairs.append((value, b[name]))
+        elif a != b:
+            return False
+    return True
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
+
+
+def encode(value: Any) -> bytes:
+    """Compact JSON in UTF-8, key order kept. The size must have been checked before."""
+    try:
+        return _encoder.encode(value)
+    except RecursionError:
+        raise Fault("limit", "value is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise Fault("type", "text holds half of a surrogate pair") from None
+
+
+def json_size(value: Any, limit: int) -> int:
+    """Bytes of `value` as compact JSON, or any number above `limit` once it is known to be larger.
+
+    Time and memory are bounded by `limit`, whatever the depth, the sharing or the size of the value.
+    """
+    size = 0
+    stack = [value]
+    while stack and size <= limit:
+        value = stack.pop()
+        of = kind(value)
+        if of == "string":
+            size += _string_size(value, limit - size)
+        elif of == "number":
+            size += _number_size(value)
+        elif of == "array":
+            size += 2 + max(0, len(value) - 1)
+            if size + len(stack) + len(value) > limit:
+                return limit + 1
+            stack.extend(value)
+        elif of == "object":
+            size += 2 + max(0, len(value) - 1)
+            # A member takes its key with two quotes, a colon and at least one byte of value.
+            if size + len(stack) + 4 * len(value) > limit:
+                return limit + 1
+            for name in value:
+                size += 1 + _string_size(name, limit - size)
+            stack.extend(value.values())
+        else:
+            size += 5 if value is False else 4
+    return size
+
+
+def _string_size(text: str, limit: int) -> int:
+    return limit + 1 if len(text) > limit else len(encode(text))
+
+
+def _number_size(number: float) -> int:
+    if isinstance(number, int):
+        if -1_000_000_000 < number < 1_000_000_000:
+            return len(str(number))
+        if number.bit_length() > _MAX_INT_BITS:
+            return MAX_RESULT + 1
+    return len(encode(number))
+
+
+def check_size(value: Any, limit: int = MAX_RESULT) -> int:
+    """Bytes of a result as JSON; Fault `limit` beyond `limit`."""
+    size = json_size(value, limit)
+    if size > limit:
+        raise Fault("limit", f"result is larger than {MAX_RESULT:,} bytes of JSON")
+    return size
+
+
+def to_text(value: Any) -> str:
+    """The text form of a value (page 001 §6.4): null is "", a string itself, containers compact JSON."""
+    of = kind(value)
+    if of == "string":
+        return value
+    if of == "null":
+        return ""
+    if of == "boolean":
+        return "true" if value else "false"
+    if of == "number":
+        return _number_text(value)
+    return encode(value).decode()
+
+
+def _number_text(number: float) -> str:
+    if isinstance(number, int):
+        return str(number)
+    text = encode(number).decode()
+    return text[:-2] if abs(number) < 1e15 and text.endswith(".0") else text
+
+
+def bounded_text(value: Any, limit: int) -> str:
+    """The text form, or Fault `limit` before a text of more than `limit` bytes is made."""
+    of = kind(value)
+    if of == "string":
+        too_long = len(value) > limit
+    elif of in ("array", "object"):
+        too_long = json_size(value, limit) > limit
+    else:
+        too_long = of == "number" and _number_size(value) > limit
+    if too_long:
+        raise Fault("limit", f"text is longer than {MAX_RESULT:,} bytes")
+    return to_text(value)
