@@ -238,7 +238,7 @@ def start_tool(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Mov
     info = tools.get(record.name)
     problem: ErrorInfo | None = None
     parameters = record.parameters
-    if unit.tool is not record and record.tries == 0:
+    if unit.agent is not None and record.tries == 0:
         parameters, problem = _arguments(record.call.arguments)
     if info is None:
         names = ", ".join(tools) or "none"

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from agentflow.definition.conversation import ToolSchema
 from agentflow.definition.ir import ModelRef
 
 __all__ = ["Bindings", "SideEffect", "StepBinding", "ToolInfo"]
@@ -42,6 +43,14 @@ class StepBinding(msgspec.Struct, frozen=True, kw_only=True):
 
     models: tuple[ModelRef, ...] = ()
     tools: dict[str, ToolInfo] = {}
+
+    @property
+    def schemas(self) -> tuple[ToolSchema, ...]:
+        """The functions as a model sees them."""
+        return tuple(
+            ToolSchema(name=t.name, description=t.description, input_schema=t.input_schema)
+            for t in self.tools.values()
+        )
 
 
 class Bindings(msgspec.Struct, frozen=True, kw_only=True):

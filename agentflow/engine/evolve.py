@@ -47,6 +47,7 @@ def evolve(state: RunState, data: Any, offset: int, ts: int) -> None:
 
 
 def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) -> None:
+    state.begin = data
     state.input = data.input
     state.started_at = ts
     options: dict[str, Any] = data.options or {}
@@ -80,6 +81,7 @@ def _completed(state: RunState, data: ev.WorkflowCompleted, offset: int, ts: int
 
 def _failed(state: RunState, data: ev.WorkflowFailed, offset: int, ts: int) -> None:
     state.status, state.error, state.ended = "failed", data.error, ts
+    state.output = None if data.partial_output is UNSET else data.partial_output
 
 
 def _cancelled(state: RunState, data: ev.WorkflowCancelled, offset: int, ts: int) -> None:
@@ -91,8 +93,9 @@ def _cancelled(state: RunState, data: ev.WorkflowCancelled, offset: int, ts: int
 
 def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts: int) -> None:
     if state.status in ("pending", "waiting"):
-        state.status = "running"
+        _dispatched(state, ts)
     node = state.nodes[data.step_id]
+    node.attempt = data.attempt
     if data.iteration is None:
         unit = _take_unit(state, node, data.visit)
         node.visits = data.visit + 1
@@ -118,6 +121,12 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
         state.stirred[unit.key] = unit
     if plan.timeout is not None:
         state.timers[f"deadline {unit.key}"] = ts + round(plan.timeout * 1e6)
+
+
+def _dispatched(state: RunState, ts: int) -> None:
+    state.status = "running"
+    if state.dispatched_at is None:
+        state.dispatched_at = ts
 
 
 def _take_unit(state: RunState, node: NodeState, visit: int) -> Unit:
@@ -191,7 +200,7 @@ def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int
 
 def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: int) -> None:
     if state.status in ("pending", "waiting"):
-        state.status = "running"
+        _dispatched(state, ts)
     unit = _close(state, data)
     unit.error = data.error
     status: StepStatus = "cancelled" if data.error.category == "cancelled" else "failed"
@@ -213,7 +222,7 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
 
 def _step_skipped(state: RunState, data: ev.WorkflowStepSkipped, offset: int, ts: int) -> None:
     if state.status in ("pending", "waiting"):
-        state.status = "running"
+        _dispatched(state, ts)
     unit = _close(state, data)
     unit.status = "skipped"
     if data.iteration is not None:
@@ -228,6 +237,7 @@ def _step_skipped(state: RunState, data: ev.WorkflowStepSkipped, offset: int, ts
 def _step_retrying(state: RunState, data: ev.WorkflowStepRetrying, offset: int, ts: int) -> None:
     unit = _unit(state, data)
     unit.attempt = data.next_attempt
+    state.nodes[data.step_id].attempt = data.next_attempt
     unit.failures += 1
     unit.first_failure = unit.first_failure or ts
     unit.error = None
@@ -250,6 +260,7 @@ def _close(state: RunState, data: Any) -> Unit:
             unit = _take_unit(state, node, data.visit)
             node.visits = data.visit + 1
         return unit
+    state.closed.append(key)
     outer = unit.iteration is None and unit.node.for_each is not None
     if not outer:
         if unit.status != "waiting":
@@ -348,6 +359,7 @@ def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: in
     due = ts + round(data.delay_ms * 1000)
     if data.kind == "restart":
         unit.attempt = data.next_attempt
+        state.nodes[data.step_id].attempt = data.next_attempt
         unit.failures += 1
         unit.first_failure = unit.first_failure or ts
         unit.due_at = due

@@ -81,9 +81,13 @@ class NodePlan:
         self.retry = (policy.retry if policy else None) or default
         self.timeout = policy.timeout if policy else None
 
-        self.guard: Expression | None = parse_whole(node.guard, bare=True) if node.guard else None
+        self.guard: Expression | None = (
+            parse_whole(node.guard, bare=True, roots=ROOTS) if node.guard else None
+        )
         self.guard_per_item = self.guard is not None and bool(self.guard.roots & {"item", "index"})
-        self.for_each: Expression | None = parse_whole(node.for_each, bare=False) if node.for_each else None
+        self.for_each: Expression | None = (
+            parse_whole(node.for_each, bare=False, roots=ROOTS) if node.for_each else None
+        )
         self.predicate: Expression | None = None
         if isinstance(node, ConditionNode):
             self.predicate = parse(node.expression, roots=ROOTS)
@@ -91,12 +95,20 @@ class NodePlan:
 
         self.input: Template | None = None
         if isinstance(node, AgentNode | ToolNode) and node.input is not msgspec.UNSET:
-            self.input = compile_template(node.input, braces=_BRACES)
+            self.input = compile_template(node.input, braces=_BRACES, roots=ROOTS)
         spec = self.agent
-        self.system_prompt = compile_template(spec.system_prompt, braces=_BRACES, text=True) if spec else None
-        self.tags = compile_template(spec.tags, braces=_BRACES, text=True) if spec and spec.tags else None
+        self.system_prompt = (
+            compile_template(spec.system_prompt, braces=_BRACES, text=True, roots=ROOTS) if spec else None
+        )
+        self.tags = (
+            compile_template(spec.tags, braces=_BRACES, text=True, roots=ROOTS)
+            if spec and spec.tags
+            else None
+        )
         self.context = (
-            compile_template(spec.context, braces=_BRACES) if spec and spec.context is not None else None
+            compile_template(spec.context, braces=_BRACES, roots=ROOTS)
+            if spec and spec.context is not None
+            else None
         )
 
 
@@ -109,8 +121,7 @@ class Plan:
         self.options = workflow.options
         ordered = sorted(workflow.nodes, key=lambda n: (n.index, n.id))
         steps = [n for n in ordered if not isinstance(n, StartNode | EndNode)]
-        ends = [n for n in ordered if not isinstance(n, StartNode)]
-        ends = [n for n in ends if isinstance(n, EndNode)]
+        ends = [n for n in ordered if isinstance(n, EndNode)]
         self.starts = [n for n in ordered if isinstance(n, StartNode)]
         self.nodes: dict[str, NodePlan] = {n.id: NodePlan(n, i) for i, n in enumerate(steps)}
         for end in ends:
@@ -122,9 +133,13 @@ class Plan:
         self.leaves = [n.id for n in self.graph_steps if not n.dependents]
         self.outputs: dict[str, Template] | None = None
         if workflow.outputs is not None:
-            self.outputs = {k: compile_template(v, braces=_BRACES) for k, v in workflow.outputs.items()}
+            self.outputs = {
+                k: compile_template(v, braces=_BRACES, roots=ROOTS) for k, v in workflow.outputs.items()
+            }
         self.end_output: dict[str, Template] = {
-            e.id: compile_template(e.output, braces=_BRACES) for e in ends if e.output is not msgspec.UNSET
+            e.id: compile_template(e.output, braces=_BRACES, roots=ROOTS)
+            for e in ends
+            if e.output is not msgspec.UNSET
         }
 
     def _connect(self) -> None:
@@ -145,11 +160,8 @@ class Plan:
                 self._edge(plan.id, following)
         for edge in self.workflow.edges:
             self._edge(edge.source, edge.target)
-        for plan in self.graph_steps_of():
+        for plan in nodes.values():
             plan.ancestors = self._ancestors(plan)
-
-    def graph_steps_of(self) -> list[NodePlan]:
-        return [n for n in self.nodes.values() if not n.join_any]
 
     def _edge(self, source: str, target: str) -> None:
         node = self.nodes[target]
@@ -177,8 +189,3 @@ class Plan:
 def compile_plan(workflow: Workflow) -> Plan:
     """The plan of a workflow that the loader accepted."""
     return Plan(workflow)
-
-
-def constant_or(template: Template | None, scope: dict[str, Any], default: Any) -> Any:
-    """The template's value, or the default where there is no template."""
-    return default if template is None else template.evaluate(scope)

@@ -73,6 +73,7 @@ def model_failed(
     assert progress is not None
     policy = unit.node.retry
     failures = progress.failed_calls + 1
+    lost = error.category == "interrupted"  # not the model's fault: made again, and not counted
     delay = _delay(policy, error, failures, progress.first_failure, retry_after, now, draw)
     failed = ev.ModelCallFailed(
         **scope_fields(unit),
@@ -80,9 +81,11 @@ def model_failed(
         agent_name=unit.node.agent.name if unit.node.agent else None,
         duration_ms=duration_ms,
         error=error,
-        will_retry=delay is not None,
+        will_retry=lost or delay is not None,
         partial=msgspec.UNSET if partial is None else partial,
     )
+    if lost:
+        return [failed]
     if delay is not None:
         return [failed, *retrying(unit, "model", error, delay, now)]
     if _may_fall_back(progress, error):
@@ -163,8 +166,9 @@ def tool_failed(
         outcome = "not_started"
     elif unknown and not safe:
         outcome = "unknown"
+    lost = error.category == "interrupted" and outcome != "unknown"
     delay = None
-    if record is unit.tool and outcome != "unknown" and (safe or not unknown):
+    if record is unit.tool and not lost and outcome != "unknown" and (safe or not unknown):
         delay = _delay(unit.node.retry, error, unit.failures + 1, unit.first_failure, None, now, draw)
     failed = ev.ToolCallFailed(
         **scope_fields(unit),
@@ -174,8 +178,10 @@ def tool_failed(
         error=error,
         executed=executed,
         outcome=outcome,
-        will_retry=delay is not None,
+        will_retry=lost or delay is not None,
     )
+    if lost:
+        return [failed]
     if delay is not None:
         return [failed, *retrying(unit, "tool", error, delay, now)]
     if record is unit.tool and outcome != "unknown":

@@ -1,7 +1,7 @@
 """The state of one run: what folding its log gives. Only `evolve` changes it.
 
-Everything here is rebuilt from events; nothing is ever saved. The one exception is `fresh`, a list of
-calls that the last events opened, which whoever carries out calls takes away.
+Everything here is rebuilt from events; nothing is ever saved. The exceptions are `fresh` and `closed`, what
+the last events opened and ended, which whoever carries out the work takes away.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import ModelRef
 from agentflow.engine.bindings import Bindings, ToolInfo
 from agentflow.engine.plan import NodePlan, Plan
+from agentflow.events.catalogue import InputRequested, WorkflowCancelRequested, WorkflowStarted
 
 __all__ = [
     "AgentProgress",
@@ -183,12 +184,24 @@ class Unit:
 class NodeState:
     """A node of the graph during a run. `waiting_for` counts dependencies that are not terminal."""
 
-    __slots__ = ("items", "open_items", "outer", "plan", "slots", "status", "units", "visits", "waiting_for")
+    __slots__ = (
+        "attempt",
+        "items",
+        "open_items",
+        "outer",
+        "plan",
+        "slots",
+        "status",
+        "units",
+        "visits",
+        "waiting_for",
+    )
 
     def __init__(self, plan: NodePlan) -> None:
         self.plan = plan
         self.status: StepStatus = "pending"
         self.visits = 0
+        self.attempt = 0  # of the latest activation; 0 before the first
         self.waiting_for = len(plan.deps)
         self.outer: Unit | None = None  # the for_each activation around its iterations
         self.items: list[Any] = []
@@ -225,7 +238,7 @@ class OpenRequest:
 
     __slots__ = ("call_id", "data", "request_id", "unit")
 
-    def __init__(self, request_id: str, unit: Unit, call_id: str, data: Any) -> None:
+    def __init__(self, request_id: str, unit: Unit, call_id: str, data: InputRequested) -> None:
         self.request_id = request_id
         self.unit = unit
         self.call_id = call_id
@@ -237,11 +250,13 @@ class RunState:
     has taken; `due` iterations that wait for a slot; `open` units that have started and not ended."""
 
     __slots__ = (
+        "begin",
         "bindings",
         "calls",
         "cancel_requested",
         "clock",
-        "definition",
+        "closed",
+        "dispatched_at",
         "due",
         "end_payload",
         "ended",
@@ -252,7 +267,6 @@ class RunState:
         "granted",
         "has_failed",
         "input",
-        "metadata",
         "name",
         "next_offset",
         "nodes",
@@ -286,11 +300,11 @@ class RunState:
         self.next_offset = 0
         self.input: Any = None
         self.name = plan.workflow.name
-        self.definition: Any = None
-        self.metadata: dict[str, Any] = {}
+        self.begin: WorkflowStarted | None = None
         self.on_failure = plan.options.on_failure
         self.on_unknown: Literal["ask", "fail"] = "ask"
         self.started_at = 0
+        self.dispatched_at: int | None = None
         self.ended: int | None = None
         self.clock = 0
         self.nodes: dict[str, NodeState] = {i: NodeState(p) for i, p in plan.nodes.items()}
@@ -308,6 +322,7 @@ class RunState:
         self.requests: dict[str, OpenRequest] = {}
         self.timers: dict[str, int] = {}
         self.fresh: list[OpenCall] = []
+        self.closed: list[str] = []  # keys of units that ended since `take_closed`
         self.failed_steps: list[str] = []
         self.has_failed = False
         self.skipped: list[str] = []
@@ -317,7 +332,7 @@ class RunState:
         self.error: ErrorInfo | None = None
         self.usage = _NO_USAGE
         self.pause: str | None = None
-        self.cancel_requested: Any = None
+        self.cancel_requested: WorkflowCancelRequested | None = None
 
     @property
     def terminal(self) -> bool:
@@ -328,6 +343,11 @@ class RunState:
         """The calls opened since this was last asked, oldest first."""
         fresh, self.fresh = self.fresh, []
         return fresh
+
+    def take_closed(self) -> list[str]:
+        """The keys of units that were open and ended since this was last asked."""
+        closed, self.closed = self.closed, []
+        return closed
 
     def scope(self, unit: Unit | None = None) -> dict[str, Any]:
         """What expressions see (page 001 §5.3, page 003 §3)."""

@@ -1,0 +1,89 @@
+"""The EventBus: the one actor through which every event enters the log.
+
+It gives offsets and ids in the order of the batches of each run, hands them to the log's writer, and
+after the commit publishes and then acknowledges. Nothing is visible to a reader before it is durable.
+It never waits for the disk: an append returns a future, and many runs share one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from actors import Actor, Ref, on
+from agentflow.errors import StoreError
+from agentflow.events.envelope import Ids, StoredEvent, seal
+from agentflow.events.hub import Hub
+from agentflow.events.log import Append, EventLog, RunMeta
+from agentflow.events.owner import this_process
+from agentflow.runtime.messages import Barrier, Commit, CommitFailed, Committed
+
+__all__ = ["EventBus"]
+
+
+class EventBus(Actor, mailbox=100_000):
+    """Single writer of a store. A batch is refused whole when it does not continue its run's log."""
+
+    def __init__(self, log: EventLog, hub: Hub, ids: Ids) -> None:
+        self._log = log
+        self._hub = hub
+        self._ids = ids
+        self._last: dict[str, asyncio.Future[None]] = {}  # the newest append of a run, while it is open
+
+    @on(Commit)
+    def commit(self, batch: Commit) -> None:
+        sender = self.ctx.sender
+        stored: list[StoredEvent] = []
+        offset, ts, ulid = batch.expected, batch.ts, self._ids.ulid
+        for draft in batch.drafts:
+            sealed = seal(draft, workflow_id=batch.workflow_id, offset=offset, ts=ts, id=ulid("evt_"))
+            stored.append(sealed[1])
+            offset += 1
+        meta = None
+        if batch.name is not None:
+            meta = RunMeta(
+                name=batch.name,
+                definition_hash=batch.definition_hash or "",
+                created_at=ts,
+                labels=batch.labels,
+                owner=this_process(),
+            )
+        done = self._log.append(
+            Append(
+                workflow_id=batch.workflow_id,
+                epoch=batch.epoch,
+                expected=batch.expected,
+                events=stored,
+                state=batch.state,
+                run=meta,
+            )
+        )
+        if done.done():
+            self._finish(done, batch, stored, sender)
+        else:
+            self._last[batch.workflow_id] = done
+            done.add_done_callback(lambda f: self._finish(f, batch, stored, sender))
+
+    @on(Barrier)
+    def barrier(self, message: Barrier) -> None:
+        """Answered once every earlier batch of the run is in the log, or was refused."""
+        reply = self.ctx.defer()
+        last = self._last.get(message.workflow_id)
+        if last is None or last.done():
+            reply.set(None)
+        else:
+            last.add_done_callback(lambda _: reply.set(None))
+
+    def _finish(
+        self, done: asyncio.Future[None], batch: Commit, stored: list[StoredEvent], sender: Ref[Any] | None
+    ) -> None:
+        if self._last.get(batch.workflow_id) is done:
+            del self._last[batch.workflow_id]
+        error = done.exception()
+        if error is None:
+            self._hub.publish(batch.workflow_id, stored)
+            if sender is not None:
+                sender.tell(Committed(offset=batch.expected + len(stored) - 1))
+        elif sender is not None:
+            kind = error.code if isinstance(error, StoreError) else "storage_unavailable"
+            sender.tell(CommitFailed(error=str(error), kind=kind))

@@ -1,0 +1,69 @@
+"""ModelActor: one for each provider key, shared by all runs; keeps the provider's limit of open calls."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+
+import anyio
+
+from actors import on
+from agentflow.definition.failure import ErrorInfo
+from agentflow.engine.ids import derive
+from agentflow.models import ModelError, ModelProvider
+from agentflow.runtime.limited import LimitedActor
+from agentflow.runtime.messages import CallModel, Complete, ModelCallFailure, ModelCallSuccess
+
+__all__ = ["ModelActor"]
+
+
+class ModelActor(LimitedActor):
+    """Makes single attempts; whether a failed call is made again is decided by the engine."""
+
+    def __init__(self, provider: ModelProvider) -> None:
+        super().__init__(provider.max_concurrency)
+        self._provider = provider
+
+    @on(Complete)
+    def complete(self, message: Complete) -> None:
+        self.enqueue(message.call)
+
+    async def work(self, message: CallModel) -> ModelCallSuccess | ModelCallFailure:
+        began = time.perf_counter()
+        number = count()
+
+        def new_call_id() -> str:
+            return derive("call_", time.time_ns() // 1000, message.id_seed, next(number))
+
+        def passed() -> int:
+            return round((time.perf_counter() - began) * 1000)
+
+        try:
+            with anyio.fail_after(message.timeout):
+                reply = await self._provider.complete(message.request, new_call_id=new_call_id)
+        except ModelError as error:
+            return ModelCallFailure(
+                call_id=message.call_id,
+                error=error.info,
+                duration_ms=passed(),
+                retry_after=error.retry_after,
+                partial=error.partial,
+            )
+        except TimeoutError:
+            info = ErrorInfo(
+                category="timeout",
+                code="response_timeout",
+                message=f"{message.ref.name} did not answer within {message.timeout:g} s",
+                retryable=True,
+                provider=message.ref.provider,
+            )
+            return ModelCallFailure(call_id=message.call_id, error=info, duration_ms=passed())
+        except Exception as error:  # an adapter's bug ends one call, not the provider for all runs
+            info = ErrorInfo(
+                category="agent",
+                code="agent_error",
+                message=f"the adapter of {message.ref.provider} raised {type(error).__name__}: {error}",
+                provider=message.ref.provider,
+            )
+            return ModelCallFailure(call_id=message.call_id, error=info, duration_ms=passed())
+        return ModelCallSuccess(call_id=message.call_id, reply=reply, duration_ms=passed())

@@ -1,0 +1,112 @@
+"""What a run looks like from outside: results and run records, views of the fold (page 000 §8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from agentflow.definition.conversation import Usage
+from agentflow.definition.failure import ErrorInfo
+from agentflow.engine.state import RunState
+from agentflow.events.catalogue import DefinitionInfo
+from agentflow.events.envelope import iso
+
+__all__ = ["RunRecord", "RunResult", "StepSummary", "Waiting", "run_record", "run_result"]
+
+
+class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a step stands."""
+
+    state: str
+    attempt: int
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended, or where it rests. `duration_ms` spans its first to its last event."""
+
+    workflow_id: str
+    state: str
+    output: Any
+    steps: dict[str, StepSummary]
+    usage: Usage
+    duration_ms: int
+    error: ErrorInfo | None = None
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run waits for: ids of requests, timers and signals."""
+
+    requests: tuple[str, ...] = ()
+    timers: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as `show` and `list` give it. Times are RFC 3339, null while they have not come."""
+
+    workflow_id: str
+    definition: DefinitionInfo
+    ir_hash: str
+    state: str
+    labels: dict[str, str]
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+    duration_ms: int | None
+    last_offset: int
+    earliest_offset: int
+    input: Any
+    output: Any
+    error: ErrorInfo | None
+    steps: dict[str, StepSummary]
+    waiting: Waiting
+    pause: str | None
+    usage: Usage
+
+
+def run_result(state: RunState, last: int) -> RunResult:
+    """The result of a run whose last event was written at `last` (microseconds)."""
+    end = state.ended if state.ended is not None else last
+    return RunResult(
+        workflow_id=state.workflow_id,
+        state=state.status,
+        output=state.output,
+        steps=_steps(state),
+        usage=state.usage,
+        duration_ms=max(0, end - state.started_at) // 1000,
+        error=state.error,
+    )
+
+
+def run_record(state: RunState) -> RunRecord:
+    """The record of a folded run."""
+    begin = state.begin
+    assert begin is not None
+    return RunRecord(
+        workflow_id=state.workflow_id,
+        definition=begin.definition,
+        ir_hash=begin.ir_hash,
+        state=state.status,
+        labels=begin.labels,
+        created_at=iso(state.started_at),
+        started_at=iso(state.dispatched_at) if state.dispatched_at is not None else None,
+        ended_at=iso(state.ended) if state.ended is not None else None,
+        duration_ms=None if state.ended is None else max(0, state.ended - state.started_at) // 1000,
+        last_offset=state.next_offset - 1,
+        earliest_offset=0,
+        input=begin.input,
+        output=state.output,
+        error=state.error,
+        steps=_steps(state),
+        waiting=Waiting(requests=tuple(state.requests)),
+        pause=state.pause,
+        usage=state.usage,
+    )
+
+
+def _steps(state: RunState) -> dict[str, StepSummary]:
+    return {
+        step_id: StepSummary(state=state.nodes[step_id].status, attempt=state.nodes[step_id].attempt)
+        for step_id in state.plan.step_ids
+    }

@@ -1,0 +1,473 @@
+"""RunSupervisor: the actor that owns one run. It alone decides, and it decides by the engine.
+
+Every answer from outside is folded, `decide` is asked until it has nothing more to say, and the whole
+batch goes to the EventBus as one append. Calls begin only when the batch that opened them is durable.
+When it dies it is restarted, folds the log and goes on: nothing that matters lives only here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+from functools import partial
+from typing import Any
+
+from actors import Actor, ChildSpec, OneForOne, Ref, Terminated, on
+from agentflow import engine
+from agentflow.engine.agents import model_of
+from agentflow.engine.moves import Moves, idempotency_key
+from agentflow.engine.state import OpenCall, RunState, Unit
+from agentflow.errors import Fenced, OffsetConflict, RunNotFound, StoreError
+from agentflow.events import catalogue as ev
+from agentflow.events.envelope import Draft, decode, micros
+from agentflow.events.log import EventLog
+from agentflow.models import ModelRequest
+from agentflow.runtime.agent_actor import AgentActor, Directory
+from agentflow.runtime.clock import Clock
+from agentflow.runtime.messages import (
+    Answer,
+    Barrier,
+    CallModel,
+    CallTool,
+    Cancel,
+    Commit,
+    CommitFailed,
+    Committed,
+    ModelCallFailure,
+    ModelCallSuccess,
+    Suspend,
+    ToolCallFailure,
+    ToolCallSuccess,
+    Wake,
+    WorkStopped,
+)
+
+__all__ = ["Admission", "RunSupervisor"]
+
+_PAGE = 512
+
+
+class Admission:
+    """All that a run needs to begin or to go on, prepared before its supervisor exists.
+
+    `started` is the event that begins a new run, None for one that is in the log already. `accepted` is
+    done once the run's first append (or the fold of its log) is; `rested` when the run is terminal,
+    paused or waits for a person, with its state.
+    """
+
+    def __init__(
+        self,
+        workflow_id: str,
+        plan: engine.Plan,
+        bindings: engine.Bindings,
+        directory: Directory,
+        *,
+        epoch: int,
+        started: ev.WorkflowStarted | None,
+        by: str,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.workflow_id = workflow_id
+        self.plan = plan
+        self.bindings = bindings
+        self.directory = directory
+        self.epoch = epoch
+        self.started = started
+        self.by = by
+        self.accepted: asyncio.Future[None] = loop.create_future()
+        self.rested: asyncio.Future[RunState] = loop.create_future()
+        for future in (self.accepted, self.rested):
+            future.add_done_callback(_retrieve)  # nobody has to wait for it
+
+    def fail(self, error: BaseException) -> None:
+        """Tell whoever waits that the run cannot go on here."""
+        for future in (self.accepted, self.rested):
+            if not future.done():
+                future.set_exception(error)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+class _Batch:
+    """Appended and not yet acknowledged: what may begin, and who may go, once it is durable."""
+
+    __slots__ = ("calls", "closed", "last")
+
+    def __init__(self, last: int, calls: list[OpenCall], closed: list[str]) -> None:
+        self.last = last
+        self.calls = calls
+        self.closed = closed
+
+
+class RunSupervisor(Actor, mailbox=100_000):
+    """One run. Children: one AgentActor for each execution of an agent that is at work."""
+
+    supervise = OneForOne(max_restarts=1_000_000, within=1, decide=lambda error, history: "stop")
+
+    def __init__(self, admission: Admission, bus: Ref[Any], log: EventLog, clock: Clock) -> None:
+        self._admission = admission
+        self._bus = bus
+        self._log = log
+        self._clock = clock
+        self._state = RunState(admission.workflow_id, admission.plan, admission.bindings)
+        self._batches: deque[_Batch] = deque()
+        self._workers: dict[str, Ref[Any]] = {}
+        self._units: dict[Ref[Any], str] = {}
+        self._armed: int | None = None
+        self._suspending: Suspend | None = None
+        self._cancel: Cancel | None = None
+
+    # -- beginning ------------------------------------------------------------------------------
+
+    def on_start(self) -> Awaitable[None] | None:
+        started = self._admission.started
+        if started is not None and not self._admission.accepted.done():
+            self._advance([started])
+            return None
+        return self._fold()
+
+    async def _fold(self) -> None:
+        """Rebuild the state from the log, close what was interrupted, and go on."""
+        state, offset = self._state, 0
+        # An earlier incarnation of this actor may have appends on the way to the disk.
+        await self._bus.ask(Barrier(workflow_id=state.workflow_id), timeout=60)
+        try:
+            while rows := await self._log.read(state.workflow_id, offset, _PAGE):
+                for row in rows:
+                    event = decode(row.body)
+                    engine.evolve(state, event.data, event.offset, micros(event.timestamp))
+                offset = rows[-1].offset + 1
+        except RunNotFound as error:
+            self._admission.fail(error)
+            raise
+        state.take_fresh()
+        state.take_closed()
+        if not self._admission.accepted.done():
+            self._admission.accepted.set_result(None)
+        if state.terminal:
+            self._rest()
+            return
+        moves: Moves = []
+        if state.status == "paused":
+            moves.append(ev.WorkflowResumed(reason="resume", by=self._admission.by))
+        moves += engine.interrupted(state, self._clock.now())
+        if state.status == "waiting" and not moves:
+            self._rest()
+        self._advance(moves)
+
+    # -- deciding -------------------------------------------------------------------------------
+
+    def _advance(self, moves: Moves) -> None:
+        """Fold what happened and what follows from it, and append it all as one batch."""
+        state = self._state
+        now = self._clock.now()
+        first = state.next_offset
+        drafts: list[Draft] = []
+        self._take(moves, drafts, now)
+        if self._suspending is None:
+            while True:
+                decided = engine.decide(state, now)
+                if not decided:
+                    break
+                self._take(decided, drafts, now)
+        if drafts:
+            self._commit(first, drafts, now)
+        self._arm(now)
+
+    def _take(self, moves: Moves, drafts: list[Draft], now: int) -> None:
+        state = self._state
+        evolve = engine.evolve
+        for data in moves:
+            evolve(state, data, state.next_offset, now)
+            drafts.append(Draft(data))
+
+    def _commit(self, first: int, drafts: list[Draft], now: int) -> None:
+        state = self._state
+        begins = first == 0
+        started = self._admission.started
+        self._batches.append(_Batch(state.next_offset - 1, state.take_fresh(), state.take_closed()))
+        self._bus.tell(
+            Commit(
+                workflow_id=state.workflow_id,
+                epoch=self._admission.epoch,
+                expected=first,
+                ts=now,
+                drafts=tuple(drafts),
+                state=state.status,
+                name=state.name if begins else None,
+                definition_hash=started.definition.hash if begins and started else None,
+                labels=started.labels if begins and started else {},
+            )
+        )
+
+    @on(Committed)
+    def committed(self, message: Committed) -> None:
+        if not self._admission.accepted.done():
+            self._admission.accepted.set_result(None)
+        batches = self._batches
+        while batches and batches[0].last <= message.offset:
+            batch = batches.popleft()
+            for key in batch.closed:
+                self._dismiss(key)
+            for call in batch.calls:
+                self._launch(call)
+        if not batches and self._state.status in ("completed", "failed", "cancelled", "paused", "waiting"):
+            self._rest()
+
+    @on(CommitFailed)
+    def commit_failed(self, message: CommitFailed) -> None:
+        """The log refused: stop here and now, with nothing acknowledged. The log is the truth."""
+        kinds: dict[str, type[StoreError]] = {"fenced": Fenced}
+        error: StoreError
+        if message.kind == OffsetConflict.code:
+            error = Fenced(message.error)
+        else:
+            error = kinds.get(message.kind, StoreError)(message.error)
+        self._admission.fail(error)
+        self.ctx.self.kill()
+
+    def _rest(self) -> None:
+        """Nothing moves without somebody else: tell who waits, and end when the run has ended."""
+        if not self._admission.rested.done():
+            self._admission.rested.set_result(self._state)
+        if self._state.status != "waiting":
+            self.ctx.self.stop()
+
+    # -- effects --------------------------------------------------------------------------------
+
+    def _launch(self, call: OpenCall) -> None:
+        if call.call_id not in self._state.calls or self._suspending is not None:
+            return  # it was closed while its batch was on the way to the disk
+        message = self._model_call(call) if call.kind == "model" else self._tool_call(call)
+        if call.unit.agent is None:
+            self._admission.directory.tools[message.service].tell(message)  # type: ignore[union-attr]
+            return
+        self._worker(call.unit).tell(message)
+
+    def _worker(self, unit: Unit) -> Ref[Any]:
+        key = unit.key
+        ref = self._workers.get(key)
+        if ref is None:
+            name = f"{key[1:].replace('#', '-').replace('[', '-').rstrip(']')}-{unit.attempt}"
+            factory = partial(AgentActor, self.ctx.self, self._admission.directory)
+            ref = self.ctx.spawn_soon(ChildSpec(f"agent-{name}", factory, restart="temporary"))
+            self._workers[key] = ref
+            self._units[ref] = key
+            self.ctx.watch(ref)
+        return ref
+
+    def _dismiss(self, key: str) -> None:
+        ref = self._workers.pop(key, None)
+        if ref is not None:
+            self._units.pop(ref, None)
+            self.ctx.unwatch(ref)
+            ref.kill()
+
+    @on(Terminated)
+    def worker_lost(self, signal: Terminated) -> None:
+        """An agent's actor died of a bug: its open calls are closed as interrupted, and made anew by a
+        fresh actor from the recorded conversation."""
+        key = self._units.pop(signal.ref, None)
+        if key is None:
+            return
+        self._workers.pop(key, None)
+        unit = self._state.open.get(key)
+        if unit is not None:
+            reason = f"the agent's actor died: {signal.error!r}"
+            self._advance(engine.unit_lost(self._state, unit, reason, self._clock.now()))
+
+    def _model_call(self, call: OpenCall) -> CallModel:
+        unit, state = call.unit, self._state
+        progress, spec = unit.agent, unit.node.agent
+        assert progress is not None
+        assert spec is not None
+        ref = model_of(progress)
+        tools = state.bindings.of(unit.node.id).schemas
+        request = ModelRequest(
+            model=ref.model,
+            messages=tuple(progress.messages),
+            tools=tools,
+            output_schema=spec.output_schema,
+            parameters=ref.parameters,
+            parallel_tool_calls=spec.parallel_tool_calls,
+        )
+        return CallModel(
+            call_id=call.call_id,
+            ref=ref,
+            request=request,
+            id_seed=call.call_id,
+            timeout=unit.node.retry.timeout,
+        )
+
+    def _tool_call(self, call: OpenCall) -> CallTool:
+        unit, state = call.unit, self._state
+        record = unit.tool if unit.tool is not None else unit.agent.tools[call.call_id]  # type: ignore[union-attr]
+        info = record.info
+        assert info is not None
+        context = unit.node.context.evaluate(state.scope(unit)) if unit.node.context is not None else None
+        return CallTool(
+            call_id=call.call_id,
+            service=info.service,
+            function=info.function,
+            parameters=record.parameters,
+            context=context,
+            workflow_id=state.workflow_id,
+            step_id=unit.node.id,
+            iteration=unit.iteration,
+            attempt=record.tries,
+            idempotency_key=idempotency_key(state, unit, call.call_id),
+            timeout=info.timeout,
+        )
+
+    # -- answers from outside -------------------------------------------------------------------
+
+    @on(ModelCallSuccess)
+    def model_answered(self, message: ModelCallSuccess) -> None:
+        reply = message.reply
+        self._advance(
+            engine.model_completed(
+                self._state,
+                message.call_id,
+                message=reply.message,
+                finish_reason=reply.finish_reason,
+                response_model=reply.response_model,
+                response_id=reply.response_id,
+                usage=reply.usage,
+                duration_ms=message.duration_ms,
+                first_token_ms=reply.first_token_ms,
+            )
+        )
+
+    @on(ModelCallFailure)
+    def model_failed(self, message: ModelCallFailure) -> None:
+        self._advance(
+            engine.model_failed(
+                self._state,
+                message.call_id,
+                message.error,
+                retry_after=message.retry_after,
+                duration_ms=message.duration_ms,
+                now=self._clock.now(),
+                draw=self._clock.draw(),
+                partial=message.partial,
+            )
+        )
+
+    @on(ToolCallSuccess)
+    def tool_answered(self, message: ToolCallSuccess) -> None:
+        self._advance(
+            engine.tool_completed(self._state, message.call_id, message.output, message.duration_ms)
+        )
+        self._after_tool()
+
+    @on(ToolCallFailure)
+    def tool_failed(self, message: ToolCallFailure) -> None:
+        self._advance(
+            engine.tool_failed(
+                self._state,
+                message.call_id,
+                message.error,
+                executed=message.executed,
+                unknown=message.unknown,
+                duration_ms=message.duration_ms,
+                now=self._clock.now(),
+                draw=self._clock.draw(),
+            )
+        )
+        self._after_tool()
+
+    @on(Answer)
+    def answered(self, message: Answer) -> str:
+        """The reply is `taken`, or `unknown_request`. Validated by the caller."""
+        request = self._state.requests.get(message.request_id)
+        if request is None:
+            return "unknown_request"
+        data = request.data
+        self._advance(
+            [
+                ev.InputReceived(
+                    step_id=data.step_id,
+                    iteration=data.iteration,
+                    activation=data.activation,
+                    request_id=message.request_id,
+                    value=message.value,
+                    by=message.by,
+                    via=message.via,  # type: ignore[arg-type]
+                )
+            ]
+        )
+        return "taken"
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def _arm(self, now: int) -> None:
+        timers = self._state.timers
+        if not timers:
+            return
+        due = min(timers.values())
+        if due != self._armed:
+            self._armed = due
+            self.ctx.timers.start("wake", max(0.0, (due - now) / 1e6), Wake())
+
+    @on(Wake)
+    def woken(self, message: Wake) -> None:
+        self._armed = None
+        self._advance([])
+
+    # -- parking and cancelling -----------------------------------------------------------------
+
+    @on(Suspend)
+    def suspend(self, message: Suspend) -> None:
+        if self._state.terminal or self._suspending is not None:
+            return
+        if self._state.status == "waiting":
+            self._rest_parked()
+            return
+        self._suspending = message
+        self.ctx.timers.start("grace", message.grace, WorkStopped())
+        self._after_tool()
+
+    def _after_tool(self) -> None:
+        if self._suspending is not None and not any(c.kind == "tool" for c in self._state.calls.values()):
+            self.work_stopped(WorkStopped())
+
+    @on(WorkStopped)
+    def work_stopped(self, message: WorkStopped) -> None:
+        """Nothing worth waiting for is at work, or the time for it is over: write down where it stopped."""
+        self.ctx.timers.cancel("grace")
+        now = self._clock.now()
+        for key in list(self._workers):
+            self._dismiss(key)
+        if self._cancel is not None:
+            cancel, self._cancel = self._cancel, None
+            self._advance(engine.cancel_finished(self._state, now, forced=cancel.mode == "hard"))
+        elif self._suspending is not None and self._state.status != "paused":
+            moves = engine.interrupted(self._state, now)
+            moves.append(ev.WorkflowPaused(reason=self._suspending.reason, detail=None, by="local"))
+            self._advance(moves)
+
+    def _rest_parked(self) -> None:
+        self.ctx.self.stop()
+
+    @on(Cancel)
+    def cancel(self, message: Cancel) -> str:
+        """The reply is `accepted`, or `run_terminal`. A second cancel only hardens."""
+        if self._state.terminal:
+            return "run_terminal"
+        if self._state.cancel_requested is None:
+            request = ev.WorkflowCancelRequested(
+                mode="hard" if message.mode == "hard" else "soft",
+                grace_ms=round(message.grace * 1000),
+                reason=message.reason,
+                by=message.by,
+            )
+            self._cancel = message
+            self._advance([request])
+            for key in list(self._workers):
+                self._dismiss(key)
+            self.work_stopped(WorkStopped())
+        return "accepted"
