@@ -1,0 +1,135 @@
+"""Collects the diagnostics of one document, so that all problems are told at once (page 001 §2).
+
+Hints that need a search among known names are computed last, for the diagnostics that are shown, with
+bounded effort: a hostile document must not buy time with misspelt names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from agentflow.definition.diagnostics import Diagnostic, Severity, did_you_mean
+
+if TYPE_CHECKING:
+    from agentflow.definition.nodes import Place
+
+__all__ = ["MAX_DIAGNOSTICS", "NOWHERE", "Fatal", "Report", "shown"]
+
+MAX_DIAGNOSTICS = 200
+NOWHERE: Place = (None, None)
+
+_SEARCH_EFFORT = 4_000_000
+_SHOWN_LENGTH = 80
+
+
+class Fatal(Exception):
+    """Reading cannot go on; the reason stands in the report."""
+
+
+class Report:
+    """Diagnostics of one file. Not shared between loads."""
+
+    def __init__(self, file: str | None = None) -> None:
+        self._file = file
+        self._found: dict[tuple[str, Place, str | None], tuple[Diagnostic, _Hint]] = {}
+        self._effort = _SEARCH_EFFORT
+
+    def error(
+        self, code: str, message: str, place: Place = NOWHERE, path: str | None = None, hint: _Hint = None
+    ) -> None:
+        """Records an error."""
+        self._add("error", code, message, place, path, hint)
+
+    def warning(
+        self, code: str, message: str, place: Place = NOWHERE, path: str | None = None, hint: _Hint = None
+    ) -> None:
+        """Records a warning."""
+        self._add("warning", code, message, place, path, hint)
+
+    def fatal(
+        self, code: str, message: str, place: Place = NOWHERE, path: str | None = None, hint: _Hint = None
+    ) -> Fatal:
+        """Records an error and gives the exception to raise, as nothing after it can be read."""
+        self._add("error", code, message, place, path, hint)
+        return Fatal(code)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether an error was recorded."""
+        return any(diagnostic.severity == "error" for diagnostic, _ in self._found.values())
+
+    def did_you_mean(self, name: str, known: Sequence[str]) -> Callable[[], str | None]:
+        """A hint that is searched for only if its diagnostic is shown."""
+
+        def search() -> str | None:
+            self._effort -= len(name) * sum(
+                len(k) for k in known if abs(len(k) - len(name)) <= len(name) // 3 + 1
+            )
+            return did_you_mean(name, known) if self._effort > 0 else None
+
+        return search
+
+    def diagnostics(self, *, strict: bool = False) -> list[Diagnostic]:
+        """All that was found, sorted by line, column, code; at most 200, the last then E_LIMIT.
+
+        With `strict` every warning is an error; codes stay.
+        """
+        found = sorted(
+            self._found.values(),
+            key=lambda pair: (pair[0].line or 0, pair[0].column or 0, pair[0].code, pair[0].path or ""),
+        )
+        shown_count = len(found) if len(found) <= MAX_DIAGNOSTICS else MAX_DIAGNOSTICS - 1
+        result = [_resolved(diagnostic, hint, strict) for diagnostic, hint in found[:shown_count]]
+        if shown_count < len(found):
+            last = result[-1]
+            result.append(
+                Diagnostic(
+                    code="E_LIMIT",
+                    severity="error",
+                    message=f"{len(found) - shown_count} more problems are not shown",
+                    file=self._file,
+                    line=last.line,
+                    column=last.column,
+                    hint="fix these first",
+                )
+            )
+        return result
+
+    def _add(
+        self, severity: Severity, code: str, message: str, place: Place, path: str | None, hint: _Hint
+    ) -> None:
+        key = (code, place, message if place[0] is not None else f"{path}\0{message}")
+        if key not in self._found:
+            diagnostic = Diagnostic(
+                code=code,
+                severity=severity,
+                message=message,
+                file=self._file,
+                line=place[0],
+                column=place[1],
+                path=path,
+            )
+            self._found[key] = (diagnostic, hint)
+
+
+_Hint = str | Callable[[], str | None] | None
+
+
+def _resolved(diagnostic: Diagnostic, hint: _Hint, strict: bool) -> Diagnostic:
+    return Diagnostic(
+        code=diagnostic.code,
+        severity="error" if strict else diagnostic.severity,
+        message=diagnostic.message,
+        file=diagnostic.file,
+        line=diagnostic.line,
+        column=diagnostic.column,
+        path=diagnostic.path,
+        hint=hint() if callable(hint) else hint,
+    )
+
+
+def shown(text: str) -> str:
+    """A text of the document as it may stand in a message: short, on one line, printable."""
+    clean = "".join(c if c.isprintable() else " " for c in text[: _SHOWN_LENGTH + 1])
+    return clean if len(clean) <= _SHOWN_LENGTH else clean[: _SHOWN_LENGTH - 1] + "…"

@@ -1,0 +1,293 @@
+"""The text of a document: bytes to text, limits, and the tree with positions (page 001 §2, rules 1 to 6).
+
+Reads at most one file; never guesses an encoding. Everything that is wrong goes to the report.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from agentflow.definition.nodes import Array, Member, Node, Object, Place, Scalar, child_pointer
+from agentflow.definition.report import NOWHERE, Report, shown
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "MAX_DIGITS",
+    "MAX_NODES",
+    "Lines",
+    "Media",
+    "Source",
+    "Tally",
+    "decode",
+    "media_of",
+    "node_of_value",
+    "read_file",
+    "read_node",
+]
+
+Media = Literal["yaml", "json"]
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 64
+MAX_NODES = 100_000
+MAX_DIGITS = 1_000
+
+_SUFFIXES: dict[str, Media] = {".yaml": "yaml", ".yml": "yaml", ".json": "json"}
+_MEDIA_TYPES: dict[str, Media] = {
+    "yaml": "yaml",
+    "json": "json",
+    "application/yaml": "yaml",
+    "application/json": "json",
+}
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_YAML_UNPRINTABLE = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
+_BREAK = re.compile(r"\r\n|\n|\r")
+_ESCAPED = re.compile(r"[\\\r\n]")
+
+
+class Lines:
+    """Index in a text → (line, column), both from 1, in code points."""
+
+    def __init__(self, text: str) -> None:
+        self._starts = [0, *(match.end() for match in _BREAK.finditer(text))]
+
+    def place(self, index: int) -> Place:
+        """The line and column of the character at `index`."""
+        line = bisect_right(self._starts, index)
+        return line, index - self._starts[line - 1] + 1
+
+    def bounds(self, line: int) -> tuple[int, int]:
+        """Start of a line and start of the next one; the end of the text counts as far away."""
+        end = self._starts[line] if line < len(self._starts) else 1 << 62
+        return self._starts[line - 1], end
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the limits of rule 5 count: nodes and text, each use of an alias included."""
+
+    report: Report
+    nodes: int = 0
+    text: int = 0
+
+    def add(self, place: Place, depth: int, nodes: int = 1, text: int = 0) -> None:
+        """Counts a node about to be read. Raises Fatal when a limit is passed."""
+        self.nodes += nodes
+        self.text += text
+        if depth > MAX_DEPTH:
+            raise self.report.fatal(
+                "E_LIMIT", f"values are nested deeper than {MAX_DEPTH}", place, hint="flatten the document"
+            )
+        if self.nodes > MAX_NODES:
+            raise self.report.fatal(
+                "E_LIMIT",
+                f"document has more than {MAX_NODES:,} values, each use of an alias counted",
+                place,
+                hint="split the workflow",
+            )
+        if self.text > MAX_BYTES:
+            raise self.report.fatal(
+                "E_LIMIT",
+                "document has more than 1 MiB of text, each use of an alias counted",
+                place,
+                hint="split the workflow",
+            )
+
+    def digits(self, text: str, place: Place) -> None:
+        """Refuses a number of too many digits. Raises Fatal."""
+        if len(text) > MAX_DIGITS and sum(c.isdigit() for c in text) > MAX_DIGITS:
+            raise self.report.fatal(
+                "E_LIMIT", f"number has more than {MAX_DIGITS:,} digits", place, hint="write it as a string"
+            )
+
+
+class Source:
+    """A text and the places inside its scalars."""
+
+    def __init__(self, text: str, media: Media, file: str | None = None) -> None:
+        self.text = text
+        self.media: Media = media
+        self.file = file
+        self._lines: Lines | None = None
+
+    @property
+    def lines(self) -> Lines:
+        """The line table, made when first needed."""
+        if self._lines is None:
+            self._lines = Lines(self.text)
+        return self._lines
+
+    def place(self, node: Node, offset: int) -> Place:
+        """The place of the character at `offset` of a scalar's value.
+
+        Exact for a plain or quoted scalar on one line without escapes and for a literal block; else
+        the place where the scalar starts.
+        """
+        start = node.line, node.column
+        if not isinstance(node, Scalar) or node.index is None or not isinstance(node.value, str):
+            return start
+        if node.line is None or node.column is None:
+            return start
+        if node.style == "literal":
+            return self._in_block(node.value, node.line, offset) or start
+        begin = node.index + (node.style in ("single", "double"))
+        end = begin + len(node.value)
+        if node.style == "folded" or self.text[begin:end] != node.value or _ESCAPED.search(node.value):
+            return start
+        if node.style == "single" and "'" in node.value:
+            return start
+        return node.line, node.column + (begin - node.index) + offset
+
+    def _in_block(self, value: str, header: int, offset: int) -> Place | None:
+        before = value[: min(offset, len(value))]
+        row = before.count("\n")
+        in_row = len(before) - (before.rfind("\n") + 1)
+        row_text = value.split("\n", row + 1)[row]
+        start, end = self.lines.bounds(header + 1 + row)
+        line = self.text[start:end].rstrip("\r\n")
+        indent = len(line) - len(row_text)
+        if indent < 0 or line[:indent].strip(" ") or line[indent:] != row_text:
+            return None
+        return header + 1 + row, indent + in_row + 1
+
+    def is_cut_by_comment(self, node: Node) -> bool:
+        """Whether YAML ended this plain scalar at ` #`."""
+        if not isinstance(node, Scalar) or node.index is None or not isinstance(node.value, str):
+            return False
+        if self.media != "yaml" or node.style != "plain":
+            return False
+        rest = self.text[node.index + len(node.value) :].split("\n", 1)[0]
+        return rest.lstrip(" \t").startswith("#")
+
+
+def media_of(kind: str, report: Report) -> Media:
+    """The media of a name (`yaml`, `application/json` …). Raises Fatal for another one."""
+    media = _MEDIA_TYPES.get(kind.partition(";")[0].strip().lower())
+    if media is None:
+        raise report.fatal(
+            "E_FILE", f"media type {shown(kind)} is not read", hint="use application/yaml or application/json"
+        )
+    return media
+
+
+def read_file(path: Path, report: Report) -> tuple[bytes, Media]:
+    """The bytes of a file and what its suffix says. Raises Fatal when it cannot be read or is too long."""
+    media = _SUFFIXES.get(path.suffix.lower())
+    if media is None:
+        raise report.fatal(
+            "E_FILE",
+            f'suffix "{shown(path.suffix)}" is not read' if path.suffix else "file has no suffix",
+            hint="name it .yaml, .yml or .json",
+        )
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 4)
+            if len(data) > MAX_BYTES + 3:
+                data += stream.read(64 * MAX_BYTES)
+    except OSError as error:
+        raise report.fatal("E_FILE", f"cannot be read: {error.strerror or type(error).__name__}") from error
+    return data, media
+
+
+def decode(data: bytes | str, report: Report, media: Media | None) -> str:
+    """The text, checked: size, UTF-8, no control character; without byte order mark. Raises Fatal."""
+    if isinstance(data, str):
+        try:
+            data = data.encode()
+        except UnicodeEncodeError as error:
+            place = Lines(data).place(error.start)
+            raise report.fatal(
+                "E_FILE", f"text holds the lone surrogate U+{ord(data[error.start]):04X}", place
+            ) from None
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    if len(data) > MAX_BYTES:
+        size = f"{len(data) / MAX_BYTES:.1f}" if len(data) >= 1.05 * MAX_BYTES else "more than 1"
+        raise report.fatal(
+            "E_LIMIT", f"source is {size} MiB, the limit is 1 MiB", (1, 1), hint="split the workflow"
+        )
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        place = Lines(data[: error.start].decode() + "?").place(len(data[: error.start].decode()))
+        raise report.fatal(
+            "E_FILE",
+            f"byte 0x{data[error.start]:02x} at {place[0]}:{place[1]} is not UTF-8",
+            place,
+            hint="save as UTF-8",
+        ) from None
+    bad = _CONTROL.search(text) or (_YAML_UNPRINTABLE.search(text) if media != "json" else None)
+    if bad:
+        place = Lines(text).place(bad.start())
+        raise report.fatal(
+            "E_FILE",
+            f"control character U+{ord(bad[0]):04X} at {place[0]}:{place[1]}",
+            place,
+            hint="remove it, or write it as an escape",
+        )
+    return text
+
+
+def read_node(source: Source, report: Report) -> Node:
+    """The tree of a text. Raises Fatal when reading cannot go on."""
+    if source.media == "json":
+        from agentflow.definition.json_source import parse_json
+
+        return parse_json(source, report)
+    from agentflow.definition.yaml_source import parse_yaml
+
+    return parse_yaml(source, report)
+
+
+def node_of_value(value: Any, report: Report) -> Node:
+    """The tree of a Python value (dict, list, tuple, str, int, float, bool, None). Raises Fatal.
+
+    Its nodes have no line and column.
+    """
+    return _of_value(value, "", 1, Tally(report))
+
+
+def _of_value(value: Any, pointer: str, depth: int, tally: Tally) -> Node:
+    report = tally.report
+    if isinstance(value, dict):
+        tally.add(NOWHERE, depth)
+        members: dict[str, Member] = {}
+        for key, item in cast("dict[Any, Any]", value).items():
+            if not isinstance(key, str):
+                raise report.fatal("E_TYPE", f"key {shown(repr(key))} is not a string", path=pointer)
+            _check_text(key, pointer, tally)
+            members[key] = Member(_of_value(item, child_pointer(pointer, key), depth + 1, tally))
+        return Object(members)
+    if isinstance(value, list | tuple):
+        tally.add(NOWHERE, depth)
+        items = cast("list[Any]", value)
+        return Array([_of_value(v, f"{pointer}/{i}", depth + 1, tally) for i, v in enumerate(items)])
+    tally.add(NOWHERE, 0)
+    if isinstance(value, str):
+        _check_text(value, pointer, tally)
+        return Scalar(str(value), style="double")
+    if isinstance(value, bool) or value is None:
+        return Scalar(value)
+    if isinstance(value, int):
+        if value.bit_length() > MAX_DIGITS * 3.33 or abs(value) >= 10**MAX_DIGITS:
+            raise report.fatal("E_LIMIT", f"number has more than {MAX_DIGITS:,} digits", path=pointer)
+        return Scalar(int(value))
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise report.fatal("E_SYNTAX", f"{value} is not a JSON number", path=pointer)
+        return Scalar(float(value))
+    raise report.fatal("E_TYPE", f"{type(value).__name__} is not a JSON type", path=pointer)
+
+
+def _check_text(text: str, pointer: str, tally: Tally) -> None:
+    tally.add(NOWHERE, 0, nodes=0, text=len(text))
+    if not text.isascii():
+        try:
+            tally.text += len(text.encode()) - len(text)
+        except UnicodeEncodeError:
+            raise tally.report.fatal("E_SYNTAX", "string holds a lone surrogate", path=pointer) from None
