@@ -1,0 +1,401 @@
+"""Checks a document against the shapes of its format: keys, types, ranges (page 001 §1).
+
+Every problem is reported; what is right is kept, so that later checks see as much as possible. Graph and
+expressions are not looked into here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentflow.definition.nodes import (
+    Array,
+    Member,
+    Node,
+    Object,
+    Place,
+    Scalar,
+    child_pointer,
+    json_type,
+    to_value,
+)
+from agentflow.definition.report import Report, shown
+from agentflow.definition.shapes import (
+    ArrayOf,
+    Const,
+    Duration,
+    Enum,
+    Field,
+    Id,
+    Json,
+    Kind,
+    Map,
+    Number,
+    OneOf,
+    Shape,
+    Text,
+)
+
+__all__ = ["Found", "check_structure", "seconds", "strings_of"]
+
+_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checked value with its place.
+
+    `value` is a plain value for leaves (seconds for a duration), a list of Found for arrays, a dict of
+    Found for shapes and maps; members that were wrong are left out. `key` is the place of its key, of an
+    array element its first token.
+    """
+
+    value: Any
+    node: Node
+    pointer: str
+    key: Place
+
+    @property
+    def place(self) -> Place:
+        """Where the value begins."""
+        return self.node.line, self.node.column
+
+    def get(self, name: str) -> Found | None:
+        """The member of that name, if it is there and right."""
+        return self.value.get(name)
+
+    def plain(self, name: str, default: Any = None) -> Any:
+        """The plain value of a member, or `default`."""
+        member: Found | None = self.value.get(name)
+        return default if member is None else member.value
+
+    def has(self, name: str) -> bool:
+        """Whether the source has this key, right or wrong."""
+        return isinstance(self.node, Object) and name in self.node.members
+
+    def items(self) -> list[tuple[str, Found]]:
+        """Members of a shape or map, in source order."""
+        return list(self.value.items())
+
+    def json(self) -> Any:
+        """The plain JSON value as it stands in the source."""
+        return to_value(self.node)
+
+
+def seconds(value: str | float) -> float | None:
+    """A duration in seconds; None if it is none, not above 0, or not finite."""
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value)
+        if not match:
+            return None
+        result = float(match[1]) * _UNITS[match[2]]
+    else:
+        try:
+            result = float(value)
+        except OverflowError:
+            return None
+    return result if result > 0 and math.isfinite(result) else None
+
+
+def strings_of(node: Node, pointer: str) -> Iterator[tuple[Scalar, str]]:
+    """Every string value in a tree with its pointer, in source order; mapping keys are left out."""
+    if isinstance(node, Scalar):
+        if isinstance(node.value, str):
+            yield node, pointer
+    elif isinstance(node, Array):
+        for i, item in enumerate(node.items):
+            yield from strings_of(item, f"{pointer}/{i}")
+    else:
+        for key, member in node.members.items():
+            yield from strings_of(member.node, child_pointer(pointer, key))
+
+
+def check_structure(root: Object, shape: Shape, report: Report) -> Found:
+    """The checked document; problems go to the report. Values that are wrong are missing in it."""
+    return _Checker(report).shape(root, shape, "", (1, 1) if root.line is not None else (None, None))
+
+
+class _Checker:
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def shape(self, node: Object, shape: Shape, pointer: str, key_place: Place) -> Found:
+        fields = self._fields(node, shape)
+        values: dict[str, Found] = {}
+        for key, member in node.members.items():
+            at = child_pointer(pointer, key)
+            kind = fields[key].kind if key in fields else shape.other if key not in shape.refused else None
+            if key.startswith("x-") and key not in fields:
+                continue
+            if kind is None:
+                self._unknown(key, member, shape, list(fields), at)
+            elif (found := self._field(member, key, kind, at, shape.code)) is not None:
+                values[key] = found
+        for key, wanted in fields.items():
+            if wanted.required and key not in node.members:
+                self._missing(key, wanted, shape, pointer, key_place)
+        return Found(values, node, pointer, key_place)
+
+    def _fields(self, node: Object, shape: Shape) -> Mapping[str, Field]:
+        if shape.by is None:
+            return shape.fields
+        chooser = node.members.get(shape.by)
+        chosen = to_value(chooser.node) if chooser and isinstance(chooser.node, Scalar) else None
+        if isinstance(chosen, str) and chosen in shape.variants:
+            return {**shape.fields, **shape.variants[chosen]}
+        every = {key: Field(f.kind) for variant in shape.variants.values() for key, f in variant.items()}
+        return {**every, **shape.fields}
+
+    def _missing(self, key: str, wanted: Field, shape: Shape, pointer: str, place: Place) -> None:
+        name = shape.name
+        index = pointer.rpartition("/")[2]
+        if wanted.code != "E_REQUIRED" and index.isdigit():
+            name = f"{name} {int(index) + 1}"
+        self._report.error(wanted.code, f'{name} has no "{key}"', place, pointer)
+
+    def _unknown(self, key: str, member: Member, shape: Shape, known: list[str], pointer: str) -> None:
+        place = member.line, member.column
+        if "${{" in key:
+            self._in_key(place, pointer)
+            return
+        hint: Any = self._report.did_you_mean(key, known)
+        if key in shape.refused:
+            hint = "credentials and addresses live in the daemon's configuration"
+        self._report.error("E_UNKNOWN_KEY", f'unknown key "{shown(key)}"', place, pointer, hint)
+
+    def _field(self, member: Member, name: str, kind: Kind, pointer: str, code: str | None) -> Found | None:
+        return self._check(member.node, name, kind, pointer, (member.line, member.column), code)
+
+    def _check(
+        self, node: Node, name: str, kind: Kind, pointer: str, key: Place, code: str | None
+    ) -> Found | None:
+        """The checked value of `node`, or None. `code` replaces E_TYPE and E_VALUE."""
+        if isinstance(kind, Json):
+            return self._json(node, name, kind, pointer, key, code)
+        templated = isinstance(kind, Text) and kind.template
+        if isinstance(kind, OneOf):
+            code = code or kind.code
+            chosen = kind.by_type.get(_type_name(node))
+            if chosen is not None:
+                return self._check(node, name, chosen, pointer, key, code)
+            templated = False
+        if isinstance(node, Scalar) and isinstance(node.value, str) and "${{" in node.value and not templated:
+            self._not_allowed(name, node, pointer)
+            return None
+        if isinstance(kind, Shape) and isinstance(node, Object):
+            return self.shape(node, kind, pointer, key)
+        if isinstance(kind, Map) and isinstance(node, Object):
+            return self._map(node, name, kind, pointer, key, code)
+        if isinstance(kind, ArrayOf) and isinstance(node, Array):
+            return self._array(node, name, kind, pointer, key, code)
+        problem = _leaf_problem(node, kind)
+        if isinstance(problem, _Leaf):
+            return Found(problem.value, node, pointer, key)
+        self._wrong(node, name, problem, pointer, code)
+        return None
+
+    def _json(
+        self, node: Node, name: str, kind: Json, pointer: str, key: Place, code: str | None
+    ) -> Found | None:
+        text = node.value if isinstance(node, Scalar) else None
+        if isinstance(text, str) and "${{" in text and not kind.template:
+            self._not_allowed(name, node, pointer)
+            return None
+        if kind.types and _type_name(node) not in kind.types:
+            self._wrong(node, name, _Problem("E_TYPE", f"must be {_either(kind.types)}"), pointer, code)
+            return None
+        ok = self._no_expressions(node, name, kind.template, pointer)
+        return Found(to_value(node), node, pointer, key) if ok else None
+
+    def _no_expressions(self, node: Node, name: str, template: bool, pointer: str) -> bool:
+        """Reports `${{` in keys, and in values that are no templates."""
+        if isinstance(node, Scalar):
+            if template or not isinstance(node.value, str) or "${{" not in node.value:
+                return True
+            self._not_allowed(name, node, pointer)
+            return False
+        ok = True
+        if isinstance(node, Array):
+            for i, item in enumerate(node.items):
+                ok &= self._no_expressions(item, name, template, f"{pointer}/{i}")
+            return ok
+        for key, member in node.members.items():
+            at = child_pointer(pointer, key)
+            if "${{" in key:
+                self._in_key((member.line, member.column), at)
+                ok = False
+            ok &= self._no_expressions(member.node, name, template, at)
+        return ok
+
+    def _map(
+        self, node: Object, name: str, kind: Map, pointer: str, key_place: Place, code: str | None
+    ) -> Found:
+        values: dict[str, Found] = {}
+        for key, member in node.members.items():
+            at = child_pointer(pointer, key)
+            place = member.line, member.column
+            if "${{" in key:
+                self._in_key(place, at)
+            elif not kind.any_key and key.startswith("x-"):
+                continue
+            elif not kind.any_key and not (_ID.fullmatch(key) and len(key) <= 64):
+                self._report.error(
+                    "E_VALUE", f'"{shown(key)}" is not a name', place, at, hint="use letters, digits, _ and -"
+                )
+            elif (found := self._field(member, f"{name}.{shown(key)}", kind.of, at, code)) is not None:
+                values[key] = found
+        return Found(values, node, pointer, key_place)
+
+    def _array(
+        self, node: Array, name: str, kind: ArrayOf, pointer: str, key: Place, code: str | None
+    ) -> Found | None:
+        if kind.max is not None and len(node.items) > kind.max:
+            extra = node.items[kind.max]
+            self._report.error(
+                "E_LIMIT",
+                f"{name} has {len(node.items):,} elements, the limit is {kind.max:,}",
+                (extra.line, extra.column),
+                f"{pointer}/{kind.max}",
+                hint="split the workflow",
+            )
+        items: list[Found] = []
+        for i, item in enumerate(node.items[: kind.max]):
+            found = self._check(
+                item, f"{name}[{i}]", kind.of, f"{pointer}/{i}", (item.line, item.column), code
+            )
+            if found is not None:
+                items.append(found)
+        return Found(items, node, pointer, key)
+
+    def _wrong(self, node: Node, name: str, problem: _Problem, pointer: str, code: str | None) -> None:
+        message = f"{name} {problem.message}"
+        if problem.code == "E_TYPE":
+            message += f", not {json_type(node)}"
+        full = f"retry.{message}" if code == "E_RETRY_POLICY" and name != "retry" else message
+        hint = problem.hint
+        if name == "max_attempts" and code == "E_RETRY_POLICY":
+            hint = "use retry: false"
+        self._report.error(code or problem.code, full, (node.line, node.column), pointer, hint)
+
+    def _not_allowed(self, name: str, node: Node, pointer: str) -> None:
+        self._report.error(
+            "E_EXPR_NOT_ALLOWED",
+            f"expressions are not evaluated in {name}",
+            (node.line, node.column),
+            pointer,
+        )
+
+    def _in_key(self, place: Place, pointer: str) -> None:
+        self._report.error("E_EXPR_NOT_ALLOWED", "expressions are not evaluated in keys", place, pointer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    code: str
+    message: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    value: Any
+
+
+_EXPECTED: dict[type[Any], str] = {
+    Text: "a string",
+    Id: "a string",
+    Enum: "a string",
+    Duration: "a duration",
+    Number: "a number",
+    Const: "a boolean",
+    ArrayOf: "an array",
+    Map: "an object",
+    Shape: "an object",
+}
+_TYPE_NAMES = {
+    "string": "a string",
+    "number": "a number",
+    "boolean": "a boolean",
+    "null": "null",
+    "array": "an array",
+    "object": "an object",
+}
+
+
+def _type_name(node: Node) -> str:
+    return json_type(node).rpartition(" ")[2]
+
+
+def _either(types: Mapping[str, Any] | tuple[str, ...]) -> str:
+    names = [_TYPE_NAMES[t] for t in types]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _leaf_problem(node: Node, kind: Kind) -> _Leaf | _Problem:
+    """The plain value of a leaf, or what is wrong with it."""
+    value = node.value if isinstance(node, Scalar) else None
+    if isinstance(kind, OneOf):
+        return _Problem("E_TYPE", f"must be {_either(kind.by_type)}")
+    if isinstance(kind, Text | Id | Enum) and isinstance(value, str):
+        return _text_problem(value, kind)
+    if isinstance(kind, Duration) and isinstance(value, str | int | float) and not isinstance(value, bool):
+        length = seconds(value)
+        if length is not None:
+            return _Leaf(length)
+        return _Problem(
+            "E_VALUE", f'"{shown(str(value))}" is not a duration', 'write "500ms", "30s", "5m", "1h" or "1d"'
+        )
+    if isinstance(kind, Number) and isinstance(value, int | float) and not isinstance(value, bool):
+        return _number_problem(value, kind)
+    if isinstance(kind, Const) and isinstance(node, Scalar) and (value is None or isinstance(value, bool)):
+        if value in kind.allowed:
+            return _Leaf(value)
+        if isinstance(value, bool):
+            wanted = "true" if kind.allowed == (True,) else "false"
+            return _Problem(
+                "E_VALUE", f"{str(value).lower()} is not allowed", f"write {wanted}, or leave it out"
+            )
+    expected = _EXPECTED.get(type(kind), "another type")
+    hint = None
+    if isinstance(kind, Number) and kind.integer:
+        expected = "an integer"
+    if isinstance(kind, ArrayOf) and isinstance(value, str) and value.strip():
+        hint = f"write [{shown(value)}]"
+    return _Problem("E_TYPE", f"must be {expected}", hint)
+
+
+def _text_problem(value: str, kind: Text | Id | Enum) -> _Leaf | _Problem:
+    if isinstance(kind, Enum):
+        if value in kind.values:
+            return _Leaf(value)
+        words = " or ".join(f'"{word}"' for word in kind.values)
+        return _Problem("E_VALUE", f'"{shown(value)}" is not allowed', f"write {words}")
+    if isinstance(kind, Id):
+        if _ID.fullmatch(value) and len(value) <= kind.max:
+            return _Leaf(value)
+        return _Problem(
+            "E_VALUE",
+            f'"{shown(value)}" is not a name',
+            f"begin with a letter or _, go on with letters, digits, _ and -, at most {kind.max}",
+        )
+    if not kind.blank and not value.strip():
+        return _Problem("E_VALUE", "is blank")
+    if kind.max is not None and len(value) > kind.max:
+        return _Problem("E_VALUE", f"is longer than {kind.max} characters")
+    return _Leaf(value)
+
+
+def _number_problem(value: float, kind: Number) -> _Leaf | _Problem:
+    if kind.integer and not isinstance(value, int):
+        return _Problem("E_TYPE", "must be an integer")
+    if kind.minimum is not None and value < kind.minimum:
+        return _Problem("E_VALUE", f"{shown(str(value))} is below {kind.minimum:g}")
+    if kind.maximum is not None and value > kind.maximum:
+        return _Problem("E_VALUE", f"{shown(str(value))} is above {kind.maximum:g}")
+    return _Leaf(value)
