@@ -1,0 +1,171 @@
+"""The agent list (page 000 §2, §3; page 001 §1.5): checks, then the chain of agents that it means."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+from agentflow.definition.common_checks import (
+    check_embedded_schema,
+    compile_services,
+    refuse,
+    refuse_unsupported,
+    service_names,
+    warn_undeclared,
+)
+from agentflow.definition.ir import AgentNode, AgentSpec, EndNode, FunctionRef, Options, StartNode, Workflow
+from agentflow.definition.nodes import Object
+from agentflow.definition.policies import Models, merged_policy
+from agentflow.definition.report import Report, shown
+from agentflow.definition.source import Source
+from agentflow.definition.structure import Found, check_structure
+from agentflow.definition.vocabulary import AGENT_LIST
+
+__all__ = ["compile_agent_list"]
+
+_START, _END = "__start", "__end"
+_STEP_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
+_SERVICE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_ID_LENGTH = 128
+
+
+def compile_agent_list(root: Object, source: Source, default_name: str, report: Report) -> Workflow:
+    """The chain of an agent list. All problems go to the report; with an error among them the graph
+    must not be used."""
+    document = check_structure(root, AGENT_LIST, report)
+    return _AgentList(document, source, report).compile(default_name)
+
+
+class _AgentList:
+    def __init__(self, document: Found, source: Source, report: Report) -> None:
+        self._document = document
+        self._source = source
+        self._report = report
+        self._services = service_names(document)
+        self._models = Models(document.get("models"), report)
+        agents = document.get("agents")
+        self._agents = cast("list[Found]", agents.value) if agents else []
+        if agents is not None and not agents.json():
+            report.error("E_NO_AGENTS", "definition has no agents", agents.place, agents.pointer)
+
+    def compile(self, default_name: str) -> Workflow:
+        document = self._document
+        refuse_unsupported(document, self._report)
+        on_failure = document.get("on_failure")
+        if on_failure is not None and on_failure.value == "hold":
+            refuse(on_failure, "on_failure: hold", self._report)
+        ids = self._step_ids()
+        following = [*ids[1:], _END]
+        nodes = [self._agent(i, *row) for i, row in enumerate(zip(self._agents, ids, following, strict=True))]
+        description = document.plain("description")
+        return Workflow(
+            name=document.plain("name", default_name),
+            nodes=(
+                StartNode(id=_START, next=ids[0] if ids else _END),
+                *nodes,
+                EndNode(id=_END, index=len(nodes)),
+            ),
+            services=compile_services(document, self._report),
+            models=self._models.table(),
+            options=Options(
+                on_failure=document.plain("on_failure", "halt"), timeout=document.plain("timeout")
+            ),
+            metadata={"description": description} if description is not None else {},
+        )
+
+    def _step_ids(self) -> list[str]:
+        """A step id for each agent: its id, else its name, else `step_<index>`; repeated: `_2`, `_3` …"""
+        explicit: dict[str, Found] = {}
+        for agent in self._agents:
+            found = agent.get("id")
+            if found is None:
+                continue
+            if found.value.startswith("__"):
+                message = f'id "{found.value}" is reserved: it begins with "__"'
+                self._report.error("E_VALUE", message, found.place, found.pointer)
+            first = explicit.setdefault(found.value, found)
+            if first is not found:
+                where = f" at {first.place[0]}:{first.place[1]}" if first.place[0] else ""
+                message = f'agent id "{found.value}" is already used{where}'
+                self._report.error("E_DUPLICATE_ID", message, found.place, found.pointer)
+        used = set(explicit)
+        ids: list[str] = []
+        for index, agent in enumerate(self._agents):
+            chosen: str | None = agent.plain("id")
+            if chosen is None:
+                chosen = _unused(_derived_id(agent, index), used)
+                used.add(chosen)
+            ids.append(chosen)
+        return ids
+
+    def _agent(self, index: int, agent: Found, step_id: str, following: str) -> AgentNode:
+        document = self._document
+        defaults = document.get("defaults")
+        refuse_unsupported(agent, self._report)
+        fallback = agent.get("fallback")
+        choices = [self._models.choose(found) for found in fallback.value] if fallback else []
+        schema = agent.get("output_schema")
+        number = int(agent.pointer.rpartition("/")[2]) + 1
+        output_schema: dict[str, Any] | bool | None = None
+        if schema is not None:
+            output_schema = check_embedded_schema(
+                schema, "E_SCHEMA", f"schema of agent {number}: ", self._source, self._report
+            )
+        retry = [document.get("retry"), defaults.get("retry") if defaults else None, agent.get("retry")]
+        timeout = agent.plain("timeout", defaults.plain("timeout") if defaults else None)
+        name: str = agent.plain("name", step_id)
+        return AgentNode(
+            id=step_id,
+            name=name,
+            index=index,
+            policy=merged_policy(retry, timeout),
+            agent=AgentSpec(
+                name=name,
+                system_prompt=agent.plain("system_prompt", ""),
+                model=self._models.choose(agent.get("model")),
+                fallback=tuple(choice for choice in choices if choice is not None),
+                output_schema=output_schema,
+                functions=self._tools(agent.get("tools")),
+                max_turns=agent.plain("max_turns", defaults.plain("max_turns", 10) if defaults else 10),
+                max_tool_calls=agent.plain("max_tool_calls", 50),
+                parallel_tool_calls=agent.plain("parallel_tool_calls", True),
+            ),
+            next=following,
+        )
+
+    def _tools(self, tools: Found | None) -> tuple[FunctionRef, ...]:
+        """`service.function`, or a registered name, which has the service ""."""
+        references: dict[FunctionRef, None] = {}
+        for found in cast("list[Found]", tools.value) if tools else ():
+            service, dot, function = found.value.partition(".")
+            if dot and function and _SERVICE.fullmatch(service):
+                reference = FunctionRef(service, function)
+                warn_undeclared(
+                    Found(service, found.node, found.pointer, found.key), self._services, self._report
+                )
+            else:
+                reference = FunctionRef("", found.value)
+            if reference in references:
+                message = f'"{shown(found.value)}" is listed twice'
+                self._report.warning("W_DUPLICATE", message, found.place, found.pointer)
+            references[reference] = None
+        return tuple(references)
+
+
+def _derived_id(agent: Found, index: int) -> str:
+    name: str | None = agent.plain("name")
+    if name is not None and _STEP_ID.fullmatch(name) and not name.startswith("__"):
+        return name
+    return f"step_{index}"
+
+
+def _unused(base: str, used: set[str]) -> str:
+    if base not in used:
+        return base
+    number = 2
+    while True:
+        suffix = f"_{number}"
+        candidate = base[: _ID_LENGTH - len(suffix)] + suffix
+        if candidate not in used:
+            return candidate
+        number += 1

@@ -1,0 +1,103 @@
+"""Checks that the step document and the agent list share: schemas, services, what is not supported yet.
+
+What this version cannot run is refused at its place, so that nothing of a document is dropped silently.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentflow.definition.ir import ServiceSpec
+from agentflow.definition.report import Report, shown
+from agentflow.definition.source import Source
+from agentflow.definition.structure import Found
+
+__all__ = [
+    "check_embedded_schema",
+    "compile_services",
+    "refuse",
+    "refuse_unsupported",
+    "service_names",
+    "warn_undeclared",
+]
+
+
+def refuse(found: Found, what: str, report: Report) -> None:
+    """Reports that `found` is understood, but cannot be run."""
+    report.error("E_VALUE", f"{what} is not supported yet by this version", found.key, found.pointer)
+
+
+def refuse_unsupported(owner: Found, report: Report) -> None:
+    """Refuses `approval` (but never), `cache` and `budget` of a step, an agent or a workflow."""
+    for key in ("cache", "budget"):
+        found = owner.get(key)
+        if found is not None:
+            refuse(found, key, report)
+    approval = owner.get("approval")
+    if approval is not None and (approval.value is True or approval.plain("before", "step") != "never"):
+        refuse(approval, "approval", report)
+
+
+def check_embedded_schema(
+    found: Found, code: str, prefix: str, source: Source, report: Report
+) -> dict[str, Any] | bool:
+    """The schema in `found`, or True if it is none; problems are reported under `code`, each at its place."""
+    from agentflow.definition.schemas import check_schema
+
+    schema: dict[str, Any] | bool = found.value
+    problems = check_schema(schema)
+    for problem in problems:
+        report.error(problem.code or code, prefix + problem.message, found.place, found.pointer, problem.hint)
+    return True if problems else schema
+
+
+def service_names(document: Found) -> list[str] | None:
+    """The services that the document declares, right or wrong; None if it declares none at all."""
+    services = document.get("services")
+    return list(services.json()) if services is not None else None
+
+
+def warn_undeclared(found: Found, declared: list[str] | None, report: Report) -> None:
+    """W_SERVICE_UNDECLARED for a service name that the given `services` do not have."""
+    if declared is not None and found.value not in declared:
+        report.warning(
+            "W_SERVICE_UNDECLARED",
+            f'"{shown(found.value)}" is not declared here',
+            found.place,
+            found.pointer,
+            report.did_you_mean(found.value, declared),
+        )
+
+
+def compile_services(document: Found, report: Report) -> dict[str, ServiceSpec]:
+    """The declared services; a type or option that cannot be run is refused."""
+    services = document.get("services")
+    if services is None:
+        return {}
+    return {name: _service(found, report) for name, found in services.items()}
+
+
+def _service(found: Found, report: Report) -> ServiceSpec:
+    kind = found.get("type")
+    if kind is not None and kind.value != "python":
+        place = kind.place
+        message = f'service type "{kind.value}" is not supported yet by this version'
+        report.error("E_VALUE", message, place, kind.pointer, hint='write "python"')
+    functions: dict[str, dict[str, Any]] = {}
+    declared = found.get("functions")
+    for name, function in declared.items() if declared else ():
+        approval = function.get("approval")
+        if approval is not None and approval.value:
+            refuse(approval, "approval", report)
+        functions[name] = {key: option.value for key, option in function.items()}
+    include = found.get("include")
+    own = ("type", "timeout", "max_concurrency", "include", "functions", "send_context")
+    return ServiceSpec(
+        type=kind.value if kind else "",
+        timeout=found.plain("timeout", 60.0),
+        max_concurrency=found.plain("max_concurrency", 8),
+        include=tuple(item.value for item in include.value) if include else None,
+        functions=functions,
+        send_context=found.plain("send_context", True),
+        options={key: option.json() for key, option in found.items() if key not in own},
+    )

@@ -1,0 +1,191 @@
+"""The graph that `depends_on` makes: ids, unknown dependencies, cycles, who is before whom.
+
+Works on checked structures; reports and goes on, so that a graph with a cycle can be checked further.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from agentflow.definition.report import Report, shown
+from agentflow.definition.structure import Found
+
+__all__ = ["Graph", "build_graph"]
+
+_SHOWN_CYCLE = 12
+
+
+@dataclass(slots=True)
+class Graph:
+    """Steps by id in declared order (the first of equal ids), their direct dependencies, and for each
+    the set of steps before it, directly or not."""
+
+    steps: dict[str, Found] = field(default_factory=dict[str, Found])
+    depends_on: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    before: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+
+
+def build_graph(steps: list[Found], report: Report) -> Graph:
+    """The graph of the steps; reports E_DUPLICATE_ID, E_UNKNOWN_DEPENDENCY, W_DUPLICATE, E_CYCLE."""
+    graph = Graph()
+    for step in steps:
+        _name(step, graph, report)
+    ids = list(graph.steps)
+    for step in steps:
+        found = _dependencies(step, ids, graph, report)
+        step_id: str | None = step.plain("id")
+        if step_id is not None and graph.steps[step_id] is step:
+            graph.depends_on[step_id] = found
+    _close(graph, report)
+    return graph
+
+
+def _name(step: Found, graph: Graph, report: Report) -> None:
+    step_id = step.get("id")
+    if step_id is None:
+        return
+    if step_id.value.startswith("__"):
+        report.error(
+            "E_VALUE",
+            f'id "{step_id.value}" is reserved: it begins with "__"',
+            step_id.place,
+            step_id.pointer,
+            hint="choose another name",
+        )
+    first = graph.steps.setdefault(step_id.value, step)
+    if first is not step:
+        earlier = first.value["id"]
+        where = f" at {earlier.place[0]}:{earlier.place[1]}" if earlier.place[0] else ""
+        report.error(
+            "E_DUPLICATE_ID",
+            f'step id "{step_id.value}" is already used{where}',
+            step_id.place,
+            step_id.pointer,
+        )
+
+
+def _dependencies(step: Found, ids: list[str], graph: Graph, report: Report) -> tuple[str, ...]:
+    declared: list[Found] = step.plain("depends_on", [])
+    name = step.plain("id", "a step")
+    seen: dict[str, None] = {}
+    for dependency in declared:
+        wanted: str = dependency.value
+        if wanted in seen:
+            message = f'"{shown(wanted)}" is listed twice'
+            report.warning("W_DUPLICATE", message, dependency.place, dependency.pointer)
+        elif wanted not in graph.steps:
+            report.error(
+                "E_UNKNOWN_DEPENDENCY",
+                f'"{name}" depends on unknown step "{shown(wanted)}"',
+                dependency.place,
+                dependency.pointer,
+                report.did_you_mean(wanted, ids),
+            )
+        seen[wanted] = None
+    return tuple(d for d in seen if d in graph.steps)
+
+
+def _close(graph: Graph, report: Report) -> None:
+    """Fills `before` and reports each cycle once, at its first step."""
+    order = {step_id: i for i, step_id in enumerate(graph.steps)}
+    names = list(graph.steps)
+    masks: dict[str, int] = {}
+    for component in _components(graph.depends_on):
+        inside = set(component)
+        mask = 0
+        for step_id in component:
+            for dependency in graph.depends_on[step_id]:
+                mask |= masks.get(dependency, 0) | 1 << order[dependency]
+        for step_id in component:
+            masks[step_id] = mask
+        first = min(component, key=order.__getitem__)
+        if len(component) > 1 or first in graph.depends_on[first]:
+            _report_cycle(graph, first, inside, report)
+    for step_id, mask in masks.items():
+        graph.before[step_id] = frozenset(_names(mask, names))
+
+
+def _names(mask: int, names: list[str]) -> list[str]:
+    found: list[str] = []
+    while mask:
+        low = mask & -mask
+        found.append(names[low.bit_length() - 1])
+        mask ^= low
+    return found
+
+
+def _components(edges: dict[str, tuple[str, ...]]) -> list[list[str]]:
+    """Strongly connected components (Tarjan), each after all that it depends on. Does not recurse."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    on_stack: set[str] = set()
+    result: list[list[str]] = []
+    for root in edges:
+        if root in index:
+            continue
+        work = [(root, iter(edges[root]))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, targets = work[-1]
+            for target in targets:
+                if target not in index:
+                    index[target] = low[target] = len(index)
+                    stack.append(target)
+                    on_stack.add(target)
+                    work.append((target, iter(edges[target])))
+                    break
+                if target in on_stack:
+                    low[node] = min(low[node], index[target])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    component = _pop_until(node, stack)
+                    on_stack.difference_update(component)
+                    result.append(component)
+    return result
+
+
+def _pop_until(node: str, stack: list[str]) -> list[str]:
+    component: list[str] = []
+    while True:
+        component.append(stack.pop())
+        if component[-1] == node:
+            return component
+
+
+def _report_cycle(graph: Graph, first: str, inside: set[str], report: Report) -> None:
+    cycle = _shortest_cycle(graph.depends_on, first, inside)
+    if len(cycle) > _SHOWN_CYCLE:
+        cycle = [*cycle[: _SHOWN_CYCLE - 2], "…", cycle[-1]]
+    step = graph.steps[first]
+    report.error(
+        "E_CYCLE",
+        f"steps form a cycle: {' → '.join(cycle)}",
+        step.key,
+        step.pointer,
+        hint="remove one of these dependencies",
+    )
+
+
+def _shortest_cycle(edges: dict[str, tuple[str, ...]], first: str, inside: set[str]) -> list[str]:
+    came_from: dict[str, str] = {}
+    level = [first]
+    while level:
+        following: list[str] = []
+        for node in level:
+            for target in edges[node]:
+                if target == first:
+                    path = [node]
+                    while path[-1] != first:
+                        path.append(came_from[path[-1]])
+                    return [*reversed(path), first]
+                if target in inside and target not in came_from:
+                    came_from[target] = node
+                    following.append(target)
+        level = following
+    raise AssertionError("a component without a cycle")

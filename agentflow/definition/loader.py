@@ -1,0 +1,270 @@
+"""Documents to definitions: read, check everything that the text alone can tell, compile (page 001 §2).
+
+Pure beside reading the one file that is named; the same text gives the same definition and the same
+diagnostics. No run, no service, no model is touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
+from agentflow.definition.input_checks import ANY_INPUT, InputNeeds, RequiredInput, check_input_values
+from agentflow.definition.ir import Workflow, canonical_json, ir_hash
+from agentflow.definition.nodes import Node, Object, Positions, Scalar, json_type, to_value
+from agentflow.definition.report import NOWHERE, Fatal, Report, shown
+from agentflow.definition.source import Media, Source, decode, media_of, node_of_value, read_file, read_node
+from agentflow.errors import DefinitionError
+
+__all__ = [
+    "Definition",
+    "check_file",
+    "check_inputs",
+    "check_text",
+    "load_file",
+    "load_text",
+    "load_value",
+]
+
+STEPS, AGENTS = "agent-workflow/1.0", "linear"
+_LATER = ("graph", "ir/v0", "yaml", "pipeline")
+_UNNAMED = "workflow"
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """An accepted document and the graph that it means.
+
+    `source` is its text as it was read (of a Python value: its canonical JSON). `hash` is the sha256 of
+    the canonical JSON of its value, so it ignores comments and layout. `positions` gives line and column
+    of a JSON pointer of the document. `warnings` are sorted.
+    """
+
+    name: str
+    version: str | None
+    format: str
+    source: str
+    media: Media
+    file: str | None
+    folder: Path | None
+    hash: str
+    workflow: Workflow
+    ir_hash: str
+    warnings: list[Diagnostic]
+    positions: Positions
+    inputs: InputNeeds
+
+    @property
+    def required_inputs(self) -> tuple[RequiredInput, ...]:
+        """The inputs that every run must be given, declared or inferred from references."""
+        return self.inputs.required
+
+
+def load_file(path: str | os.PathLike[str], *, strict: bool = False) -> Definition:
+    """Loads `.yaml`, `.yml` or `.json`. Raises DefinitionError with every diagnostic; blocks for the read."""
+    loaded, diagnostics = _Load(Path(path), None, None, strict).run()
+    return _accepted(loaded, diagnostics)
+
+
+def load_text(
+    text: str | bytes,
+    *,
+    media: str | None = None,
+    file: str | None = None,
+    folder: Path | None = None,
+    format: str | None = None,
+    strict: bool = False,
+) -> Definition:
+    """Loads a text. `media` is yaml, json or a media type; without it, a text that begins with `{` is JSON.
+
+    `file` is named in diagnostics, `folder` is where Python services are looked up; neither is read.
+    `format`: as given with a submission. With `strict` warnings are errors. Raises DefinitionError.
+    """
+    loaded, diagnostics = _Load(text, media, format, strict, file, folder).run()
+    return _accepted(loaded, diagnostics)
+
+
+def load_value(
+    value: Mapping[str, Any],
+    *,
+    folder: Path | None = None,
+    format: str | None = None,
+    strict: bool = False,
+) -> Definition:
+    """Loads a document that is a Python value already; its diagnostics have paths, but no line and column.
+
+    Raises DefinitionError.
+    """
+    loaded, diagnostics = _Load(dict(value), None, format, strict, None, folder).run()
+    return _accepted(loaded, diagnostics)
+
+
+def check_file(path: str | os.PathLike[str], *, strict: bool = False) -> list[Diagnostic]:
+    """All that is wrong with a file (phase L), sorted; never raises for a bad document or file."""
+    return _Load(Path(path), None, None, strict).run()[1]
+
+
+def check_text(
+    text: str | bytes,
+    *,
+    media: str | None = None,
+    file: str | None = None,
+    format: str | None = None,
+    strict: bool = False,
+) -> list[Diagnostic]:
+    """All that is wrong with a text (phase L), sorted; never raises for a bad document."""
+    return _Load(text, media, format, strict, file).run()[1]
+
+
+def check_inputs(definition: Definition, inputs: Any) -> tuple[Any, list[Diagnostic]]:
+    """The inputs of one run, defaults filled in, and what is wrong with them (phase S), sorted.
+
+    An agent list takes any JSON, unchanged. With an error among the diagnostics the value is not to be used.
+    """
+    report = Report(definition.file)
+    declared = definition.workflow.inputs
+    value = check_input_values(definition.inputs, declared, definition.positions.key_at, inputs, report)
+    return value, report.diagnostics()
+
+
+def _accepted(definition: Definition | None, diagnostics: list[Diagnostic]) -> Definition:
+    if definition is None:
+        raise DefinitionError(diagnostics)
+    return definition
+
+
+class _Load:
+    """One load, from a path, a text or a value to a definition."""
+
+    def __init__(
+        self,
+        origin: Path | str | bytes | dict[str, Any],
+        media: str | None,
+        format: str | None,
+        strict: bool,
+        file: str | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        if isinstance(origin, Path):
+            file, folder = str(origin), origin.parent
+        self._origin = origin
+        self._media = media
+        self._format = format
+        self._strict = strict
+        self._file = file
+        self._folder = folder
+        self._report = Report(file)
+
+    def run(self) -> tuple[Definition | None, list[Diagnostic]]:
+        """The definition, None if refused, and all diagnostics."""
+        try:
+            definition = self._load()
+        except Fatal:
+            definition = None
+        diagnostics = self._report.diagnostics(strict=self._strict)
+        if definition is None or any(d.severity == "error" for d in diagnostics):
+            return None, diagnostics
+        definition.warnings.extend(sort_diagnostics(diagnostics))
+        return definition, diagnostics
+
+    def _load(self) -> Definition | None:
+        report = self._report
+        if isinstance(self._origin, dict):
+            root = node_of_value(self._origin, report)
+            source = Source(canonical_json(self._origin).decode(), "json", self._file)
+        else:
+            source = self._read(self._origin)
+            root = read_node(source, report)
+        if not isinstance(root, Object):
+            place = (root.line, root.column)
+            raise report.fatal("E_TYPE", f"document must be a mapping, not {json_type(root)}", place, "")
+        chosen = _format_of(root, self._format, report)
+        default = Path(self._file).stem if self._file else _UNNAMED
+        needs = ANY_INPUT
+        if chosen == STEPS:
+            from agentflow.definition.step_document import compile_step_document
+
+            workflow, needs = compile_step_document(root, source, default, report)
+        else:
+            from agentflow.definition.agent_list import compile_agent_list
+
+            workflow = compile_agent_list(root, source, default, report)
+        if report.has_errors:
+            return None
+        return self._definition(root, source, chosen, workflow, needs)
+
+    def _read(self, origin: Path | str | bytes) -> Source:
+        report = self._report
+        media = media_of(self._media, report) if self._media is not None else None
+        if isinstance(origin, Path):
+            origin, media = read_file(origin, report)
+        if media is None:
+            start = origin[:1024] if isinstance(origin, str) else origin[:1024].decode(errors="replace")
+            media = "json" if start.lstrip("\ufeff \t\r\n").startswith("{") else "yaml"
+        return Source(decode(origin, report, media), media, self._file)
+
+    def _definition(
+        self, root: Object, source: Source, chosen: str, workflow: Workflow, needs: InputNeeds
+    ) -> Definition:
+        value = to_value(root)
+        version = value.get("version")
+        return Definition(
+            name=workflow.name,
+            version=version if isinstance(version, str) else "1.0" if chosen == STEPS else None,
+            format=chosen,
+            source=source.text,
+            media=source.media,
+            file=self._file,
+            folder=self._folder,
+            hash="sha256:" + hashlib.sha256(canonical_json(value)).hexdigest(),
+            workflow=workflow,
+            ir_hash=ir_hash(workflow),
+            warnings=[],
+            positions=Positions(root),
+            inputs=needs,
+        )
+
+
+def _format_of(root: Object, submitted: str | None, report: Report) -> str:
+    """The format, by what is declared and by the keys (page 000 §2). Raises Fatal with E_FORMAT."""
+    member = root.members.get("format")
+    declared: Node | None = member.node if member else None
+    top = NOWHERE if root.line is None else (1, 1)
+    place, path = top, ""
+    named = submitted
+    if isinstance(declared, Scalar) and isinstance(declared.value, str):
+        if submitted is not None and submitted != declared.value:
+            message = f'document says format "{shown(declared.value)}", the submission "{shown(submitted)}"'
+            raise report.fatal("E_FORMAT", message, (declared.line, declared.column), "/format")
+        named, place, path = declared.value, (declared.line, declared.column), "/format"
+    if named in _LATER:
+        raise report.fatal("E_FORMAT", f'format "{named}" is not supported yet by this version', place, path)
+    if named is not None and named not in (STEPS, AGENTS):
+        hint = report.did_you_mean(named, [STEPS, AGENTS])
+        raise report.fatal("E_FORMAT", f'unknown format "{shown(named)}"', place, path, hint)
+    found = _formats_by_keys(root)
+    if len(found) > 1:
+        message = 'document has both "workflow" and "agents"'
+        raise report.fatal("E_FORMAT", message, top, "", hint="keep one of them")
+    if not found or (named is not None and found[0] != named):
+        wanted = {STEPS: '"workflow"', AGENTS: '"agents"'}.get(named or "", 'either "workflow" or "agents"')
+        raise report.fatal("E_FORMAT", f"document needs {wanted}", place, path)
+    if found[0] in _LATER:
+        message = f'format "{found[0]}" is not supported yet by this version'
+        raise report.fatal("E_FORMAT", message, top, "")
+    return found[0]
+
+
+def _formats_by_keys(root: Object) -> list[str]:
+    keys = root.members.keys()
+    found = [name for key, name in (("workflow", STEPS), ("agents", AGENTS)) if key in keys]
+    if found:
+        return found
+    if "entry_node" in keys:
+        return ["yaml"]
+    return ["ir/v0"] if "nodes" in keys else []

@@ -1,0 +1,129 @@
+"""Retry, time-out and models of a document, merged over their levels (page 000 §9, page 001 §1.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentflow.definition.ir import ModelRef, Policy
+from agentflow.definition.policy import Backoff, RetryPolicy
+from agentflow.definition.report import Report
+from agentflow.definition.structure import Found
+
+__all__ = ["Models", "merged_policy"]
+
+_MAX_CHAIN = 32
+
+
+def merged_policy(levels: list[Found | None], timeout: float | None) -> Policy | None:
+    """The policy from `retry` values, the strongest level last. None if nothing is declared.
+
+    Levels merge key by key over the defaults; `false` is one attempt.
+    """
+    retry: dict[str, Any] = {}
+    backoff: dict[str, Any] = {}
+    declared = False
+    for level in levels:
+        if level is None:
+            continue
+        declared = True
+        if level.value is False:
+            retry["max_attempts"] = 1
+            continue
+        for key, found in level.items():
+            if key == "backoff":
+                backoff = _merged_backoff(backoff, found)
+            elif key == "retry_on":
+                retry[key] = tuple(dict.fromkeys(item.value for item in found.value))
+            else:
+                retry[key] = found.value if key == "max_attempts" else float(found.value)
+    if not declared:
+        return Policy(timeout=timeout) if timeout is not None else None
+    return Policy(retry=RetryPolicy(**retry, backoff=Backoff(**backoff)), timeout=timeout)
+
+
+def _merged_backoff(backoff: dict[str, Any], found: Found) -> dict[str, Any]:
+    if not isinstance(found.value, dict):
+        return {"initial": found.value, "multiplier": 1.0, "max": found.value}
+    return backoff | {key: float(item.value) for key, item in found.items()}
+
+
+class Models:
+    """The `models` of a document, and what its agents make of them.
+
+    A reference whose provider is not known here (an alias of the daemon's configuration) has the
+    provider "" and the alias as its model; parameters for whatever model is chosen later have both "".
+    """
+
+    def __init__(self, declared: Found | None, report: Report) -> None:
+        self._declared: dict[str, Found] = declared.value if declared else {}
+        self._report = report
+        self._resolved: dict[str, dict[str, Any]] = {}
+        for alias in self._declared:
+            self._alias(alias, [])
+
+    def table(self) -> dict[str, ModelRef]:
+        """Every declared alias with its model."""
+        return {alias: _reference(self._with_default(self._alias(alias, []))) for alias in self._declared}
+
+    def choose(self, found: Found | None) -> ModelRef | str | None:
+        """The model of an agent: its own keys over `use`, over `models.default`. None: nobody says."""
+        if found is None and "default" not in self._declared:
+            return None
+        keys = self._with_default(self._keys(found, []) if found else {})
+        reference = _reference(keys)
+        return (
+            reference.model
+            if not reference.provider and reference.model and not reference.parameters
+            else reference
+        )
+
+    def _with_default(self, keys: dict[str, Any]) -> dict[str, Any]:
+        default = self._alias("default", []) if "default" in self._declared else {}
+        return _over(default, keys)
+
+    def _alias(self, alias: str, path: list[str]) -> dict[str, Any]:
+        if alias in self._resolved:
+            return self._resolved[alias]
+        found = self._declared[alias]
+        if alias in path:
+            circle = " → ".join([*path[path.index(alias) :], alias])
+            first = self._declared[path[path.index(alias)]]
+            self._report.error("E_VALUE", f"models form a cycle: {circle}", first.place, first.pointer)
+            return {}
+        if len(path) > _MAX_CHAIN:
+            message = f"models name each other over more than {_MAX_CHAIN} aliases"
+            self._report.error("E_VALUE", message, found.place, found.pointer)
+            return {}
+        keys = self._keys(found, [*path, alias])
+        self._resolved[alias] = keys
+        return keys
+
+    def _keys(self, found: Found, path: list[str]) -> dict[str, Any]:
+        """`provider`, `model` and parameters; an alias that is not declared stays as the model."""
+        if isinstance(found.value, str):
+            return self._named(found.value, path)
+        keys = {key: item.value for key, item in found.items()}
+        used = keys.pop("use", None)
+        if "model" in keys and "provider" not in keys:
+            keys = {**self._named(keys.pop("model"), path), **keys}
+        return _over(self._named(used, path), keys) if used is not None else keys
+
+    def _named(self, name: str, path: list[str]) -> dict[str, Any]:
+        provider, colon, model = name.partition(":")
+        if colon:
+            return {"provider": provider, "model": model}
+        if name in self._declared:
+            return self._alias(name, path)
+        return {"provider": "", "model": name}
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Key by key, but `provider` and `model` come together."""
+    if "model" in above:
+        below = {key: value for key, value in below.items() if key != "provider"}
+    return {**below, **above}
+
+
+def _reference(keys: dict[str, Any]) -> ModelRef:
+    parameters = {key: value for key, value in keys.items() if key not in ("provider", "model")}
+    return ModelRef(provider=keys.get("provider", ""), model=keys.get("model", ""), parameters=parameters)
