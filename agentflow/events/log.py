@@ -241,9 +241,7 @@ def refusal(batch: Append, last: int, epoch: int, ended: bool) -> StoreError | R
         if last >= 0 or batch.expected != 0:
             return OffsetConflict(batch.workflow_id, batch.expected, last + 1)
         if batch.epoch != FIRST_EPOCH:
-            return Fenced(
-                f"{batch.workflow_id}: a new run has epoch {FIRST_EPOCH}, not {batch.epoch}"
-            )
+            return Fenced(f"{batch.workflow_id}: a new run has epoch {FIRST_EPOCH}, not {batch.epoch}")
         return None
     if batch.epoch != epoch:
         return Fenced(f"{batch.workflow_id}: epoch {batch.epoch} is over, the run is at epoch {epoch}")

@@ -1,0 +1,230 @@
+"""The live end of the log: one cursor over history and what is committed next, without a seam.
+
+The hub holds no truth and no queue of any subscriber. Of a run that somebody follows it keeps a short window
+of its newest events and one wake-up; a subscriber is a position. One that falls behind the window reads the
+log until it is in the window again, so a slow reader costs the writer nothing and misses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+
+from agentflow.events.catalogue import TERMINAL_TYPES
+from agentflow.events.envelope import StoredEvent
+from agentflow.events.filters import TypeFilter
+from agentflow.events.log import EventLog
+
+__all__ = ["Hub"]
+
+_WINDOW_EVENTS = 1_024
+_WINDOW_BYTES = 1 << 20
+_PAGE = 256
+
+
+class _Tail:
+    """The newest events of a followed run, in order and without gap, and who waits for more."""
+
+    __slots__ = (
+        "_bytes",
+        "_poll",
+        "_timer",
+        "_waiters",
+        "_waking",
+        "ended",
+        "events",
+        "stale",
+        "start",
+        "users",
+    )
+
+    def __init__(self, poll: float | None) -> None:
+        self.events: list[StoredEvent] = []
+        self.start = 0
+        self.users = 0
+        self.ended = False
+        self.stale = False
+        """Set when the log has not been looked at for a while; whoever sees it first looks."""
+        self._bytes = 0
+        self._poll = poll
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._waking = False
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.events)
+
+    def extend(self, events: Sequence[StoredEvent]) -> None:
+        """Take newly committed events; those that are known already, by offset, are passed over."""
+        first = events[0].offset
+        if not self.events or first > self.end:
+            # Nothing yet, or something was committed past us: the log has what lies between.
+            self.events.clear()
+            self._bytes = 0
+            self.start = first
+        elif first < self.end:
+            events = events[self.end - first :]
+            if not events:
+                return
+        self.events.extend(events)
+        for event in events:
+            self._bytes += len(event.body)
+        if events[-1].type in TERMINAL_TYPES:
+            self.ended = True
+        if len(self.events) > 2 * _WINDOW_EVENTS or self._bytes > 2 * _WINDOW_BYTES:
+            self._trim()
+        self.stale = False
+        self._wake_soon()
+
+    def _trim(self) -> None:
+        keep = size = 0
+        for event in reversed(self.events):
+            size += len(event.body)
+            if keep == _WINDOW_EVENTS or (size > _WINDOW_BYTES and keep):
+                size -= len(event.body)
+                break
+            keep += 1
+        self.start = self.end - keep
+        del self.events[:-keep]
+        self._bytes = size
+
+    def _wake_soon(self) -> None:
+        # Once a pass of the loop, however many batches come in it: the publisher pays one call.
+        if self._waiters and not self._waking:
+            self._waking = True
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._waking = False
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Until something was published, or it is time to look at the log."""
+        loop = asyncio.get_running_loop()
+        if self._poll is not None and self._timer is None:
+            self._timer = loop.call_later(self._poll, self._look)
+        waiter = loop.create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    def _look(self) -> None:
+        self._timer = None
+        self.stale = True
+        self._wake()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Hub:
+    """Follows the runs of one log. `poll` is how often, in seconds, a run is looked up that another process
+    may be writing. For one event loop."""
+
+    def __init__(self, log: EventLog, *, poll: float = 0.25) -> None:
+        self._log = log
+        self._poll = poll if log.shared else None
+        self._tails: dict[str, _Tail] = {}
+
+    def publish(self, workflow_id: str, events: Sequence[StoredEvent]) -> None:
+        """Show events of one run that are durable now, in order; called by its sequencer. Never waits."""
+        tail = self._tails.get(workflow_id)
+        if tail is not None and events:
+            tail.extend(events)
+
+    @property
+    def followed(self) -> int:
+        """How many runs have a subscriber; others take no memory here."""
+        return len(self._tails)
+
+    async def subscribe(
+        self, workflow_id: str, after: int = -1, *, follow: bool = True, types: Iterable[str] | None = None
+    ) -> AsyncGenerator[StoredEvent, None]:
+        """The events of `batches`, one by one."""
+        async with aclosing(self.batches(workflow_id, after, follow=follow, types=types)) as batches:
+            async for batch in batches:
+                for event in batch:
+                    yield event
+
+    async def batches(
+        self, workflow_id: str, after: int = -1, *, follow: bool = True, types: Iterable[str] | None = None
+    ) -> AsyncGenerator[Sequence[StoredEvent], None]:
+        """The run's events after offset `after`, each once and in order, as many at a time as there are.
+
+        Ends after the terminal event; without `follow` also at the end that the log has now. `types` chooses
+        among exact types and families (`tool.*`). RunNotFound; StoreError if the log cannot be read. Every
+        batch passes through the loop once, so a reader that is always behind does not hold up the others.
+        Close it (`contextlib.aclosing`) when you leave early.
+        """
+        wanted = None if types is None else TypeFilter(types)
+        tail = self._attach(workflow_id)
+        try:
+            position = after + 1
+            stop = None if follow else await self._log.last(workflow_id) + 1
+            looked = False  # whether the log had nothing more for us since we were attached
+            while stop is None or position < stop:
+                batch = _window(tail, position, stop)
+                if batch:
+                    pass
+                elif tail.ended and position >= tail.end:
+                    return
+                elif looked and not tail.stale and not _is_behind(tail, position):
+                    await tail.wait()
+                    continue
+                else:
+                    tail.stale = False
+                    batch = await self._page(workflow_id, position, stop)
+                    if not batch:
+                        looked = True
+                        if tail.ended or (await self._log.run(workflow_id)).ended:
+                            return
+                        continue
+                    if follow and looked:
+                        tail.extend(batch)  # written by another process: spare the others the look
+                position = batch[-1].offset + 1
+                shown = batch if wanted is None else [event for event in batch if wanted(event.type)]
+                if shown:
+                    yield shown
+                if batch[-1].type in TERMINAL_TYPES:
+                    return
+                await asyncio.sleep(0)
+        finally:
+            self._detach(workflow_id, tail)
+
+    async def _page(self, workflow_id: str, position: int, stop: int | None) -> list[StoredEvent]:
+        limit = _PAGE if stop is None else min(_PAGE, stop - position)
+        return await self._log.read(workflow_id, position, limit)
+
+    def _attach(self, workflow_id: str) -> _Tail:
+        tail = self._tails.get(workflow_id)
+        if tail is None:
+            tail = self._tails[workflow_id] = _Tail(self._poll)
+        tail.users += 1
+        return tail
+
+    def _detach(self, workflow_id: str, tail: _Tail) -> None:
+        tail.users -= 1
+        if not tail.users:
+            tail.close()
+            del self._tails[workflow_id]
+
+
+def _window(tail: _Tail, position: int, stop: int | None) -> list[StoredEvent]:
+    """What the window has from `position` on."""
+    if not tail.start <= position < tail.end:
+        return []
+    batch = tail.events[position - tail.start :]
+    return batch if stop is None else batch[: stop - position]
+
+
+def _is_behind(tail: _Tail, position: int) -> bool:
+    return bool(tail.events) and position < tail.start

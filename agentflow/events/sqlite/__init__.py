@@ -1,0 +1,5 @@
+"""The event log in one SQLite file (page 000 §7): the default store."""
+
+from agentflow.events.sqlite.log import SqliteLog
+
+__all__ = ["SqliteLog"]

@@ -1,0 +1,222 @@
+"""Opening the database file: who may, how it must be set, which schema it has; and what its errors mean.
+
+A file that is not ours, or newer than this release, is refused before anything in it is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Generator
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from agentflow.errors import AgentflowError, ConfigurationError, LogClosed, LogCorrupt, StoreError
+
+__all__ = ["connect_reader", "failure_of", "network_file_system", "open_database"]
+
+_APPLICATION_ID = 0x61666C77  # "aflw": tells our files from other SQLite databases
+_SCHEMA_VERSION = 1
+_OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
+_BUSY_MS = 5_000  # how long a commit waits for another process's commit
+
+# Shared-memory locks, which WAL rests on, do not work between machines.
+_NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "fuse.sshfs", "fuse.s3fs", "glusterfs", "lustre"}
+)
+
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+_BROKEN = ("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PROTOCOL")
+
+Effect = Literal["final", "later", "refused"]
+
+# From a version to the next; runs inside the transaction that also sets the version.
+_MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """The connection that writes, on a file of today's schema; made if there is none. Blocks for some ms.
+
+    ConfigurationError when the path, the file or this machine's SQLite does not allow it.
+    """
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        wanted = ".".join(map(str, _OLDEST_SQLITE))
+        raise ConfigurationError(f"SQLite {sqlite3.sqlite_version} is too old, {wanted} is needed")
+    created = _prepare_file(path)
+    db: sqlite3.Connection | None = None
+    try:
+        db = sqlite3.connect(path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+        _check_version(db, path)
+        _set_durable(db, path)
+        _migrate(db, path)
+    except (sqlite3.Error, AgentflowError) as error:
+        if db is not None:
+            db.close()
+        if created:
+            path.unlink(missing_ok=True)
+        if isinstance(error, AgentflowError):
+            raise
+        raise _unusable(error, path) from error
+    return db
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write. For one thread at a time."""
+    db = sqlite3.connect(
+        f"{path.as_uri()}?mode=ro",
+        uri=True,
+        timeout=_BUSY_MS / 1000,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    db.execute("PRAGMA query_only = ON")
+    return db
+
+
+def failure_of(error: sqlite3.Error) -> tuple[AgentflowError, Effect]:
+    """What a failed commit means: `final` stops the log, `later` may be better, `refused`: no disk's fault.
+
+    A full disk or a busy database took nothing. After a failed write or sync nobody knows what is on the
+    disk, and a second sync may falsely succeed.
+    """
+    name: str = getattr(error, "sqlite_errorname", None) or type(error).__name__
+    text = f"the store failed: {error} ({name})"
+    if name.startswith(_DAMAGED):
+        return LogCorrupt(text), "final"
+    if name.startswith(_BROKEN):
+        return LogClosed(
+            text, hint="check the disk, then start again; what was acknowledged is kept"
+        ), "final"
+    if name == "SQLITE_FULL":
+        return StoreError(text, hint="free space on the disk of the store; runs go on by themselves"), "later"
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_NOMEM")):
+        return StoreError(text), "later"
+    return StoreError(text), "refused"
+
+
+def network_file_system(path: Path, mountinfo: str) -> str | None:
+    """The type of the network file system that holds `path`, by the text of /proc/self/mountinfo."""
+    best, found = -1, ""
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(), right.split(" ", 1)[0]
+        if len(fields) < 5:
+            continue
+        mount = Path(fields[4].replace("\\040", " "))
+        if (path == mount or mount in path.parents) and len(mount.parts) >= best:
+            best, found = len(mount.parts), kind
+    return found if found in _NETWORK_FILE_SYSTEMS else None
+
+
+def _prepare_file(path: Path) -> bool:
+    """See to it that the file is there and can be ours; True when it was made now."""
+    with contextlib.suppress(OSError):
+        kind = network_file_system(path, Path("/proc/self/mountinfo").read_text())
+        if kind is not None:
+            raise ConfigurationError(
+                f"{path} is on a network file system ({kind}), where SQLite cannot keep its promises",
+                hint="put the store on a local disk",
+            )
+    try:
+        _make_directories(path.parent)
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            with path.open("r+b") as file:
+                head = file.read(16)
+            if head and head != b"SQLite format 3\0":
+                raise ConfigurationError(
+                    f"{path} is not an SQLite database", hint="name another file; this one was left as it is"
+                ) from None
+            return False
+    except OSError as error:
+        raise ConfigurationError(
+            f"the store {path} cannot be opened: {error.strerror}",
+            hint="choose a path in a directory that you may write to (`--store sqlite:FILE`)",
+        ) from error
+    return True
+
+
+def _make_directories(directory: Path) -> None:
+    """Make what is missing, for the owner alone (the rule of the XDG base directories)."""
+    missing = [p for p in (directory, *directory.parents) if not p.exists()]
+    for level in reversed(missing):
+        level.mkdir(mode=0o700, exist_ok=True)
+
+
+def _check_version(db: sqlite3.Connection, path: Path) -> None:
+    version, application = _pragma(db, "user_version"), _pragma(db, "application_id")
+    if application not in (0, _APPLICATION_ID) or (application == 0 and _has_tables(db)):
+        raise ConfigurationError(
+            f"{path} is an SQLite database of another program", hint="name another file for the store"
+        )
+    if version > _SCHEMA_VERSION:
+        raise ConfigurationError(
+            f"{path} was written by a newer agentflow (schema {version}, this one knows {_SCHEMA_VERSION})",
+            hint="upgrade agentflow, or name another file for the store",
+        )
+
+
+def _set_durable(db: sqlite3.Connection, path: Path) -> None:
+    """Set what durability rests on, and believe only what is read back."""
+    mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    db.execute("PRAGMA synchronous = FULL")
+    if mode != "wal" or _pragma(db, "synchronous") != 2:
+        raise ConfigurationError(
+            f"{path}: SQLite does not take WAL with synchronous=FULL here (journal_mode={mode})",
+            hint="put the store on a local disk",
+        )
+    # Checkpoints run off the path of acknowledgements: see `checkpoint`.
+    db.execute("PRAGMA wal_autocheckpoint = 0")
+    db.execute("PRAGMA fullfsync = ON")  # macOS: plain fsync does not reach the platter
+    db.execute("PRAGMA checkpoint_fullfsync = ON")
+    db.execute("PRAGMA cache_size = -16384")
+
+
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
+    with _transaction(db):
+        _check_version(db, path)  # again: another process may have been here since
+        version = _pragma(db, "user_version")
+        if version == 0:
+            script = resources.files("agentflow.events.sqlite").joinpath("schema.sql").read_text()
+            for statement in script.split(";\n"):
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        else:
+            for step in range(version, _SCHEMA_VERSION):
+                _MIGRATIONS[step](db)
+        if version != _SCHEMA_VERSION:
+            db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection) -> Generator[None, None, None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    return db.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def _has_tables(db: sqlite3.Connection) -> bool:
+    return db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
+
+
+def _unusable(error: sqlite3.Error, path: Path) -> AgentflowError:
+    name: str = getattr(error, "sqlite_errorname", None) or type(error).__name__
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL")):
+        return StoreError(f"the store {path} cannot be opened now: {error}")
+    if name.startswith(_DAMAGED):
+        return LogCorrupt(f"the store {path} is damaged: {error}")
+    return ConfigurationError(
+        f"the store {path} cannot be opened: {error}",
+        hint="the file, its directory and their file system must be writable",
+    )

@@ -1,0 +1,261 @@
+"""The event log in one SQLite file: WAL, synchronous=FULL, one writing thread, reading threads.
+
+The loop's thread only queues and resolves futures; it never touches the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from agentflow.errors import AgentflowError, LogClosed
+from agentflow.events.envelope import StoredEvent
+from agentflow.events.log import FIRST_EPOCH, Append, LoggedEvent, Page, RunRow, blob_hash, check_batch
+from agentflow.events.owner import Owner, next_epoch
+from agentflow.events.sqlite.database import open_database
+from agentflow.events.sqlite.reader import Readers, RunQuery
+from agentflow.events.sqlite.writer import Job, Writer
+
+__all__ = ["SqliteLog"]
+
+T = TypeVar("T")
+
+# A loop that never sleeps keeps the interpreter from the writing thread: commits then take hundreds of ms or
+# do not happen at all. So while something is being written, the loop looks every 2 ms whether it was busy,
+# and if so sleeps until the commit is done.
+_LOOK_AFTER = 0.002
+_BUSY_SHARE = 0.7
+_LEND_AT_MOST = 0.020
+
+
+class SqliteLog:
+    """An EventLog in the file `path`; made, with its directory, if there is none. Opening blocks for some ms.
+
+    ConfigurationError: the path or the file cannot be a store. Belongs to the event loop of its first use.
+    """
+
+    durable = True
+    shared = True
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path).absolute()
+        self.url = f"sqlite:{path}"
+        self._writer = Writer(open_database(self.path), self.path, self._report)
+        self._readers = Readers(self.path)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._submitted = 0
+        self._looking = False
+        self._cpu = self._wall = 0.0
+
+    @property
+    def failure(self) -> AgentflowError | None:
+        """Why the log stopped for good, if it did."""
+        return self._writer.failure
+
+    # -- writing
+
+    def append(self, batch: Append) -> asyncio.Future[None]:
+        """As `EventLog.append`."""
+        check_batch(batch)
+        future: asyncio.Future[None] = self._running_loop().create_future()
+        if self._closed:
+            future.set_exception(LogClosed())
+        else:
+            self._submit(Job(future, batch))
+        return future
+
+    async def put_blob(self, data: bytes) -> str:
+        """As `EventLog.put_blob`."""
+        name = blob_hash(data)
+        await self._call(_insert_blob, name, data)
+        return name
+
+    async def put_definition(self, hash: str, source: bytes) -> None:
+        """As `EventLog.put_definition`."""
+        await self._call(_insert_definition, hash, source)
+
+    async def claim(self, workflow_id: str, owner: Owner) -> int:
+        """As `EventLog.claim`."""
+        return await self._call(_claim, workflow_id, owner)
+
+    async def release(self, workflow_id: str, owner: Owner) -> None:
+        """As `EventLog.release`."""
+        await self._call(_release, workflow_id, owner)
+
+    async def _call(self, call: Callable[..., T], *arguments: object) -> T:
+        self._check_open()
+        future: asyncio.Future[T] = self._running_loop().create_future()
+        self._submit(Job(future, call=lambda db: call(db, *arguments)))
+        return await future
+
+    def _submit(self, job: Job) -> None:
+        self._submitted += 1
+        self._writer.put(job)
+        if not self._looking:
+            self._look_later()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            if self._loop is not None:
+                raise RuntimeError("this log belongs to another event loop")
+            self._loop = loop
+        return loop
+
+    def _look_later(self) -> None:
+        assert self._loop is not None
+        self._looking = True
+        self._cpu, self._wall = time.thread_time(), time.perf_counter()
+        self._loop.call_later(_LOOK_AFTER, self._look)
+
+    def _look(self) -> None:
+        """Lend the interpreter to the writing thread if the loop had it nearly all the time."""
+        if self._writer.done >= self._submitted:
+            self._looking = False
+            return
+        used, passed = time.thread_time() - self._cpu, time.perf_counter() - self._wall
+        if used > _BUSY_SHARE * passed:
+            self._writer.lend(self._submitted, _LEND_AT_MOST)
+        self._look_later()
+
+    def _report(self, group: list[Job]) -> None:
+        """Called by the writing thread: one wake-up of the loop for the whole group."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(_resolve, group)
+
+    # -- reading
+
+    async def read(self, workflow_id: str, from_offset: int = 0, limit: int = 256) -> list[StoredEvent]:
+        """As `EventLog.read`."""
+        self._check_open()
+        return await self._readers.call(self._readers.read, workflow_id, from_offset, limit)
+
+    async def last(self, workflow_id: str) -> int:
+        """As `EventLog.last`."""
+        self._check_open()
+        return await self._readers.call(self._readers.last, workflow_id)
+
+    async def run(self, workflow_id: str) -> RunRow:
+        """As `EventLog.run`."""
+        self._check_open()
+        return await self._readers.call(self._readers.run, workflow_id)
+
+    async def runs(
+        self,
+        *,
+        state: str | Sequence[str] | None = None,
+        name: str | None = None,
+        label: tuple[str, str] | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        order: Literal["asc", "desc"] = "desc",
+    ) -> Page[RunRow]:
+        """As `EventLog.runs`."""
+        self._check_open()
+        query = RunQuery(
+            state=state,
+            name=name,
+            label=label,
+            since=since,
+            until=until,
+            limit=limit,
+            cursor=cursor,
+            order=order,
+        )
+        return await self._readers.call(self._readers.runs, query)
+
+    async def query(
+        self,
+        types: Sequence[str] | None = None,
+        *,
+        since: int | None = None,
+        until: int | None = None,
+        cursor: str | None = None,
+        limit: int = 256,
+    ) -> Page[LoggedEvent]:
+        """As `EventLog.query`."""
+        self._check_open()
+        return await self._readers.call(self._readers.query, types, since, until, cursor, limit)
+
+    async def get_blob(self, name: str) -> bytes | None:
+        """As `EventLog.get_blob`."""
+        self._check_open()
+        return await self._readers.call(_select_one, "SELECT body FROM blob WHERE name = ?", name)
+
+    async def get_definition(self, hash: str) -> bytes | None:
+        """As `EventLog.get_definition`."""
+        self._check_open()
+        return await self._readers.call(_select_one, "SELECT source FROM definition WHERE hash = ?", hash)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogClosed
+
+    async def close(self) -> None:
+        """As `EventLog.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.to_thread(self._shut_down)
+
+    def _shut_down(self) -> None:
+        self._readers.close()
+        self._writer.stop()  # last: closing the last connection folds the write-ahead log in
+
+
+def _resolve(group: list[Job]) -> None:
+    for job in group:
+        future = job.future
+        if future.done():  # cancelled by its waiter; what was written stays written
+            continue
+        if job.error is None:
+            future.set_result(job.result)
+        else:
+            future.set_exception(job.error)
+
+
+# -- calls inside the writer's transaction
+
+
+def _insert_blob(db: sqlite3.Connection, name: str, data: bytes) -> None:
+    db.execute("INSERT OR IGNORE INTO blob (name, body) VALUES (?, ?)", (name, data))
+
+
+def _insert_definition(db: sqlite3.Connection, hash: str, source: bytes) -> None:
+    db.execute("INSERT OR IGNORE INTO definition (hash, source) VALUES (?, ?)", (hash, source))
+
+
+def _claim(db: sqlite3.Connection, workflow_id: str, owner: Owner) -> int:
+    row = db.execute("SELECT epoch, owner FROM run WHERE workflow_id = ?", (workflow_id,)).fetchone()
+    if row is None:
+        return FIRST_EPOCH
+    holder = None if row[1] is None else msgspec.json.decode(row[1], type=Owner)
+    epoch = next_epoch(workflow_id, row[0], holder, owner)
+    db.execute(
+        "UPDATE run SET epoch = ?, owner = ? WHERE workflow_id = ?",
+        (epoch, msgspec.json.encode(owner).decode(), workflow_id),
+    )
+    return epoch
+
+
+def _release(db: sqlite3.Connection, workflow_id: str, owner: Owner) -> None:
+    db.execute(
+        "UPDATE run SET owner = NULL WHERE workflow_id = ? AND owner = ?",
+        (workflow_id, msgspec.json.encode(owner).decode()),
+    )
+
+
+def _select_one(db: sqlite3.Connection, statement: str, key: str) -> bytes | None:
+    row = db.execute(statement, (key,)).fetchone()
+    return None if row is None else row[0]

@@ -1,0 +1,197 @@
+"""Reading beside the writer: threads with read-only connections, so that a long read holds nobody up.
+
+Only committed rows are visible to them, and a commit is on the disk before it is visible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from agentflow.errors import LogCorrupt, RunNotFound, StoreError
+from agentflow.events.envelope import StoredEvent
+from agentflow.events.filters import TypeFilter
+from agentflow.events.log import LoggedEvent, Page, RunRow, decode_cursor, encode_cursor
+from agentflow.events.owner import Owner
+from agentflow.events.sqlite.database import connect_reader, failure_of
+
+__all__ = ["Readers", "RunQuery"]
+
+T = TypeVar("T")
+
+_THREADS = 2
+
+_READ = """
+    SELECT offset, ts, type, body FROM event
+    WHERE run = (SELECT id FROM run WHERE workflow_id = ?) AND offset >= ?
+    ORDER BY offset LIMIT ?"""
+_RUN_COLUMNS = """workflow_id, name, definition_hash, state, labels, created_at, updated_at, last_offset,
+    epoch, owner"""
+
+_labels_decoder = msgspec.json.Decoder(dict[str, str])
+_owner_decoder = msgspec.json.Decoder(Owner)
+
+
+class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of `EventLog.runs`."""
+
+    state: str | Sequence[str] | None
+    name: str | None
+    label: tuple[str, str] | None
+    since: int | None
+    until: int | None
+    limit: int
+    cursor: str | None
+    order: str
+
+
+class Readers:
+    """A few threads and their connections."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="agentflow-log-reader")
+        self._free: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
+        self._types: dict[int, str] = {}
+
+    async def call(self, query: Callable[..., T], *arguments: Any) -> T:
+        """Run `query(connection, *arguments)` in a thread. StoreError or LogCorrupt if SQLite fails."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._run, query, arguments)
+
+    def _run(self, query: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+        try:
+            try:
+                db = self._free.get_nowait()
+            except queue.Empty:
+                db = connect_reader(self._path)
+            try:
+                return query(db, *arguments)
+            finally:
+                self._free.put(db)
+        except sqlite3.Error as error:
+            failure, _ = failure_of(error)
+            raise (failure if isinstance(failure, LogCorrupt) else StoreError(str(failure))) from error
+
+    def close(self) -> None:
+        """Let reads under way finish, then close; blocks."""
+        self._pool.shutdown()
+        while not self._free.empty():
+            self._free.get().close()
+
+    # -- queries; they run in a thread, on the connection they are given
+
+    def read(self, db: sqlite3.Connection, workflow_id: str, start: int, limit: int) -> list[StoredEvent]:
+        """A page of one run."""
+        rows = db.execute(_READ, (workflow_id, start, limit)).fetchall()
+        if not rows:
+            self.last(db, workflow_id)
+        names = self._names(db, rows, 2)
+        return [StoredEvent(offset, ts, names[type_id], body) for offset, ts, type_id, body in rows]
+
+    def last(self, db: sqlite3.Connection, workflow_id: str) -> int:
+        """The last offset of one run."""
+        row = db.execute("SELECT last_offset FROM run WHERE workflow_id = ?", (workflow_id,)).fetchone()
+        if row is None:
+            raise RunNotFound(f"no run {workflow_id}")
+        return row[0]
+
+    def run(self, db: sqlite3.Connection, workflow_id: str) -> RunRow:
+        """One run's row."""
+        row = db.execute(f"SELECT {_RUN_COLUMNS} FROM run WHERE workflow_id = ?", (workflow_id,)).fetchone()
+        if row is None:
+            raise RunNotFound(f"no run {workflow_id}")
+        return _run_row(row)
+
+    def runs(self, db: sqlite3.Connection, query: RunQuery) -> Page[RunRow]:
+        """A page of runs."""
+        where, values = ["1"], list[Any]()
+        if query.state is not None:
+            states = [query.state] if isinstance(query.state, str) else list(query.state)
+            where.append(f"state IN ({', '.join('?' * len(states))})")
+            values += states
+        if query.name is not None:
+            where.append("name = ?")
+            values.append(query.name)
+        if query.label is not None:
+            where.append("EXISTS (SELECT 1 FROM json_each(labels) WHERE key = ? AND value = ?)")
+            values += query.label
+        if query.since is not None:
+            where.append("created_at >= ?")
+            values.append(query.since)
+        if query.until is not None:
+            where.append("created_at < ?")
+            values.append(query.until)
+        if query.cursor is not None:
+            where.append(f"(created_at, workflow_id) {'>' if query.order == 'asc' else '<'} (?, ?)")
+            values += decode_cursor(query.cursor, tuple[int, str])
+        direction = "ASC" if query.order == "asc" else "DESC"
+        rows = db.execute(
+            f"SELECT {_RUN_COLUMNS} FROM run WHERE {' AND '.join(where)} "
+            f"ORDER BY created_at {direction}, workflow_id {direction} LIMIT ?",
+            (*values, query.limit + 1),
+        ).fetchall()
+        items = [_run_row(row) for row in rows[: query.limit]]
+        more = len(rows) > query.limit and items
+        return Page(items, encode_cursor(items[-1].created_at, items[-1].workflow_id) if more else None)
+
+    def query(
+        self,
+        db: sqlite3.Connection,
+        types: Sequence[str] | None,
+        since: int | None,
+        until: int | None,
+        cursor: str | None,
+        limit: int,
+    ) -> Page[LoggedEvent]:
+        """A page of events of all runs."""
+        where, values = ["seq > ?"], [0 if cursor is None else decode_cursor(cursor, tuple[int])[0]]
+        if types is not None:
+            wanted = TypeFilter(types)
+            ids = [i for i, name in db.execute("SELECT id, name FROM event_type").fetchall() if wanted(name)]
+            where.append(f"event.type IN ({', '.join('?' * len(ids))})")
+            values += ids
+        # The plus keeps SQLite from walking the time index, which would sort all that matches for one page.
+        if since is not None:
+            where.append("+ts >= ?")
+            values.append(since)
+        if until is not None:
+            where.append("+ts < ?")
+            values.append(until)
+        rows = db.execute(
+            "SELECT seq, workflow_id, offset, ts, type, body FROM event JOIN run ON run.id = event.run "
+            f"WHERE {' AND '.join(where)} ORDER BY seq LIMIT ?",
+            (*values, limit),
+        ).fetchall()
+        names = self._names(db, rows, 4)
+        items = [LoggedEvent(row[1], StoredEvent(row[2], row[3], names[row[4]], row[5])) for row in rows]
+        return Page(items, encode_cursor(rows[-1][0]) if rows else cursor)
+
+    def _names(self, db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], column: int) -> dict[int, str]:
+        """Names of types by id, with all that `rows` need; ids never change their name."""
+        names = self._types
+        if any(row[column] not in names for row in rows):
+            names = self._types = dict(db.execute("SELECT id, name FROM event_type").fetchall())
+        return names
+
+
+def _run_row(row: tuple[Any, ...]) -> RunRow:
+    return RunRow(
+        workflow_id=row[0],
+        name=row[1],
+        definition_hash=row[2],
+        state=row[3],
+        labels=_labels_decoder.decode(row[4]),
+        created_at=row[5],
+        updated_at=row[6],
+        last_offset=row[7],
+        epoch=row[8],
+        owner=None if row[9] is None else _owner_decoder.decode(row[9]),
+    )
