@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 
-from agentflow.definition.nodes import Array, Member, Node, Object, Scalar
+from agentflow.definition.nodes import Array, Member, Node, Object, Scalar, pointer_of
 from agentflow.definition.report import Fatal, Report, shown
 from agentflow.definition.source import Source, Tally
 
@@ -37,6 +37,7 @@ class _Parser:
         self._report = report
         self._tally = Tally(report)
         self._at = 0
+        self._path: list[str | int] = []
 
     def document(self) -> Node:
         self._skip()
@@ -84,6 +85,7 @@ class _Parser:
             if not self._take(":"):
                 raise self._error(f'expected ":", got {self._here()}', self._at)
             self._skip()
+            self._path.append(key)
             member = Member(self._value(depth + 1), key_line, key_column)
             if key in members:
                 first = members[key]
@@ -91,9 +93,11 @@ class _Parser:
                     "E_DUPLICATE_KEY",
                     f'key "{shown(key)}" is repeated, first at {first.line}:{first.column}',
                     (key_line, key_column),
+                    pointer_of(self._path),
                 )
             else:
                 members[key] = member
+            self._path.pop()
             self._skip()
             if self._take("}"):
                 return Object(members, line, column)
@@ -109,7 +113,9 @@ class _Parser:
         if self._take("]"):
             return Array(items, line, column)
         while True:
+            self._path.append(len(items))
             items.append(self._value(depth + 1))
+            self._path.pop()
             self._skip()
             if self._take("]"):
                 return Array(items, line, column)

@@ -21,6 +21,7 @@ __all__ = [
     "Scalar",
     "child_pointer",
     "json_type",
+    "pointer_of",
     "split_pointer",
     "to_value",
 ]
@@ -98,6 +99,14 @@ def child_pointer(pointer: str, key: str | int) -> str:
     if isinstance(key, int):
         return f"{pointer}/{key}"
     return f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}"
+
+
+def pointer_of(path: list[str | int]) -> str:
+    """The JSON pointer of a list of keys and indexes."""
+    pointer = ""
+    for key in path:
+        pointer = child_pointer(pointer, key)
+    return pointer
 
 
 def split_pointer(pointer: str) -> Iterator[str]:

@@ -71,7 +71,8 @@ class Report:
         return search
 
     def diagnostics(self, *, strict: bool = False) -> list[Diagnostic]:
-        """All that was found, sorted by line, column, code; at most 200, the last then E_LIMIT.
+        """All that was found, sorted by line, column, code; at most 200, the last then E_LIMIT (a warning
+        if nothing but warnings is left out: these alone never refuse a document).
 
         With `strict` every warning is an error; codes stay.
         """
@@ -83,10 +84,11 @@ class Report:
         result = [_resolved(diagnostic, hint, strict) for diagnostic, hint in found[:shown_count]]
         if shown_count < len(found):
             last = result[-1]
+            fails = strict or self.has_errors
             result.append(
                 Diagnostic(
                     code="E_LIMIT",
-                    severity="error",
+                    severity="error" if fails else "warning",
                     message=f"{len(found) - shown_count} more problems are not shown",
                     file=self._file,
                     line=last.line,

@@ -48,7 +48,6 @@ _MEDIA_TYPES: dict[str, Media] = {
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _YAML_UNPRINTABLE = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 _BREAK = re.compile(r"\r\n|\n|\r")
-_ESCAPED = re.compile(r"[\\\r\n]")
 
 
 class Lines:
@@ -138,9 +137,9 @@ class Source:
             return self._in_block(node.value, node.line, offset) or start
         begin = node.index + (node.style in ("single", "double"))
         end = begin + len(node.value)
-        if node.style == "folded" or self.text[begin:end] != node.value or _ESCAPED.search(node.value):
+        if node.style == "folded" or self.text[begin:end] != node.value:
             return start
-        if node.style == "single" and "'" in node.value:
+        if (node.style == "single" and "'" in node.value) or (node.style == "double" and "\\" in node.value):
             return start
         return node.line, node.column + (begin - node.index) + offset
 

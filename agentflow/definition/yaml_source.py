@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import yaml
 
-from agentflow.definition.nodes import Array, Member, Node, Object, Place, Scalar, Style
+from agentflow.definition.nodes import Array, Member, Node, Object, Place, Scalar, Style, pointer_of
 from agentflow.definition.report import Fatal, Report, shown
 from agentflow.definition.source import Source, Tally
 
@@ -81,6 +81,7 @@ class _Composer:
         self._anchors: dict[str, _Anchor] = {}
         self._open: set[str] = set()
         self._height = 0
+        self._path: list[str | int] = []
 
     def document(self) -> Node:
         next(self._events)  # stream start
@@ -104,7 +105,7 @@ class _Composer:
         if anchor is not None:
             self._open.add(anchor)
         if isinstance(event, yaml.ScalarEvent):
-            self._tally.add(place, 0, text=len(cast("str", event.value).encode()))
+            self._tally.add(place, 0, text=len(str(event.value).encode()))
             node, height = self._scalar(event, place), 0
         elif isinstance(event, yaml.SequenceStartEvent):
             self._check_tag(event, "seq", place)
@@ -139,7 +140,9 @@ class _Composer:
         items: list[Node] = []
         height = 0
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            self._path.append(len(items))
             items.append(self._node(event, depth + 1))
+            self._path.pop()
             height = max(height, self._height)
         return Array(items, *place), height + 1
 
@@ -150,6 +153,8 @@ class _Composer:
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key = self._key(event, depth)
             line, column = _place(event)
+            if key is not None:
+                self._path.append(key)
             node = self._node(next(self._events), depth + 1)
             height = max(height, self._height)
             if key is None:
@@ -157,9 +162,10 @@ class _Composer:
             if key in members:
                 first = members[key]
                 message = f'key "{shown(key)}" is repeated, first at {first.line}:{first.column}'
-                self._report.error("E_DUPLICATE_KEY", message, (line, column))
+                self._report.error("E_DUPLICATE_KEY", message, (line, column), pointer_of(self._path))
             else:
                 members[key] = Member(node, line, column)
+            self._path.pop()
         return Object(members, *place), height + 1
 
     def _key(self, event: Any, depth: int) -> str | None:
@@ -229,10 +235,10 @@ class _Composer:
 
     def _ambiguous(self, text: str, place: Place, hint: str) -> None:
         message = f'{shown(text)} is read as the string "{shown(text)}"'
-        self._report.warning("W_YAML_AMBIGUOUS", message, place, hint=hint)
+        self._report.warning("W_YAML_AMBIGUOUS", message, place, pointer_of(self._path), hint)
 
     def _refuse(self, message: str, place: Place, hint: str) -> None:
-        self._report.error("E_YAML_SUBSET", message, place, hint=hint)
+        self._report.error("E_YAML_SUBSET", message, place, pointer_of(self._path), hint)
 
 
 def _place(event: Any) -> Place:
