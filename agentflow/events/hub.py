@@ -56,6 +56,17 @@ class _Tail:
     def end(self) -> int:
         return self.start + len(self.events)
 
+    def since(self, position: int, stop: int | None) -> list[StoredEvent]:
+        """What the window has from `position` on, before `stop`."""
+        if not self.start <= position < self.end:
+            return []
+        batch = self.events[position - self.start :]
+        return batch if stop is None else batch[: stop - position]
+
+    def is_past(self, position: int) -> bool:
+        """Whether the window has moved on beyond `position`."""
+        return bool(self.events) and position < self.start
+
     def extend(self, events: Sequence[StoredEvent]) -> None:
         """Take newly committed events; those that are known already, by offset, are passed over."""
         first = events[0].offset
@@ -172,15 +183,13 @@ class Hub:
             stop = None if follow else await self._log.last(workflow_id) + 1
             looked = False  # whether the log had nothing more for us since we were attached
             while stop is None or position < stop:
-                batch = _window(tail, position, stop)
-                if batch:
-                    pass
-                elif tail.ended and position >= tail.end:
-                    return
-                elif looked and not tail.stale and not _is_behind(tail, position):
-                    await tail.wait()
-                    continue
-                else:
+                batch = tail.since(position, stop)
+                if not batch:
+                    if tail.ended and position >= tail.end:
+                        return
+                    if looked and not tail.stale and not tail.is_past(position):
+                        await tail.wait()
+                        continue
                     tail.stale = False
                     batch = await self._page(workflow_id, position, stop)
                     if not batch:
@@ -188,8 +197,8 @@ class Hub:
                         if tail.ended or (await self._log.run(workflow_id)).ended:
                             return
                         continue
-                    if follow and looked:
-                        tail.extend(batch)  # written by another process: spare the others the look
+                    if looked:
+                        tail.extend(batch)  # perhaps another process wrote it: spare the others the look
                 position = batch[-1].offset + 1
                 shown = batch if wanted is None else [event for event in batch if wanted(event.type)]
                 if shown:
@@ -216,15 +225,3 @@ class Hub:
         if not tail.users:
             tail.close()
             del self._tails[workflow_id]
-
-
-def _window(tail: _Tail, position: int, stop: int | None) -> list[StoredEvent]:
-    """What the window has from `position` on."""
-    if not tail.start <= position < tail.end:
-        return []
-    batch = tail.events[position - tail.start :]
-    return batch if stop is None else batch[: stop - position]
-
-
-def _is_behind(tail: _Tail, position: int) -> bool:
-    return bool(tail.events) and position < tail.start
