@@ -48,3 +48,8 @@ class ScopedEvent(RunEvent, frozen=True, kw_only=True):
     iteration: int | UnsetType | None = UNSET
     activation: str | UnsetType = UNSET
     replayed: Reference | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        # An event of a step always writes `iteration`, also when it is null.
+        if self.step_id is not UNSET and self.iteration is UNSET:
+            msgspec.structs.force_setattr(self, "iteration", None)
