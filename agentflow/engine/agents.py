@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import Any, Literal, cast
+
+from msgspec import UNSET
 
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.definition.ir import AgentSpec, ModelRef, canonical_json
@@ -258,7 +260,7 @@ def start_tool(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Mov
             **scope_fields(unit),
             tool_call_id=call_id,
             tool_name=record.name,
-            **({} if info is None else {"service": info.service}),
+            service=info.service if info is not None else UNSET,
             parameters=parameters,
             agent_name=unit.node.agent.name if unit.node.agent else None,
             side_effect=info.side_effect if info else "none",
@@ -283,12 +285,12 @@ def start_tool(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Mov
 
 def _arguments(text: str) -> tuple[Any, ErrorInfo | None]:
     try:
-        value = json.loads(text) if text.strip() else {}
+        value: Any = json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):
         return text, _error("invalid_input", "invalid_tool_input", "the arguments are not JSON")
     if not isinstance(value, dict):
         return value, _error("invalid_input", "invalid_tool_input", "the arguments are not a JSON object")
-    return value, None
+    return cast(dict[str, Any], value), None
 
 
 def settle_unknown(state: RunState, unit: Unit, unknown: list[ToolRecord], now: int) -> Moves:

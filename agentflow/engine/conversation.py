@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -79,7 +79,7 @@ def read_answer(spec: AgentSpec, text: str) -> Any:
         if spec.plain_result == "text":
             return text
         found, value = _json_of(text)
-        return value if found and isinstance(value, dict) else {"text": text}
+        return cast(Any, value) if found and isinstance(value, dict) else {"text": text}
     found, value = _json_of(text)
     if isinstance(schema, dict) and schema.get("type") == "string" and not (found and isinstance(value, str)):
         found, value = True, text.strip()

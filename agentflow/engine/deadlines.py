@@ -142,6 +142,7 @@ def unit_lost(state: RunState, unit: Unit, message: str, now: int) -> Moves:
 def cancel_finished(state: RunState, now: int, *, forced: bool) -> Moves:
     """The work has stopped: close what is open and end the log with `workflow.cancelled`."""
     request = state.cancel_requested
+    assert request is not None
     error = _cause("cancelled", "cancelled", request.reason or "the run was cancelled")
     moves: Moves = []
     steps: list[str] = []

@@ -12,7 +12,7 @@ bookkeeping follows from the log alone and is done again after a restart.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 from agentflow.definition.conversation import ToolCall
 from agentflow.definition.expressions import EvaluationError
@@ -60,7 +60,12 @@ def decide(state: RunState, now: int) -> Moves:
 
 
 def _unit_moves(state: RunState, unit: Unit, now: int) -> Moves:
-    if unit.node.kind == "agent":
+    plan = unit.node
+    if plan.kind == "agent":
+        if unit.agent is None and unit.due_at is None and plan.system_prompt is not None:
+            # Only behind a log that was cut inside a batch; evaluating again gives the same.
+            prompt = plan.system_prompt.evaluate(state.scope(unit))
+            return agents.initialize(state, unit, prompt, unit.input, plan.previous_agent, now)
         return agents.next_moves(state, unit, now)
     return _tool_node_moves(state, unit, now)
 
@@ -201,11 +206,12 @@ def _items_moves(unit: Unit, items: Any, now: int) -> Moves:
         message = f"for_each of {plan.id} gave {kind}, not an array"
         error = ErrorInfo(category="invalid_input", code="for_each_type", message=message)
         return step_failed(unit, error, now)
-    if len(items) > MAX_ITEMS:  # type: ignore[arg-type]
-        message = f"for_each of {plan.id} gave {len(items)} items, the limit is {MAX_ITEMS}"  # type: ignore[arg-type]
+    count = len(cast(list[Any], items))
+    if count > MAX_ITEMS:
+        message = f"for_each of {plan.id} gave {count} items, the limit is {MAX_ITEMS}"
         error = ErrorInfo(category="invalid_input", code="for_each_limit", message=message)
         return step_failed(unit, error, now)
-    return [_started(unit, items, {})]
+    return [_started(unit, cast(list[Any], items), {})]
 
 
 def _dependency_skip(state: RunState, unit: Unit) -> Moves:
@@ -282,7 +288,7 @@ def _begin(state: RunState, unit: Unit, now: int) -> Moves:
         where = "/agent/input"
         payload = unit.input if plan.input is None else plan.input.evaluate(scope)
         where = "/agent/tags"
-        tags = plan.tags.evaluate(scope) if plan.tags is not None else {}
+        tags: dict[str, Any] = plan.tags.evaluate(scope) if plan.tags is not None else {}
         where = "/agent/systemPrompt"
         prompt = plan.system_prompt.evaluate(scope) if plan.system_prompt is not None else ""
     except EvaluationError as error:
@@ -319,9 +325,7 @@ def _waiting(state: RunState) -> Moves:
 
 def _truth(value: Any) -> bool:
     """Page 001 §6.3: null, false, 0 and "" are false, all else is true."""
-    return not (
-        value is None or value is False or value == "" or (value == 0 and not isinstance(value, bool))
-    )
+    return not (value is None or value == "" or (isinstance(value, int | float) and value == 0))
 
 
 def _expression_error(error: EvaluationError, path: str) -> ErrorInfo:

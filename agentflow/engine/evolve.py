@@ -38,7 +38,7 @@ _ONE_TOOL_CALL = Usage(tool_calls=1)
 def evolve(state: RunState, data: Any, offset: int, ts: int) -> None:
     """Fold the event `data` that stands at `offset` and was written at `ts` (microseconds)."""
     state.next_offset = offset + 1
-    fold = _FOLDS.get(type(data))
+    fold = _FOLDS.get(data.__class__)
     if fold is not None:
         fold(state, data, offset, ts)
 
@@ -50,7 +50,7 @@ def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) ->
     state.begin = data
     state.input = data.input
     state.started_at = ts
-    options: dict[str, Any] = data.options or {}
+    options = data.options
     state.on_failure = options.get("on_failure") or state.on_failure
     state.on_unknown = options.get("on_unknown") or state.on_unknown
     if state.plan.options.timeout is not None:
@@ -117,8 +117,7 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
         return
     state.running += 1
     state.granted = plan.index
-    if plan.kind == "tool":
-        state.stirred[unit.key] = unit
+    state.stirred[unit.key] = unit
     if plan.timeout is not None:
         state.timers[f"deadline {unit.key}"] = ts + round(plan.timeout * 1e6)
 
@@ -293,7 +292,7 @@ def _step_ended(
 ) -> None:
     node.status = status
     plan = node.plan
-    shown = msgspec.to_builtins(error) if error is not None else None
+    shown: dict[str, Any] | None = msgspec.to_builtins(error) if error is not None else None
     state.nodes_view[plan.id] = {
         "output": output,
         "status": status,
@@ -302,7 +301,7 @@ def _step_ended(
     }
     if plan.join_any:
         return
-    brief = None if error is None else {k: shown[k] for k in ("category", "code", "message")}
+    brief = None if shown is None else {k: shown[k] for k in ("category", "code", "message")}
     state.steps_view[plan.id] = {"outputs": outputs, "status": EXPRESSION_STATUS[status], "error": brief}
     for dependent in plan.dependents:
         waiting = state.nodes[dependent]
@@ -438,7 +437,7 @@ def _model_failed(state: RunState, data: ev.ModelCallFailed, offset: int, ts: in
         progress.failed_calls += 1
         progress.first_failure = progress.first_failure or ts
     progress.last_error = data.error
-    if data.usage is not UNSET and data.usage is not None:
+    if data.usage is not UNSET:
         _use(state, unit, data.usage)
     state.stirred[unit.key] = unit
 
@@ -518,7 +517,8 @@ def _tool_settled(state: RunState, unit: Unit, record: ToolRecord) -> None:
 
 def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: int) -> None:
     unit = _unit(state, data)
-    call_id = data.request["tool_call_id"] if isinstance(data.request, dict) else ""
+    request: Any = data.request
+    call_id: str = request.get("tool_call_id", "")
     state.requests[data.request_id] = OpenRequest(data.request_id, unit, call_id, data)
     if unit.status == "running":
         unit.status = "waiting"

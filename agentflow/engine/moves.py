@@ -178,7 +178,7 @@ def retrying(unit: Unit, kind: Any, error: ErrorInfo, delay: float, now: int, **
     elif kind == "repair":
         next_attempt = agent.repairs + 2
     elif kind == "model":
-        next_attempt = agent.failed_calls + 1
+        next_attempt = agent.failed_calls + 2  # the failure of this one is not folded yet
     else:
         next_attempt = 1
     return [

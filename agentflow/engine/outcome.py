@@ -17,7 +17,7 @@ def run_ended(state: RunState, now: int) -> Moves:
     """Nothing is left to do: completed, or failed when a required step failed."""
     if state.has_failed:
         first = state.nodes[state.failed_steps[0]]
-        view = state.nodes_view[first.plan.id]["error"] or {}
+        view: dict[str, Any] = state.nodes_view[first.plan.id]["error"] or {}
         error = ErrorInfo(
             category=view.get("category", "agent"),
             code=view.get("code", "step_failed"),

@@ -6,8 +6,6 @@ it raises `ExpressionError` only for text that no loader has checked.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from agentflow.definition.expressions import Expression, Template, compile_template, parse, parse_whole

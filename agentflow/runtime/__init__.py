@@ -1,0 +1,7 @@
+"""The actors of the product, and the Runtime that runs them."""
+
+from agentflow.runtime.clock import Clock, SystemClock
+from agentflow.runtime.records import RunRecord, RunResult, StepSummary
+from agentflow.runtime.runtime import RunHandle, Runtime
+
+__all__ = ["Clock", "RunHandle", "RunRecord", "RunResult", "Runtime", "StepSummary", "SystemClock"]

@@ -24,6 +24,7 @@ __all__ = [
     "Complete",
     "ModelCallFailure",
     "ModelCallSuccess",
+    "StartRun",
     "Suspend",
     "ToolCallFailure",
     "ToolCallSuccess",
@@ -157,6 +158,12 @@ class Cancel(Message, frozen=True, kw_only=True):
     reason: str | None
     by: str
     grace: float = 5.0
+
+
+class StartRun(Message, frozen=True, kw_only=True):
+    """Begin, or go on with, a run whose admission was prepared."""
+
+    workflow_id: str
 
 
 class Suspend(Message, frozen=True, kw_only=True):

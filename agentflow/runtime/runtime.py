@@ -1,0 +1,508 @@
+"""The Runtime: the facade that users embed, and that the command line and the daemon are clients of.
+
+    async with Runtime("sqlite:runs.db") as runtime:
+        result = await runtime.run("triage.yaml", {"ticket": "..."})
+
+It owns one actor system, one event log, the model providers and the services of its runs. Everything it
+gives back is a projection of the log. All methods are for the event loop that entered it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from actors import ActorSystem, ChildSpec, Ref
+from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
+from agentflow.definition.input_checks import ANY_INPUT
+from agentflow.definition.ir import Workflow, canonical_json, decode_ir, ir_hash
+from agentflow.definition.loader import Definition, check_inputs, load_file, load_value
+from agentflow.definition.nodes import Positions
+from agentflow.definition.report import Report
+from agentflow.definition.source import node_of_value
+from agentflow.engine import RunState, compile_plan, evolve
+from agentflow.errors import (
+    AgentflowError,
+    ConfigurationError,
+    DefinitionError,
+    RunExists,
+    RunNotFound,
+    WorkflowCancelled,
+    WorkflowFailed,
+)
+from agentflow.events.catalogue import DefinitionInfo, WorkflowStarted
+from agentflow.events.envelope import SCHEMA_VERSION, Event, Ids, decode, micros
+from agentflow.events.hub import Hub
+from agentflow.events.log import FIRST_EPOCH, EventLog, RunRow
+from agentflow.events.open import open_log
+from agentflow.events.owner import this_process
+from agentflow.models import ModelProvider, Models
+from agentflow.runtime.agent_actor import Directory
+from agentflow.runtime.binding import Bound, Pins, bind
+from agentflow.runtime.clock import Clock, SystemClock
+from agentflow.runtime.event_bus import EventBus
+from agentflow.runtime.messages import Answer, Cancel, StartRun, Suspend
+from agentflow.runtime.model_actor import ModelActor
+from agentflow.runtime.records import RunRecord, RunResult, run_record, run_result
+from agentflow.runtime.run_supervisor import Admission
+from agentflow.runtime.runs import Runs
+from agentflow.runtime.tool_actor import ToolActor
+from agentflow.tools import Service, ToolRegistry
+
+__all__ = ["RunHandle", "Runtime"]
+
+_RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}")
+_PAGE = 512
+
+Submission = Definition | Workflow | Mapping[str, Any] | str | Path
+"""A loaded definition, a graph built in Python, a document as a mapping, or the path of a file."""
+
+
+class RunHandle:
+    """One run of this Runtime. Dropping the handle changes nothing for the run."""
+
+    def __init__(self, runtime: Runtime, workflow_id: str, rested: asyncio.Future[RunState] | None) -> None:
+        self._runtime = runtime
+        self.workflow_id = workflow_id
+        self._rested = rested
+
+    async def result(self) -> RunResult:
+        """Where the run has come to rest: terminal, paused, or waiting for a person.
+
+        Raises StoreError when the log refused an append, AgentflowError when the run was abandoned.
+        """
+        if self._rested is None:
+            return await self._runtime.result(self.workflow_id)
+        state = await asyncio.shield(self._rested)
+        return run_result(state, self._runtime.clock.now())
+
+    def events(self, after: int = -1, *, follow: bool = True) -> AsyncIterator[Event[Any]]:
+        """Events behind offset `after`, each once and in order; with `follow` until the terminal one."""
+        return self._runtime.events(self.workflow_id, after, follow=follow)
+
+    async def cancel(self, reason: str | None = None, *, mode: str = "soft") -> None:
+        """End the run. Returns when the request is taken; `result` tells when it is carried out."""
+        await self._runtime.cancel(self.workflow_id, reason, mode=mode)
+
+    async def answer(self, request_id: str, value: Any) -> None:
+        """Answer an open request of the run."""
+        await self._runtime.answer(self.workflow_id, request_id, value)
+
+
+class Runtime:
+    """Runs workflows in this process on one store.
+
+    `store`: `memory:`, `sqlite:FILE` or an open EventLog (which the caller then closes). `models` and
+    `services` add to what documents declare. Leaving `async with` parks the runs that are not at their
+    end: they go on with `resume`, here or in another process.
+    """
+
+    def __init__(
+        self,
+        store: str | EventLog = "memory:",
+        *,
+        models: Models | Iterable[ModelProvider] | None = None,
+        services: Iterable[Service] = (),
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        grace: float = 10.0,
+    ) -> None:
+        self._store = store
+        self._log: EventLog | None = None
+        self.models = models if isinstance(models, Models) else Models(models)
+        self.registry = ToolRegistry(services)
+        self.clock: Clock = clock or SystemClock()
+        self._ids = ids or Ids()
+        self._grace = grace
+        self._system: ActorSystem | None = None
+        self._admissions: dict[str, Admission] = {}
+        self._live: dict[str, Ref[Any]] = {}
+        self._providers: dict[str, Ref[Any]] = {}
+        self._services: dict[int, tuple[Service, Ref[Any]]] = {}
+        self._loaded: dict[tuple[str, str], Service] = {}
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Runtime:
+        self._log = open_log(self._store) if isinstance(self._store, str) else self._store
+        self.hub = Hub(self._log)
+        try:
+            self._system = await ActorSystem(name="agentflow").__aenter__()
+            self._bus = await self._system.spawn(
+                ChildSpec("bus", partial(EventBus, self._log, self.hub, self._ids))
+            )
+            runs = partial(Runs, self._admissions, self._live, self._bus, self._log, self.clock)
+            self._runs = await self._system.spawn(ChildSpec("runs", runs, shutdown=30.0))
+        except BaseException:
+            if isinstance(self._store, str):
+                await self._log.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        system, log = self._system, self._log
+        assert system is not None
+        assert log is not None
+        try:
+            await self._park()
+        finally:
+            try:
+                await system.__aexit__(kind, error, traceback)
+            finally:
+                await self.models.aclose()
+                for run_id in list(self._admissions):
+                    await log.release(run_id, this_process())
+                if isinstance(self._store, str):
+                    await log.close()
+
+    async def _park(self) -> None:
+        """Let every live run write down where it stopped, within the grace."""
+        waiting = [ref.terminated() for ref in self._live.values()]
+        for ref in list(self._live.values()):
+            ref.tell(Suspend(reason="drain", grace=self._grace))
+        if waiting:
+            await asyncio.wait([asyncio.ensure_future(w) for w in waiting], timeout=self._grace + 5)
+
+    @property
+    def log(self) -> EventLog:
+        """The open store."""
+        if self._log is None:
+            raise AgentflowError("the Runtime is not open: use `async with Runtime(...)`")
+        return self._log
+
+    @property
+    def system(self) -> ActorSystem:
+        """The actor system; for introspection."""
+        if self._system is None:
+            raise AgentflowError("the Runtime is not open: use `async with Runtime(...)`")
+        return self._system
+
+    # -- submitting -----------------------------------------------------------------------------
+
+    def load(self, submission: Submission) -> Definition:
+        """The definition of a submission. Raises DefinitionError with every diagnostic."""
+        if isinstance(submission, Definition):
+            return submission
+        if isinstance(submission, Workflow):
+            return _definition_of(submission)
+        if isinstance(submission, Mapping):
+            return load_value(submission)
+        return load_file(submission)
+
+    def bind(self, definition: Definition, pins: Pins | None = None) -> Bound:
+        """Phase B of page 001: resolve models and functions; see `.diagnostics`."""
+        return bind(
+            definition.workflow,
+            registry=self.registry,
+            models=self.models,
+            folder=definition.folder,
+            locate=definition.positions.at,
+            file=definition.file,
+            linear=definition.format == "linear",
+            pins=pins,
+        )
+
+    async def submit(
+        self,
+        submission: Submission,
+        input: Any = None,
+        *,
+        workflow_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        by: str = "local",
+    ) -> RunHandle:
+        """Check, bind and begin a run; returns once `workflow.started` is durable.
+
+        `options`: `on_failure` halt|continue, `on_unknown` ask|fail. A repeated `workflow_id` with the same
+        definition and input gives the existing run. Raises DefinitionError (nothing was written),
+        RunExists, StoreError, ConfigurationError.
+        """
+        definition = self.load(submission)
+        value, problems = check_inputs(definition, input)
+        bound = self.bind(definition)
+        found = sort_diagnostics([*definition.warnings, *bound.diagnostics, *problems])
+        if any(d.severity == "error" for d in found):
+            raise DefinitionError(found)
+        run_id = self._run_id(workflow_id)
+        if workflow_id is not None and await self._exists(run_id, definition, value):
+            return await self.attach(run_id)
+        started = self._started(definition, bound, value, labels or {}, options or {}, found, by)
+        await self.log.put_definition(definition.ir_hash, canonical_json(definition.workflow))
+        return await self._admit(run_id, definition, bound, FIRST_EPOCH, started, by)
+
+    async def run(
+        self,
+        submission: Submission,
+        input: Any = None,
+        *,
+        raise_on_failure: bool = True,
+        **more: Any,
+    ) -> RunResult:
+        """Submit and wait. Raises WorkflowFailed or WorkflowCancelled unless told otherwise."""
+        handle = await self.submit(submission, input, **more)
+        result = await handle.result()
+        if raise_on_failure and result.state in ("failed", "cancelled"):
+            kind = WorkflowFailed if result.state == "failed" else WorkflowCancelled
+            message = result.error.message if result.error else None
+            raise kind(message, result=result)
+        return result
+
+    def _run_id(self, wanted: str | None) -> str:
+        if wanted is None:
+            return self._ids.ulid("wf_")
+        if not _RUN_ID.fullmatch(wanted):
+            raise ConfigurationError(
+                f"{wanted!r} is not a run id", hint='write "wf_" and 1 to 64 letters, digits, "_" or "-"'
+            )
+        return wanted
+
+    async def _exists(self, run_id: str, definition: Definition, value: Any) -> bool:
+        try:
+            state = await self.state(run_id)
+        except RunNotFound:
+            return False
+        begin = state.begin
+        if begin is not None and begin.definition.hash == definition.hash and begin.input == value:
+            return True
+        raise RunExists(f"{run_id} exists with another definition or input")
+
+    def _started(
+        self,
+        definition: Definition,
+        bound: Bound,
+        value: Any,
+        labels: Mapping[str, str],
+        options: Mapping[str, Any],
+        found: list[Diagnostic],
+        by: str,
+    ) -> WorkflowStarted:
+        from agentflow import __version__
+
+        kept = dict(options)
+        kept["models"] = bound.models
+        if definition.folder is not None:
+            kept["folder"] = str(definition.folder)
+        return WorkflowStarted(
+            definition=DefinitionInfo(
+                id=definition.name,
+                name=definition.name,
+                version=definition.version,
+                format=definition.format,
+                hash=definition.hash,
+            ),
+            ir_hash=definition.ir_hash,
+            source=definition.source,
+            input=value,
+            options=kept,
+            labels=dict(labels),
+            schema_version=SCHEMA_VERSION,
+            runtime_version=__version__,
+            by=by,
+            grants=bound.grants,
+            **({"diagnostics": tuple(found)} if found else {}),
+        )
+
+    async def _admit(
+        self,
+        run_id: str,
+        definition: Definition | None,
+        bound: Bound,
+        epoch: int,
+        started: WorkflowStarted | None,
+        by: str,
+        workflow: Workflow | None = None,
+    ) -> RunHandle:
+        graph = definition.workflow if definition is not None else workflow
+        assert graph is not None
+        admission = Admission(
+            run_id,
+            compile_plan(graph),
+            bound.bindings,
+            self._directory(bound),
+            epoch=epoch,
+            started=started,
+            by=by,
+        )
+        self._admissions[run_id] = admission
+        self._runs.tell(StartRun(workflow_id=run_id))
+        await asyncio.shield(admission.accepted)
+        return RunHandle(self, run_id, admission.rested)
+
+    def _directory(self, bound: Bound) -> Directory:
+        """The actors that a run's calls go to; they are started when first needed and shared."""
+        models: dict[str, Ref[Any]] = {}
+        for binding in bound.steps.values():
+            for ref in binding.models:
+                if ref.provider not in models:
+                    models[ref.provider] = self._provider(self.models.provider(ref))
+        tools = {name: self._service(service) for name, service in bound.services.items()}
+        return Directory(models, tools)
+
+    def _provider(self, provider: ModelProvider) -> Ref[Any]:
+        key = provider.limiter_key
+        ref = self._providers.get(key)
+        if ref is None:
+            spec = ChildSpec(f"model-{provider.name}-{len(self._providers)}", partial(ModelActor, provider))
+            ref = self._providers[key] = self.system.spawn_soon(spec)
+        return ref
+
+    def _service(self, service: Service) -> Ref[Any]:
+        known = self._services.get(id(service))
+        if known is None:
+            spec = ChildSpec(f"tools-{service.name}-{len(self._services)}", partial(ToolActor, service))
+            known = self._services[id(service)] = (service, self.system.spawn_soon(spec))
+        return known[1]
+
+    # -- going on -------------------------------------------------------------------------------
+
+    async def resume(self, workflow_id: str, *, by: str = "local") -> RunHandle:
+        """Go on with a run that another process left, or that was paused (page 000 §11 rule 4).
+
+        Recorded model and tool results are never repeated. A run that has ended gives its handle. Raises
+        RunNotFound, Fenced (another live process owns it), DefinitionError (its code is not here).
+        """
+        live = self._admissions.get(workflow_id)
+        if live is not None:
+            return RunHandle(self, workflow_id, live.rested)
+        begin = await self._begin(workflow_id)
+        row = await self.log.run(workflow_id)
+        if row.ended:
+            return RunHandle(self, workflow_id, None)
+        workflow = await self._graph(begin)
+        options: dict[str, Any] = begin.options
+        folder = options.get("folder")
+        pins = Pins(options.get("models") or {}, begin.grants if isinstance(begin.grants, dict) else {})
+        bound = bind(
+            workflow,
+            registry=self.registry,
+            models=self.models,
+            folder=Path(folder) if folder else None,
+            pins=pins,
+        )
+        errors = [d for d in bound.diagnostics if d.severity == "error"]
+        if errors:
+            raise DefinitionError(errors)
+        epoch = await self.log.claim(workflow_id, this_process())
+        return await self._admit(workflow_id, None, bound, epoch, None, by, workflow)
+
+    async def attach(self, workflow_id: str) -> RunHandle:
+        """The handle of a run of this store, without going on with it. Raises RunNotFound."""
+        live = self._admissions.get(workflow_id)
+        if live is None:
+            await self.log.run(workflow_id)
+        return RunHandle(self, workflow_id, live.rested if live is not None else None)
+
+    async def cancel(self, workflow_id: str, reason: str | None = None, *, mode: str = "soft") -> None:
+        """Cancel a run; one that is not at work here is resumed for it. Nothing on a run that has ended."""
+        if workflow_id not in self._live:
+            await self.resume(workflow_id)
+        ref = self._live.get(workflow_id)
+        if ref is not None:
+            await ref.ask(Cancel(mode=mode, reason=reason, by="local"))
+
+    async def answer(self, workflow_id: str, request_id: str, value: Any, *, via: str = "api") -> None:
+        """Answer an open request. Raises ValueError with the code `unknown_request` or `invalid_response`."""
+        from agentflow.definition.schemas import validate
+
+        state = await self.state(workflow_id)
+        request = state.requests.get(request_id)
+        if request is None:
+            raise ValueError(f"unknown_request: {workflow_id} has no open request {request_id}")
+        issues = validate(request.data.response_schema, value)
+        if issues:
+            raise ValueError(f"invalid_response: {issues[0].message} at {issues[0].path or '/'}")
+        if workflow_id not in self._live:
+            await self.resume(workflow_id)
+        ref = self._live[workflow_id]
+        taken = await ref.ask(Answer(request_id=request_id, value=value, by="local", via=via))
+        if taken != "taken":
+            raise ValueError(f"{taken}: {workflow_id} has no open request {request_id}")
+
+    # -- reading --------------------------------------------------------------------------------
+
+    async def state(self, workflow_id: str) -> RunState:
+        """The fold of a run's durable events. Raises RunNotFound."""
+        begin = await self._begin(workflow_id)
+        workflow = await self._graph(begin)
+        state = RunState(workflow_id, compile_plan(workflow), Bound().bindings)
+        offset = 0
+        while rows := await self.log.read(workflow_id, offset, _PAGE):
+            for row in rows:
+                event = decode(row.body)
+                evolve(state, event.data, event.offset, micros(event.timestamp))
+            offset = rows[-1].offset + 1
+        return state
+
+    async def result(self, workflow_id: str) -> RunResult:
+        """Where the run stands in the log."""
+        state = await self.state(workflow_id)
+        row = await self.log.run(workflow_id)
+        return run_result(state, row.updated_at)
+
+    async def record(self, workflow_id: str) -> RunRecord:
+        """The run record. Raises RunNotFound."""
+        return run_record(await self.state(workflow_id))
+
+    async def graph(self, workflow_id: str) -> Workflow:
+        """The graph that the run is pinned to. Raises RunNotFound."""
+        return await self._graph(await self._begin(workflow_id))
+
+    async def rows(self, *, limit: int = 50, state: str | None = None) -> list[RunRow]:
+        """The newest runs as the store indexes them."""
+        return (await self.log.runs(limit=limit, state=state)).items
+
+    async def list(self, *, limit: int = 50, state: str | None = None) -> list[RunRecord]:
+        """The records of the newest runs, newest first."""
+        return [await self.record(row.workflow_id) for row in await self.rows(limit=limit, state=state)]
+
+    async def events(
+        self, workflow_id: str, after: int = -1, *, follow: bool = True
+    ) -> AsyncIterator[Event[Any]]:
+        """Events behind offset `after`, each once and in order. Raises RunNotFound at the first step."""
+        async for row in self.hub.subscribe(workflow_id, after, follow=follow):
+            yield decode(row.body)
+
+    async def _begin(self, workflow_id: str) -> WorkflowStarted:
+        rows = await self.log.read(workflow_id, 0, 1)
+        begin = decode(rows[0].body).data
+        if not isinstance(begin, WorkflowStarted):
+            raise AgentflowError(f"the log of {workflow_id} does not begin with workflow.started")
+        return begin
+
+    async def _graph(self, begin: WorkflowStarted) -> Workflow:
+        body = await self.log.get_definition(begin.ir_hash)
+        if body is None:
+            raise AgentflowError(f"the graph {begin.ir_hash} is not in the store")
+        return decode_ir(body)
+
+
+def _definition_of(workflow: Workflow) -> Definition:
+    """A graph built in Python, as a definition: its canonical JSON is its source."""
+    body = canonical_json(workflow)
+    digest = ir_hash(workflow)
+    return Definition(
+        name=workflow.name,
+        version=None,
+        format="ir/v0",
+        source=body.decode(),
+        media="json",
+        file=None,
+        folder=None,
+        hash=digest,
+        workflow=workflow,
+        ir_hash=digest,
+        warnings=[],
+        positions=Positions(node_of_value({}, Report(None))),
+        inputs=ANY_INPUT,
+    )
