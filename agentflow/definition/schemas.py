@@ -12,10 +12,13 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-__all__ = ["DIALECT", "RefProblem", "SchemaIssue", "check_schema", "ref_problems", "validate"]
+from agentflow.definition.diagnostics import did_you_mean
+
+__all__ = ["DIALECT", "SchemaIssue", "SchemaProblem", "check_schema", "validate"]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_ISSUES = 10
+TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 Schema = dict[str, Any] | bool
 
@@ -27,40 +30,63 @@ class SchemaIssue(NamedTuple):
     message: str
 
 
-class RefProblem(NamedTuple):
-    """A `$ref` that leaves its schema: `remote` when it names another document, else it leads nowhere."""
+class SchemaProblem(NamedTuple):
+    """What is wrong with a schema. `path` points into it; `code` is E_REF for a `$ref` that leaves it, else
+    None: the caller knows whose schema it is. `message` names the place as `#/path`."""
 
     path: str
-    ref: str
-    remote: bool
+    message: str
+    code: str | None = None
+    hint: str | None = None
 
 
-def check_schema(schema: Any) -> list[SchemaIssue]:
-    """What is wrong with the schema itself; paths point into it. Empty when it is valid."""
+def check_schema(schema: Any) -> list[SchemaProblem]:
+    """Everything that is wrong with the schema itself, at most ten problems. Empty when it is valid."""
     if isinstance(schema, dict):
         dialect = cast(dict[str, Any], schema).get("$schema")
         if dialect is not None and str(dialect).rstrip("#") != DIALECT:
-            return [SchemaIssue("/$schema", f"{dialect!r} is not {DIALECT}")]
+            hint = f'write "{DIALECT}", or leave $schema out'
+            message = f"$schema {dialect!r} is not Draft 2020-12, at #/$schema"
+            return [SchemaProblem("/$schema", message, None, hint)]
     from jsonschema import Draft202012Validator
 
     meta: Any = Draft202012Validator(Draft202012Validator.META_SCHEMA)
-    return _sorted(meta.iter_errors(schema))
+    found: dict[str, SchemaProblem] = {}
+    for error in meta.iter_errors(schema):
+        problem = _problem(error)
+        found.setdefault(problem.path, problem)
+        if len(found) == MAX_ISSUES:
+            break
+    return sorted(found.values()) or _ref_problems(schema)
 
 
-def ref_problems(schema: Any) -> list[RefProblem]:
+def _problem(error: Any) -> SchemaProblem:
+    path = "".join(f"/{_escape(p)}" for p in error.absolute_path)
+    if error.absolute_path and error.absolute_path[-1] == "type":
+        name = error.instance
+        hint = did_you_mean(name, TYPES) if isinstance(name, str) else None
+        text = msgspec.json.encode(name).decode()
+        return SchemaProblem(path, f"{_short(text)} is not a JSON Schema type, at #{path}", None, hint)
+    return SchemaProblem(path, f"{_short(error.message)}, at #{path}")
+
+
+def _ref_problems(schema: Any) -> list[SchemaProblem]:
     """Every `$ref` and `$dynamicRef` that does not lead to a place inside `schema`, in document order."""
     anchors = {node.get(k) for _, node in _objects(schema, "") for k in ("$anchor", "$dynamicAnchor")}
-    problems: list[RefProblem] = []
+    problems: list[SchemaProblem] = []
     for path, node in _objects(schema, ""):
         for key in ("$ref", "$dynamicRef"):
             ref = node.get(key)
+            place = f"{path}/{key}"
             if not isinstance(ref, str):
                 continue
             if not ref.startswith("#"):
-                problems.append(RefProblem(f"{path}/{key}", ref, True))
+                message = f'{key} "{_short(ref)}" is remote, at #{place}'
+                problems.append(SchemaProblem(place, message, "E_REF", "copy it under $defs"))
             elif not _leads_somewhere(schema, ref[1:], anchors):
-                problems.append(RefProblem(f"{path}/{key}", ref, False))
-    return problems
+                message = f'{key} "{_short(ref)}" leads nowhere, at #{place}'
+                problems.append(SchemaProblem(place, message, "E_REF", "define it under $defs"))
+    return problems[:MAX_ISSUES]
 
 
 def validate(schema: Schema, value: Any) -> list[SchemaIssue]:
