@@ -1,0 +1,178 @@
+"""Configuration: flags > `AGENTFLOW_*` > `agentflow.toml` > defaults (page 000 §12).
+
+The file is looked for in the working directory and the directories above it, then in the user's
+configuration folder; a key of the nearer file wins. This module is the only reader of these files. It never
+writes, and never holds a credential: those stay in the environment (`OPENAI_API_KEY` …).
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+import platformdirs
+
+from agentflow.definition.diagnostics import did_you_mean
+from agentflow.errors import ConfigurationError
+
+__all__ = ["FILE_NAME", "Config", "default_store", "find_files", "load_config"]
+
+FILE_NAME = "agentflow.toml"
+
+_CREDENTIALS = ("api_key", "base_url")
+
+
+class _File(msgspec.Struct, kw_only=True):
+    """The keys of `agentflow.toml` and their types."""
+
+    store: str | None = None
+    model: str | dict[str, Any] | None = None
+    models: dict[str, str | dict[str, Any]] = {}
+    on_unknown: Literal["ask", "fail"] | None = None
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for this process.
+
+    `model` and `models` (default and aliases) are those of the files; AGENTFLOW_MODEL, which wins over
+    `model`, is read by `Models` itself. `files` are the files that were read, the nearest first.
+    """
+
+    store: str
+    store_is_default: bool = False
+    model: str | dict[str, Any] | None = None
+    models: dict[str, str | dict[str, Any]] = {}
+    on_unknown: Literal["ask", "fail"] | None = None
+    files: tuple[Path, ...] = ()
+
+    def for_models(self) -> dict[str, Any]:
+        """The mapping that `agentflow.models.Models` takes as `config`."""
+        return {"model": self.model, "models": self.models}
+
+
+def load_config(
+    *,
+    store: str | None = None,
+    on_unknown: Literal["ask", "fail"] | None = None,
+    env: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Config:
+    """The configuration; arguments are flags. `folder` stands for the working directory.
+
+    Raises ConfigurationError that names the file and every wrong key of it, or the variable.
+    """
+    environment = os.environ if env is None else env
+    files = find_files(environment, folder)
+    merged = _File()
+    for path in reversed(files):  # the nearest file last, so that it wins
+        _merge(merged, _read(path))
+    chosen = store or environment.get("AGENTFLOW_STORE") or merged.store
+    return Config(
+        store=chosen or default_store(environment),
+        store_is_default=chosen is None,
+        model=merged.model,
+        models=merged.models,
+        on_unknown=on_unknown or _on_unknown(environment) or merged.on_unknown,
+        files=tuple(files),
+    )
+
+
+def default_store(env: Mapping[str, str] | None = None) -> str:
+    """`sqlite:` + `$XDG_DATA_HOME/agentflow/agentflow.db`, or the platform's place for it."""
+    base = _home("XDG_DATA_HOME", env) or platformdirs.user_data_path("agentflow", False)
+    return f"sqlite:{base / 'agentflow.db'}"
+
+
+def find_files(env: Mapping[str, str] | None = None, folder: Path | None = None) -> list[Path]:
+    """The configuration files that are there: the nearest from `folder` upwards, then the user's."""
+    found: list[Path] = []
+    start = (folder or Path.cwd()).absolute()
+    for directory in (start, *start.parents):
+        if (directory / FILE_NAME).is_file():
+            found.append(directory / FILE_NAME)
+            break
+    users = (_home("XDG_CONFIG_HOME", env) or platformdirs.user_config_path("agentflow", False)) / FILE_NAME
+    if users.is_file() and users not in found:
+        found.append(users)
+    return found
+
+
+def _home(variable: str, env: Mapping[str, str] | None) -> Path | None:
+    """The folder of agentflow below an XDG base directory; a relative one is to be ignored, says XDG."""
+    value = (os.environ if env is None else env).get(variable, "")
+    return Path(value) / "agentflow" if value and Path(value).is_absolute() else None
+
+
+def _on_unknown(env: Mapping[str, str]) -> Literal["ask", "fail"] | None:
+    value = env.get("AGENTFLOW_ON_UNKNOWN")
+    if not value:
+        return None
+    if value not in ("ask", "fail"):
+        raise ConfigurationError(f'AGENTFLOW_ON_UNKNOWN is "{value}"', hint="write ask or fail")
+    return value
+
+
+def _read(path: Path) -> _File:
+    try:
+        with path.open("rb") as stream:
+            table = tomllib.load(stream)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is not TOML: {error}") from error
+    _check_keys(path, table)
+    try:
+        settings = msgspec.convert(table, _File)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    _check_models(path, settings)
+    if settings.store is not None:
+        settings.store = _relative_to(path.parent, settings.store)
+    return settings
+
+
+def _check_keys(path: Path, table: dict[str, Any]) -> None:
+    known = list(_File.__struct_fields__)
+    unknown = [key for key in table if key not in known]
+    if not unknown:
+        return
+    names = ", ".join(f'"{key}"' for key in unknown)
+    hints = [did_you_mean(key, known) for key in unknown]
+    close = "; ".join(hint for hint in hints if hint is not None)
+    raise ConfigurationError(
+        f"{path}: unknown key{'s' if len(unknown) > 1 else ''} {names}",
+        hint=close or f"the keys are {', '.join(known)}",
+    )
+
+
+def _check_models(path: Path, settings: _File) -> None:
+    """A model's table is recorded with every run: a credential must never stand in it."""
+    tables = {"model": settings.model, **{f"models.{k}": v for k, v in settings.models.items()}}
+    for where, table in tables.items():
+        for key in _CREDENTIALS:
+            if isinstance(table, dict) and key in table:
+                raise ConfigurationError(
+                    f'{path}: "{key}" must not stand in `{where}`',
+                    hint="write them to the environment: OPENAI_API_KEY, OPENAI_BASE_URL",
+                )
+
+
+def _merge(into: _File, nearer: _File) -> None:
+    for name in _File.__struct_fields__:
+        value = getattr(nearer, name)
+        if name == "models":
+            into.models = {**into.models, **cast("dict[str, str | dict[str, Any]]", value)}
+        elif value is not None:
+            setattr(into, name, value)
+
+
+def _relative_to(folder: Path, store: str) -> str:
+    """`sqlite:runs.db` in a file means the database beside that file, wherever the command is run."""
+    scheme, colon, rest = store.partition(":")
+    if scheme != "sqlite" or not colon or not rest or rest.startswith("/"):
+        return store
+    return f"sqlite:{folder / rest}"
