@@ -1,0 +1,154 @@
+"""`Actor`, the base class of actors, and `@on`, which declares what a handler takes.
+
+A handler is a method of one message, plain or `async`. Its return value is the reply. The table of handlers is built
+when the class is defined, so that a message costs one dictionary look-up.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
+
+from actors.errors import SpecError
+from actors.messages import SIGNALS
+from actors.supervision import DEFAULT_STRATEGY, Strategy
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    from actors.context import Context
+
+    # A bare `Actor` or `Ref` is one that takes anything.
+    M = DefaultTypeVar("M", contravariant=True, default=Any)
+else:
+    M = TypeVar("M", contravariant=True)
+
+__all__ = ["Actor", "Overflow", "on"]
+
+A = TypeVar("A")
+T = TypeVar("T")
+R = TypeVar("R")
+
+Overflow = Literal["raise", "drop_new", "drop_old"]
+Handler = Callable[[Any, Any], Any]
+
+UNBOUNDED = sys.maxsize
+
+
+def on(*types: type[T]) -> Callable[[Callable[[A, T], R]], Callable[[A, T], R]]:
+    """Declare that a method handles messages of these types (exactly, or as their nearest declared base class).
+
+    Signals (`Failed`, `Restarted`, `Terminated`, `ReceiveTimeout`) are handled only where they are declared by name:
+    a handler of `object` does not get them.
+    """
+    if not types or not all(isinstance(t, type) for t in types):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SpecError(f"@on{types!r}: give one or more message classes, as in @on(Research)")
+
+    def declare(method: Callable[[A, T], R]) -> Callable[[A, T], R]:
+        method.__actor_messages__ = types  # type: ignore[attr-defined]
+        return method
+
+    return declare
+
+
+class Actor(Generic[M]):
+    """State that only its own handlers touch, one message at a time.
+
+    Class arguments: `mailbox` (slots for messages, default 1,000; 0 is unbounded), `overflow` (what `tell` does with a
+    full mailbox: `raise` MailboxFull, or `drop_new` / `drop_old` to the dead letters), `stash` (slots of the stash,
+    default 100). `supervise` says what happens when a child fails. `Actor[Research | Brief]` declares the protocol for
+    type checkers; each of its types must have a handler. Raises `SpecError` when the class is defined wrongly.
+    """
+
+    __slots__ = ("__weakref__", "ctx")
+
+    __mailbox__: ClassVar[int] = 1000
+    __overflow__: ClassVar[Overflow] = "raise"
+    __stash__: ClassVar[int] = 100
+    __handlers__: ClassVar[dict[type, Handler | None]] = {}
+    __handler_names__: ClassVar[dict[type, str]] = {}
+
+    supervise: Strategy = DEFAULT_STRATEGY
+    ctx: Context
+
+    def on_start(self) -> Awaitable[None] | None:
+        """Called before the first message, with `ctx` set. An exception fails the start."""
+
+    def on_stop(self) -> Awaitable[None] | None:
+        """Called when the actor ends, after its children have, except by kill. An exception is logged."""
+
+    def on_restart(self, exc: BaseException) -> Awaitable[None] | None:
+        """Called on the old instance before a new one takes over. An exception is logged."""
+
+    def __init_subclass__(
+        cls,
+        *,
+        mailbox: int | None = None,
+        overflow: Overflow | None = None,
+        stash: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init_subclass__(**kwargs)
+        if mailbox is not None:
+            if mailbox < 0:
+                raise SpecError(f"{cls.__name__}(mailbox={mailbox}): slots of the mailbox; 0 is unbounded")
+            cls.__mailbox__ = mailbox or UNBOUNDED
+        if overflow is not None:
+            if overflow not in get_args(Overflow):
+                raise SpecError(
+                    f"{cls.__name__}(overflow={overflow!r}): not one of raise, drop_new, drop_old"
+                )
+            cls.__overflow__ = overflow
+        if stash is not None:
+            if stash < 0:
+                raise SpecError(f"{cls.__name__}(stash={stash}): slots of the stash")
+            cls.__stash__ = stash
+        if not isinstance(cls.supervise, Strategy):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SpecError(
+                f"{cls.__name__}.supervise: {cls.supervise!r} is not OneForOne, OneForAll or RestForOne"
+            )
+        cls.__handler_names__ = _collect(cls)
+        cls.__handlers__ = {message: getattr(cls, name) for message, name in cls.__handler_names__.items()}
+        _check_protocol(cls)
+
+
+def _collect(cls: type[Actor[Any]]) -> dict[type, str]:
+    """The attribute that handles each type: of base classes first, so that a subclass overrides by type or by name."""
+    names: dict[type, str] = {}
+    for base in reversed(cls.__mro__):
+        declared: dict[type, str] = {}
+        for name, value in vars(base).items():
+            for message in getattr(value, "__actor_messages__", ()):
+                if message in declared:
+                    raise SpecError(
+                        f"{base.__name__}: both {declared[message]} and {name} are declared @on({message.__name__})"
+                    )
+                declared[message] = name
+        names |= declared
+    return names
+
+
+def _check_protocol(cls: type[Actor[Any]]) -> None:
+    for base in vars(cls).get("__orig_bases__", ()):
+        origin = get_origin(base)
+        if not (isinstance(origin, type) and issubclass(origin, Actor)):
+            continue
+        for argument in get_args(base):
+            for message in get_args(argument) or (argument,):
+                if isinstance(message, type) and find_handler(cls.__handlers__, message) is None:
+                    raise SpecError(
+                        f"{cls.__name__} declares {message.__name__} in its protocol and has no "
+                        f"@on({message.__name__}) handler"
+                    )
+
+
+def find_handler(table: dict[type, Handler | None], message: type) -> Handler | None:
+    """The handler of a message class by its bases, remembered in the table; None if there is none."""
+    if message in table:
+        return table[message]
+    found = None
+    if message not in SIGNALS:
+        found = next((table[base] for base in message.__mro__ if table.get(base) is not None), None)
+    table[message] = found
+    return found

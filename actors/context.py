@@ -1,0 +1,269 @@
+"""`Context`, what an actor can do beyond answering: its relations, children, timers, owned work, and more.
+
+`self.ctx` is set before `on_start`, not in `__init__`. All of it belongs to the actor's own code, on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from actors import gathering, lifecycle, spawning
+from actors.errors import ActorError, ActorStopped, Finished, StashFull
+from actors.messages import Terminated
+from actors.question import Question, Reply
+from actors.states import DEAD, FAIL, NOTHING
+from actors.timers import Idle, Pipe, Timers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from actors.actor import Actor
+    from actors.cell import Cell
+    from actors.ref import Ref
+    from actors.supervision import ChildSpec
+    from actors.system import ActorSystem
+
+__all__ = ["Context"]
+
+M = TypeVar("M")
+T = TypeVar("T")
+
+
+class Context:
+    """`self.ctx`; see the module."""
+
+    __slots__ = ("_cell",)
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    @property
+    def self(self) -> Ref[Any]:
+        """The actor's own ref."""
+        return self._cell.ref
+
+    @property
+    def parent(self) -> Ref[Any] | None:
+        """The supervisor; None for an actor that the system itself supervises."""
+        parent = self._cell.parent
+        return None if parent is None or parent.parent is None else parent.ref
+
+    @property
+    def system(self) -> ActorSystem:
+        """The system that the actor lives in."""
+        return self._cell.scheduler.system
+
+    @property
+    def sender(self) -> Ref[Any] | None:
+        """The actor that sent the message in hand; None if no actor did, or between messages."""
+        sender = self._cell.hand[1]
+        return None if sender is None else sender.ref
+
+    @property
+    def children(self) -> dict[str, Ref[Any]]:
+        """The living children by name, in start order."""
+        return {name: cell.ref for name, cell in (self._cell.children or {}).items()}
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the asker of the message in hand stops waiting; `inf` if nobody waits."""
+        question = self._question()
+        return inf if question is None else max(0.0, question.deadline - self._cell.scheduler.loop.time())
+
+    def _question(self) -> Question | None:
+        question = self._cell.hand[3]
+        return question if isinstance(question, Question) else None
+
+    # Children
+
+    async def spawn(self, spec: ChildSpec[M] | Callable[[], Actor[M]], name: str | None = None) -> Ref[M]:
+        """Start a child; returns when its `on_start` is done.
+
+        Raises what its constructor or `on_start` raised, `NameTaken`, `SpecError`, or `ActorStopped` when this actor
+        is itself stopping. Later failures are supervised.
+        """
+        return await spawning.spawn(self._cell, spec, name)
+
+    def spawn_soon(self, spec: ChildSpec[M] | Callable[[], Actor[M]], name: str | None = None) -> Ref[M]:
+        """Start a child at the next turn and return its ref at once; messages wait until it has started.
+
+        A failure of its start is supervised like any other failure. Raises `NameTaken`, `SpecError`, `ActorStopped`.
+        """
+        return spawning.spawn_soon(self._cell, spec, name)
+
+    # Watching
+
+    def watch(self, ref: Ref[Any]) -> None:
+        """Get a `Terminated` signal when that actor is gone; at once if it already is. Exactly one, however often asked."""
+        cell, target = self._cell, ref.cell
+        if target.phase == DEAD:
+            cell.signal(Terminated(ref, "stopped"))
+            return
+        extras = cell.extra()
+        extras.muted.discard(target)
+        extras.watching[target] = None
+        target.extra().watchers[cell] = None
+
+    def unwatch(self, ref: Ref[Any]) -> None:
+        """Get no `Terminated` of that actor, not even one that is already on its way."""
+        cell, target = self._cell, ref.cell
+        extras = cell.extra()
+        extras.watching.pop(target, None)
+        if target.extras is not None:
+            target.extras.watchers.pop(cell, None)
+        if target.parent is cell and target.phase != DEAD:
+            extras.muted.add(target)
+        if cell.urgent:
+            kept = [
+                item for item in cell.urgent if not (isinstance(item[0], Terminated) and item[0].ref is ref)
+            ]
+            cell.urgent.clear()
+            cell.urgent.extend(kept)
+
+    def link(self, ref: Ref[Any]) -> None:
+        """Share the fate of that actor: if one of the two fails for good or is killed, the other fails by `LinkBroken`.
+
+        An ordinary stop breaks nothing. Raises `ActorStopped` if that actor is gone.
+        """
+        if ref.cell.phase == DEAD:
+            raise ActorStopped(f"{ref.path} has stopped; there is nothing to link")
+        self._cell.extra().links[ref.cell] = None
+        ref.cell.extra().links[self._cell] = None
+
+    def unlink(self, ref: Ref[Any]) -> None:
+        """Undo `link`."""
+        for one, other in ((self._cell, ref.cell), (ref.cell, self._cell)):
+            if one.extras is not None:
+                one.extras.links.pop(other, None)
+
+    # Time and owned work
+
+    @property
+    def timers(self) -> Timers:
+        """Keyed timers: `start(key, seconds, message, repeat=False)` and `cancel(key)`."""
+        return Timers(self._cell)
+
+    def receive_timeout(self, seconds: float | None) -> None:
+        """Get a `ReceiveTimeout` signal after every `seconds` without a message; None ends that."""
+        extras = self._cell.extra()
+        if extras.idle is not None:
+            extras.idle.cancel()
+        extras.idle = None if seconds is None else Idle(self._cell, seconds)
+
+    def pipe(
+        self,
+        awaitable: Awaitable[T],
+        to_message: Callable[[T], Any],
+        on_error: Callable[[BaseException], Any] | None = None,
+    ) -> Pipe:
+        """Do work beside the mailbox: what `to_message` makes of its result arrives as a message, None as nothing.
+
+        What it raises goes through `on_error` likewise; without one the actor fails by it. Takes no slot of the mailbox.
+        The work ends with this instance of the actor: cancelled, and awaited before the actor is gone.
+        """
+        return Pipe(self._cell, awaitable, to_message, on_error)
+
+    async def enter(self, manager: AbstractAsyncContextManager[T] | AbstractContextManager[T]) -> T:
+        """Enter a context manager that is left when this instance ends, however it ends; the last one first.
+
+        It is left in another task than it was entered in, so it cannot be a task group or a cancel scope.
+        """
+        stack = lifecycle.stack_of(self._cell)
+        if isinstance(manager, AbstractAsyncContextManager):
+            return await stack.enter_async_context(manager)
+        return stack.enter_context(manager)
+
+    # Answers
+
+    def defer(self) -> Reply[Any]:
+        """Take over the answer to the message in hand: the handler's return value is ignored, `Reply` settles it."""
+        question = self._question()
+        if question is not None and not question.deferred:
+            question.deferred = True
+            self._cell.extra().deferred[question] = None
+        return Reply(self._cell, question)
+
+    @overload
+    async def gather(
+        self, awaitables: Iterable[Awaitable[T]], /, *, timeout: float | None = None
+    ) -> list[T]: ...
+    @overload
+    async def gather(
+        self, awaitables: Iterable[Awaitable[T]], /, *, first: int, timeout: float | None = None
+    ) -> list[T]: ...
+    @overload
+    async def gather(
+        self, awaitables: Iterable[Awaitable[T]], /, *, collect: bool, timeout: float | None = None
+    ) -> list[T | BaseException]: ...
+    async def gather(
+        self,
+        awaitables: Iterable[Awaitable[Any]],
+        /,
+        *,
+        first: int | None = None,
+        collect: bool = False,
+        timeout: float | None = None,
+    ) -> list[Any]:
+        """Await several things together.
+
+        As it stands: all results, in the order given; the first failure cancels the rest and is raised. `first=n`: the
+        first n results in the order they come, the rest is cancelled; raises the last failure when n cannot be reached.
+        `collect=True`: all results, exceptions in their places. `timeout` (seconds) is one deadline for all and raises
+        `TimeoutError`; with `collect` the missing ones are `TimeoutError`s. No task is left behind, whatever happens.
+        """
+        return await gathering.gather(awaitables, first=first, collect=collect, timeout=timeout)
+
+    # Behaviour
+
+    def become(self, handlers: Mapping[type, Callable[[Any], Any]]) -> None:
+        """From the next message on handle by these functions (usually bound methods) instead of the class's handlers.
+
+        A restart goes back to the class.
+        """
+        self._cell.table = {message: _unbound(handler) for message, handler in handlers.items()}
+
+    def unbecome(self) -> None:
+        """Go back to the class's handlers."""
+        cell = self._cell
+        if cell.actor is not None:
+            cell.table = cell.scheduler.table(type(cell.actor))
+
+    def stash(self) -> None:
+        """Put the message in hand aside, unanswered, until `unstash_all`. Raises `StashFull`.
+
+        A restart returns stashed messages to the mailbox; the end of the actor makes them dead letters.
+        """
+        cell = self._cell
+        if cell.hand is NOTHING or cell.actor is None:
+            raise ActorError("there is no message in hand to stash")
+        extras = cell.extra()
+        if len(extras.stash) >= cell.actor.__stash__:
+            raise StashFull(f"{cell.path}: the stash has no free slot of {cell.actor.__stash__}")
+        question = self._question()
+        if question is not None:
+            question.deferred = True
+        extras.stash.append(cell.hand)
+
+    def unstash_all(self) -> None:
+        """Put what was stashed back, in its order, before everything else in the mailbox."""
+        lifecycle.unstash(self._cell)
+
+    def finish(self) -> None:
+        """The work is done: end after the message in hand. A permanent child is restarted, others are gone.
+
+        To end for good whatever the restart type, stop the ref: `ctx.self.stop()`.
+        """
+        cell = self._cell
+        if cell.restart != "permanent":
+            lifecycle.stop(cell)
+        elif not cell.order & FAIL:
+            cell.extra().failure = Finished(f"{cell.path} finished, and is permanent")
+            cell.order |= FAIL
+            cell.enqueue()
+
+
+def _unbound(handler: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda _, message: handler(message)

@@ -1,0 +1,90 @@
+"""Several awaitables together: all, the first n, or each with its outcome; never a task left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import Any
+
+__all__ = ["gather"]
+
+
+async def gather(
+    awaitables: Iterable[Awaitable[Any]], *, first: int | None, collect: bool, timeout: float | None
+) -> list[Any]:
+    """See `Context.gather`. The tasks inherit the context of the caller, and with it deadline and ask chain."""
+    if first is not None and collect:
+        raise ValueError("gather: `first` and `collect` exclude each other")
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
+    if first is not None and not 0 <= first <= len(tasks):
+        await _cancel(tasks)
+        raise ValueError(f"gather: cannot have the first {first} of {len(tasks)}")
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout is None else loop.time() + timeout
+    try:
+        return await _outcome(tasks, first, collect, deadline)
+    finally:
+        await _cancel(tasks)
+
+
+async def _outcome(
+    tasks: list[asyncio.Future[Any]], first: int | None, collect: bool, deadline: float | None
+) -> list[Any]:
+    results: list[Any] = []
+    failures = 0
+    pending = set(tasks)
+    wanted = len(tasks) if first is None else first
+    while pending and len(results) < wanted:
+        done = await _some(pending, deadline)
+        if not done:
+            if collect:
+                break
+            raise TimeoutError(f"gather: {len(pending)} of {len(tasks)} took too long")
+        pending -= done
+        for task in [task for task in tasks if task in done]:
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            if collect:
+                continue
+            if error is None:
+                results.append(task.result())
+                continue
+            failures += 1
+            if len(tasks) - failures < wanted:
+                raise error
+    if collect:
+        return [_settled(task) for task in tasks]
+    return results[:wanted] if first is not None else [task.result() for task in tasks]
+
+
+async def _some(pending: set[asyncio.Future[Any]], deadline: float | None) -> set[asyncio.Future[Any]]:
+    timeout = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+    done, _ = await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    return done
+
+
+def _settled(task: asyncio.Future[Any]) -> Any:
+    if not task.done():
+        return TimeoutError("gather: took too long")
+    if task.cancelled():
+        return asyncio.CancelledError()
+    error = task.exception()
+    return task.result() if error is None else error
+
+
+async def _cancel(tasks: list[asyncio.Future[Any]]) -> None:
+    """Cancel what runs and wait for its end, even if this very wait is cancelled."""
+    for task in tasks:
+        task.cancel()
+    running = [task for task in tasks if not task.done()]
+    cancelled: asyncio.CancelledError | None = None
+    while running:
+        try:
+            await asyncio.wait(running)
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+        running = [task for task in running if not task.done()]
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # looked at, so that the loop does not complain
+    if cancelled is not None:
+        raise cancelled

@@ -1,0 +1,63 @@
+"""What a running system looks like: a snapshot of its tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from actors.states import PHASES
+
+if TYPE_CHECKING:
+    from actors.cell import Cell
+
+__all__ = ["ActorInfo", "describe"]
+
+
+class ActorInfo(msgspec.Struct, frozen=True):
+    """One actor of `system.tree()`; encodes to JSON as it is."""
+
+    path: str
+    incarnation: int
+    type: str
+    phase: str
+    """starting, running, restarting, failed (waits for its supervisor's fate), stopping"""
+    depth: int
+    """Messages that wait."""
+    capacity: int | None
+    """Slots of the mailbox; None is unbounded."""
+    busy: str | None
+    """The type of the message whose handler is at work."""
+    busy_for: float | None
+    """Seconds that the handler has been at work."""
+    restarts: int
+    children: list[ActorInfo]
+
+    def __str__(self) -> str:
+        lines = [f"{self.path} {self.type} {self.phase} depth={self.depth} restarts={self.restarts}"]
+        if self.busy is not None:
+            lines[0] += f" busy={self.busy}"
+        for child in self.children:
+            lines.extend(f"  {line}" for line in str(child).splitlines())
+        return "\n".join(lines)
+
+
+def describe(cell: Cell) -> ActorInfo:
+    """The actor and everything below it."""
+    from actors.actor import UNBOUNDED
+
+    busy, busy_for = cell.busy()
+    extras = cell.extras
+    streak = None if extras is None else extras.streak
+    return ActorInfo(
+        path=cell.path,
+        incarnation=cell.uid,
+        type="" if cell.actor is None else type(cell.actor).__name__,
+        phase=PHASES[cell.phase],
+        depth=0 if cell.box is None else len(cell.box),
+        capacity=None if cell.capacity == UNBOUNDED else cell.capacity,
+        busy=busy,
+        busy_for=busy_for,
+        restarts=0 if streak is None else streak.restarts,
+        children=[describe(child) for child in (cell.children or {}).values()],
+    )

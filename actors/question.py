@@ -1,0 +1,123 @@
+"""The two ends of an ask: `Question` (the asker's, internal) and `Reply` (an answer that a handler puts off).
+
+A question is settled exactly once, by whoever comes first: the answer, the handler's exception, the deadline, the end
+of the actor, or the asker who goes away. What comes later is a dead letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from actors.cell import Cell
+
+__all__ = ["Question", "Reply"]
+
+R = TypeVar("R")
+
+
+class Question:
+    """One ask under way. `waiting` is the asking actor if it can do nothing else meanwhile, `parent` the question
+    that it is handling: together the chain in which a cycle is a deadlock."""
+
+    __slots__ = ("answered", "deadline", "deferred", "future", "parent", "target", "waiting")
+
+    def __init__(
+        self,
+        future: asyncio.Future[Any],
+        target: Cell,
+        deadline: float,
+        parent: Question | None,
+        waiting: Cell | None,
+    ) -> None:
+        self.future = future
+        self.target = target
+        self.deadline = deadline
+        self.parent = parent
+        self.waiting = waiting
+        self.answered = False
+        self.deferred = False
+
+    def answer(self, value: Any) -> bool:
+        """Settle with a value; false if it is settled."""
+        future = self.future
+        if future.done():
+            return False
+        self.answered = True
+        future.set_result(value)
+        return True
+
+    def fail(self, error: BaseException) -> bool:
+        """Settle with an exception; false if it is settled."""
+        future = self.future
+        if future.done():
+            return False
+        self.answered = True
+        if isinstance(error, StopIteration):  # a future cannot carry it
+            wrapped = RuntimeError("the handler raised StopIteration")
+            wrapped.__cause__ = error
+            error = wrapped
+        future.set_exception(error)
+        return True
+
+
+class Reply(Generic[R]):
+    """The answer to the message in hand, to be given later from anywhere on the loop (`ctx.defer()`).
+
+    The first `set` or `fail` counts; later ones are dead letters (`duplicate`, or `late` when the asker no longer
+    waits). For a message that was told, not asked, both do nothing. If the actor ends or restarts first, the asker
+    gets `ActorStopped`.
+    """
+
+    __slots__ = ("_cell", "_question")
+
+    def __init__(self, cell: Cell, question: Question | None) -> None:
+        self._cell = cell
+        self._question = question
+
+    def set(self, value: R) -> bool:
+        """Answer; true if the asker gets it (or nobody asked)."""
+        question = self._question
+        if question is None:
+            return True
+        self._cell.forget_deferred(question)
+        if question.answer(value):
+            return True
+        self._cell.late_answer(question, value)
+        return False
+
+    def fail(self, error: BaseException) -> bool:
+        """Answer with an exception; true if the asker gets it (or nobody asked). The actor itself does not fail."""
+        question = self._question
+        if question is None:
+            return True
+        self._cell.forget_deferred(question)
+        if question.fail(error):
+            return True
+        self._cell.late_answer(question, error)
+        return False
+
+    @property
+    def asked(self) -> bool:
+        """Whether anyone asked: false for a message that was told."""
+        return self._question is not None
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the asker no longer waits: it was cancelled, its deadline passed, or it died."""
+        question = self._question
+        return question is not None and question.future.done() and not question.answered
+
+    def on_abandon(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once, soon after the asker stops waiting (soon, if it already has)."""
+        question = self._question
+        if question is None:
+            return
+
+        def settled(_: asyncio.Future[Any]) -> None:
+            if not question.answered:
+                callback()
+
+        question.future.add_done_callback(settled)

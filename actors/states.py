@@ -1,0 +1,26 @@
+"""The states of a cell, by which the runtime's parts agree about who serves it and what was asked of it."""
+
+from typing import Any
+
+IDLE, QUEUED, BUSY, HELD = range(4)
+"""`Cell.mode`, who serves the cell: nobody, the run queue, a pump task, a routine of `lifecycle`."""
+
+STARTING, RUNNING, RESTARTING, FAILED, STOPPING, DEAD = range(6)
+"""`Cell.phase`; FAILED waits for the fate of its supervisor."""
+
+PHASES = ("starting", "running", "restarting", "failed", "stopping", "dead")
+
+DRAIN, FAIL, STOP, KILL, START, HALT = 1, 2, 4, 8, 16, 32
+"""Bits of `Cell.order`: what was asked of the cell and is not carried out yet."""
+
+CLOSED = -1
+"""`Cell.limit` of an actor that takes no more messages."""
+
+BURST = 64
+"""Messages that an actor handles in one turn."""
+
+SLICE = 0.002
+"""Seconds of one turn of the run queue."""
+
+NOTHING: tuple[Any, Any, Any, Any] = (None, None, None, None)
+"""`Cell.hand` between two messages."""

@@ -1,0 +1,252 @@
+"""`ActorSystem`: owns every actor and every task, from `async with` to its end.
+
+The root of the tree supervises what is spawned here. Leaving the block runs the shutdown phases, each with a deadline,
+shielded from cancellation; nothing outlives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
+
+import anyio
+
+from actors import lifecycle, spawning
+from actors.actor import Actor
+from actors.context import Context
+from actors.deadletters import DeadLetters
+from actors.dispatch import Scheduler
+from actors.errors import ActorError, ActorStopped, ShutdownTimeout
+from actors.groups import Group
+from actors.introspection import ActorInfo, describe
+from actors.messages import DeadLetter
+from actors.ref import DebugRef, Ref
+from actors.states import DEAD, IDLE, RUNNING
+from actors.supervision import ChildSpec, Strategy
+from actors.trace import current_trace
+
+if TYPE_CHECKING:
+    from actors.cell import Cell
+    from actors.interceptor import Interceptor
+
+__all__ = ["ActorSystem", "Phase"]
+
+M = TypeVar("M")
+log = logging.getLogger("actors")
+
+Phase = Literal["stop_listening", "stop_admitting", "drain", "flush_log", "flush_telemetry"]
+"""The phases of a shutdown, in order; the actors end in `drain`, after its callbacks."""
+
+
+class _Guardian(Actor):
+    """The root of the tree: handles nothing, supervises."""
+
+
+class ActorSystem:
+    """`async with ActorSystem(name="shop") as system:` — see the module.
+
+    `supervise`: what happens when an actor spawned here fails; a failure that it escalates, or one too many, ends the
+    block with that very exception. `shutdown`: seconds for the actors to end before they are killed. `debug`: refuse
+    other threads. `slow_handler`: seconds after which a handler at work is reported in the log.
+    """
+
+    def __init__(
+        self,
+        name: str = "system",
+        *,
+        supervise: Strategy | None = None,
+        shutdown: float = 30.0,
+        debug: bool = False,
+        slow_handler: float | None = None,
+        interceptor: Interceptor | None = None,
+        scheduler: type[Scheduler] | Callable[..., Scheduler] = Scheduler,
+    ) -> None:
+        self.name = name
+        self.error: BaseException | None = None
+        self._supervise = supervise
+        self._shutdown = shutdown
+        self._debug = debug
+        self._slow_handler = slow_handler
+        self._interceptor = interceptor
+        self._make_scheduler = scheduler
+        self._callbacks: dict[Phase, list[tuple[Callable[[], Awaitable[object] | None], float]]] = {}
+        self._groups: dict[str, Group] = {}
+        self._host: asyncio.Task[Any] | None = None
+        self._cancelled_host = False
+        self._closing: asyncio.Task[None] | None = None
+        self._hurry: asyncio.Event = asyncio.Event()
+        self._root: Cell | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._root is not None:
+            raise ActorError("an ActorSystem is used once; make a new one")
+        loop = asyncio.get_running_loop()
+        self._host = asyncio.current_task()
+        self.dead_letters = DeadLetters(loop.time)
+        scheduler = self._make_scheduler(loop, self.dead_letters, self._crash)
+        scheduler.system = self
+        scheduler.ref_type = DebugRef if self._debug else Ref
+        scheduler.context_type = Context
+        self.scheduler = scheduler
+        root = self._root = spawning.make_cell(scheduler, None, _Guardian, "root")
+        guardian = _Guardian()
+        if self._supervise is not None:
+            guardian.supervise = self._supervise
+        lifecycle.adopt(root, guardian)
+        root.phase, root.mode = RUNNING, IDLE
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        cancelled: asyncio.CancelledError | None = None
+        self._closing = self.scheduler.task(self._close(), f"{self.name}-shutdown")
+        with anyio.CancelScope(shield=True):
+            while not self._closing.done():
+                try:
+                    await asyncio.wait((self._closing,))
+                except asyncio.CancelledError as again:  # a native cancellation pierces the shield
+                    if cancelled is not None:
+                        self._hurry.set()  # the second time: no more patience
+                    cancelled = again
+        stuck = self._closing.exception()
+        ours = self._cancelled_host and self._host is not None and self._host.uncancel() == 0
+        if self.error is not None and (exc is None or (ours and isinstance(exc, asyncio.CancelledError))):
+            raise self.error
+        if stuck is not None:
+            raise stuck
+        if cancelled is not None and exc is None:
+            raise cancelled
+        return False
+
+    # Actors
+
+    def _guardian(self) -> Cell:
+        root = self._root
+        if root is None or root.phase == DEAD or self._closing is not None:
+            raise ActorStopped(f"the actor system {self.name!r} is not open")
+        return root
+
+    async def spawn(self, spec: ChildSpec[M] | Callable[[], Actor[M]], name: str | None = None) -> Ref[M]:
+        """Start an actor; returns when its `on_start` is done.
+
+        Raises what its constructor or `on_start` raised, `NameTaken`, `SpecError`, or `ActorStopped` when the system
+        is not open. Later failures are supervised by `supervise`.
+        """
+        return await spawning.spawn(self._guardian(), spec, name)
+
+    def spawn_soon(self, spec: ChildSpec[M] | Callable[[], Actor[M]], name: str | None = None) -> Ref[M]:
+        """Start an actor at the next turn and return its ref at once; a failure of its start is supervised."""
+        return spawning.spawn_soon(self._guardian(), spec, name)
+
+    @property
+    def children(self) -> dict[str, Ref[Any]]:
+        """The living actors spawned here, by name, in start order."""
+        root = self._root
+        return {} if root is None else {name: cell.ref for name, cell in (root.children or {}).items()}
+
+    def find(self, path: str) -> Ref[Any] | None:
+        """The living actor of a path like `/desk/r0`; None if there is none."""
+        cell = self._root
+        for name in path.strip("/").split("/"):
+            if cell is None:
+                return None
+            cell = (cell.children or {}).get(name)
+        return None if cell is None else cell.ref
+
+    def tell(self, path: str, message: Any) -> None:
+        """Tell the actor of a path; a dead letter (`unknown`) if there is none. Raises `MailboxFull`."""
+        ref = self.find(path)
+        if ref is None:
+            self.dead_letters.publish(DeadLetter("unknown", message, None, None, current_trace(), path))
+        else:
+            ref.tell(message)
+
+    def group(self, name: str) -> Group:
+        """The publish/subscribe group of this name, made on first use."""
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = Group(name, self.dead_letters)
+        return group
+
+    def tree(self) -> ActorInfo:
+        """A snapshot of all actors, from the root."""
+        if self._root is None:
+            raise ActorStopped(f"the actor system {self.name!r} is not open")
+        return describe(self._root)
+
+    # The end
+
+    def on_shutdown(
+        self, phase: Phase, callback: Callable[[], Awaitable[object] | None], timeout: float = 5.0
+    ) -> None:
+        """Call `callback` in this phase of the shutdown, in order of registration.
+
+        It has `timeout` seconds; after that, or when it raises, the shutdown goes on and says so in the log.
+        """
+        if phase not in get_args(Phase):
+            raise ValueError(f"{phase!r} is no phase of a shutdown: {', '.join(get_args(Phase))}")
+        self._callbacks.setdefault(phase, []).append((callback, timeout))
+
+    def _crash(self, error: BaseException) -> None:
+        """The system itself fails: leave the block with this error."""
+        if self.error is None:
+            self.error = error
+            log.critical("the actor system %r fails", self.name, exc_info=error)
+            if self._host is not None and self._closing is None and not self._host.done():
+                self._cancelled_host = True
+                self._host.cancel()
+
+    async def _close(self) -> None:
+        try:
+            for phase in get_args(Phase):
+                for callback, timeout in self._callbacks.get(phase, ()):
+                    await self._call(phase, callback, timeout)
+                if phase == "drain":
+                    await self._end_actors()
+        finally:
+            self.scheduler.close()
+
+    async def _call(
+        self, phase: str, callback: Callable[[], Awaitable[object] | None], timeout: float
+    ) -> None:
+        try:
+            result = callback()
+            if isawaitable(result):
+                async with asyncio.timeout(timeout):
+                    await result
+        except TimeoutError:
+            log.error("shutdown, %s: %r took more than %g s", phase, callback, timeout)
+        except Exception:
+            log.exception("shutdown, %s: %r failed", phase, callback)
+
+    async def _end_actors(self) -> None:
+        root = self._root
+        assert root is not None
+        lifecycle.stop(root)
+        ended = lifecycle.ended_future(root)
+        hurry = self.scheduler.task(self._hurry.wait(), "actors-hurry")
+        try:
+            await asyncio.wait((ended, hurry), timeout=self._shutdown, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurry.cancel()
+        if not ended.done():
+            log.warning("shutdown: %s; killing them", self._stuck(root))
+            lifecycle.kill(root)
+            await asyncio.wait((ended,), timeout=self._shutdown)
+        if not ended.done():
+            raise ShutdownTimeout(f"these would not end: {self._stuck(root)}")
+
+    def _stuck(self, root: Cell) -> str:
+        paths: list[str] = []
+        cells = [root]
+        while cells and len(paths) < 10:
+            cell = cells.pop()
+            cells.extend((cell.children or {}).values())
+            if cell.task is not None:
+                paths.append(cell.path)
+        return f"{', '.join(paths) or 'actors'} would not end within {self._shutdown:g} s"

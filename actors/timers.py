@@ -1,0 +1,208 @@
+"""What an actor owns besides its mailbox: keyed timers, the receive timeout, and work in tasks (`ctx.pipe`).
+
+Each ends with the instance that began it; a message of an older generation is never handled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from inspect import iscoroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from actors.errors import HandlerCancelled
+from actors.messages import ReceiveTimeout
+from actors.trace import current_trace
+
+if TYPE_CHECKING:
+    from actors.cell import Cell
+
+__all__ = ["Idle", "Pipe", "Timer", "Timers"]
+
+T = TypeVar("T")
+
+
+class Timer:
+    """One started timer. A repeating one has at most one message waiting, however slow the actor is."""
+
+    __slots__ = ("_cell", "_delay", "_handle", "_key", "_live", "_message", "_queued", "_repeat", "_trace")
+
+    def __init__(self, cell: Cell, key: Any, delay: float, message: Any, repeat: bool) -> None:
+        self._cell = cell
+        self._key = key
+        self._delay = delay
+        self._message = message
+        self._repeat = repeat
+        self._trace = current_trace()
+        self._live = True
+        self._queued = False
+        scheduler = cell.scheduler
+        self._handle = scheduler.loop.call_later(delay, self._fire, context=scheduler.base)
+
+    def _fire(self) -> None:
+        if not self._queued:
+            self._queued = True
+            self._cell.signal(self._message, self, self._trace)
+        if self._repeat:
+            scheduler = self._cell.scheduler
+            self._handle = scheduler.loop.call_later(self._delay, self._fire, context=scheduler.base)
+
+    def due(self) -> bool:
+        """Whether the message that waits is still wanted."""
+        self._queued = False
+        if self._live and not self._repeat and self._cell.extras is not None:
+            self._cell.extras.timers.pop(self._key, None)
+        return self._live
+
+    def cancel(self) -> None:
+        self._live = False
+        self._handle.cancel()
+
+
+class Timers:
+    """`ctx.timers`: messages to oneself, later. They take no slot of the mailbox and end with a restart."""
+
+    __slots__ = ("_cell",)
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def start(self, key: Any, delay: float, message: Any, *, repeat: bool = False) -> None:
+        """Send `message` to this actor after `delay` seconds, every `delay` seconds with `repeat`.
+
+        An earlier timer of the same key is cancelled first, and its message with it if it waits unhandled.
+        """
+        if delay < 0 or (repeat and delay == 0):
+            raise ValueError(f"timer {key!r}: a delay of {delay} s is not possible")
+        timers = self._cell.extra().timers
+        if key in timers:
+            timers[key].cancel()
+        timers[key] = Timer(self._cell, key, delay, message, repeat)
+
+    def cancel(self, key: Any) -> bool:
+        """Cancel a timer; its message is not handled even if it waits already. False if there is none."""
+        extras = self._cell.extras
+        timer = None if extras is None else extras.timers.pop(key, None)
+        if timer is None:
+            return False
+        timer.cancel()
+        return True
+
+    def __contains__(self, key: object) -> bool:
+        return self._cell.extras is not None and key in self._cell.extras.timers
+
+
+class Idle:
+    """The receive timeout: a `ReceiveTimeout` signal after every `after` seconds without a message."""
+
+    __slots__ = ("_after", "_cell", "_handle", "_last", "_live")
+
+    def __init__(self, cell: Cell, after: float) -> None:
+        self._cell = cell
+        self._after = after
+        self._live = True
+        self._last = cell.scheduler.loop.time()
+        self._arm(after)
+
+    def _arm(self, delay: float) -> None:
+        scheduler = self._cell.scheduler
+        self._handle = scheduler.loop.call_later(delay, self._fire, context=scheduler.base)
+
+    def touch(self) -> None:
+        """The actor had a turn."""
+        self._last = self._cell.scheduler.loop.time()
+
+    def _fire(self) -> None:
+        quiet = self._cell.scheduler.loop.time() - self._last
+        if self._cell.hand[0] is not None:
+            self._arm(self._after)
+        elif quiet < self._after:
+            self._arm(self._after - quiet)
+        else:
+            self._cell.signal(ReceiveTimeout(self._after), self)
+            self._arm(self._after)
+
+    def due(self) -> bool:
+        return self._live
+
+    def cancel(self) -> None:
+        self._live = False
+        self._handle.cancel()
+
+
+class Pipe:
+    """Work that an actor owns: it runs beside the mailbox and its result arrives as a message (`ctx.pipe`)."""
+
+    __slots__ = ("_awaitable", "_begun", "_cancelled", "_cell", "_on_error", "_to_message", "_trace", "task")
+
+    def __init__(
+        self,
+        cell: Cell,
+        awaitable: Awaitable[Any],
+        to_message: Callable[[Any], Any],
+        on_error: Callable[[BaseException], Any] | None,
+    ) -> None:
+        self._cell = cell
+        self._awaitable = awaitable
+        self._to_message = to_message
+        self._on_error = on_error
+        self._trace = current_trace()
+        self._begun = self._cancelled = False
+        self.task = cell.scheduler.task(self._run(), f"{cell.name}-pipe", cell, self._trace, held=False)
+        cell.extra().pipes[self] = None
+        self.task.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        """Cancel the work; nothing arrives. Does nothing if it is over."""
+        self._cancelled = True
+        self._cell.scheduler.cancel(self.task)
+
+    @property
+    def done(self) -> bool:
+        """Whether the work is over."""
+        return self.task.done()
+
+    async def _run(self) -> None:
+        self._begun = True
+        try:
+            message = self._to_message(await self._awaitable)
+        except GeneratorExit:
+            raise
+        except BaseException as exc:
+            self._failed(exc)
+        else:
+            self._deliver(message)
+
+    def _failed(self, exc: BaseException) -> None:
+        if self._cancelled and isinstance(exc, asyncio.CancelledError):
+            return
+        if isinstance(exc, KeyboardInterrupt | SystemExit):
+            self._cell.scheduler.crash(exc)
+            return
+        if isinstance(exc, asyncio.CancelledError):
+            cancelled = HandlerCancelled(f"{self._cell.path}: its piped work was cancelled")
+            cancelled.__cause__ = exc
+            exc = cancelled
+        if self._on_error is None:
+            self._fail(exc)
+            return
+        try:
+            message = self._on_error(exc)
+        except BaseException as error:
+            self._fail(error)
+        else:
+            self._deliver(message)
+
+    def _deliver(self, message: Any) -> None:
+        if message is not None and not self._cancelled:
+            self._cell.signal(message, trace=self._trace)
+
+    def _fail(self, exc: BaseException) -> None:
+        if not self._cancelled:
+            self._cell.signal_failure(exc)
+
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        if not self._begun and iscoroutine(self._awaitable):
+            self._awaitable.close()  # cancelled before the first step
+        if self._cell.extras is not None:
+            self._cell.extras.pipes.pop(self, None)
