@@ -193,8 +193,9 @@ class Hub:
                     tail.stale = False
                     batch = await self._page(workflow_id, position, stop)
                     if not batch:
-                        looked = True
-                        if tail.ended or (await self._log.run(workflow_id)).ended:
+                        run = await self._log.run(workflow_id)
+                        looked = position > run.last_offset  # else something came between the two looks
+                        if looked and run.ended:
                             return
                         continue
                     if looked:

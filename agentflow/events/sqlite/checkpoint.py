@@ -26,6 +26,7 @@ class Checkpointer:
         self._due = threading.Event()
         self._stopping = False
         self.rest_is_writers = False
+        """Set here; the writer clears it when it has copied the rest. Until then this thread keeps away."""
         self._thread = threading.Thread(target=self._work, name="agentflow-checkpoint", daemon=True)
         self._thread.start()
 
@@ -47,7 +48,7 @@ class Checkpointer:
             self._due.clear()
             if self._stopping:
                 break
-            if not given_up:
+            if not given_up and not self.rest_is_writers:
                 given_up = self._copy(db)
         db.close()
 

@@ -292,11 +292,11 @@ class Writer:
 
     def _tend_wal(self) -> None:
         if self._checkpointer.rest_is_writers:
-            self._checkpointer.rest_is_writers = False
             try:
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             except sqlite3.Error as error:
                 self._stop_for(error)
+            self._checkpointer.rest_is_writers = False
         elif self._unsynced > _CHECKPOINT_BYTES:
             self._unsynced = 0
             self._checkpointer.nudge()
