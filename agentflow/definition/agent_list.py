@@ -17,7 +17,6 @@ from agentflow.definition.ir import AgentNode, AgentSpec, EndNode, FunctionRef, 
 from agentflow.definition.nodes import Object
 from agentflow.definition.policies import Models, merged_policy
 from agentflow.definition.report import Report, shown
-from agentflow.definition.source import Source
 from agentflow.definition.structure import Found, check_structure
 from agentflow.definition.vocabulary import AGENT_LIST
 
@@ -29,17 +28,16 @@ _SERVICE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _ID_LENGTH = 128
 
 
-def compile_agent_list(root: Object, source: Source, default_name: str, report: Report) -> Workflow:
+def compile_agent_list(root: Object, default_name: str, report: Report) -> Workflow:
     """The chain of an agent list. All problems go to the report; with an error among them the graph
     must not be used."""
     document = check_structure(root, AGENT_LIST, report)
-    return _AgentList(document, source, report).compile(default_name)
+    return _AgentList(document, report).compile(default_name)
 
 
 class _AgentList:
-    def __init__(self, document: Found, source: Source, report: Report) -> None:
+    def __init__(self, document: Found, report: Report) -> None:
         self._document = document
-        self._source = source
         self._report = report
         self._services = service_names(document)
         self._models = Models(document.get("models"), report)
@@ -55,7 +53,7 @@ class _AgentList:
         if on_failure is not None and on_failure.value == "hold":
             refuse(on_failure, "on_failure: hold", self._report)
         ids = self._step_ids()
-        following = [*ids[1:], _END]
+        following = [*ids, _END][1:]
         nodes = [self._agent(i, *row) for i, row in enumerate(zip(self._agents, ids, following, strict=True))]
         description = document.plain("description")
         return Workflow(
@@ -109,7 +107,7 @@ class _AgentList:
         output_schema: dict[str, Any] | bool | None = None
         if schema is not None:
             output_schema = check_embedded_schema(
-                schema, "E_SCHEMA", f"schema of agent {number}: ", self._source, self._report
+                schema, "E_SCHEMA", f"schema of agent {number}: ", self._report
             )
         retry = [document.get("retry"), defaults.get("retry") if defaults else None, agent.get("retry")]
         timeout = agent.plain("timeout", defaults.plain("timeout") if defaults else None)
@@ -135,7 +133,7 @@ class _AgentList:
 
     def _tools(self, tools: Found | None) -> tuple[FunctionRef, ...]:
         """`service.function`, or a registered name, which has the service ""."""
-        references: dict[FunctionRef, None] = {}
+        references: list[FunctionRef] = []
         for found in cast("list[Found]", tools.value) if tools else ():
             service, dot, function = found.value.partition(".")
             if dot and function and _SERVICE.fullmatch(service):
@@ -148,7 +146,7 @@ class _AgentList:
             if reference in references:
                 message = f'"{shown(found.value)}" is listed twice'
                 self._report.warning("W_DUPLICATE", message, found.place, found.pointer)
-            references[reference] = None
+            references.append(reference)
         return tuple(references)
 
 

@@ -5,15 +5,18 @@ What this version cannot run is refused at its place, so that nothing of a docum
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from agentflow.definition.ir import ServiceSpec
+from agentflow.definition.nodes import Positions
 from agentflow.definition.report import Report, shown
-from agentflow.definition.source import Source
 from agentflow.definition.structure import Found
 
 __all__ = [
+    "breach",
     "check_embedded_schema",
+    "checked_schema",
     "compile_services",
     "refuse",
     "refuse_unsupported",
@@ -38,17 +41,37 @@ def refuse_unsupported(owner: Found, report: Report) -> None:
         refuse(approval, "approval", report)
 
 
-def check_embedded_schema(
-    found: Found, code: str, prefix: str, source: Source, report: Report
-) -> dict[str, Any] | bool:
+def check_embedded_schema(found: Found, code: str, prefix: str, report: Report) -> dict[str, Any] | bool:
     """The schema in `found`, or True if it is none; problems are reported under `code`, each at its place."""
+    return checked_schema(found.value, found, code, prefix, report)
+
+
+def checked_schema(
+    schema: dict[str, Any] | bool, home: Found, code: str, prefix: str, report: Report
+) -> dict[str, Any] | bool:
+    """The same for a schema whose members stand in `home`."""
     from agentflow.definition.schemas import check_schema
 
-    schema: dict[str, Any] | bool = found.value
     problems = check_schema(schema)
+    positions = Positions(home.node)
     for problem in problems:
-        report.error(problem.code or code, prefix + problem.message, found.place, found.pointer, problem.hint)
+        place = positions.at(problem.path)
+        message = prefix + shown(problem.message, 200)
+        report.error(problem.code or code, message, place, home.pointer + problem.path, problem.hint)
     return True if problems else schema
+
+
+def breach(schema: dict[str, Any] | bool, value: Any) -> tuple[str, str] | None:
+    """The first breach of a valid schema by a value: JSON pointer and message; None if there is none."""
+    from agentflow.definition.schemas import validate
+
+    try:
+        issues = validate(schema, value)
+    except RecursionError:
+        return "", "its schema refers to itself without end"
+    except re.error as error:
+        return "", f"a pattern of its schema is no regular expression: {error.msg}"
+    return (issues[0].path, issues[0].message) if issues else None
 
 
 def service_names(document: Found) -> list[str] | None:
@@ -83,12 +106,17 @@ def _service(found: Found, report: Report) -> ServiceSpec:
         place = kind.place
         message = f'service type "{kind.value}" is not supported yet by this version'
         report.error("E_VALUE", message, place, kind.pointer, hint='write "python"')
+    _check_transport(found, report)
     functions: dict[str, dict[str, Any]] = {}
     declared = found.get("functions")
     for name, function in declared.items() if declared else ():
         approval = function.get("approval")
         if approval is not None and approval.value:
             refuse(approval, "approval", report)
+        for key in ("input_schema", "output_schema"):
+            schema = function.get(key)
+            if schema is not None:
+                check_embedded_schema(schema, "E_INPUT_SCHEMA", f'function "{shown(name)}": ', report)
         functions[name] = {key: option.value for key, option in function.items()}
     include = found.get("include")
     own = ("type", "timeout", "max_concurrency", "include", "functions", "send_context")
@@ -101,3 +129,12 @@ def _service(found: Found, report: Report) -> ServiceSpec:
         send_context=found.plain("send_context", True),
         options={key: option.json() for key, option in found.items() if key not in own},
     )
+
+
+def _check_transport(found: Found, report: Report) -> None:
+    transport = found.plain("transport")
+    needed = {"stdio": "command", "streamable_http": "url"}.get(transport or "")
+    if needed is not None and not found.has(needed):
+        report.error(
+            "E_REQUIRED", f'service with transport {transport} has no "{needed}"', found.key, found.pointer
+        )

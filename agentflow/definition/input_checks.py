@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from agentflow.definition.common_checks import check_embedded_schema
+from agentflow.definition.common_checks import breach, check_embedded_schema, checked_schema
 from agentflow.definition.ir import InputSpec
-from agentflow.definition.nodes import child_pointer
+from agentflow.definition.nodes import Positions, child_pointer
 from agentflow.definition.report import NOWHERE, Report, shown
-from agentflow.definition.source import Source
 from agentflow.definition.structure import Found
 
 if TYPE_CHECKING:
@@ -50,24 +49,24 @@ class InputNeeds(msgspec.Struct, frozen=True, kw_only=True):
 ANY_INPUT = InputNeeds(named=False)
 
 
-def compile_inputs(document: Found, source: Source, report: Report) -> dict[str, InputSpec] | None:
+def compile_inputs(document: Found, report: Report) -> dict[str, InputSpec] | None:
     """The declared inputs, checked with their defaults; None if there is no `inputs`."""
     declared = document.get("inputs")
     if declared is None:
         return None if not document.has("inputs") else {}
-    return {name: _input(name, found, source, report) for name, found in declared.items()}
+    return {name: _input(name, found, report) for name, found in declared.items()}
 
 
-def _input(name: str, found: Found, source: Source, report: Report) -> InputSpec:
-    schema = _schema(name, found, source, report)
+def _input(name: str, found: Found, report: Report) -> InputSpec:
+    schema = _schema(name, found, report)
     default = found.get("default")
     if default is not None:
-        from agentflow.definition.schemas import validate
-
-        for problem in validate(schema, default.value):
-            message = f'default of input "{name}": {problem.message}{_at(problem.path)}'
-            report.error("E_INPUT_INVALID", message, default.place, default.pointer)
-            break
+        problem = breach(schema, default.value)
+        if problem is not None:
+            inner, message = problem
+            place = Positions(default.node).at(inner)
+            message = f'default of input "{name}": {shown(message, 200)}{_at(inner)}'
+            report.error("E_INPUT_INVALID", message, place, default.pointer + inner)
     return InputSpec(
         schema=schema,
         required=found.plain("required", default is None),
@@ -77,17 +76,16 @@ def _input(name: str, found: Found, source: Source, report: Report) -> InputSpec
     )
 
 
-def _schema(name: str, found: Found, source: Source, report: Report) -> dict[str, Any] | bool:
+def _schema(name: str, found: Found, report: Report) -> dict[str, Any] | bool:
     schema, short = found.get("schema"), found.get("type")
     if schema is not None and short is not None:
         message = f'input "{name}" has both "schema" and "type"'
         report.error("E_VALUE", message, short.key, short.pointer, hint="move the type into the schema")
     if schema is not None:
-        return check_embedded_schema(schema, "E_INPUT_SCHEMA", f'input "{name}": ', source, report)
+        return check_embedded_schema(schema, "E_INPUT_SCHEMA", f'input "{name}": ', report)
     if short is None:
         return True
-    whole = Found({"type": short.value}, short.node, short.pointer, short.key)
-    return check_embedded_schema(whole, "E_INPUT_SCHEMA", f'input "{name}": ', source, report)
+    return checked_schema({"type": short.value}, found, "E_INPUT_SCHEMA", f'input "{name}": ', report)
 
 
 def input_needs(
@@ -175,12 +173,11 @@ def _check_one(name: str, spec: InputSpec, values: dict[str, Any], places: Any, 
         if spec.has_default:
             values[name] = spec.default
         return
-    from agentflow.definition.schemas import validate
-
-    pointer = child_pointer("/inputs", name)
-    for problem in validate(spec.schema, values[name]):
-        inner = child_pointer("", name) + problem.path
-        message = f'input "{name}": {problem.message}, at {shown(inner)}'
+    problem = breach(spec.schema, values[name])
+    if problem is not None:
+        pointer = child_pointer("/inputs", name)
+        inner = child_pointer("", name) + problem[0]
+        message = f'input "{name}": {shown(problem[1], 200)}, at {shown(inner)}'
         report.error("E_INPUT_INVALID", message, places(pointer), pointer)
 
 

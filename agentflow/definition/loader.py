@@ -193,7 +193,7 @@ class _Load:
         else:
             from agentflow.definition.agent_list import compile_agent_list
 
-            workflow = compile_agent_list(root, source, default, report)
+            workflow = compile_agent_list(root, default, report)
         if report.has_errors:
             return None
         return self._definition(root, source, chosen, workflow, needs)

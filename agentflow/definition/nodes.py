@@ -27,12 +27,15 @@ __all__ = [
 ]
 
 Place = tuple[int | None, int | None]
-Style = Literal["plain", "single", "double", "literal", "folded"]
+Style = Literal["plain", "single", "double", "literal", "folded", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A string, number, boolean or null. `index` is where its text begins in the source."""
+    """A string, number, boolean or null. `index` is where its text begins in the source.
+
+    The style `refused` stands for a value that was reported already and should be looked at no further.
+    """
 
     value: str | int | float | bool | None
     line: int | None = None

@@ -6,7 +6,7 @@ from typing import Any
 
 from agentflow.definition.ir import ModelRef, Policy
 from agentflow.definition.policy import Backoff, RetryPolicy
-from agentflow.definition.report import Report
+from agentflow.definition.report import Report, shown
 from agentflow.definition.structure import Found
 
 __all__ = ["Models", "merged_policy"]
@@ -101,16 +101,21 @@ class Models:
     def _keys(self, found: Found, path: list[str]) -> dict[str, Any]:
         """`provider`, `model` and parameters; an alias that is not declared stays as the model."""
         if isinstance(found.value, str):
-            return self._named(found.value, path)
+            return self._named(found, path)
         keys = {key: item.value for key, item in found.items()}
         used = keys.pop("use", None)
         if "model" in keys and "provider" not in keys:
-            keys = {**self._named(keys.pop("model"), path), **keys}
-        return _over(self._named(used, path), keys) if used is not None else keys
+            del keys["model"]
+            keys = {**self._named(found.value["model"], path), **keys}
+        return _over(self._named(found.value["use"], path), keys) if used is not None else keys
 
-    def _named(self, name: str, path: list[str]) -> dict[str, Any]:
+    def _named(self, found: Found, path: list[str]) -> dict[str, Any]:
+        name: str = found.value
         provider, colon, model = name.partition(":")
         if colon:
+            if not provider.strip() or not model.strip():
+                message = f'model "{shown(name)}" is not written as provider:model'
+                self._report.error("E_VALUE", message, found.place, found.pointer)
             return {"provider": provider, "model": model}
         if name in self._declared:
             return self._alias(name, path)

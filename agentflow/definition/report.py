@@ -20,7 +20,6 @@ MAX_DIAGNOSTICS = 200
 NOWHERE: Place = (None, None)
 
 _SEARCH_EFFORT = 4_000_000
-_SHOWN_LENGTH = 80
 
 
 class Fatal(Exception):
@@ -131,7 +130,7 @@ def _resolved(diagnostic: Diagnostic, hint: _Hint, strict: bool) -> Diagnostic:
     )
 
 
-def shown(text: str) -> str:
+def shown(text: str, limit: int = 80) -> str:
     """A text of the document as it may stand in a message: short, on one line, printable."""
-    clean = "".join(c if c.isprintable() else " " for c in text[: _SHOWN_LENGTH + 1])
-    return clean if len(clean) <= _SHOWN_LENGTH else clean[: _SHOWN_LENGTH - 1] + "…"
+    clean = "".join(c if c.isprintable() else " " for c in text[: limit + 1])
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"

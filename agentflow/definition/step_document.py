@@ -89,13 +89,12 @@ class _Guard:
 class _StepDocument:
     def __init__(self, document: Found, source: Source, report: Report) -> None:
         self._document = document
-        self._source = source
         self._report = report
         self._services = service_names(document)
         self._steps = self._checked_steps()
         self._graph: Graph = build_graph(self._steps, report)
         self._schemas = self._result_schemas()
-        self._inputs: dict[str, InputSpec] | None = compile_inputs(document, source, report)
+        self._inputs: dict[str, InputSpec] | None = compile_inputs(document, report)
         self._models = Models(document.get("models"), report)
         self._expressions = ExpressionChecks(
             report,
@@ -171,9 +170,7 @@ class _StepDocument:
             agent = step.get("agent")
             found = agent.get("resultSchema") if agent else None
             if found is not None:
-                schemas[step.pointer] = check_embedded_schema(
-                    found, "E_RESULT_SCHEMA", "", self._source, self._report
-                )
+                schemas[step.pointer] = check_embedded_schema(found, "E_RESULT_SCHEMA", "", self._report)
         return schemas
 
     def _step(self, index: int, step: Found) -> AgentNode:
@@ -253,7 +250,7 @@ class _StepDocument:
             return None
         if attached.value == "none":
             return ()
-        references: dict[FunctionRef, None] = {}
+        references: list[FunctionRef] = []
         for found in cast("list[Found]", attached.value):
             service, function = found.get("service"), found.get("function")
             if service is not None:
@@ -264,7 +261,7 @@ class _StepDocument:
             if reference in references:
                 message = f'"{service.value}.{function.value}" is listed twice'
                 self._report.warning("W_DUPLICATE", message, found.key, found.pointer)
-            references[reference] = None
+            references.append(reference)
         return tuple(references)
 
     def _default(self, key: str) -> Found | None:

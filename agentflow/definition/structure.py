@@ -176,6 +176,8 @@ class _Checker:
         self, node: Node, name: str, kind: Kind, pointer: str, key: Place, code: str | None
     ) -> Found | None:
         """The checked value of `node`, or None. `code` replaces E_TYPE and E_VALUE."""
+        if isinstance(node, Scalar) and node.style == "refused":
+            return None
         if isinstance(kind, Json):
             return self._json(node, name, kind, pointer, key, code)
         templated = isinstance(kind, Text) and kind.template

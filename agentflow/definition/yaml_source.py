@@ -95,7 +95,7 @@ class _Composer:
             self._refuse("a second document is not read", _place(event), "keep one document in a file")
         return node
 
-    def _node(self, event: Any, depth: int) -> Node:
+    def _node(self, event: Any, depth: int, *, is_key: bool = False) -> Node:
         """The node that begins with `event`. `_height` is left at the height of the node."""
         place = _place(event)
         if isinstance(event, yaml.AliasEvent):
@@ -106,7 +106,7 @@ class _Composer:
             self._open.add(anchor)
         if isinstance(event, yaml.ScalarEvent):
             self._tally.add(place, 0, text=len(str(event.value).encode()))
-            node, height = self._scalar(event, place), 0
+            node, height = self._scalar(event, place, is_key), 0
         elif isinstance(event, yaml.SequenceStartEvent):
             self._check_tag(event, "seq", place)
             node, height = self._sequence(place, depth)
@@ -125,7 +125,7 @@ class _Composer:
         if name in self._open:
             self._tally.add(place, 0)
             self._refuse(f'alias "*{shown(name)}" stands inside its own anchor', place, "copy the value")
-            return Scalar(None, *place)
+            return Scalar(None, *place, style="refused")
         anchor = self._anchors.get(name)
         if anchor is None:
             raise self._report.fatal("E_SYNTAX", f'alias "*{shown(name)}" has no anchor before it', place)
@@ -170,7 +170,7 @@ class _Composer:
 
     def _key(self, event: Any, depth: int) -> str | None:
         place = _place(event)
-        node = self._node(event, depth + 1)
+        node = self._node(event, depth + 1, is_key=True)
         if isinstance(node, Scalar) and node.value == "<<" and node.style == "plain":
             self._refuse('merge key "<<" is not allowed', place, "write the keys out")
             return None
@@ -180,7 +180,7 @@ class _Composer:
         self._refuse(f"key {text or 'null'} is not a string", place, "put the key in quotes")
         return None
 
-    def _scalar(self, event: Any, place: Place) -> Scalar:
+    def _scalar(self, event: Any, place: Place, is_key: bool) -> Scalar:
         text = cast("str", event.value)
         style = _STYLES.get(cast("str | None", event.style) or "", "plain")
         tag = cast("str | None", event.tag)
@@ -189,12 +189,13 @@ class _Composer:
             return self._tagged(tag[len(_CORE) :], text, Scalar(text, *place, index, style), place)
         if tag is not None:
             self._refuse_tag(tag, place)
-            return Scalar(text, *place, None, style)
+            return Scalar(text, *place, style="refused")
         if style != "plain":
             return Scalar(text, *place, index, style)
-        return Scalar(self._typed(text, place), *place, index)
+        return Scalar(self._typed(text, place, is_key), *place, index)
 
-    def _typed(self, text: str, place: Place) -> str | int | float | bool | None:
+    def _typed(self, text: str, place: Place, is_key: bool = False) -> str | int | float | bool | None:
+        """The value of a plain scalar. The keys `y` and `n` are too common in coordinates to warn about."""
         if text in _WORDS:
             return _WORDS[text]
         number = _NUMBER.fullmatch(text)
@@ -206,7 +207,7 @@ class _Composer:
             if math.isinf(value):
                 raise self._report.fatal("E_SYNTAX", f"{shown(text)} is too large for a number", place)
             return value
-        if _OTHER_BOOL.fullmatch(text):
+        if _OTHER_BOOL.fullmatch(text) and not (is_key and len(text) == 1):
             meant = "true" if text[0] in "yY" or text.lower() == "on" else "false"
             self._ambiguous(text, place, f"write {meant}, or quote it")
         elif _OTHER_NUMBER.fullmatch(text):
@@ -222,6 +223,7 @@ class _Composer:
         types = {"int": int, "float": float, "bool": bool, "null": type(None)}
         if type(value) is not types[tag]:
             self._refuse(f'"{shown(text)}" does not fit the tag !!{tag}', place, "drop the tag")
+            return replace(scalar, style="refused")
         return Scalar(value, *place, None)
 
     def _check_tag(self, event: Any, own: str, place: Place) -> None:
