@@ -56,9 +56,9 @@ class Checkpointer:
         try:
             db.execute("PRAGMA synchronous = FULL")
             db.execute("PRAGMA checkpoint_fullfsync = ON")
-            busy, frames, copied = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            _, frames, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
             return self._failed(error)
-        if not busy and copied < frames and frames > _LONG_WAL_FRAMES:
+        if frames > _LONG_WAL_FRAMES:
             self.rest_is_writers = True
         return False

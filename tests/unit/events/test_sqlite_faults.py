@@ -242,7 +242,7 @@ async def test_the_write_ahead_log_is_folded_in_while_events_come(tmp_path):
     for n in range(120):
         await log.append(batch(n * 100, 100, size=10_000))
         largest = max(largest, (tmp_path / "log.db-wal").stat().st_size)
-    assert largest < 110_000_000, largest
+    assert largest < 90_000_000, largest  # 64 MiB, and what came while the rest was copied
     assert path.stat().st_size > 10_000_000
     await log.close()
     assert path.stat().st_size > 120_000_000
