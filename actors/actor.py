@@ -1,7 +1,7 @@
 """`Actor`, the base class of actors, and `@on`, which declares what a handler takes.
 
-A handler is a method of one message, plain or `async`. Its return value is the reply. The table of handlers is built
-when the class is defined, so that a message costs one dictionary look-up.
+A handler is a method of one message, plain or `async`. Its return value is the reply. The table of handlers
+is built when the class is defined, so that a message costs one dictionary look-up.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ UNBOUNDED = sys.maxsize
 
 
 def on(*types: type[T]) -> Callable[[Callable[[A, T], R]], Callable[[A, T], R]]:
-    """Declare that a method handles messages of these types (exactly, or as their nearest declared base class).
+    """Declare that a method handles messages of these types (exactly, or as their nearest declared base
+    class).
 
-    Signals (`Failed`, `Restarted`, `Terminated`, `ReceiveTimeout`) are handled only where they are declared by name:
-    a handler of `object` does not get them.
+    Signals (`Failed`, `Restarted`, `Terminated`, `ReceiveTimeout`) are handled only where they are declared
+    by name: a handler of `object` does not get them.
     """
     if not types or not all(isinstance(t, type) for t in types):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SpecError(f"@on{types!r}: give one or more message classes, as in @on(Research)")
@@ -55,10 +56,11 @@ def on(*types: type[T]) -> Callable[[Callable[[A, T], R]], Callable[[A, T], R]]:
 class Actor(Generic[M]):
     """State that only its own handlers touch, one message at a time.
 
-    Class arguments: `mailbox` (slots for messages, default 1,000; 0 is unbounded), `overflow` (what `tell` does with a
-    full mailbox: `raise` MailboxFull, or `drop_new` / `drop_old` to the dead letters), `stash` (slots of the stash,
-    default 100). `supervise` says what happens when a child fails. `Actor[Research | Brief]` declares the protocol for
-    type checkers; each of its types must have a handler. Raises `SpecError` when the class is defined wrongly.
+    Class arguments: `mailbox` (slots for messages, default 1,000; 0 is unbounded), `overflow` (what `tell`
+    does with a full mailbox: `raise` MailboxFull, or `drop_new` / `drop_old` to the dead letters), `stash`
+    (slots of the stash, default 100). `supervise` says what happens when a child fails. `Actor[Research |
+    Brief]` declares the protocol for type checkers; each of its types must have a handler. Raises
+    `SpecError` when the class is defined wrongly.
     """
 
     __slots__ = ("__weakref__", "ctx")
@@ -114,7 +116,8 @@ class Actor(Generic[M]):
 
 
 def _collect(cls: type[Actor[Any]]) -> dict[type, str]:
-    """The attribute that handles each type: of base classes first, so that a subclass overrides by type or by name."""
+    """The attribute that handles each type: of base classes first, so that a subclass overrides by type or
+    by name."""
     names: dict[type, str] = {}
     for base in reversed(cls.__mro__):
         declared: dict[type, str] = {}
@@ -122,7 +125,7 @@ def _collect(cls: type[Actor[Any]]) -> dict[type, str]:
             for message in getattr(value, "__actor_messages__", ()):
                 if message in declared:
                     raise SpecError(
-                        f"{base.__name__}: both {declared[message]} and {name} are declared @on({message.__name__})"
+                        f"{base.__name__}: {declared[message]} and {name} both handle {message.__name__}"
                     )
                 declared[message] = name
         names |= declared

@@ -1,8 +1,10 @@
-"""One actor's runtime: its mailbox, its turn on the run queue, and the pump that takes over when a handler awaits.
+"""One actor's runtime: its mailbox, its turn on the run queue, and the pump that takes over when a handler
+awaits.
 
-A cell lives from spawn to `Terminated`, across restarts. Exactly one party serves it at any time, and `mode` says
-which: nobody (IDLE), the run queue (QUEUED), a pump task (BUSY) or a routine of `lifecycle` (HELD). That is what makes
-one message at a time true. This module never decides about failures; it hands them to `lifecycle`.
+A cell lives from spawn to `Terminated`, across restarts. Exactly one party serves it at any time, and `mode`
+says which: nobody (IDLE), the run queue (QUEUED), a pump task (BUSY) or a routine of `lifecycle` (HELD).
+That is what makes one message at a time true. This module never decides about failures; it hands them to
+`lifecycle`.
 """
 
 from __future__ import annotations
@@ -11,8 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from time import perf_counter
-from types import CoroutineType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from actors import lifecycle
 from actors.actor import UNBOUNDED, Actor, Handler, find_handler
@@ -22,6 +23,7 @@ from actors.question import Question
 from actors.states import (
     BURST,
     BUSY,
+    COROUTINE,
     DRAIN,
     FAIL,
     HALT,
@@ -48,8 +50,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "Envelope", "Extras"]
 
-Envelope = tuple[Any, "Cell | None", Any, Any]
-"""message, sender, trace, and the `Question` of an ask (in the signal lane: what makes the item conditional)."""
+Envelope = tuple[object, "Cell | None", Any, Any]
+"""message, sender, trace, and the `Question` of an ask (in the signal lane: what makes the item
+conditional)."""
 
 
 class Failure:
@@ -181,8 +184,8 @@ class Cell:
     @property
     def path(self) -> str:
         parts: list[str] = []
-        cell: Cell | None = self
-        while cell is not None and cell.parent is not None:
+        cell: Cell = self
+        while cell.parent is not None:
             parts.append(cell.name)
             cell = cell.parent
         return "/" + "/".join(reversed(parts))
@@ -241,7 +244,8 @@ class Cell:
         return "raise" if actor is None else actor.__overflow__
 
     def signal(self, message: Any, condition: Any = None, trace: Any = None) -> None:
-        """Deliver past the mailbox: signals, timers, results of pipes. Never refused while the actor lives."""
+        """Deliver past the mailbox: signals, timers, results of pipes. Never refused while the actor
+        lives."""
         if self.phase >= STOPPING:
             return
         if self.urgent is None:
@@ -271,7 +275,8 @@ class Cell:
     async def slot(self, question: Question | None) -> None:
         """Wait, first come first served, until the mailbox has room for one message; append before any await.
 
-        The waiter itself appends: a message handed over on its behalf could not be taken back when it is cancelled.
+        The waiter itself appends: a message handed over on its behalf could not be taken back when it is
+        cancelled.
         """
         extras = self.extra()
         waiter: asyncio.Future[None] = self.scheduler.loop.create_future()
@@ -330,7 +335,7 @@ class Cell:
                     self.bury(envelope, "expired")
                 else:
                     result = handler(actor, message)
-                    if type(result) is CoroutineType:
+                    if type(result) is COROUTINE:
                         self.take_over(result)
                         return
                     if question is not None and not question.deferred:
@@ -358,7 +363,7 @@ class Cell:
                 if handler is None:
                     continue
                 result = handler(self.actor, self.hand[0])
-                if type(result) is CoroutineType:
+                if type(result) is COROUTINE:
                     self.take_over(result)
                     return True
                 if self.order & ~DRAIN:
@@ -377,7 +382,8 @@ class Cell:
         return False
 
     def take_urgent(self) -> Handler | None:
-        """Take the next item of the signal lane in hand; None if it no longer applies. Raises what it carries."""
+        """Take the next item of the signal lane in hand; None if it no longer applies. Raises what it
+        carries."""
         assert self.urgent is not None
         self.hand = envelope = self.urgent.popleft()
         message, _, _, condition = envelope
@@ -391,8 +397,9 @@ class Cell:
             handler = self.handler(message)
         return handler
 
-    def handler(self, message: Any) -> Handler:
-        """The handler of a message whose exact type has none; one that reports it if there is no other either."""
+    def handler(self, message: object) -> Handler:
+        """The handler of a message whose exact type has none; one that reports it if there is no other
+        either."""
         return find_handler(self.table, type(message)) or self.unhandled
 
     def unhandled(self, actor: object, message: Any) -> Any:
@@ -423,7 +430,8 @@ class Cell:
             self.extras.deferred.pop(question, None)
 
     def judge(self, exc: BaseException) -> BaseException | None:
-        """A handler raised: tell the asker. Returns the error by which the actor fails, None if it may go on."""
+        """A handler raised: tell the asker. Returns the error by which the actor fails, None if it may go
+        on."""
         question = self.hand[3] if type(self.hand[3]) is Question else None
         if isinstance(exc, Reject) and not exc.delivered:
             exc.delivered = True
@@ -493,8 +501,8 @@ class Cell:
             try:
                 if coroutine is None:
                     result = handler(self.actor, message)
-                    if type(result) is CoroutineType:
-                        result = await cast("Coroutine[Any, Any, Any]", result)
+                    if type(result) is COROUTINE:
+                        result = await result
                 else:
                     result = await coroutine
             except GeneratorExit:

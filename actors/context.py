@@ -1,6 +1,7 @@
 """`Context`, what an actor can do beyond answering: its relations, children, timers, owned work, and more.
 
-`self.ctx` is set before `on_start`, not in `__init__`. All of it belongs to the actor's own code, on the loop's thread.
+`self.ctx` is set before `on_start`, not in `__init__`. All of it belongs to the actor's own code, on the
+loop's thread.
 """
 
 from __future__ import annotations
@@ -82,22 +83,24 @@ class Context:
     async def spawn(self, spec: ChildSpec[M] | Callable[[], Actor[M]], name: str | None = None) -> Ref[M]:
         """Start a child; returns when its `on_start` is done.
 
-        Raises what its constructor or `on_start` raised, `NameTaken`, `SpecError`, or `ActorStopped` when this actor
-        is itself stopping. Later failures are supervised.
+        Raises what its constructor or `on_start` raised, `NameTaken`, `SpecError`, or `ActorStopped` when
+        this actor is itself stopping. Later failures are supervised.
         """
         return await spawning.spawn(self._cell, spec, name)
 
     def spawn_soon(self, spec: ChildSpec[M] | Callable[[], Actor[M]], name: str | None = None) -> Ref[M]:
         """Start a child at the next turn and return its ref at once; messages wait until it has started.
 
-        A failure of its start is supervised like any other failure. Raises `NameTaken`, `SpecError`, `ActorStopped`.
+        A failure of its start is supervised like any other failure. Raises `NameTaken`, `SpecError`,
+        `ActorStopped`.
         """
         return spawning.spawn_soon(self._cell, spec, name)
 
     # Watching
 
     def watch(self, ref: Ref[Any]) -> None:
-        """Get a `Terminated` signal when that actor is gone; at once if it already is. Exactly one, however often asked."""
+        """Get a `Terminated` signal when that actor is gone; at once if it already is. Exactly one, however
+        often asked."""
         cell, target = self._cell, ref.cell
         if target.phase == DEAD:
             cell.signal(Terminated(ref, "stopped"))
@@ -124,7 +127,8 @@ class Context:
             cell.urgent.extend(kept)
 
     def link(self, ref: Ref[Any]) -> None:
-        """Share the fate of that actor: if one of the two fails for good or is killed, the other fails by `LinkBroken`.
+        """Share the fate of that actor: if one of the two fails for good or is killed, the other fails by
+        `LinkBroken`.
 
         An ordinary stop breaks nothing. Raises `ActorStopped` if that actor is gone.
         """
@@ -159,10 +163,12 @@ class Context:
         to_message: Callable[[T], Any],
         on_error: Callable[[BaseException], Any] | None = None,
     ) -> Pipe:
-        """Do work beside the mailbox: what `to_message` makes of its result arrives as a message, None as nothing.
+        """Do work beside the mailbox: what `to_message` makes of its result arrives as a message, None as
+        nothing.
 
-        What it raises goes through `on_error` likewise; without one the actor fails by it. Takes no slot of the mailbox.
-        The work ends with this instance of the actor: cancelled, and awaited before the actor is gone.
+        What it raises goes through `on_error` likewise; without one the actor fails by it. Takes no slot of
+        the mailbox. The work ends with this instance of the actor: cancelled, and awaited before the actor
+        is gone.
         """
         return Pipe(self._cell, awaitable, to_message, on_error)
 
@@ -179,7 +185,8 @@ class Context:
     # Answers
 
     def defer(self) -> Reply[Any]:
-        """Take over the answer to the message in hand: the handler's return value is ignored, `Reply` settles it."""
+        """Take over the answer to the message in hand: the handler's return value is ignored, `Reply`
+        settles it."""
         question = self._question()
         if question is not None and not question.deferred:
             question.deferred = True
@@ -209,17 +216,19 @@ class Context:
     ) -> list[Any]:
         """Await several things together.
 
-        As it stands: all results, in the order given; the first failure cancels the rest and is raised. `first=n`: the
-        first n results in the order they come, the rest is cancelled; raises the last failure when n cannot be reached.
-        `collect=True`: all results, exceptions in their places. `timeout` (seconds) is one deadline for all and raises
-        `TimeoutError`; with `collect` the missing ones are `TimeoutError`s. No task is left behind, whatever happens.
+        As it stands: all results, in the order given; the first failure cancels the rest and is raised.
+        `first=n`: the first n results in the order they come, the rest is cancelled; raises the last failure
+        when n cannot be reached. `collect=True`: all results, exceptions in their places. `timeout`
+        (seconds) is one deadline for all and raises `TimeoutError`; with `collect` the missing ones are
+        `TimeoutError`s. No task is left behind, whatever happens.
         """
         return await gathering.gather(awaitables, first=first, collect=collect, timeout=timeout)
 
     # Behaviour
 
     def become(self, handlers: Mapping[type, Callable[[Any], Any]]) -> None:
-        """From the next message on handle by these functions (usually bound methods) instead of the class's handlers.
+        """From the next message on handle by these functions (usually bound methods) instead of the class's
+        handlers.
 
         A restart goes back to the class.
         """

@@ -1,4 +1,5 @@
-"""Messages that nobody handled: counted by reason, published to subscribers, logged at a limited rate, never kept."""
+"""Messages that nobody handled: counted by reason, published to subscribers, logged at a limited rate, never
+kept."""
 
 from __future__ import annotations
 

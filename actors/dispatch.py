@@ -1,7 +1,7 @@
 """The run queue, the wheel of ask deadlines, and the door for other threads: one `Scheduler` for each system.
 
-One loop callback serves the actors that have work, in slices of 2 ms, so that a busy system never freezes the loop.
-Nothing here knows what a message or a failure means.
+One loop callback serves the actors that have work, in slices of 2 ms, so that a busy system never freezes
+the loop. Nothing here knows what a message or a failure means.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
 __all__ = ["gather"]
@@ -12,7 +12,8 @@ __all__ = ["gather"]
 async def gather(
     awaitables: Iterable[Awaitable[Any]], *, first: int | None, collect: bool, timeout: float | None
 ) -> list[Any]:
-    """See `Context.gather`. The tasks inherit the context of the caller, and with it deadline and ask chain."""
+    """See `Context.gather`. The tasks inherit the context of the caller, and with it deadline and ask
+    chain."""
     if first is not None and collect:
         raise ValueError("gather: `first` and `collect` exclude each other")
     tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
@@ -28,7 +29,7 @@ async def gather(
 
 
 async def _outcome(
-    tasks: list[asyncio.Future[Any]], first: int | None, collect: bool, deadline: float | None
+    tasks: Sequence[asyncio.Future[Any]], first: int | None, collect: bool, deadline: float | None
 ) -> list[Any]:
     results: list[Any] = []
     failures = 0
@@ -71,11 +72,11 @@ def _settled(task: asyncio.Future[Any]) -> Any:
     return task.result() if error is None else error
 
 
-async def _cancel(tasks: list[asyncio.Future[Any]]) -> None:
+async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
     """Cancel what runs and wait for its end, even if this very wait is cancelled."""
     for task in tasks:
         task.cancel()
-    running = [task for task in tasks if not task.done()]
+    running: list[asyncio.Future[Any]] = [task for task in tasks if not task.done()]
     cancelled: asyncio.CancelledError | None = None
     while running:
         try:

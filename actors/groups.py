@@ -44,7 +44,8 @@ class Group:
     def publish(self, message: Any) -> int:
         """Tell every member, in the order in which they joined; returns how many got it.
 
-        One whose mailbox is full misses it: a dead letter (`full`). Never waits, never raises for a member's sake.
+        One whose mailbox is full misses it: a dead letter (`full`). Never waits, never raises for a member's
+        sake.
         """
         reached = 0
         for ref in tuple(self._members):

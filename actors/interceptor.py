@@ -1,4 +1,5 @@
-"""The seam for tracing and metrics: code that runs around sending and handling, for the message types it asks for."""
+"""The seam for tracing and metrics: code that runs around sending and handling, for the message types it
+asks for."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """How actors start, fail, restart and end.
 
-Whatever may have to wait (for a hook, a child, a backoff) is a routine: a generator that yields awaitables which never
-raise. `drive` runs it in place for as long as nothing waits, and in a task of its own from then on; user code never runs
-in that task, so that killing an actor cancels its hooks and handlers but never the routine that cleans up after it.
-While a routine owns a cell, the cell's mode is HELD and nobody else serves it.
+Whatever may have to wait (for a hook, a child, a backoff) is a routine: a generator that yields awaitables
+which never raise. `drive` runs it in place for as long as nothing waits, and in a task of its own from then
+on; user code never runs in that task, so that killing an actor cancels its hooks and handlers but never the
+routine that cleans up after it. While a routine owns a cell, the cell's mode is HELD and nobody else serves
+it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AsyncExitStack
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from actors import states
@@ -607,7 +607,7 @@ def _bury(cell: Cell, terminated: Terminated, tell_parent: bool) -> None:
 
 
 def _hook(
-    cell: Cell, hook: Callable[..., object], *arguments: object
+    cell: Cell, hook: Callable[..., Any], *arguments: object
 ) -> Generator[Awaitable[object], None, BaseException | None]:
     """Call a hook, in a task if it awaits; returns what it raised."""
     scheduler = cell.scheduler
@@ -615,7 +615,7 @@ def _hook(
         result = scheduler.call(cell, hook, *arguments)
     except BaseException as exc:
         return _fault(cell, exc)
-    if type(result) is not CoroutineType:
+    if type(result) is not states.COROUTINE:
         return None
     cell.task = task = scheduler.task(_caught(result), cell.name, cell)
     yield _done(task)

@@ -1,7 +1,7 @@
 """What travels between actors: the typed base of messages, the signals, and dead letters.
 
-A message may be an object of any class. Deriving it from `Message[Reply]` adds nothing at run time; it tells a type
-checker what an `ask` returns and that the actor's declared protocol takes it.
+A message may be an object of any class. Deriving it from `Message[Reply]` adds nothing at run time; it tells
+a type checker what an `ask` returns and that the actor's declared protocol takes it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 import msgspec
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from actors.ref import Ref
 
@@ -38,7 +38,8 @@ DeadLetterReason = Literal["stopped", "unknown", "full", "expired", "late", "dup
 
 
 class Message(Generic[R]):
-    """Optional base of a message whose answer is an `R`: `class Research(Struct, Message[Report], frozen=True)`."""
+    """Optional base of a message whose answer is an `R`: `class Research(Struct, Message[Report],
+    frozen=True)`."""
 
     __slots__ = ()
 
@@ -85,9 +86,10 @@ class ReceiveTimeout(msgspec.Struct, frozen=True):
 class DeadLetter(msgspec.Struct, frozen=True):
     """A message that nobody handled.
 
-    `reason`: `stopped` (the addressee is gone), `unknown` (no such path), `full` (dropped by the mailbox's policy),
-    `expired` (the asker no longer waits), `late` (an answer after the deadline), `duplicate` (a second answer),
-    `unhandled` (no handler, or rejected with nobody to tell). `target` is the addressee, `path` where it was sought.
+    `reason`: `stopped` (the addressee is gone), `unknown` (no such path), `full` (dropped by the mailbox's
+    policy), `expired` (the asker no longer waits), `late` (an answer after the deadline), `duplicate` (a
+    second answer), `unhandled` (no handler, or rejected with nobody to tell). `target` is the addressee,
+    `path` where it was sought.
     """
 
     reason: DeadLetterReason

@@ -1,7 +1,7 @@
 """The two ends of an ask: `Question` (the asker's, internal) and `Reply` (an answer that a handler puts off).
 
-A question is settled exactly once, by whoever comes first: the answer, the handler's exception, the deadline, the end
-of the actor, or the asker who goes away. What comes later is a dead letter.
+A question is settled exactly once, by whoever comes first: the answer, the handler's exception, the
+deadline, the end of the actor, or the asker who goes away. What comes later is a dead letter.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ R = TypeVar("R")
 
 
 class Question:
-    """One ask under way. `waiting` is the asking actor if it can do nothing else meanwhile, `parent` the question
-    that it is handling: together the chain in which a cycle is a deadlock."""
+    """One ask under way. `waiting` is the asking actor if it can do nothing else meanwhile, `parent` the
+    question that it is handling: together the chain in which a cycle is a deadlock."""
 
     __slots__ = ("answered", "deadline", "deferred", "future", "parent", "target", "waiting")
 
@@ -66,9 +66,9 @@ class Question:
 class Reply(Generic[R]):
     """The answer to the message in hand, to be given later from anywhere on the loop (`ctx.defer()`).
 
-    The first `set` or `fail` counts; later ones are dead letters (`duplicate`, or `late` when the asker no longer
-    waits). For a message that was told, not asked, both do nothing. If the actor ends or restarts first, the asker
-    gets `ActorStopped`.
+    The first `set` or `fail` counts; later ones are dead letters (`duplicate`, or `late` when the asker no
+    longer waits). For a message that was told, not asked, both do nothing. If the actor ends or restarts
+    first, the asker gets `ActorStopped`.
     """
 
     __slots__ = ("_cell", "_question")
@@ -89,7 +89,8 @@ class Reply(Generic[R]):
         return False
 
     def fail(self, error: BaseException) -> bool:
-        """Answer with an exception; true if the asker gets it (or nobody asked). The actor itself does not fail."""
+        """Answer with an exception; true if the asker gets it (or nobody asked). The actor itself does not
+        fail."""
         question = self._question
         if question is None:
             return True

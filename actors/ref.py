@@ -1,7 +1,8 @@
 """`Ref`, the only handle to an actor, from inside and outside of actors.
 
-A ref stays valid across restarts, and after the end: then messages become dead letters and asks fail at once. Two refs
-are equal if they name the same actor of the same system; the incarnation tells a later actor of the same path apart.
+A ref stays valid across restarts, and after the end: then messages become dead letters and asks fail at
+once. Two refs are equal if they name the same actor of the same system; the incarnation tells a later actor
+of the same path apart.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class Ref(Generic[M]):
     def tell(self, message: M) -> None:
         """Send and go on; never waits. Order is kept for each sender and receiver.
 
-        Raises `MailboxFull` when there is no free slot, or applies the class's `overflow` policy. A message to an
-        actor that has stopped, or is asked to, becomes a dead letter.
+        Raises `MailboxFull` when there is no free slot, or applies the class's `overflow` policy. A message
+        to an actor that has stopped, or is asked to, becomes a dead letter.
         """
         cell = self.cell
         scheduler = cell.scheduler
@@ -99,7 +100,8 @@ class Ref(Generic[M]):
     async def send(self, message: M) -> None:
         """Send, and wait for a free slot if there is none; waiters are served first come first served.
 
-        Cancelled while it waits, the message is not delivered. Raises `ActorStopped` when the actor takes no more.
+        Cancelled while it waits, the message is not delivered. Raises `ActorStopped` when the actor takes no
+        more.
         """
         cell = self.cell
         scheduler = cell.scheduler
@@ -123,10 +125,11 @@ class Ref(Generic[M]):
     async def ask(self, message: Any, timeout: float | None = DEFAULT_TIMEOUT) -> Any:
         """Send and wait for the answer: the return value of the handler.
 
-        `timeout` in seconds, met up to 50 ms late, includes the wait for a free slot. None means the time that the
-        question in hand has left (5 s outside of one); `math.inf` sets no limit. Inside a handler no ask outlasts the
-        question in hand. Raises `AskTimeout`, `ActorStopped` (at once), `DeadlockError` (a cycle of asks), or what the
-        handler raised. Cancelled, the question is dropped if its handler has not started.
+        `timeout` in seconds, met up to 50 ms late, includes the wait for a free slot. None means the time
+        that the question in hand has left (5 s outside of one); `math.inf` sets no limit. Inside a handler
+        no ask outlasts the question in hand. Raises `AskTimeout`, `ActorStopped` (at once), `DeadlockError`
+        (a cycle of asks), or what the handler raised. Cancelled, the question is dropped if its handler has
+        not started.
         """
         cell = self.cell
         scheduler = cell.scheduler
@@ -197,13 +200,16 @@ class Ref(Generic[M]):
         raise DeadlockError(f"{path}: none of them could ever answer")
 
     def tell_threadsafe(self, message: M) -> None:
-        """Send from any thread. A full mailbox makes a dead letter. Raises `ActorStopped` if the system is closed."""
+        """Send from any thread. A full mailbox makes a dead letter. Raises `ActorStopped` if the system is
+        closed."""
         self.cell.scheduler.knock(self.cell, message, current_trace())
 
     def stop(self, grace: float | None = None) -> None:
-        """Ask the actor to end after the message in hand; kill it after `grace` seconds. Stopping twice is harmless.
+        """Ask the actor to end after the message in hand; kill it after `grace` seconds. Stopping twice is
+        harmless.
 
-        Children end first. What waits in the mailbox becomes dead letters, waiting asks fail. Final: no restart.
+        Children end first. What waits in the mailbox becomes dead letters, waiting asks fail. Final: no
+        restart.
         """
         cell = self.cell
         lifecycle.stop(cell)
@@ -218,7 +224,8 @@ class Ref(Generic[M]):
         lifecycle.drain(self.cell)
 
     def kill(self) -> None:
-        """End the actor and its subtree now: what runs is cancelled, `on_stop` is skipped, what it entered is closed."""
+        """End the actor and its subtree now: what runs is cancelled, `on_stop` is skipped, what it entered
+        is closed."""
         lifecycle.kill(self.cell)
 
     async def terminated(self) -> None:

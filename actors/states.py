@@ -1,6 +1,10 @@
 """The states of a cell, by which the runtime's parts agree about who serves it and what was asked of it."""
 
+from types import CoroutineType
 from typing import Any
+
+COROUTINE: type = CoroutineType
+"""What a handler returns that awaits (the plain name would narrow to a type of unknown parts)."""
 
 IDLE, QUEUED, BUSY, HELD = range(4)
 """`Cell.mode`, who serves the cell: nobody, the run queue, a pump task, a routine of `lifecycle`."""

@@ -1,7 +1,7 @@
 """What to do when an actor fails: child specs, strategies, backoff, restart intensity.
 
-Everything here is data and pure functions; it never touches a loop, a task or an actor. The runtime carries decisions
-out (`lifecycle`).
+Everything here is data and pure functions; it never touches a loop, a task or an actor. The runtime carries
+decisions out (`lifecycle`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args
 
 from actors.errors import SpecError
 from actors.messages import Action
@@ -38,7 +38,8 @@ RestartType = Literal["permanent", "transient", "temporary"]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Seconds to wait before the n-th restart in a row (n from 0): `min(max, min * 2**n) * (1 + rand * jitter)`.
+    """Seconds to wait before the n-th restart in a row (n from 0): `min(max, min * 2**n) * (1 + rand *
+    jitter)`.
 
     The row ends after `reset_after` seconds without a failure (default: the strategy's `within`).
     """
@@ -81,9 +82,10 @@ Decider = Mapping[type[BaseException], Action] | Callable[[BaseException, Histor
 class Strategy:
     """How a supervisor treats its children; use `OneForOne`, `OneForAll` or `RestForOne`.
 
-    At most `max_restarts` within the last `within` seconds, over all children; one more fails the supervisor itself.
-    `decide` is a mapping of exception types (the nearest base class wins; what is not listed restarts) or a pure
-    function of the exception and its `History`. Raises `SpecError` when a value makes no sense.
+    At most `max_restarts` within the last `within` seconds, over all children; one more fails the supervisor
+    itself. `decide` is a mapping of exception types (the nearest base class wins; what is not listed
+    restarts) or a pure function of the exception and its `History`. Raises `SpecError` when a value makes no
+    sense.
     """
 
     max_restarts: int = 3
@@ -97,9 +99,10 @@ class Strategy:
             raise SpecError(f"{name}(max_restarts={self.max_restarts}): must not be negative")
         if self.within <= 0:
             raise SpecError(f"{name}(within={self.within}): must be more than 0 seconds")
-        if isinstance(self.decide, Mapping):
-            for error, action in self.decide.items():
-                if not issubclass(error, BaseException):
+        table = self._table()
+        if table is not None:
+            for error, action in table.items():
+                if not issubclass(error, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]
                     raise SpecError(f"{name}(decide=...): {error!r} is not an exception type")
                 _check_action(name, action)
         elif self.decide is not None and not callable(self.decide):
@@ -109,17 +112,21 @@ class Strategy:
 
     def verdict(self, error: BaseException, history: History) -> Action:
         """The action for this failure: `restart`, `resume`, `stop` or `escalate`."""
-        decide = self.decide
-        if decide is None:
-            return "restart"
-        if isinstance(decide, Mapping):
+        table = self._table()
+        if table is not None:
             for base in type(error).__mro__:
-                if base in decide:
-                    return decide[base]
+                if base in table:
+                    return table[base]
             return "restart"
-        action = decide(error, history)
+        if self.decide is None:
+            return "restart"
+        action = cast("Callable[[BaseException, History], Action]", self.decide)(error, history)
         _check_action(type(self).__name__, action)
         return action
+
+    def _table(self) -> Mapping[type[BaseException], Action] | None:
+        decide = self.decide
+        return cast("Mapping[type[BaseException], Action]", decide) if isinstance(decide, Mapping) else None
 
     def affected(self, children: Sequence[T], failed: T) -> Sequence[T]:
         """Of `children` (in start order) those that restart together with `failed`."""
@@ -156,10 +163,11 @@ def _check_action(name: str, action: object) -> None:
 class ChildSpec(Generic[M]):
     """How to start a child and how long it lives.
 
-    `factory` makes the actor anew at each start: an `Actor` class or a function of no arguments (bind arguments with
-    `functools.partial`). `restart`: `permanent` (restarted after a failure and after `ctx.finish()`), `transient`
-    (after a failure only), `temporary` (never). A stop, drain or kill through a ref is final for all three.
-    `shutdown`: seconds that a stop may take before it becomes a kill; None waits for ever.
+    `factory` makes the actor anew at each start: an `Actor` class or a function of no arguments (bind
+    arguments with `functools.partial`). `restart`: `permanent` (restarted after a failure and after
+    `ctx.finish()`), `transient` (after a failure only), `temporary` (never). A stop, drain or kill through a
+    ref is final for all three. `shutdown`: seconds that a stop may take before it becomes a kill; None waits
+    for ever.
     """
 
     name: str | None
@@ -173,12 +181,12 @@ class ChildSpec(Generic[M]):
         check_name(self.name)
         if not callable(self.factory):
             raise SpecError(
-                f"ChildSpec({self.name!r}, {self.factory!r}): the factory is an Actor class or a function of no "
-                f"arguments, not an actor"
+                f"ChildSpec({self.name!r}, {self.factory!r}): the factory is an Actor class or a function "
+                f"of no arguments, not an actor"
             )
         if self.restart not in get_args(RestartType):
             raise SpecError(
-                f"ChildSpec({self.name!r}, restart={self.restart!r}): not one of permanent, transient, temporary"
+                f"ChildSpec({self.name!r}, restart={self.restart!r}): give permanent, transient or temporary"
             )
         if self.shutdown is not None and self.shutdown < 0:
             raise SpecError(f"ChildSpec({self.name!r}, shutdown={self.shutdown}): must not be negative")

@@ -1,7 +1,7 @@
 """`ActorSystem`: owns every actor and every task, from `async with` to its end.
 
-The root of the tree supervises what is spawned here. Leaving the block runs the shutdown phases, each with a deadline,
-shielded from cancellation; nothing outlives it.
+The root of the tree supervises what is spawned here. Leaving the block runs the shutdown phases, each with a
+deadline, shielded from cancellation; nothing outlives it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class _Guardian(Actor):
 class ActorSystem:
     """`async with ActorSystem(name="shop") as system:` — see the module.
 
-    `supervise`: what happens when an actor spawned here fails; a failure that it escalates, or one too many, ends the
-    block with that very exception. `shutdown`: seconds for the actors to end before they are killed. `debug`: refuse
-    other threads. `slow_handler`: seconds after which a handler at work is reported in the log.
+    `supervise`: what happens when an actor spawned here fails; a failure that it escalates, or one too many,
+    ends the block with that very exception. `shutdown`: seconds for the actors to end before they are
+    killed. `debug`: refuse other threads. `slow_handler`: seconds after which a handler at work is reported
+    in the log.
     """
 
     def __init__(
@@ -134,13 +135,14 @@ class ActorSystem:
     async def spawn(self, spec: ChildSpec[M] | Callable[[], Actor[M]], name: str | None = None) -> Ref[M]:
         """Start an actor; returns when its `on_start` is done.
 
-        Raises what its constructor or `on_start` raised, `NameTaken`, `SpecError`, or `ActorStopped` when the system
-        is not open. Later failures are supervised by `supervise`.
+        Raises what its constructor or `on_start` raised, `NameTaken`, `SpecError`, or `ActorStopped` when
+        the system is not open. Later failures are supervised by `supervise`.
         """
         return await spawning.spawn(self._guardian(), spec, name)
 
     def spawn_soon(self, spec: ChildSpec[M] | Callable[[], Actor[M]], name: str | None = None) -> Ref[M]:
-        """Start an actor at the next turn and return its ref at once; a failure of its start is supervised."""
+        """Start an actor at the next turn and return its ref at once; a failure of its start is
+        supervised."""
         return spawning.spawn_soon(self._guardian(), spec, name)
 
     @property

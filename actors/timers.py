@@ -131,7 +131,8 @@ class Idle:
 
 
 class Pipe:
-    """Work that an actor owns: it runs beside the mailbox and its result arrives as a message (`ctx.pipe`)."""
+    """Work that an actor owns: it runs beside the mailbox and its result arrives as a message
+    (`ctx.pipe`)."""
 
     __slots__ = ("_awaitable", "_begun", "_cancelled", "_cell", "_on_error", "_to_message", "_trace", "task")
 

@@ -1,14 +1,14 @@
 """Trace context: the one value of a sender's context that a message carries.
 
-The library never looks into it: an OpenTelemetry context, a request id, anything. `tracing(value)` sets it for the
-messages sent inside the block, `current_trace()` reads it, in handlers and outside. This module also holds the frame,
-by which code that runs in a task knows for which actor it runs.
+The library never looks into it: an OpenTelemetry context, a request id, anything. `tracing(value)` sets it
+for the messages sent inside the block, `current_trace()` reads it, in handlers and outside. This module also
+holds the frame, by which code that runs in a task knows for which actor it runs.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["current_trace", "tracing"]
 
 Frame = tuple["Cell | None", Any, "Question | None", bool]
-"""The actor that this code works for, the trace, the question in hand, and whether the actor waits for this code."""
+"""The actor that this code works for, the trace, the question in hand, and whether the actor waits for this
+code."""
 
 FRAME: ContextVar[Frame | None] = ContextVar("actors.frame", default=None)
 
-# Plain handlers run without a frame (setting a context variable costs as much as a hop); `Scheduler.running` names
-# their actor. These are the open schedulers by thread, for the two functions below.
+# Plain handlers run without a frame (setting a context variable costs as much as a hop); `Scheduler.running`
+# names their actor. These are the open schedulers by thread, for the two functions below.
 SCHEDULERS: dict[int, list[Scheduler]] = {}
 
 
@@ -40,7 +41,7 @@ def current_trace() -> Any:
 
 
 @contextmanager
-def tracing(trace: Any) -> Iterator[None]:
+def tracing(trace: Any) -> Generator[None]:
     """Messages sent inside this block carry `trace`."""
     scheduler = next((s for s in SCHEDULERS.get(threading.get_ident(), ()) if s.running is not None), None)
     if scheduler is not None:  # a plain handler: give it a frame for the time of the block
