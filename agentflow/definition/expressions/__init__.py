@@ -8,12 +8,12 @@
 There is no clock, no I/O, no arithmetic, no user code, and no way to run without bounds.
 """
 
-from agentflow.definition.expressions.compiler import StatusView
 from agentflow.definition.expressions.errors import EvaluationError, ExpressionError
 from agentflow.definition.expressions.expression import Expression, parse, parse_whole
 from agentflow.definition.expressions.nodes import Node
 from agentflow.definition.expressions.nodes import unparse as _unparse
 from agentflow.definition.expressions.references import Reference
+from agentflow.definition.expressions.run import StatusView
 from agentflow.definition.expressions.template import Template, compile_template, escape_braces
 from agentflow.definition.expressions.values import to_text
 

@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import Any, Final, Literal
 
 from agentflow.definition.expressions import nodes
-from agentflow.definition.expressions.compiler import Run, StatusView, compile_node
+from agentflow.definition.expressions.compiler import compile_node
 from agentflow.definition.expressions.errors import EvaluationError, ExpressionError, Fault
 from agentflow.definition.expressions.parser import DEFAULT_ROOTS, Parser
+from agentflow.definition.expressions.problems import unclosed
 from agentflow.definition.expressions.references import Reference, collect_references
+from agentflow.definition.expressions.run import Evaluate, Run, StatusView
 from agentflow.definition.expressions.values import check_size
 
 __all__ = ["MAX_OPERATIONS", "Expression", "find_closing", "parse", "parse_whole"]
@@ -45,7 +47,6 @@ class Expression:
         self.roots = roots
         self.status_functions = status_functions
         self._operations = operations
-        self._function = compile_node(tree, source)
 
     def __repr__(self) -> str:
         return f"Expression({self.source!r})"
@@ -73,6 +74,10 @@ class Expression:
         if isinstance(value, bool):
             return "boolean"
         return "string" if isinstance(value, str) else "number"
+
+    @cached_property
+    def _function(self) -> Evaluate:
+        return compile_node(self.tree, self.source)
 
     def evaluate(self, scope: Mapping[str, Any], status: StatusView | None = None) -> Any:
         """The value on these roots; a root that is absent is null. Values are shared with `scope`, not
@@ -143,12 +148,8 @@ def find_closing(text: str, opening: int, start: int) -> int:
         if token == "}}":
             return match.start()
         if len(token) == 1:
-            raise _unclosed(match.start())
-    raise _unclosed(opening)
-
-
-def _unclosed(offset: int) -> ExpressionError:
-    return ExpressionError("E_EXPR_UNCLOSED", "not closed", offset, 'quote the value, " #" begins a comment')
+            raise unclosed(match.start())
+    raise unclosed(opening)
 
 
 def _not_whole(text: str, offset: int) -> ExpressionError:

@@ -131,6 +131,8 @@ def _operand(node: Node, level: int) -> str:
 
 
 def _text(node: Node) -> str:
+    """Loops instead of comprehensions, which would take a frame of the stack for each level of nesting."""
+    pieces: list[str] = []
     match node:
         case Lit():
             return _literal(node.value)
@@ -138,15 +140,23 @@ def _text(node: Node) -> str:
             return "!" + _operand(node.operand, _UNARY - 1)
         case Logic():
             level = _level(node)
-            return f" {node.operator} ".join(_operand(operand, level) for operand in node.operands)
+            for operand in node.operands:
+                pieces.append(_operand(operand, level))  # noqa: PERF401
+            return f" {node.operator} ".join(pieces)
         case Compare():
             level = _level(node)
-            tail = "".join(f" {operator} {_operand(right, level)}" for operator, right, _ in node.rest)
-            return _operand(node.first, level) + tail
+            pieces.append(_operand(node.first, level))
+            for operator, right, _ in node.rest:
+                pieces.append(f" {operator} {_operand(right, level)}")
         case Call():
-            return f"{node.name}({', '.join(_text(argument) for argument in node.arguments)})"
+            for argument in node.arguments:
+                pieces.append(_text(argument))  # noqa: PERF401
+            return f"{node.name}({', '.join(pieces)})"
         case Path():
-            return _base(node.base) + "".join(_segment(segment) for segment in node.segments)
+            pieces.append(_base(node.base))
+            for segment in node.segments:
+                pieces.append(_segment(segment))  # noqa: PERF401
+    return "".join(pieces)
 
 
 def _base(base: str | Node) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NoReturn
 
-from agentflow.definition.diagnostics import did_you_mean
+from agentflow.definition.expressions import problems
 from agentflow.definition.expressions import tokens as t
 from agentflow.definition.expressions.errors import ExpressionError
 from agentflow.definition.expressions.nodes import (
@@ -26,6 +26,7 @@ from agentflow.definition.expressions.nodes import (
     Segment,
     Star,
 )
+from agentflow.definition.expressions.problems import LITERALS
 from agentflow.definition.expressions.signatures import SIGNATURES, STATUS_FUNCTIONS, Signature
 
 __all__ = ["DEFAULT_ROOTS", "MAX_ARGUMENTS", "MAX_NESTING", "MAX_SOURCE", "Parser"]
@@ -33,9 +34,9 @@ __all__ = ["DEFAULT_ROOTS", "MAX_ARGUMENTS", "MAX_NESTING", "MAX_SOURCE", "Parse
 MAX_SOURCE: Final = 21_000
 MAX_NESTING: Final = 50
 MAX_ARGUMENTS: Final = 255
+_MAX_ERRORS: Final = 200  # as many as a document reports
 DEFAULT_ROOTS: Final = ("steps", "inputs", "item", "index")
 
-_LITERALS: Final = {"null": None, "true": True, "false": False}
 _LEVELS: Final = {
     "||": 1,
     "&&": 2,
@@ -47,25 +48,6 @@ _LEVELS: Final = {
     "<=": 4,
     ">": 4,
     ">=": 4,
-}
-_HINTS: Final = {
-    "=": "compare with ==",
-    "&": "write &&",
-    "and": "write &&",
-    "|": "write ||",
-    "or": "write ||",
-    "in": "write contains(list, value)",
-    "?": "write case(condition, then, otherwise)",
-    "+": "there is no arithmetic; join texts with format or with several ${{ }}",
-    "-": "there is no arithmetic",
-    "/": "there is no arithmetic",
-    "%": "there is no arithmetic",
-    "`": "quote a string with ' or \"",
-    "“": "quote a string with ' or \"",
-    "”": "quote a string with ' or \"",
-    "‘": "quote a string with ' or \"",
-    "’": "quote a string with ' or \"",
-    "$": "write the name without $",
 }
 
 
@@ -165,17 +147,15 @@ class Parser:
         if "." in text:
             segments = t.split_path(text, offset, 1)
             name = text[: len(text) if not segments else text.index(".")].rstrip(" \t\r\n")
-            if name in _LITERALS:
+            if name in LITERALS:
                 dot = offset + text.index(".")
-                raise ExpressionError(
-                    "E_EXPR_SYNTAX", 'unexpected "."', dot, f"{name} has no members; put a string in quotes"
-                )
+                raise ExpressionError("E_EXPR_SYNTAX", 'unexpected "."', dot, f"{name} has no members")
         else:
             name = text
             if following == "(":
                 return self._call(name, offset, following_offset)
-            if name in _LITERALS:
-                return Lit(_LITERALS[name], offset)
+            if name in LITERALS:
+                return Lit(LITERALS[name], offset)
         if name in self._roots:
             self.roots_used.add(name)
         else:
@@ -207,6 +187,7 @@ class Parser:
         signature = SIGNATURES.get(written.lower())
         if signature is None or not self._allowed(signature):
             self._unknown_function(written, offset)
+            self._segments([])
             return Lit(None, offset)
         if not signature.accepts(len(arguments)):
             self._errors.append(
@@ -284,53 +265,14 @@ class Parser:
         )
 
     def _unexpected(self, wanted: str | None = None) -> NoReturn:
-        kind, text, offset = self._tokens[self._position]
-        if kind == t.BAD and text in ("'", '"'):
-            raise ExpressionError(
-                "E_EXPR_UNCLOSED", "not closed", offset, 'quote the value, " #" begins a comment'
-            )
-        if kind == t.BAD and len(text) > 1:
-            raise ExpressionError(
-                "E_EXPR_SYNTAX", f'"{_shown(text)}" is not a number', offset, length=len(text)
-            )
-        if kind == t.END:
-            message = "expression ends too early"
-        elif kind in (t.SINGLE, t.DOUBLE):
-            message = f"unexpected string {_shown(text)}"
-        else:
-            message = f'unexpected "{_shown(text)}"'
-        if wanted is not None:
-            message += f', expected "{wanted}"'
-        raise ExpressionError(
-            "E_EXPR_SYNTAX", message, offset, self._syntax_hint(kind, text), max(1, len(text))
-        )
-
-    def _syntax_hint(self, kind: int, text: str) -> str | None:
-        if kind in (t.SINGLE, t.DOUBLE):
-            return None
-        before = self._tokens[self._position - 1][1] if self._position else ""
-        if before == "not":
-            return "write !"
-        if kind == t.NUMBER and text.startswith("-"):
-            return "there is no arithmetic"
-        return _HINTS.get(text)
+        before = self._tokens[self._position - 1] if self._position else None
+        raise problems.unexpected(self._tokens[self._position], before, wanted)
 
     def _unknown_name(self, name: str, offset: int) -> None:
-        if name.lower() in SIGNATURES:
-            hint: str | None = f"write {SIGNATURES[name.lower()].name}(…)"
-        else:
-            hint = did_you_mean(name, (*self._roots, *_LITERALS))
-        message = f'unknown name "{_shown(name)}"'
-        self._errors.append(ExpressionError("E_EXPR_NAME", message, offset, hint, len(name)))
+        if len(self._errors) < _MAX_ERRORS:
+            self._errors.append(problems.unknown_name(name, offset, (*self._roots, *LITERALS)))
 
     def _unknown_function(self, name: str, offset: int) -> None:
         known = [signature.name for signature in SIGNATURES.values() if self._allowed(signature)]
-        hint = did_you_mean(name, known) or "known: " + ", ".join(known)
-        message = f'unknown function "{_shown(name)}"'
-        self._errors.append(ExpressionError("E_EXPR_FUNCTION", message, offset, hint, len(name)))
-
-
-def _shown(text: str) -> str:
-    if len(text) == 1 and not text.isprintable():
-        return f"U+{ord(text):04X}"
-    return text if len(text) <= 40 else text[:39] + "…"
+        if len(self._errors) < _MAX_ERRORS:
+            self._errors.append(problems.unknown_function(name, offset, known))

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, cast
 
-from agentflow.definition.expressions.compiler import Run, StatusView
 from agentflow.definition.expressions.errors import EvaluationError, ExpressionError, Fault
 from agentflow.definition.expressions.expression import MAX_OPERATIONS, Expression, find_closing, parse
+from agentflow.definition.expressions.run import Run, StatusView
 from agentflow.definition.expressions.values import MAX_RESULT, bounded_text, check_size
 
 __all__ = ["Placed", "Template", "compile_template", "escape_braces"]

@@ -1,0 +1,165 @@
+"""Closures of paths: members, elements and projections (page 001 §6.3).
+
+Nothing here fails on a missing member: it is null, or, in a projection, left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from agentflow.definition.expressions.errors import Fault
+from agentflow.definition.expressions.nodes import Digits, Index, Member, Node, Path, Segment, Star
+from agentflow.definition.expressions.run import Evaluate, Run, Step, located
+from agentflow.definition.expressions.values import kind
+
+__all__ = ["compile_path"]
+
+Compile = Callable[[Node, str], Evaluate]
+
+_MISSING: Final = object()
+
+
+def compile_path(node: Path, source: str, compile_node: Compile) -> Evaluate:
+    """The closure of a path; `compile_node` compiles its base and its keys."""
+    names: list[str] = []
+    for segment in node.segments:
+        if not isinstance(segment, Member):
+            break
+        names.append(segment.name)
+    base = node.base
+    start = (
+        _from_root(base, tuple(names))
+        if isinstance(base, str)
+        else _from_value(compile_node(base, source), names)
+    )
+    segments = node.segments[len(names) :]
+    if not segments:
+        return start
+    stars = [position for position, segment in enumerate(segments) if isinstance(segment, Star)]
+    single = [_read(segment, source, compile_node) for segment in segments[: stars[0] if stars else None]]
+    if not stars:
+
+        def path(run: Run) -> Any:
+            value = start(run)
+            for read in single:
+                value = read(value, run)
+                if value is _MISSING:
+                    value = None
+            return value
+
+        return path
+    many = [_spread(segment, source, compile_node) for segment in segments[stars[0] :]]
+
+    def projection(run: Run) -> Any:
+        value = start(run)
+        for read in single:
+            value = read(value, run)
+            if value is _MISSING:
+                value = None
+        values = [value]
+        for spread in many:
+            values = spread(values, run)
+        return values
+
+    return projection
+
+
+def _from_root(root: str, names: tuple[str, ...]) -> Evaluate:
+    """A root, then members only: what nearly every path is."""
+
+    def from_root(run: Run) -> Any:
+        value = run.scope.get(root)
+        for name in names:
+            value = value.get(name) if type(value) is dict else _member(value, name)  # pyright: ignore
+        return value  # pyright: ignore[reportUnknownVariableType]
+
+    return from_root
+
+
+def _from_value(base: Evaluate, names: list[str]) -> Evaluate:
+    if not names:
+        return base
+
+    def from_value(run: Run) -> Any:
+        value = base(run)
+        for name in names:
+            value = _member(value, name)
+        return value
+
+    return from_value
+
+
+def _member(value: Any, name: str) -> Any:
+    return value.get(name) if kind(value) == "object" else None
+
+
+def _read(segment: Segment, source: str, compile_node: Compile) -> Step:
+    """A segment on one value; what is not there is _MISSING, since in a projection null is."""
+    match segment:
+        case Member():
+            name = segment.name
+            return lambda value, run: _lookup(value, name)
+        case Digits():
+            text, number = segment.text, int(segment.text)
+            return lambda value, run: _lookup(value, number if kind(value) == "array" else text)
+        case Index():
+            key = compile_node(segment.key, source)
+            return lambda value, run: _lookup(value, key(run))
+        case Star():
+            raise AssertionError("a projection reads many values")
+
+
+def _lookup(value: Any, key: Any) -> Any:
+    """A string of an object, an integral number of an array, or _MISSING."""
+    of = kind(value)
+    if of == "object":
+        return value.get(key, _MISSING) if isinstance(key, str) else _MISSING
+    if of != "array" or kind(key) != "number":
+        return _MISSING
+    if isinstance(key, float):
+        if not key.is_integer():
+            return _MISSING
+        key = int(key)
+    return value[key] if 0 <= key < len(value) else _MISSING
+
+
+Spread = Callable[[list[Any], Run], list[Any]]
+
+
+def _spread(segment: Segment, source: str, compile_node: Compile) -> Spread:
+    """A segment on each of the values of a projection."""
+    offset = segment.offset
+    if isinstance(segment, Star):
+
+        def flatten(values: list[Any], run: Run) -> list[Any]:
+            found: list[Any] = []
+            try:
+                run.charge(len(values))
+                for value in values:
+                    of = kind(value)
+                    if of == "array" or of == "object":
+                        run.charge(len(value))
+                        found.extend(value if of == "array" else value.values())
+            except Fault as fault:
+                raise located(fault, offset, source) from None
+            return found
+
+        return flatten
+    # The key of `[expr]` is computed once, not per element.
+    key = compile_node(segment.key, source) if isinstance(segment, Index) else None
+    read = None if key is not None else _read(segment, source, compile_node)
+
+    def each(values: list[Any], run: Run) -> list[Any]:
+        try:
+            run.charge(len(values))
+        except Fault as fault:
+            raise located(fault, offset, source) from None
+        if read is not None:
+            found = [read(value, run) for value in values]
+        else:
+            wanted = key(run) if key is not None else None
+            found = [_lookup(value, wanted) for value in values]
+        return [value for value in found if value is not _MISSING]
+
+    return each
