@@ -40,10 +40,43 @@ SCOPES = st.fixed_dictionaries({"steps": JSON, "inputs": JSON, "item": JSON, "in
 
 # Words that make texts which nearly parse, and templates which nearly close.
 WORDS = st.sampled_from(
-    ["steps", "inputs", "item", "index", ".", ".a", "['a']", "[0]", ".0", ".*", "[*]", "(", ")", "[", "]"]
-    + [",", "!", "==", "!=", "===", "<", ">=", "&&", "||", "=", "&", "'x'", "''", '"y"', '"\\u0041"', "null"]
-    + ["true", "1", "-2.5", "0x1f", "1e3", "contains(", "startsWith(", "format(", "toJSON(", "fromJSON("]
-    + ["join(", "length(", "case(", "success(", "foo(", "${{", "}}", "{{", "{", "}", "$", "'", '"', "\\", "é"]
+    [
+        *(
+            "steps",
+            "inputs",
+            "item",
+            "index",
+            ".",
+            ".a",
+            "['a']",
+            "[0]",
+            ".0",
+            ".*",
+            "[*]",
+            "(",
+            ")",
+            "[",
+            "]",
+        ),
+        *(",", "!", "==", "!=", "===", "<", ">=", "&&", "||", "=", "&", "'x'", "''", '"y"', '"\\u0041"', "1"),
+        *("null", "true", "-2.5", "0x1f", "1e3", "contains(", "startsWith(", "format(", "toJSON(", "join("),
+        *(
+            "fromJSON(",
+            "length(",
+            "case(",
+            "success(",
+            "foo(",
+            "${{",
+            "}}",
+            "{{",
+            "{",
+            "}",
+            "$",
+            "'",
+            '"',
+            "\\",
+        ),
+    ]
 )
 SOUP = (
     st.lists(WORDS, max_size=14).map(" ".join)
