@@ -1,0 +1,132 @@
+"""The command `agentflow`: its verbs, each in a module that is imported when it is wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from agentflow.cli.errors import Exit, report
+
+__all__ = ["App", "Command", "app", "main"]
+
+_VERBS = {
+    "run": ("run", "run"),
+    "resume": ("run", "resume"),
+    "check": ("check", "check"),
+    "graph": ("graph", "graph"),
+    "list": ("inspect", "list_runs"),
+    "show": ("inspect", "show"),
+    "events": ("inspect", "events"),
+    "expr": ("expr", "expr"),
+    "answer": ("control", "answer"),
+    "cancel": ("control", "cancel"),
+    "model": ("model", "model"),
+    "version": ("version", "version"),
+}
+"""Verb to module of this package and name of the command in it, in the order of the help."""
+
+
+class App(click.Group):
+    """The group of all verbs. Exceptions end here, as a message and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = _VERBS.get(cmd_name)
+        if found is None:
+            return None
+        return getattr(import_module(f"agentflow.cli.{found[0]}"), found[1])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in _VERBS:
+            raise click.UsageError(f'there is no command "{name}"{_similar(name)}', ctx)
+        return super().resolve_command(ctx, args)
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **extra: Any) -> NoReturn:
+        """Run the command line and exit. Never returns."""
+        extra["standalone_mode"] = False
+        words = list(sys.argv[1:] if args is None else args)
+        try:
+            result: Any = super().main(words, *more, **extra)
+            code = result if isinstance(result, int) else Exit.DONE
+        except BrokenPipeError:
+            # The reader has gone. Python would complain again when it flushes at exit.
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            code = 141  # as a program that SIGPIPE ended
+        except (KeyboardInterrupt, click.Abort):
+            code = Exit.INTERRUPTED
+        except Exception as error:
+            code = report(error, debug="--debug" in words)
+        sys.exit(int(code))
+
+
+def _similar(name: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, _VERBS, 1)
+    return f'; did you mean "{close[0]}"?' if close else ""
+
+
+class Command(click.Command):
+    """A verb. Its callback returns the exit code, or None for 0. Every verb takes `--debug`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Read from the command line by `App.main`, which must know it for errors of parsing too.
+        self.params.append(
+            click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+        )
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # so that the message names the verb
+            raise
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from agentflow.cli.version import version_line
+
+        click.echo(version_line())
+        ctx.exit()
+
+
+@click.group(cls=App, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version.",
+)
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+def app() -> None:
+    """Run AI-agent workflows that must not lose work.
+
+    \b
+    Exit codes: 0 done, 1 run failed, 2 usage, 3 diagnostics, 4 not found, 5 conflict, 6 unreachable,
+    8 cancelled, 9 waiting or paused, 74 storage, 78 configuration, 130 interrupted.
+    """
+
+
+def main() -> NoReturn:
+    """The entry point of the command `agentflow`. Never returns."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character must not cost the user the result.
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    app.main(prog_name="agentflow")

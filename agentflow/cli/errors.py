@@ -1,0 +1,118 @@
+"""Exit codes, and the one place where an exception becomes a message and a code (page 000 §12).
+
+Messages go to stderr: `error CODE: message`, then `  hint: …`. A traceback is shown on `--debug` alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import click
+
+from agentflow.cli.output import error_line, say
+from agentflow.errors import (
+    AgentflowError,
+    ConfigurationError,
+    DefinitionError,
+    Fenced,
+    OffsetConflict,
+    RunExists,
+    RunNotFound,
+    RunTerminal,
+    StoreError,
+)
+
+if TYPE_CHECKING:
+    from agentflow.definition.diagnostics import Diagnostic
+
+__all__ = ["CommandError", "Exit", "exit_of_diagnostics", "exit_of_state", "report"]
+
+
+class Exit(IntEnum):
+    """How a command ended."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    DIAGNOSTICS = 3
+    NOT_FOUND = 4
+    CONFLICT = 5
+    UNREACHABLE = 6
+    NOT_AUTHORISED = 7
+    CANCELLED = 8
+    WAITING = 9
+    STORAGE = 74
+    CONFIGURATION = 78
+    INTERRUPTED = 130
+
+
+class CommandError(Exception):
+    """A command cannot do what was asked; `exit` is the code that says so."""
+
+    def __init__(self, exit: Exit, code: str, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.exit = exit
+        self.code = code
+        self.hint = hint
+
+
+# The first class that fits decides; subclasses therefore stand before their bases.
+_EXITS: tuple[tuple[type[AgentflowError], Exit], ...] = (
+    (RunNotFound, Exit.NOT_FOUND),
+    (RunExists, Exit.CONFLICT),
+    (RunTerminal, Exit.CONFLICT),
+    (Fenced, Exit.CONFLICT),
+    (OffsetConflict, Exit.CONFLICT),
+    (StoreError, Exit.STORAGE),
+    (ConfigurationError, Exit.CONFIGURATION),
+)
+
+_STATES = {
+    "completed": Exit.DONE,
+    "failed": Exit.FAILED,
+    "cancelled": Exit.CANCELLED,
+}
+
+
+def exit_of_state(state: str) -> Exit:
+    """The code for a run that has come to rest in this state."""
+    return _STATES.get(state, Exit.WAITING)
+
+
+def exit_of_diagnostics(diagnostics: Sequence[Diagnostic]) -> Exit:
+    """3 when there is an error; 78 when all that is wrong is that there is no model."""
+    errors = {d.code for d in diagnostics if d.severity == "error"}
+    if not errors:
+        return Exit.DONE
+    return Exit.CONFIGURATION if errors == {"E_UNKNOWN_MODEL"} else Exit.DIAGNOSTICS
+
+
+def report(error: Exception, *, debug: bool = False) -> Exit:
+    """Tell the user about `error` on stderr, and give the exit code."""
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, click.UsageError):
+        context = error.ctx.command_path if error.ctx is not None else "agentflow"
+        say(error_line("usage", error.format_message(), f"{context} --help"))
+        return Exit.USAGE
+    if isinstance(error, CommandError):
+        say(error_line(error.code, str(error), error.hint))
+        return error.exit
+    if isinstance(error, DefinitionError):
+        from agentflow.cli.excerpt import render_diagnostics
+
+        say(render_diagnostics(error.diagnostics))
+        return exit_of_diagnostics(error.diagnostics)
+    if isinstance(error, AgentflowError):
+        say(error_line(error.code, str(error), error.hint))
+        return next((exit for kind, exit in _EXITS if isinstance(error, kind)), Exit.FAILED)
+    if isinstance(error, click.ClickException):
+        say(error_line("usage", error.format_message()))
+        return Exit.USAGE
+    hint = None if debug else "this is a defect of agentflow; `--debug` shows where"
+    say(error_line("internal_error", f"{type(error).__name__}: {error}", hint))
+    return Exit.FAILED

@@ -1,0 +1,217 @@
+"""Following a run to where it comes to rest, and telling how it ended (page 000 §12)."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from agentflow.cli.errors import Exit, exit_of_state
+from agentflow.cli.excerpt import render_diagnostics
+from agentflow.cli.live import View, view_on
+from agentflow.cli.output import emit_json, emit_value, error_line, printable, say
+from agentflow.cli.progress import Progress, count
+from agentflow.cli.session import Interrupted, Interrupts
+from agentflow.definition.ir import Workflow
+from agentflow.errors import AgentflowError
+from agentflow.events.catalogue import InputRequested, WorkflowStarted
+from agentflow.events.envelope import Event, decode
+from agentflow.runtime import RunHandle, RunResult, Runtime
+
+if TYPE_CHECKING:
+    from agentflow.definition.diagnostics import Diagnostic
+
+__all__ = ["Follower", "question_text", "questions", "resume_command"]
+
+
+class Follower:
+    """One run, from where this command took it up to its result.
+
+    `follow` inside the Runtime, then `conclude` when that is closed: an interrupted run is parked by then.
+    """
+
+    def __init__(
+        self,
+        interrupts: Interrupts,
+        *,
+        as_json: bool,
+        store: str | None,
+        warned: Sequence[Diagnostic] = (),
+    ) -> None:
+        """`store` is what `--store` said; `warned` are the warnings that `agentflow check` shows."""
+        self._interrupts = interrupts
+        self._as_json = as_json
+        self._store = store
+        self._warned = warned
+        self._handle: RunHandle | None = None
+        self._result: RunResult | None = None
+        self._pause = ""
+        self._questions: list[InputRequested] = []
+
+    async def follow(
+        self,
+        runtime: Runtime,
+        handle: RunHandle,
+        workflow: Workflow,
+        *,
+        since: int = -1,
+        rest: Coroutine[Any, Any, RunResult] | None = None,
+    ) -> None:
+        """Show the run until it rests (`rest`, else `handle.result()`) or the user leaves.
+
+        Events up to offset `since` happened before this command. Raises what the Runtime raises.
+        """
+        self._handle = handle
+        run_id = handle.workflow_id
+        if since < 0:
+            await self._warn(runtime, run_id)
+        progress = Progress(workflow)
+        try:
+            with view_on(sys.stderr if self._as_json else sys.stdout, progress) as view:
+                work = _watch(runtime, run_id, view, since, rest or handle.result())
+                self._result = await self._interrupts.guard(work)
+        except Interrupted:
+            say(f"parking {run_id}: work in flight is given a moment; Ctrl-C again stops at once")
+            return
+        self._pause = progress.pause
+        if self._result.state == "waiting":
+            self._questions = await questions(runtime, run_id)
+
+    async def _warn(self, runtime: Runtime, run_id: str) -> None:
+        """Warnings that come of binding and of the inputs; those of the text alone are only counted."""
+        begin = decode((await runtime.log.read(run_id, 0, 1))[0].body).data
+        if isinstance(begin, WorkflowStarted) and isinstance(begin.diagnostics, tuple):
+            new = [d for d in begin.diagnostics if d not in self._warned]
+            if new:
+                say(render_diagnostics(new))
+        if self._warned:
+            file = shlex.quote(self._warned[0].file or "FILE")
+            say(f"{count(len(self._warned), 'warning')} about the document: agentflow check {file}")
+
+    async def conclude(self) -> Exit:
+        """Print how the run ended, or how to go on with it, and give the exit code."""
+        assert self._handle is not None
+        run_id = self._handle.workflow_id
+        interrupted = self._result is None
+        result = self._result if not interrupted else await _parked(self._handle)
+        at_rest = result is not None and exit_of_state(result.state) is not Exit.WAITING
+        if self._as_json and result is not None:
+            emit_json(_as_object(result))
+        if interrupted and not at_rest:
+            say(f"{run_id} is parked\n  hint: go on with `{resume_command(run_id, self._store)}`")
+            return Exit.INTERRUPTED
+        assert result is not None
+        self._tell(result)
+        return exit_of_state(result.state)
+
+    def _tell(self, result: RunResult) -> None:
+        run_id = result.workflow_id
+        if result.state == "completed":
+            if not self._as_json:
+                emit_value(result.output)
+        elif result.error is not None and result.state == "failed":
+            show = _command("show", run_id, self._store)
+            say(error_line(result.error.code, result.error.message, f"`{show}` shows the run"))
+        elif result.state == "waiting":
+            say(f"{run_id} waits for {count(len(self._questions), 'answer')}")
+            for question in self._questions:
+                say(question_text(run_id, question, self._store))
+        elif result.state == "paused":
+            say(f"{run_id} is paused: {printable(self._pause)}")
+            say(f"  hint: go on with `{resume_command(run_id, self._store)}`")
+        else:
+            say(f"{run_id} is {result.state}")
+
+
+def _as_object(result: RunResult) -> dict[str, Any]:
+    """The contract of `--json`: `error` stands there only when there is one."""
+    found: dict[str, Any] = {
+        "workflow_id": result.workflow_id,
+        "state": result.state,
+        "output": result.output,
+        "steps": result.steps,
+        "usage": result.usage,
+        "duration_ms": result.duration_ms,
+    }
+    if result.error is not None:
+        found["error"] = result.error
+    return found
+
+
+async def _watch(
+    runtime: Runtime, run_id: str, view: View, since: int, rest: Coroutine[Any, Any, RunResult]
+) -> RunResult:
+    """Show events while the run goes; then all that are left, so that nothing is lost at the end."""
+    seen = -1
+
+    async def show(follow: bool) -> None:
+        nonlocal seen
+        async with aclosing(_events(runtime, run_id, seen, follow)) as events:
+            async for event in events:
+                seen = event.offset
+                view.take(event, old=seen <= since)
+
+    reader, result = asyncio.ensure_future(show(True)), asyncio.ensure_future(rest)
+    try:
+        await asyncio.wait({reader, result}, return_when=asyncio.FIRST_COMPLETED)
+        if reader.done():
+            reader.result()  # the reader of stdout may have gone
+        outcome = await result
+    finally:
+        reader.cancel()
+        result.cancel()
+        await asyncio.gather(reader, result, return_exceptions=True)
+    await show(False)
+    return outcome
+
+
+async def _events(
+    runtime: Runtime, run_id: str, after: int, follow: bool
+) -> AsyncGenerator[Event[Any], None]:
+    async with aclosing(runtime.hub.batches(run_id, after, follow=follow)) as batches:
+        async for batch in batches:
+            for row in batch:
+                yield decode(row.body)
+
+
+async def _parked(handle: RunHandle) -> RunResult | None:
+    """Where the run was parked; None when its work did not stop within the grace."""
+    try:
+        return await asyncio.wait_for(handle.result(), 1)
+    except (TimeoutError, AgentflowError):
+        return None
+
+
+async def questions(runtime: Runtime, run_id: str) -> list[InputRequested]:
+    """The open requests of a run."""
+    state = await runtime.state(run_id)
+    return [request.data for request in state.requests.values()]
+
+
+def question_text(run_id: str, question: InputRequested, store: str | None) -> str:
+    """What is asked, and the command that answers it."""
+    import msgspec
+
+    request: Any = question.request
+    message = request.get("message") if isinstance(request, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    shown = message if isinstance(message, str) else msgspec.json.encode(request).decode()
+    step = f" ({question.step_id})" if isinstance(question.step_id, str) else ""
+    answers = msgspec.json.encode(question.response_schema).decode()
+    return (
+        f"  {question.request_id}{step}: {printable(shown)}\n"
+        f"    answer by schema {printable(answers)}\n"
+        f"    {_command('answer', run_id, store, question.request_id, 'VALUE')}"
+    )
+
+
+def resume_command(run_id: str, store: str | None) -> str:
+    """The command line that goes on with a run of this store."""
+    return _command("resume", run_id, store)
+
+
+def _command(verb: str, run_id: str, store: str | None, *more: str) -> str:
+    options = () if store is None else ("--store", store)
+    return shlex.join(["agentflow", verb, run_id, *more, *options])

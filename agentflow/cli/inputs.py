@@ -1,0 +1,128 @@
+"""Values from the command line: `--input`, `--data`, `--label`, the VALUE of an answer (page 000 §12)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+__all__ = ["parse_inputs", "parse_labels", "parse_value", "read_json"]
+
+_PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)=(.*)", re.DOTALL)
+_FORMS = "write k=v, JSON (a text in quotes: '\"…\"'), or @FILE"
+
+
+def parse_inputs(given: Sequence[str]) -> Any:
+    """The input of a run: None when nothing was given, the value of one JSON or @FILE, or an object.
+
+    Objects and `k=v` pairs are merged in their order, the last one wins. Raises click.BadParameter, and
+    DefinitionError for a file that is not JSON or YAML.
+    """
+    if not given:
+        return None
+    merged: dict[str, Any] = {}
+    for text in given:
+        pair = _PAIR.fullmatch(text)
+        if pair is not None:
+            merged[pair[1]] = parse_value(pair[2])
+            continue
+        value = read_json(text, "--input", _FORMS)
+        if len(given) == 1:
+            return value
+        if not isinstance(value, dict):
+            raise click.BadParameter("only objects and k=v can be given together", param_hint="--input")
+        merged.update(value)  # pyright: ignore[reportUnknownArgumentType]
+    return merged
+
+
+def parse_labels(given: Sequence[str]) -> dict[str, str]:
+    """`k=v` pairs, all strings. Raises click.BadParameter."""
+    labels: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise click.BadParameter(f'"{text}" is not written as k=v', param_hint="--label")
+        labels[_text(key.strip(), "--label")] = _text(value, "--label")
+    return labels
+
+
+def parse_value(text: str) -> Any:
+    """JSON if it parses, else the string."""
+    from agentflow.errors import DefinitionError
+
+    try:
+        return _parse(text.encode(errors="surrogateescape"), "json", None)
+    except DefinitionError:
+        return _text(text, "the value")
+
+
+def read_json(text: str, option: str, forms: str = "write JSON or @FILE") -> Any:
+    """The value of JSON, of `@FILE` (JSON or YAML by its suffix), or of `@-` (JSON on stdin).
+
+    Raises click.BadParameter for text that is no JSON, DefinitionError for a file that cannot be read.
+    """
+    from agentflow.definition.report import Fatal, Report
+    from agentflow.definition.source import read_file
+    from agentflow.errors import DefinitionError
+
+    if text == "@-":
+        return _parse(sys.stdin.buffer.read(), "json", "stdin")
+    if text.startswith("@"):
+        report = Report(text[1:])
+        try:
+            data, media = read_file(Path(text[1:]), report)
+        except Fatal:
+            raise DefinitionError(report.diagnostics()) from None
+        return _parse(data, media, text[1:])
+    try:
+        return _parse(text.encode(errors="surrogateescape"), "json", None)
+    except DefinitionError as error:
+        problem = error.diagnostics[0]
+        where = f" at column {problem.column}" if problem.column and problem.line == 1 else ""
+        raise click.BadParameter(f"not JSON{where}: {problem.message}; {forms}", param_hint=option) from None
+
+
+def _parse(data: bytes, media: Any, file: str | None) -> Any:
+    """Strictly, with positions: no key twice, no NaN, no half surrogate."""
+    from agentflow.definition.nodes import to_value
+    from agentflow.definition.report import Fatal, Report
+    from agentflow.definition.source import MAX_BYTES, Source, decode, read_node
+    from agentflow.errors import DefinitionError
+
+    if media == "json" and len(data) > MAX_BYTES:
+        return _parse_large(data, file)
+    report = Report(file)
+    try:
+        value = to_value(read_node(Source(decode(data, report, media), media, file), report))
+    except Fatal:
+        raise DefinitionError(report.diagnostics()) from None
+    if report.has_errors:
+        raise DefinitionError([d for d in report.diagnostics() if d.severity == "error"])
+    return value
+
+
+def _parse_large(data: bytes, file: str | None) -> Any:
+    """Documents have a limit of 1 MiB, the input of a run does not: it is read without positions."""
+    import msgspec
+
+    from agentflow.definition.diagnostics import Diagnostic
+    from agentflow.errors import DefinitionError
+
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        problem = Diagnostic(code="E_SYNTAX", severity="error", message=str(error), file=file)
+        raise DefinitionError([problem]) from None
+
+
+def _text(text: str, option: str) -> str:
+    """A string that can be JSON: the shell may pass bytes that are no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter("is not UTF-8", param_hint=option) from None
+    return text

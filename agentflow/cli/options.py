@@ -1,0 +1,58 @@
+"""Options that several verbs share, and the configuration that follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from agentflow.config import Config
+
+__all__ = ["json_option", "run_id", "settings_of", "store_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def store_options(command: F) -> F:
+    """`--store URL` and `--local`."""
+    command = click.option(
+        "--local", is_flag=True, help="Work in this process on the store, without a daemon."
+    )(command)
+    return click.option(
+        "--store",
+        metavar="URL",
+        help="The store of the runs: sqlite:FILE or memory:. Default: AGENTFLOW_STORE, `store` in"
+        " agentflow.toml, else sqlite:$XDG_DATA_HOME/agentflow/agentflow.db.",
+    )(command)
+
+
+def json_option(help: str) -> Callable[[F], F]:
+    """`--json`: stdout has JSON only."""
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+def settings_of(store: str | None, on_unknown: Any = None) -> Config:
+    """The configuration with these flags. Raises ConfigurationError."""
+    from agentflow.config import load_config
+
+    return load_config(store=store, on_unknown=on_unknown)
+
+
+class _RunId(click.ParamType[str]):
+    """`wf_` and 1 to 64 letters, digits, `_`, `-` (page 000 §1)."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        import re
+
+        if not re.fullmatch(r"wf_[A-Za-z0-9_-]{1,64}", value):
+            self.fail(
+                f'"{value}" is not the id of a run: "wf_" and 1 to 64 letters, digits, "_", "-"', param, ctx
+            )
+        return value
+
+
+run_id = _RunId()

@@ -1,0 +1,235 @@
+"""What a person wants to know of a run while it goes: a fold of its events, and lines for a log.
+
+Pure: it reads events and writes nothing; `plain` and `live` show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, cast
+
+from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import EndNode, StartNode, Workflow
+from agentflow.events import catalogue as ev
+from agentflow.events.envelope import Event, micros
+
+__all__ = ["Progress", "StepProgress", "clock_time", "count", "duration"]
+
+
+@dataclass(slots=True)
+class StepProgress:
+    """A step as it stands. `started` is in µs; `total` counts the items of a for_each, None for others."""
+
+    step_id: str
+    state: str = "pending"
+    attempt: int = 0
+    started: int | None = None
+    duration_ms: int | None = None
+    total: int | None = None
+    done: int = 0
+    failed: int = 0
+    tokens: int = 0
+    detail: str = ""
+
+
+class Progress:
+    """The steps of one run, in declared order, and the run itself."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        nodes = [n for n in workflow.nodes if not isinstance(n, StartNode | EndNode)]
+        nodes.sort(key=lambda node: node.index)
+        self.name = workflow.name
+        self.state = "pending"
+        self.pause = ""
+        self.started: int | None = None
+        self.duration_ms: int | None = None
+        self.steps = {node.id: StepProgress(node.id) for node in nodes}
+        self._maps = {node.id for node in nodes if node.for_each is not None}
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all steps so far."""
+        return sum(step.tokens for step in self.steps.values())
+
+    def take(self, event: Event[Any]) -> list[str]:
+        """Fold one event; what it says to a person, as no, one or more lines."""
+        handler = self._HANDLERS.get(event.data.__class__)
+        return [] if handler is None else list(handler(self, event))
+
+    def step(self, event: Event[Any]) -> StepProgress:
+        """The step that an event is about."""
+        step_id: str = event.data.step_id
+        return self.steps.setdefault(step_id, StepProgress(step_id))
+
+    # -- the run --------------------------------------------------------------------------------
+
+    def _started(self, event: Event[ev.WorkflowStarted]) -> Iterable[str]:
+        self.started = micros(event.timestamp)
+        yield f"{event.workflow_id} started: {self.name}"
+
+    def _rests(self, event: Event[ev.WorkflowWaiting]) -> Iterable[str]:
+        self.state = "waiting"
+        yield f"{event.workflow_id} waits for {count(len(event.data.requests), 'answer')}"
+
+    def _paused(self, event: Event[ev.WorkflowPaused]) -> Iterable[str]:
+        self.state = "paused"
+        self.pause = event.data.reason + (f": {event.data.detail}" if event.data.detail else "")
+        yield f"{event.workflow_id} paused: {self.pause}"
+
+    def _resumed(self, event: Event[ev.WorkflowResumed]) -> Iterable[str]:
+        self.state = "running"
+        yield f"{event.workflow_id} resumed"
+
+    def _cancelling(self, event: Event[ev.WorkflowCancelRequested]) -> Iterable[str]:
+        yield f"{event.workflow_id} is being cancelled" + _because(event.data.reason)
+
+    def _ended(self, event: Event[Any]) -> Iterable[str]:
+        self.state = event.type.partition(".")[2]
+        self.duration_ms = event.data.duration_ms
+        usage = event.data.usage
+        tokens = usage.input_tokens + usage.output_tokens
+        cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
+        yield (
+            f"{event.workflow_id} {self.state} in {duration(event.data.duration_ms)},"
+            f" {count(tokens, 'token')}{cost if usage.model_calls else ''}"
+        )
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def _step_started(self, event: Event[ev.WorkflowStepStarted]) -> Iterable[str]:
+        step, data = self.step(event), event.data
+        self.state = "running"
+        step.state, step.detail = "running", ""
+        if data.iteration is not None:
+            return
+        again = data.attempt > 1 and step.attempt > 0
+        step.attempt = data.attempt
+        step.started = micros(event.timestamp) if step.started is None else step.started
+        if step.step_id in self._maps and isinstance(data.input, list):
+            step.total = len(cast("list[Any]", data.input))
+        items = "" if step.total is None else f" with {count(step.total, 'item')}"
+        yield f"{step.step_id} started{items}" + (f" (attempt {data.attempt})" if again else "")
+
+    def _step_completed(self, event: Event[ev.WorkflowStepCompleted]) -> Iterable[str]:
+        step, data = self.step(event), event.data
+        if data.iteration is not None:
+            step.done += 1
+            yield f"{step.step_id}[{data.iteration}] completed in {duration(data.duration_ms)}{_share(step)}"
+            return
+        step.state, step.duration_ms, step.detail = "succeeded", data.duration_ms, ""
+        tokens = f", {count(step.tokens, 'token')}" if step.tokens else ""
+        yield f"{step.step_id} completed in {duration(data.duration_ms)}{tokens}"
+
+    def _step_failed(self, event: Event[ev.WorkflowStepFailed]) -> Iterable[str]:
+        step, data = self.step(event), event.data
+        ended = "cancelled" if data.error.category == "cancelled" else "failed"
+        if data.iteration is not None:
+            step.done, step.failed = step.done + 1, step.failed + 1
+            yield f"{step.step_id}[{data.iteration}] {ended}: {_told(data.error)}{_share(step)}"
+            return
+        step.state, step.duration_ms, step.detail = ended, data.duration_ms, _told(data.error)
+        yield f"{step.step_id} {ended}: {step.detail}"
+
+    def _step_skipped(self, event: Event[ev.WorkflowStepSkipped]) -> Iterable[str]:
+        step, data = self.step(event), event.data
+        because = data.reason + (f" ({', '.join(data.caused_by)})" if data.caused_by else "")
+        if data.iteration is not None:
+            step.done += 1
+            yield f"{step.step_id}[{data.iteration}] skipped: {because}{_share(step)}"
+            return
+        step.state, step.detail = "skipped", because
+        yield f"{step.step_id} skipped: {because}"
+
+    def _retrying(self, event: Event[ev.AgentRetrying | ev.WorkflowStepRetrying]) -> Iterable[str]:
+        step, data = self.step(event), event.data
+        wait = f" in {duration(data.delay_ms)}" if data.delay_ms else ""
+        step.detail = f"retrying ({data.kind}){wait}: {_told(data.error)}"
+        yield f"{_place(data)} {step.detail}"
+
+    def _tool_failed(self, event: Event[ev.ToolCallFailed]) -> Iterable[str]:
+        data = event.data
+        if data.error.category != "cancelled":
+            yield f"{_place(data)} tool {data.tool_name} failed: {_told(data.error)}"
+
+    def _asked(self, event: Event[ev.InputRequested]) -> Iterable[str]:
+        data = event.data
+        if not isinstance(data.step_id, str):
+            yield f"{event.workflow_id} asks: {data.request_id}"
+            return
+        step = self.step(event)
+        step.state, step.detail = "waiting", f"answer {data.request_id}"
+        yield f"{step.step_id} asks: {data.request_id}"
+
+    def _answered(self, event: Event[ev.InputReceived]) -> Iterable[str]:
+        self.state = "running"
+        if isinstance(event.data.step_id, str):
+            step = self.step(event)
+            step.state, step.detail = "running", ""
+            yield f"{step.step_id} was answered: {event.data.request_id}"
+
+    def _model_answered(self, event: Event[ev.ModelCallCompleted]) -> Iterable[str]:
+        step = self.step(event)
+        step.tokens += event.data.usage.input_tokens + event.data.usage.output_tokens
+        step.detail = ""
+        return ()
+
+    _HANDLERS: ClassVar[dict[type, Callable[[Progress, Event[Any]], Iterable[str]]]] = {
+        ev.WorkflowStarted: _started,
+        ev.WorkflowWaiting: _rests,
+        ev.WorkflowPaused: _paused,
+        ev.WorkflowResumed: _resumed,
+        ev.WorkflowCancelRequested: _cancelling,
+        ev.WorkflowCompleted: _ended,
+        ev.WorkflowFailed: _ended,
+        ev.WorkflowCancelled: _ended,
+        ev.WorkflowStepStarted: _step_started,
+        ev.WorkflowStepCompleted: _step_completed,
+        ev.WorkflowStepFailed: _step_failed,
+        ev.WorkflowStepSkipped: _step_skipped,
+        ev.WorkflowStepRetrying: _retrying,
+        ev.AgentRetrying: _retrying,
+        ev.ToolCallFailed: _tool_failed,
+        ev.InputRequested: _asked,
+        ev.InputReceived: _answered,
+        ev.ModelCallCompleted: _model_answered,
+    }
+
+
+def _place(data: Any) -> str:
+    return data.step_id if data.iteration is None else f"{data.step_id}[{data.iteration}]"
+
+
+def _share(step: StepProgress) -> str:
+    return "" if step.total is None else f" ({step.done}/{step.total})"
+
+
+def _told(error: ErrorInfo) -> str:
+    return f"{error.code}: {error.message}"
+
+
+def _because(reason: str | None) -> str:
+    return f": {reason}" if reason else ""
+
+
+def count(number: int, noun: str) -> str:
+    """`1 token`, `2,000 tokens`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def duration(ms: float) -> str:
+    """Milliseconds as a person reads them."""
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1_000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
+
+
+def clock_time(timestamp: str) -> str:
+    """The time of day of an RFC 3339 time, where the user is."""
+    return datetime.fromisoformat(timestamp).astimezone().strftime("%H:%M:%S")

@@ -1,0 +1,127 @@
+"""A Runtime for the time of one command, and what Ctrl-C means meanwhile.
+
+The first interrupt lets the command leave in order: the Runtime parks its runs, so that they can be
+resumed. The second ends the process at once, which the log survives: nothing is acted on before it is
+durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agentflow.cli.errors import Exit
+from agentflow.errors import RunNotFound
+
+if TYPE_CHECKING:
+    from agentflow.config import Config
+    from agentflow.runtime import Runtime
+
+__all__ = ["Interrupted", "Interrupts", "open_runtime", "run_async", "store_exists"]
+
+T = TypeVar("T")
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR = b"\x1b[?25h"
+
+
+class Interrupted(Exception):
+    """The user wants to leave."""
+
+
+class Interrupts:
+    """While entered, SIGINT and SIGTERM come here. For the main thread and one event loop."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        # Not `loop.add_signal_handler`: a second interrupt must get through although the loop is busy.
+        for number in _SIGNALS:
+            self._before[number] = signal.signal(number, self._interrupted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    async def guard(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`; it is cancelled, and Interrupted raised, at the first interrupt."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self._event.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise Interrupted
+        finally:
+            for pending in (task, stop):
+                pending.cancel()
+            await asyncio.wait({task, stop})
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        if self._event.is_set():
+            _stop_at_once()
+        self._event.set()
+        self._loop.call_soon_threadsafe(_nothing)  # wakes a loop that waits for I/O
+
+
+def _nothing() -> None:
+    """Only the wake-up is wanted."""
+
+
+def _stop_at_once() -> None:
+    """End the process without another look at anything; only the terminal is put right."""
+    if sys.stdout.isatty():
+        os.write(sys.stdout.fileno(), _SHOW_CURSOR)
+    os.write(2, b"\nstopped; the log holds all that was done\n")
+    os._exit(Exit.INTERRUPTED)
+
+
+def run_async(work: Callable[[Interrupts], Awaitable[Exit]]) -> Exit:
+    """Run the asynchronous part of a command to its exit code."""
+
+    async def within() -> Exit:
+        with Interrupts() as interrupts:
+            try:
+                return await work(interrupts)
+            except Interrupted:
+                return Exit.INTERRUPTED
+
+    return asyncio.run(within())
+
+
+@asynccontextmanager
+async def open_runtime(config: Config, *, run_id: str | None = None) -> AsyncGenerator[Runtime]:
+    """A Runtime on the configured store. With `run_id` the command is about a run that exists.
+
+    Raises RunNotFound rather than make a store in order to find nothing in it.
+    """
+    if run_id is not None and not store_exists(config.store):
+        raise RunNotFound(
+            f"no run {run_id}: there is no store {config.store}", hint="name it with --store URL"
+        )
+    from agentflow.models import Models
+    from agentflow.runtime import Runtime
+
+    async with Runtime(config.store, models=Models(config=config.for_models())) as runtime:
+        if run_id is not None:
+            await runtime.log.run(run_id)
+        yield runtime
+
+
+def store_exists(url: str) -> bool:
+    """Whether there may be runs: a database file that is not there has none. Other URLs are opened."""
+    scheme, _, rest = url.partition(":")
+    if scheme != "sqlite" or not rest:
+        return scheme != "memory"
+    return Path(rest[2:] if rest.startswith("///") else rest).exists()
