@@ -77,6 +77,7 @@ class _Binder:
         file: str | None,
         linear: bool,
         pins: Pins | None,
+        implicit: Literal["allow", "deny"],
     ) -> None:
         self.workflow = workflow
         self.models = models
@@ -84,6 +85,7 @@ class _Binder:
         self.locate = locate
         self.file = file
         self.pins = pins
+        self.implicit = implicit
         self.bound = Bound()
         self.registry = registry.copy()
         self.linear = linear
@@ -171,21 +173,32 @@ class _Binder:
             self._report("E_MODEL_CAPABILITY", f"{ref.name} {lacks}{offered}", f"{place}/{key}", hint)
 
     def _functions(self, node: AgentNode, spec: AgentSpec, place: str) -> list[Tool]:
+        tools: list[Tool] = []
         if spec.functions is None:
-            tools = self.registry.all_public()
+            tools = self._implied(self.registry.all_public())
         else:
-            tools = []
             key = "tools" if self.linear else "attachedFunctions"
             for i, ref in enumerate(spec.functions):
                 found, problems = self.registry.resolve(ref)
                 for problem in problems:
                     member = "" if self.linear else "/service" if "SERVICE" in problem.code else "/function"
                     self._report(problem.code, problem.message, f"{place}/{key}/{i}{member}", problem.hint)
+                if ref.function == "*":
+                    found = self._implied(found)
                 tools += [t for t in found if t not in tools]
+        for problem in self.registry.duplicates(tools):
+            self._report(problem.code, problem.message, place, problem.hint)
         if self.pins is not None and node.id in self.pins.grants:
             granted = self.pins.grants[node.id]
             tools = [t for t in tools if f"{t.service}.{t.function}" in granted]
         return tools
+
+    def _implied(self, tools: list[Tool]) -> list[Tool]:
+        """What "all" and `*` give: a function that is declared to change something must be named, or the
+        Runtime must say `implicit_side_effects="allow"` (page 001 §5.6)."""
+        if self.implicit == "allow":
+            return tools
+        return [t for t in tools if not t.declared or t.side_effect in ("none", "read")]
 
     def _tool(self, node: ToolNode) -> None:
         service, _, function = node.tool.rpartition(".")
@@ -221,9 +234,10 @@ def bind(
     file: str | None = None,
     linear: bool = False,
     pins: Pins | None = None,
+    implicit: Literal["allow", "deny"] = "deny",
 ) -> Bound:
     """Resolve every model and function of the graph. Imports the modules of its python services.
 
     With `pins`, an existing run keeps its models and is offered no function that it was not granted.
     """
-    return _Binder(workflow, registry, models, folder, locate, file, linear, pins).run()
+    return _Binder(workflow, registry, models, folder, locate, file, linear, pins, implicit).run()

@@ -18,6 +18,7 @@ __all__ = [
     "CallModel",
     "CallTool",
     "Cancel",
+    "CancelCall",
     "Commit",
     "CommitFailed",
     "Committed",
@@ -94,6 +95,10 @@ class Complete(Message, frozen=True, kw_only=True):
 
     call: CallModel
 
+    @property
+    def call_id(self) -> str:
+        return self.call.call_id
+
 
 class ModelCallSuccess(Message, frozen=True, kw_only=True):
     """The model's answer."""
@@ -128,6 +133,12 @@ class CallTool(Message, frozen=True, kw_only=True):
     attempt: int
     idempotency_key: str
     timeout: float
+
+
+class CancelCall(Message, frozen=True, kw_only=True):
+    """Nobody wants the result of this call, which was told and not asked, any more."""
+
+    call_id: str
 
 
 class ToolCallSuccess(Message, frozen=True, kw_only=True):

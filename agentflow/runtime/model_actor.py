@@ -12,7 +12,7 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.ids import derive
 from agentflow.models import ModelError, ModelProvider
 from agentflow.runtime.limited import LimitedActor
-from agentflow.runtime.messages import CallModel, Complete, ModelCallFailure, ModelCallSuccess
+from agentflow.runtime.messages import Complete, ModelCallFailure, ModelCallSuccess
 
 __all__ = ["ModelActor"]
 
@@ -26,24 +26,25 @@ class ModelActor(LimitedActor):
 
     @on(Complete)
     def complete(self, message: Complete) -> None:
-        self.enqueue(message.call)
+        self.enqueue(message)
 
-    async def work(self, message: CallModel) -> ModelCallSuccess | ModelCallFailure:
+    async def work(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
+        call = message.call
         began = time.perf_counter()
         number = count()
 
         def new_call_id() -> str:
-            return derive("call_", time.time_ns() // 1000, message.id_seed, next(number))
+            return derive("call_", time.time_ns() // 1000, call.id_seed, next(number))
 
         def passed() -> int:
             return round((time.perf_counter() - began) * 1000)
 
         try:
-            with anyio.fail_after(message.timeout):
-                reply = await self._provider.complete(message.request, new_call_id=new_call_id)
+            with anyio.fail_after(call.timeout):
+                reply = await self._provider.complete(call.request, new_call_id=new_call_id)
         except ModelError as error:
             return ModelCallFailure(
-                call_id=message.call_id,
+                call_id=call.call_id,
                 error=error.info,
                 duration_ms=passed(),
                 retry_after=error.retry_after,
@@ -53,17 +54,17 @@ class ModelActor(LimitedActor):
             info = ErrorInfo(
                 category="timeout",
                 code="response_timeout",
-                message=f"{message.ref.name} did not answer within {message.timeout:g} s",
+                message=f"{call.ref.name} did not answer within {call.timeout:g} s",
                 retryable=True,
-                provider=message.ref.provider,
+                provider=call.ref.provider,
             )
-            return ModelCallFailure(call_id=message.call_id, error=info, duration_ms=passed())
+            return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=passed())
         except Exception as error:  # an adapter's bug ends one call, not the provider for all runs
             info = ErrorInfo(
                 category="agent",
                 code="agent_error",
-                message=f"the adapter of {message.ref.provider} raised {type(error).__name__}: {error}",
-                provider=message.ref.provider,
+                message=f"the adapter of {call.ref.provider} raised {type(error).__name__}: {error}",
+                provider=call.ref.provider,
             )
-            return ModelCallFailure(call_id=message.call_id, error=info, duration_ms=passed())
-        return ModelCallSuccess(call_id=message.call_id, reply=reply, duration_ms=passed())
+            return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=passed())
+        return ModelCallSuccess(call_id=call.call_id, reply=reply, duration_ms=passed())

@@ -31,6 +31,7 @@ from agentflow.runtime.messages import (
     CallModel,
     CallTool,
     Cancel,
+    CancelCall,
     Commit,
     CommitFailed,
     Committed,
@@ -117,6 +118,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._batches: deque[_Batch] = deque()
         self._workers: dict[str, Ref[Any]] = {}
         self._units: dict[Ref[Any], str] = {}
+        self._direct: dict[str, tuple[str, Ref[Any]]] = {}  # calls of tool nodes, which have no agent
         self._armed: int | None = None
         self._suspending: Suspend | None = None
         self._cancel: Cancel | None = None
@@ -242,11 +244,16 @@ class RunSupervisor(Actor, mailbox=100_000):
     def _launch(self, call: OpenCall) -> None:
         if call.call_id not in self._state.calls or self._suspending is not None:
             return  # it was closed while its batch was on the way to the disk
-        message = self._model_call(call) if call.kind == "model" else self._tool_call(call)
-        if call.unit.agent is None:
-            self._admission.directory.tools[message.service].tell(message)  # type: ignore[union-attr]
+        if call.kind == "model":
+            self._worker(call.unit).tell(self._model_call(call))
             return
-        self._worker(call.unit).tell(message)
+        message = self._tool_call(call)
+        if call.unit.agent is not None:
+            self._worker(call.unit).tell(message)
+            return
+        target = self._admission.directory.tools[message.service]
+        self._direct[call.call_id] = (call.unit.key, target)
+        target.tell(message)
 
     def _worker(self, unit: Unit) -> Ref[Any]:
         key = unit.key
@@ -260,7 +267,19 @@ class RunSupervisor(Actor, mailbox=100_000):
             self.ctx.watch(ref)
         return ref
 
+    def on_stop(self) -> None:
+        self._cancel_direct(None)
+
+    def _cancel_direct(self, key: str | None) -> None:
+        """Cancel the calls of one tool node, or of all of them."""
+        for call_id, (unit_key, target) in list(self._direct.items()):
+            if key is None or key == unit_key:
+                del self._direct[call_id]
+                target.tell(CancelCall(call_id=call_id))
+
     def _dismiss(self, key: str) -> None:
+        if self._direct:
+            self._cancel_direct(key)
         ref = self._workers.pop(key, None)
         if ref is not None:
             self._units.pop(ref, None)
@@ -359,6 +378,7 @@ class RunSupervisor(Actor, mailbox=100_000):
 
     @on(ToolCallSuccess)
     def tool_answered(self, message: ToolCallSuccess) -> None:
+        self._direct.pop(message.call_id, None)
         self._advance(
             engine.tool_completed(self._state, message.call_id, message.output, message.duration_ms)
         )
@@ -366,6 +386,7 @@ class RunSupervisor(Actor, mailbox=100_000):
 
     @on(ToolCallFailure)
     def tool_failed(self, message: ToolCallFailure) -> None:
+        self._direct.pop(message.call_id, None)
         self._advance(
             engine.tool_failed(
                 self._state,
@@ -442,6 +463,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         now = self._clock.now()
         for key in list(self._workers):
             self._dismiss(key)
+        self._cancel_direct(None)
         if self._cancel is not None:
             cancel, self._cancel = self._cancel, None
             self._advance(engine.cancel_finished(self._state, now, forced=cancel.mode == "hard"))

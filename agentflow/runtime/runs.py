@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from actors import Actor, Backoff, ChildSpec, OneForOne, Ref, Terminated, on
+from actors import Actor, Backoff, ChildSpec, History, OneForOne, Ref, Terminated, on
+from actors.supervision import Action
 from agentflow.errors import AgentflowError, StoreError
 from agentflow.events.log import EventLog
 from agentflow.runtime.clock import Clock
@@ -21,9 +22,9 @@ __all__ = ["Runs"]
 _MAX_RESTARTS = 5
 
 
-def _decide(error: BaseException, history: Any) -> str:
-    """A run is restarted five times within a minute; a store that refuses is no reason to try again."""
-    if isinstance(error, StoreError) or len(history) >= _MAX_RESTARTS:
+def _decide(error: BaseException, history: History) -> Action:
+    """A run is restarted five times in a row; a store that refuses is no reason to try again."""
+    if isinstance(error, StoreError) or history.failures > _MAX_RESTARTS:
         return "stop"
     return "restart"
 

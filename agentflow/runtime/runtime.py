@@ -15,7 +15,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import UNSET
 
 from actors import ActorSystem, ChildSpec, Ref
 from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
@@ -98,8 +100,9 @@ class Runtime:
     """Runs workflows in this process on one store.
 
     `store`: `memory:`, `sqlite:FILE` or an open EventLog (which the caller then closes). `models` and
-    `services` add to what documents declare. Leaving `async with` parks the runs that are not at their
-    end: they go on with `resume`, here or in another process.
+    `services` add to what documents declare. `implicit_side_effects` says whether an agent that may call
+    "all" functions gets those that are declared to change something. Leaving `async with` parks the runs
+    that are not at their end: they go on with `resume`, here or in another process.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class Runtime:
         clock: Clock | None = None,
         ids: Ids | None = None,
         grace: float = 10.0,
+        implicit_side_effects: Literal["allow", "deny"] = "deny",
     ) -> None:
         self._store = store
         self._log: EventLog | None = None
@@ -119,6 +123,7 @@ class Runtime:
         self.clock: Clock = clock or SystemClock()
         self._ids = ids or Ids()
         self._grace = grace
+        self._implicit: Literal["allow", "deny"] = implicit_side_effects
         self._system: ActorSystem | None = None
         self._admissions: dict[str, Admission] = {}
         self._live: dict[str, Ref[Any]] = {}
@@ -210,6 +215,7 @@ class Runtime:
             file=definition.file,
             linear=definition.format == "linear",
             pins=pins,
+            implicit=self._implicit,
         )
 
     async def submit(
@@ -310,7 +316,7 @@ class Runtime:
             runtime_version=__version__,
             by=by,
             grants=bound.grants,
-            **({"diagnostics": tuple(found)} if found else {}),
+            diagnostics=tuple(found) if found else UNSET,
         )
 
     async def _admit(
@@ -382,13 +388,15 @@ class Runtime:
         workflow = await self._graph(begin)
         options: dict[str, Any] = begin.options
         folder = options.get("folder")
-        pins = Pins(options.get("models") or {}, begin.grants if isinstance(begin.grants, dict) else {})
+        grants: Any = {} if begin.grants is UNSET else begin.grants
+        pins = Pins(options.get("models") or {}, grants)
         bound = bind(
             workflow,
             registry=self.registry,
             models=self.models,
             folder=Path(folder) if folder else None,
             pins=pins,
+            implicit=self._implicit,
         )
         errors = [d for d in bound.diagnostics if d.severity == "error"]
         if errors:

@@ -73,7 +73,8 @@ def make_tool(service: str, f: Callable[..., Any], spec: ServiceSpec | None = No
     name = marked.name or getattr(f, "__name__", "function")
     said: dict[str, Any] = (spec.functions.get(name) or {}) if spec is not None else {}
     arguments, accepts_ctx = _arguments(f, name)
-    side_effect: SideEffect = said.get("side_effect") or marked.side_effect or "external"
+    declared: SideEffect | None = said.get("side_effect") or marked.side_effect
+    side_effect: SideEffect = declared or "external"
     idempotent = said.get("idempotent", marked.idempotent)
     default_timeout = spec.timeout if spec is not None else 60.0
     return Tool(
@@ -90,6 +91,7 @@ def make_tool(service: str, f: Callable[..., Any], spec: ServiceSpec | None = No
         timeout=float(said.get("timeout") or marked.timeout or default_timeout),
         sensitive=marked.sensitive,
         private=bool(said.get("private", False)),
+        declared=declared is not None,
     )
 
 

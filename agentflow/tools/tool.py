@@ -63,7 +63,7 @@ class ToolError(AgentflowError):
 class Tool:
     """A function of a service. `timeout` in seconds, `max_output_bytes` of JSON.
 
-    An undeclared side effect counts as external: unknown is unsafe.
+    An undeclared side effect counts as external: unknown is unsafe. `declared` tells the two apart.
     """
 
     service: str
@@ -80,6 +80,7 @@ class Tool:
     timeout: float = 60.0
     sensitive: bool = False
     private: bool = False
+    declared: bool = False
     max_output_bytes: int = 1 << 20
     name: str = field(init=False)
     schema_hash: str = field(init=False)
