@@ -104,29 +104,30 @@ def seal(draft: Draft, *, workflow_id: str, offset: int, ts: int, id: str) -> tu
     step = draft.step
     if step is None:
         step = getattr(data, "step_id", None) or None
+    event_type = data.EVENT_TYPE if data.__class__ not in _OPEN else data.event_type
     event: Event[Any] = Event(
         id=id,
         offset=offset,
         timestamp=iso(ts),
-        type=data.event_type,
+        type=event_type,
         workflow_id=workflow_id,
         data=data,
         trace=draft.trace,
         step=step,
         attempt=draft.attempt,
     )
-    return event, StoredEvent(offset, ts, event.type, encode(event))
+    return event, StoredEvent(offset, ts, event_type, encode(event))
 
+
+_OPEN = frozenset({Custom, Unknown})  # their type is not that of the class, and their object is the data
 
 _encoder = msgspec.json.Encoder()
 
 
 def encode(event: Event[Any]) -> bytes:
     """The JSON of one event on one line, without a line end."""
-    data = event.data
-    if data.__class__ is Custom or data.__class__ is Unknown:
-        # Their object is the data itself; the name stands in the type.
-        event = msgspec.structs.replace(event, data=data.data)
+    if event.data.__class__ in _OPEN:
+        event = msgspec.structs.replace(event, data=event.data.data)
     return _encoder.encode(event)
 
 

@@ -182,6 +182,7 @@ class Hub:
             position = after + 1
             stop = None if follow else await self._log.last(workflow_id) + 1
             looked = False  # whether the log had nothing more for us since we were attached
+            rested = True  # whether others had their turn since the last batch
             while stop is None or position < stop:
                 batch = tail.since(position, stop)
                 if not batch:
@@ -189,6 +190,7 @@ class Hub:
                         return
                     if looked and not tail.stale and not tail.is_past(position):
                         await tail.wait()
+                        rested = True
                         continue
                     tail.stale = False
                     batch = await self._page(workflow_id, position, stop)
@@ -200,13 +202,15 @@ class Hub:
                         continue
                     if looked:
                         tail.extend(batch)  # perhaps another process wrote it: spare the others the look
+                if not rested:
+                    await asyncio.sleep(0)
+                rested = False
                 position = batch[-1].offset + 1
                 shown = batch if wanted is None else [event for event in batch if wanted(event.type)]
                 if shown:
                     yield shown
                 if batch[-1].type in TERMINAL_TYPES:
                     return
-                await asyncio.sleep(0)
         finally:
             self._detach(workflow_id, tail)
 

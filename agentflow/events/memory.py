@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Literal
 
 from agentflow.errors import AgentflowError, LogClosed, RunNotFound
@@ -67,7 +68,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
         self._order: list[tuple[int, str]] = []  # (created_at, workflow_id), sorted
-        self._all: list[LoggedEvent] = []
+        self._all: list[tuple[str, StoredEvent]] = []  # in commit order
         self._blobs: dict[str, bytes] = {}
         self._definitions: dict[str, bytes] = {}
         self._closed = False
@@ -93,7 +94,7 @@ class MemoryLog:
             self._order.insert(bisect_left(self._order, key), key)
         run.events.extend(batch.events)
         run.updated_at = batch.events[-1].ts
-        self._all.extend([LoggedEvent(workflow_id, event) for event in batch.events])
+        self._all.extend(zip(repeat(workflow_id), batch.events, strict=False))
         before = run.state
         run.state = state_after(batch, before)
         if run.state != before:
@@ -182,14 +183,13 @@ class MemoryLog:
         found: list[LoggedEvent] = []
         position = 0 if cursor is None else decode_cursor(cursor, tuple[int])[0]
         for index in range(position, len(self._all)):
-            item = self._all[index]
-            event = item.event
+            workflow_id, event = self._all[index]
             if (
                 (wanted is None or wanted(event.type))
                 and (since is None or event.ts >= since)
                 and (until is None or event.ts < until)
             ):
-                found.append(item)
+                found.append(LoggedEvent(workflow_id, event))
                 position = index + 1
                 if len(found) == limit:
                     break

@@ -144,6 +144,11 @@ def _make_directories(directory: Path) -> None:
     missing = [p for p in (directory, *directory.parents) if not p.exists()]
     for level in reversed(missing):
         level.mkdir(mode=0o700, exist_ok=True)
+        above = os.open(level.parent, os.O_RDONLY)
+        try:
+            os.fsync(above)  # SQLite syncs the file's own directory; what holds that one is our matter
+        finally:
+            os.close(above)
 
 
 def _check_version(db: sqlite3.Connection, path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks of the event log: `python -m tests.benchmarks.events`."""

@@ -1,0 +1,339 @@
+"""How fast events are made, appended, read and followed.
+
+    python -m tests.benchmarks.events [PATTERN]
+
+JSON lines on stdout, a table on stderr; PATTERN chooses cases by a part of their name. Beside every durable
+figure stand the mean time of an fdatasync at that moment, which decides most of it, and what plain `sqlite3`
+does with the same rows in the same schema, as many to a commit as there are writers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from agentflow.events.catalogue import WorkflowStepStarted
+from agentflow.events.envelope import Draft, Ids, decode, encode, iso, seal
+from agentflow.events.hub import Hub
+from agentflow.events.log import Append, EventLog, RunMeta, StoredEvent
+from agentflow.events.memory import MemoryLog
+from agentflow.events.sqlite import SqliteLog
+from agentflow.events.sqlite.database import open_database
+
+BATCH = 2
+WRITERS = (1, 10, 100, 1_000)
+READERS = (1, 10, 100)
+SECONDS = 2.5  # of each appending case
+BODY = b'{"id":"evt_01M8079N1WAWTY1FXPYMA1MJ5Z","data":"' + b"x" * 294 + b'"}'
+META = RunMeta(name="bench", definition_hash="d", created_at=1)
+
+
+class Report:
+    """Prints one figure at a time."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+
+    def wants(self, case: str) -> bool:
+        return self.pattern in case
+
+    def add(self, case: str, subject: str, value: float, unit: str) -> None:
+        line = {"suite": "events", "case": case, "subject": subject, "value": round(value, 3), "unit": unit}
+        print(json.dumps(line), flush=True)
+        print(f"{case:<28} {subject:<12} {value:>14,.2f} {unit}", file=sys.stderr, flush=True)
+
+
+def sync_ms(directory: str, count: int = 60) -> float:
+    """Mean time of a 4 KiB write and its fdatasync."""
+    fd = os.open(Path(directory) / "probe", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    started = time.perf_counter()
+    for _ in range(count):
+        os.write(fd, b"x" * 4096)
+        os.fdatasync(fd)
+    elapsed = time.perf_counter() - started
+    os.close(fd)
+    return elapsed / count * 1e3
+
+
+def events_from(offset: int, count: int = BATCH) -> list[StoredEvent]:
+    return [StoredEvent(offset + i, 1_700_000_000_000_000, "agent.processing", BODY) for i in range(count)]
+
+
+# -- values
+
+
+def bench_values(report: Report) -> None:
+    draft = Draft(
+        WorkflowStepStarted(
+            step_id="assess",
+            activation="/assess#1",
+            step_index=1,
+            attempt=1,
+            path="",
+            visit=1,
+            clock=2,
+            kind="agent",
+            input={"text": "x" * 60},
+        ),
+        attempt=1,
+    )
+    ids = Ids()
+    event, stored = seal(draft, workflow_id="wf_1", offset=3, ts=1_700_000_000_123_456, id=ids.ulid("evt"))
+    cases: dict[str, Callable[[], object]] = {
+        "ulid": lambda: ids.ulid("evt"),
+        "iso": lambda: iso(1_700_000_000_123_456),
+        "encode": lambda: encode(event),
+        "seal": lambda: seal(draft, workflow_id="wf_1", offset=3, ts=1_700_000_000_123_456, id="evt_1"),
+        "decode": lambda: decode(stored.body),
+    }
+    for name, call in cases.items():
+        if report.wants(f"value {name}"):
+            report.add(f"value {name}", "agentflow", best_us(call), "us")
+
+
+def best_us(call: Callable[[], object], count: int = 50_000) -> float:
+    best = float("inf")
+    for _ in range(3):
+        started = time.perf_counter()
+        for _ in range(count):
+            call()
+        best = min(best, time.perf_counter() - started)
+    return best / count * 1e6
+
+
+# -- appending
+
+
+async def append_until(log: EventLog, workflow_id: str, deadline: float) -> int:
+    """One writer: a batch, its acknowledgement, the next batch."""
+    offset = 0
+    clock = time.perf_counter
+    while clock() < deadline:
+        run = META if offset == 0 else None
+        await log.append(Append(workflow_id, 1, offset, events_from(offset), "running", run))
+        offset += BATCH
+    return offset
+
+
+async def append_rate(log: EventLog, writers: int, seconds: float) -> float:
+    started = time.perf_counter()
+    counts = await asyncio.gather(
+        *(append_until(log, f"wf_{n}", started + seconds) for n in range(writers)),
+    )
+    return sum(counts) / (time.perf_counter() - started)
+
+
+def bench_append(report: Report) -> None:
+    for writers in WRITERS:
+        case = f"append {writers} writers"
+        if not report.wants(case):
+            continue
+        report.add(case, "memory", asyncio.run(in_memory(writers)), "events/s")
+        with tempfile.TemporaryDirectory() as directory:
+            report.add(case, "sync", sync_ms(directory), "ms")
+            report.add(case, "sqlite", asyncio.run(in_sqlite(directory, writers)), "events/s")
+            report.add(case, "raw sqlite3", raw_rate(directory, writers * BATCH), "events/s")
+
+
+async def in_memory(writers: int) -> float:
+    return await append_rate(MemoryLog(), writers, 0.7)
+
+
+async def in_sqlite(directory: str, writers: int) -> float:
+    log = SqliteLog(Path(directory) / "log.db")
+    rate = await append_rate(log, writers, SECONDS)
+    await log.close()
+    return rate
+
+
+def raw_rate(directory: str, per_commit: int) -> float:
+    """Plain `sqlite3` in one thread, without runs, futures or a loop: only the rows and their commits."""
+    db = open_database(Path(directory) / "raw.db")
+    db.execute("PRAGMA wal_autocheckpoint = 1000")
+    written, started = 0, time.perf_counter()
+    while time.perf_counter() < started + SECONDS:
+        rows = [(n // BATCH, written + n, 1_700_000_000_000_000, 1, BODY) for n in range(per_commit)]
+        db.execute("BEGIN IMMEDIATE")
+        db.executemany("INSERT INTO event (run, offset, ts, type, body) VALUES (?, ?, ?, ?, ?)", rows)
+        db.execute("COMMIT")
+        written += per_commit
+    rate = written / (time.perf_counter() - started)
+    db.close()
+    return rate
+
+
+def bench_large_batches(report: Report) -> None:
+    """One writer that hands over whole batches without waiting: how fast the log takes what it can get."""
+    if report.wants("append batches of 256"):
+
+        async def run(log: EventLog) -> float:
+            total = 40_960
+            started = time.perf_counter()
+            futures = [
+                log.append(Append("wf_1", 1, n, events_from(n, 256), None, META if n == 0 else None))
+                for n in range(0, total, 256)
+            ]
+            await asyncio.gather(*futures)
+            rate = total / (time.perf_counter() - started)
+            await log.close()
+            return rate
+
+        async def sqlite(directory: str) -> float:
+            return await run(SqliteLog(Path(directory) / "log.db"))
+
+        async def memory() -> float:
+            return await run(MemoryLog())
+
+        with tempfile.TemporaryDirectory() as directory:
+            report.add("append batches of 256", "memory", asyncio.run(memory()), "events/s")
+            report.add("append batches of 256", "sync", sync_ms(directory), "ms")
+            report.add("append batches of 256", "sqlite", asyncio.run(sqlite(directory)), "events/s")
+            report.add("append batches of 256", "raw sqlite3", raw_rate(directory, 4_096), "events/s")
+
+
+def bench_latency(report: Report) -> None:
+    """One append at a time, on a quiet loop and on one that never sleeps."""
+    for case, busy in (("latency quiet loop", False), ("latency busy loop", True)):
+        if report.wants(case):
+            with tempfile.TemporaryDirectory() as directory:
+                report.add(case, "sync", sync_ms(directory), "ms")
+                p50, p99 = asyncio.run(latencies(directory, busy))
+                report.add(case, "sqlite p50", p50, "ms")
+                report.add(case, "sqlite p99", p99, "ms")
+
+
+async def latencies(directory: str, busy: bool) -> tuple[float, float]:
+    log = SqliteLog(Path(directory) / "log.db")
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + 2
+
+    async def burn() -> None:
+        while loop.time() < deadline:
+            sum(range(1_000))
+            await asyncio.sleep(0)
+
+    burning = asyncio.create_task(burn()) if busy else None
+    found: list[float] = []
+    offset = 0
+    while loop.time() < deadline:
+        started = time.perf_counter()
+        run = META if offset == 0 else None
+        await log.append(Append("wf_1", 1, offset, events_from(offset), None, run))
+        found.append(time.perf_counter() - started)
+        offset += BATCH
+    if burning is not None:
+        await burning
+    await log.close()
+    found.sort()
+    return found[len(found) // 2] * 1e3, found[len(found) * 99 // 100] * 1e3
+
+
+# -- reading
+
+
+def bench_replay(report: Report) -> None:
+    case, total = "replay 200k events", 200_000
+    if not report.wants(case):
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "log.db"
+        for subject, log in (("memory", MemoryLog), ("sqlite", lambda: SqliteLog(path))):
+            report.add(case, subject, asyncio.run(replay_rate(log(), total)), "events/s")
+        report.add(case, "raw sqlite3", raw_replay_rate(path, total), "events/s")
+
+
+async def replay_rate(log: EventLog, total: int) -> float:
+    for n in range(0, total, 1_000):
+        last = log.append(Append("wf_1", 1, n, events_from(n, 1_000), None, META if n == 0 else None))
+    await last
+    position, started = 0, time.perf_counter()
+    while page := await log.read("wf_1", position):
+        position += len(page)
+    elapsed = time.perf_counter() - started
+    assert position == total
+    await log.close()
+    return total / elapsed
+
+
+def raw_replay_rate(path: Path, total: int) -> float:
+    db = sqlite3.connect(path)
+    started, position = time.perf_counter(), 0
+    select = (
+        "SELECT offset, ts, type, body FROM event WHERE run = 1 AND offset >= ? ORDER BY offset LIMIT 256"
+    )
+    while page := db.execute(select, (position,)).fetchall():
+        position += len(page)
+    elapsed = time.perf_counter() - started
+    assert position == total
+    db.close()
+    return total / elapsed
+
+
+# -- following
+
+
+def bench_fan_out(report: Report) -> None:
+    """One writer, many subscribers of its run: events delivered a second, in all."""
+    for readers in READERS:
+        case = f"fan-out to {readers}"
+        if report.wants(case):
+            total = 40_000 if readers < 100 else 8_000
+            delivered, published = asyncio.run(fan_out(readers, total))
+            report.add(case, "delivered", delivered, "events/s")
+            report.add(case, "published", published, "events/s")
+
+
+async def fan_out(readers: int, total: int) -> tuple[float, float]:
+    log = MemoryLog()
+    hub = Hub(log)
+
+    async def follow() -> int:
+        seen = 0
+        async for batch in hub.batches("wf_1"):
+            seen += len(batch)
+        return seen
+
+    await log.append(Append("wf_1", 1, 0, events_from(0), None, META))
+    tasks = [asyncio.create_task(follow()) for _ in range(readers)]
+    await asyncio.sleep(0)
+    started = time.perf_counter()
+    for offset in range(BATCH, total, BATCH):
+        events = events_from(offset)
+        if offset + BATCH >= total:
+            events[-1] = StoredEvent(offset + BATCH - 1, 1, "workflow.completed", BODY)
+        await log.append(Append("wf_1", 1, offset, events))
+        hub.publish("wf_1", events)
+        if offset % 16 == 0:
+            await asyncio.sleep(0)
+    writing = time.perf_counter() - started
+    seen = await asyncio.gather(*tasks)
+    elapsed = time.perf_counter() - started
+    assert seen == [total] * readers
+    return total * readers / elapsed, total / writing
+
+
+BENCHES: tuple[Callable[[Report], None], ...] = (
+    bench_values,
+    bench_append,
+    bench_large_batches,
+    bench_latency,
+    bench_replay,
+    bench_fan_out,
+)
+
+
+def main() -> None:
+    report = Report(sys.argv[1] if len(sys.argv) > 1 else "")
+    for bench in BENCHES:
+        bench(report)
+
+
+if __name__ == "__main__":
+    main()
