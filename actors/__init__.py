@@ -25,6 +25,7 @@ from actors.groups import Group
 from actors.interceptor import Interceptor
 from actors.introspection import ActorInfo
 from actors.messages import DeadLetter, Failed, Message, ReceiveTimeout, Restarted, Terminated
+from actors.pool import Pool
 from actors.question import Reply
 from actors.ref import Ref
 from actors.supervision import Backoff, ChildSpec, History, OneForAll, OneForOne, RestForOne, Strategy
@@ -57,6 +58,7 @@ __all__ = [
     "OneForAll",
     "OneForOne",
     "Pipe",
+    "Pool",
     "ReceiveTimeout",
     "Ref",
     "Reject",

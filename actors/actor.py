@@ -33,6 +33,22 @@ R = TypeVar("R")
 Overflow = Literal["raise", "drop_new", "drop_old"]
 Handler = Callable[[Any, Any], Any]
 
+
+class Table(dict[type[Any], Handler | None]):
+    """The handlers of a class by the type of message; remembers what it finds by base classes, and what it
+    does not."""
+
+    def find(self, message: type[Any]) -> Handler | None:
+        """The handler of a message class, of its own or of its nearest base; None if there is none."""
+        if message in self:
+            return self[message]
+        found = None
+        if message not in SIGNALS:
+            found = next((self[base] for base in message.__mro__ if self.get(base) is not None), None)
+        self[message] = found
+        return found
+
+
 UNBOUNDED = sys.maxsize
 
 
@@ -68,7 +84,7 @@ class Actor(Generic[M]):
     __mailbox__: ClassVar[int] = 1000
     __overflow__: ClassVar[Overflow] = "raise"
     __stash__: ClassVar[int] = 100
-    __handlers__: ClassVar[dict[type, Handler | None]] = {}
+    __handlers__: ClassVar[Table] = Table()
     __handler_names__: ClassVar[dict[type, str]] = {}
 
     supervise: Strategy = DEFAULT_STRATEGY
@@ -111,7 +127,9 @@ class Actor(Generic[M]):
                 f"{cls.__name__}.supervise: {cls.supervise!r} is not OneForOne, OneForAll or RestForOne"
             )
         cls.__handler_names__ = _collect(cls)
-        cls.__handlers__ = {message: getattr(cls, name) for message, name in cls.__handler_names__.items()}
+        cls.__handlers__ = Table(
+            (message, getattr(cls, name)) for message, name in cls.__handler_names__.items()
+        )
         _check_protocol(cls)
 
 
@@ -139,19 +157,8 @@ def _check_protocol(cls: type[Actor[Any]]) -> None:
             continue
         for argument in get_args(base):
             for message in get_args(argument) or (argument,):
-                if isinstance(message, type) and find_handler(cls.__handlers__, message) is None:
+                if isinstance(message, type) and cls.__handlers__.find(message) is None:
                     raise SpecError(
                         f"{cls.__name__} declares {message.__name__} in its protocol and has no "
                         f"@on({message.__name__}) handler"
                     )
-
-
-def find_handler(table: dict[type, Handler | None], message: type) -> Handler | None:
-    """The handler of a message class by its bases, remembered in the table; None if there is none."""
-    if message in table:
-        return table[message]
-    found = None
-    if message not in SIGNALS:
-        found = next((table[base] for base in message.__mro__ if table.get(base) is not None), None)
-    table[message] = found
-    return found

@@ -12,16 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from actors import lifecycle
-from actors.actor import UNBOUNDED, Actor, Handler, find_handler
+from actors.actor import UNBOUNDED, Actor, Handler, Table
 from actors.errors import ActorStopped, HandlerCancelled, MailboxFull, Reject, Unhandled
 from actors.messages import SIGNALS, DeadLetter, DeadLetterReason
 from actors.question import Question
 from actors.states import (
-    BURST,
     BUSY,
     COROUTINE,
     DRAIN,
@@ -53,6 +51,13 @@ __all__ = ["Cell", "Envelope", "Extras"]
 Envelope = tuple[object, "Cell | None", Any, Any]
 """message, sender, trace, and the `Question` of an ask (in the signal lane: what makes the item
 conditional)."""
+
+
+NO_HANDLERS = Table()
+
+
+def ignore(actor: object, message: object) -> None:
+    """What happens to a signal that the actor does not declare."""
 
 
 class Failure:
@@ -166,7 +171,7 @@ class Cell:
         self.restart: RestartType = restart
         self.shutdown = shutdown
         self.actor: Actor[Any] | None = None
-        self.table: dict[type, Handler | None] = {}
+        self.table = NO_HANDLERS
         self.box: deque[Envelope] | None = None
         self.urgent: deque[Envelope] | None = None
         self.capacity = self.limit = UNBOUNDED
@@ -194,7 +199,7 @@ class Cell:
         """The type of the message in hand, and for how long (seconds) its handler has been at work."""
         if self.hand is NOTHING:
             return None, None
-        return type(self.hand[0]).__name__, max(0.0, perf_counter() - self.since)
+        return type(self.hand[0]).__name__, max(0.0, self.scheduler.clock() - self.since)
 
     def extra(self) -> Extras:
         extras = self.extras
@@ -324,7 +329,7 @@ class Cell:
         scheduler = self.scheduler
         actor, table = self.actor, self.table
         popleft = box.popleft
-        budget = BURST
+        budget, clock = scheduler.burst, scheduler.clock
         scheduler.running = self
         try:
             while True:
@@ -341,7 +346,7 @@ class Cell:
                     if question is not None and not question.deferred:
                         self.answer(question, result)
                 budget -= 1
-                if not box or not budget or perf_counter() > until:
+                if not box or not budget or clock() > until:
                     break
         except BaseException as exc:
             scheduler.running = None
@@ -392,15 +397,15 @@ class Cell:
                 raise condition.error
             if not condition.due():
                 return None
-        handler = self.table.get(type(message))
-        if handler is None and not isinstance(message, SIGNALS):  # an undeclared signal is ignored
-            handler = self.handler(message)
-        return handler
+        return self.table.get(type(message)) or self.handler(message)
 
     def handler(self, message: object) -> Handler:
         """The handler of a message whose exact type has none; one that reports it if there is no other
         either."""
-        return find_handler(self.table, type(message)) or self.unhandled
+        found = self.table.find(type(message))
+        if found is None:
+            found = ignore if isinstance(message, SIGNALS) else self.unhandled
+        return found
 
     def unhandled(self, actor: object, message: Any) -> Any:
         question = self.hand[3]
@@ -470,7 +475,7 @@ class Cell:
             self.grant()
         self.mode = BUSY
         self.fresh = True
-        self.since = perf_counter()
+        self.since = scheduler.clock()
         scheduler.busy[self] = None
         self.task = scheduler.task(self.pump(coroutine), self.name)
 
@@ -481,8 +486,9 @@ class Cell:
         bare: Frame = (self, None, None, True)
         fault: BaseException | None = None
         handler: Handler = self.unhandled
-        budget = BURST
-        until = perf_counter() + SLICE
+        scheduler = self.scheduler
+        budget, clock = scheduler.burst, scheduler.clock
+        until = clock() + SLICE
         if self.order & (
             KILL | FAIL | HALT
         ):  # came before the first step, which a cancelled task would never take
@@ -516,7 +522,7 @@ class Cell:
                     self.answer(question, result)
             coroutine = None
             budget -= 1
-            self.since = perf_counter()
+            self.since = clock()
             if budget <= 0 or self.since > until:
                 break
             try:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from inspect import iscoroutinefunction
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from actors import gathering, lifecycle, spawning
+from actors.actor import Table
 from actors.errors import ActorError, ActorStopped, Finished, StashFull
 from actors.messages import Terminated
 from actors.question import Question, Reply
@@ -62,6 +64,11 @@ class Context:
         """The actor that sent the message in hand; None if no actor did, or between messages."""
         sender = self._cell.hand[1]
         return None if sender is None else sender.ref
+
+    @property
+    def trace(self) -> Any:
+        """The trace context that the message in hand carries."""
+        return self._cell.hand[2]
 
     @property
     def children(self) -> dict[str, Ref[Any]]:
@@ -232,13 +239,14 @@ class Context:
 
         A restart goes back to the class.
         """
-        self._cell.table = {message: _unbound(handler) for message, handler in handlers.items()}
+        table = Table((message, _unbound(handler)) for message, handler in handlers.items())
+        self._cell.table = self._cell.scheduler.table(table)
 
     def unbecome(self) -> None:
         """Go back to the class's handlers."""
         cell = self._cell
         if cell.actor is not None:
-            cell.table = cell.scheduler.table(type(cell.actor))
+            cell.table = cell.scheduler.table(cell.actor.__handlers__)
 
     def stash(self) -> None:
         """Put the message in hand aside, unanswered, until `unstash_all`. Raises `StashFull`.
@@ -275,4 +283,10 @@ class Context:
 
 
 def _unbound(handler: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    if iscoroutinefunction(handler):
+
+        async def awaiting(_: object, message: Any) -> Any:
+            return await handler(message)
+
+        return awaiting
     return lambda _, message: handler(message)

@@ -7,6 +7,7 @@ the loop. Nothing here knows what a message or a failure means.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -16,12 +17,13 @@ from random import Random
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from actors.actor import Table
 from actors.errors import ActorStopped, AskTimeout, MailboxFull
-from actors.states import SLICE
+from actors.interceptor import Interceptor, intercepted
+from actors.states import BURST, SLICE
 from actors.trace import FRAME, SCHEDULERS
 
 if TYPE_CHECKING:
-    from actors.actor import Actor, Handler
     from actors.cell import Cell, Envelope
     from actors.context import Context
     from actors.deadletters import DeadLetters
@@ -32,9 +34,13 @@ if TYPE_CHECKING:
 __all__ = ["Scheduler", "Wheel"]
 
 T = TypeVar("T")
+log = logging.getLogger("actors")
 
 TICKS = 20
 """Ticks of the wheel in a second: a deadline is met up to 1/20 s late, never early."""
+
+BLOCKED = 0.25
+"""Seconds that plain handlers may hold up the loop before the log says so."""
 
 AGAIN = 1.0
 """Seconds after which a task that was cancelled and lives is cancelled again."""
@@ -97,6 +103,8 @@ class Scheduler:
         crash: Callable[[BaseException], None],
     ) -> None:
         self.loop = loop
+        self.clock: Callable[[], float] = perf_counter  # uvloop's `loop.time()` ticks in milliseconds
+        self.burst = BURST
         self.thread = threading.get_ident()
         self.queue: deque[Cell] = deque()
         self.armed = False
@@ -111,6 +119,9 @@ class Scheduler:
         self.ref_type: type[Ref[Any]]
         self.context_type: type[Context]
         self.system: ActorSystem
+        self.interceptor: Interceptor | None = None
+        self._reported: dict[Cell, float] = {}
+        self._watchdog: asyncio.TimerHandle | None = None
         self.base = copy_context()
         self.base.run(FRAME.set, None)
         self._controls: set[asyncio.Task[None]] = set()
@@ -128,11 +139,16 @@ class Scheduler:
         """Serve the run queue for 2 ms."""
         queue = self.queue
         copy = self.base.copy
-        until = perf_counter() + SLICE
+        clock = self.clock
+        until = clock() + SLICE
         try:
             while queue:
-                copy().run(queue.popleft().turn, until)
-                if perf_counter() > until:
+                cell = queue.popleft()
+                copy().run(cell.turn, until)
+                now = clock()
+                if now > until:
+                    if now - until > BLOCKED:
+                        log.warning("%s kept the event loop from all else for %.3f s", cell.path, now - until)
                     break
         finally:
             self.armed = False
@@ -143,9 +159,22 @@ class Scheduler:
         """An empty mailbox."""
         return self.boxes.pop() if self.boxes else deque()
 
-    def table(self, actor: type[Actor[Any]]) -> dict[type, Handler | None]:
-        """The table of handlers that serves this class."""
-        return actor.__handlers__
+    def table(self, handlers: Table) -> Table:
+        """What serves an actor with these handlers."""
+        if self.interceptor is None:
+            return handlers
+        return intercepted(handlers, self.interceptor)
+
+    def watch(self, slow: float) -> None:
+        """Report, from now on, every handler that has been at work for more than `slow` seconds."""
+        now = self.clock()
+        for cell in self.busy:
+            if now - cell.since > slow and self._reported.get(cell) != cell.since:
+                self._reported[cell] = cell.since
+                log.warning("%s: the handler of %s has been at work for %.1f s", cell.path, *cell.busy())
+        for cell in [cell for cell in self._reported if cell not in self.busy]:
+            del self._reported[cell]
+        self._watchdog = self.loop.call_later(slow / 2, self.watch, slow, context=self.base)
 
     def call(self, cell: Cell, function: Callable[..., T], *arguments: object) -> T:
         """Call user code in place on behalf of an actor, in a context of its own."""
@@ -210,6 +239,8 @@ class Scheduler:
         with self._lock:
             self._door = None
         self.wheel.close()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         SCHEDULERS[self.thread].remove(self)
         if not SCHEDULERS[self.thread]:
             del SCHEDULERS[self.thread]

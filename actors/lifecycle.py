@@ -221,7 +221,7 @@ def adopt(cell: Cell, actor: Actor[Any]) -> None:
         raise SpecError(f"{cell.path}: the factory made {type(actor).__name__}, which is not an Actor")
     actor.ctx = cell.context
     cell.actor = actor
-    cell.table = cell.scheduler.table(type(actor))
+    cell.table = cell.scheduler.table(actor.__handlers__)
     cell.capacity = actor.__mailbox__
     if cell.limit > 0:  # 0: senders wait, and have precedence
         cell.limit = cell.capacity
@@ -358,14 +358,7 @@ def restart(parent: Cell, culprit: Cell, error: BaseException) -> Routine:
     """Restart `culprit` and whoever the strategy restarts with it, until they live or it is given up."""
     while True:
         strategy = _strategy(parent)
-        siblings = list((parent.children or {}).values())
-        if culprit not in siblings:
-            return
-        members = [
-            cell
-            for cell in strategy.affected(siblings, culprit)
-            if cell.phase in (states.RUNNING, states.RESTARTING)
-        ]
+        members = _members(parent, strategy, culprit)
         for cell in reversed(members):
             yield from _halt(cell)
             if cell.phase == states.RESTARTING:
@@ -403,6 +396,17 @@ def restart(parent: Cell, culprit: Cell, error: BaseException) -> Routine:
         if retry is None:
             return
         culprit, error = retry
+
+
+def _members(parent: Cell, strategy: Strategy, culprit: Cell) -> list[Cell]:
+    """The living children that restart now, in start order."""
+    if isinstance(strategy, OneForOne):
+        return [culprit]
+    siblings = list((parent.children or {}).values())
+    if culprit not in siblings:
+        return []
+    affected = strategy.affected(siblings, culprit)
+    return [cell for cell in affected if cell.phase in (states.RUNNING, states.RESTARTING)]
 
 
 def _restarted(parent: Cell, cell: Cell) -> None:

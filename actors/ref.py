@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import threading
 
     from actors.actor import M
-    from actors.cell import Cell
+    from actors.cell import Cell, Envelope
 else:
     import threading
 
@@ -109,14 +109,7 @@ class Ref(Generic[M]):
         if sender is None:
             frame = FRAME.get()
             sender = None if frame is None else frame[0]
-        if cell.limit >= 0 and (0 if cell.box is None else len(cell.box)) >= cell.limit:
-            await cell.slot(None)
-            cell.accept((message, sender, trace, None))
-            cell.grant()
-        elif cell.limit < 0:
-            raise ActorStopped(f"{cell.path} has stopped")
-        else:
-            cell.accept((message, sender, trace, None))
+        await _deliver(cell, (message, sender, trace, None))
 
     @overload
     async def ask(self, message: Asks[M, R], timeout: float | None = DEFAULT_TIMEOUT) -> R: ...
@@ -164,15 +157,8 @@ class Ref(Generic[M]):
                 box.append((message, sender, trace, question))
             elif cell.mode == IDLE:
                 cell.accept((message, sender, trace, question))
-            elif cell.limit < 0:
-                raise ActorStopped(f"{cell.path} has stopped")
-            elif (0 if box is None else len(box)) < cell.limit:
-                cell.accept((message, sender, trace, question))
             else:
-                await cell.slot(question)
-                question.future = loop.create_future()
-                cell.accept((message, sender, trace, question))
-                cell.grant()
+                await _deliver(cell, (message, sender, trace, question))
             return await question.future
         except asyncio.CancelledError:
             future = question.future
@@ -232,6 +218,34 @@ class Ref(Generic[M]):
         """Wait until the actor is gone."""
         if self.cell.phase != DEAD:
             await lifecycle.ended_future(self.cell)
+
+
+async def _deliver(cell: Cell, envelope: Envelope) -> None:
+    """Put a message into the mailbox, as soon as there is a slot. Raises `ActorStopped`."""
+    question = envelope[3]
+    limit = cell.limit
+    if limit < 0:
+        raise ActorStopped(f"{cell.path} has stopped")
+    if (0 if cell.box is None else len(cell.box)) < limit:
+        cell.accept(envelope)
+        return
+    await cell.slot(question)
+    if question is not None:
+        question.future = cell.scheduler.loop.create_future()
+    cell.accept(envelope)
+    cell.grant()
+
+
+async def delegate(ref: Ref[Any], message: Any, remaining: float) -> Any:
+    """Ask on behalf of someone who waits for `remaining` seconds more, but wait for as long as the handler
+    takes."""
+    cell = ref.cell
+    scheduler = cell.scheduler
+    frame = FRAME.get()
+    sender, trace = (None, None) if frame is None else frame[:2]
+    question = Question(scheduler.loop.create_future(), cell, scheduler.loop.time() + remaining, None, None)
+    await _deliver(cell, (message, sender, trace, question))
+    return await question.future
 
 
 class DebugRef(Ref[M]):

@@ -64,7 +64,6 @@ class ActorSystem:
         debug: bool = False,
         slow_handler: float | None = None,
         interceptor: Interceptor | None = None,
-        scheduler: type[Scheduler] | Callable[..., Scheduler] = Scheduler,
     ) -> None:
         self.name = name
         self.error: BaseException | None = None
@@ -73,7 +72,6 @@ class ActorSystem:
         self._debug = debug
         self._slow_handler = slow_handler
         self._interceptor = interceptor
-        self._make_scheduler = scheduler
         self._callbacks: dict[Phase, list[tuple[Callable[[], Awaitable[object] | None], float]]] = {}
         self._groups: dict[str, Group] = {}
         self._host: asyncio.Task[Any] | None = None
@@ -88,7 +86,11 @@ class ActorSystem:
         loop = asyncio.get_running_loop()
         self._host = asyncio.current_task()
         self.dead_letters = DeadLetters(loop.time)
-        scheduler = self._make_scheduler(loop, self.dead_letters, self._crash)
+        make = getattr(loop, "actors_scheduler", Scheduler)  # the loop of `actors.testing` brings its own
+        scheduler: Scheduler = make(loop, self.dead_letters, self._crash)
+        scheduler.interceptor = self._interceptor
+        if self._slow_handler is not None:
+            scheduler.watch(self._slow_handler)
         scheduler.system = self
         scheduler.ref_type = DebugRef if self._debug else Ref
         scheduler.context_type = Context
