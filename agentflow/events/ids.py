@@ -44,7 +44,7 @@ class Ids:
         self._head = ""
 
     def ulid(self, prefix: str) -> str:
-        """The next id: `prefix`, an underscore, 26 characters."""
+        """The next id: `prefix` (as `evt_`) and 26 characters."""
         ms = self._clock() // 1000
         if ms > self._ms:
             self._ms = ms
@@ -60,7 +60,7 @@ class Ids:
                     self._ms += 1
                 self._head = _base32(self._ms, 5) + _base32(self._high, 6)
         self._low = low
-        return f"{prefix}_{self._head}{_PAIRS[low >> 10]}{_PAIRS[low & 1023]}"
+        return f"{prefix}{self._head}{_PAIRS[low >> 10]}{_PAIRS[low & 1023]}"
 
 
 def _wall_clock() -> int:

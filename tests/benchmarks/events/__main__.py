@@ -85,9 +85,9 @@ def bench_values(report: Report) -> None:
         attempt=1,
     )
     ids = Ids()
-    event, stored = seal(draft, workflow_id="wf_1", offset=3, ts=1_700_000_000_123_456, id=ids.ulid("evt"))
+    event, stored = seal(draft, workflow_id="wf_1", offset=3, ts=1_700_000_000_123_456, id=ids.ulid("evt_"))
     cases: dict[str, Callable[[], object]] = {
-        "ulid": lambda: ids.ulid("evt"),
+        "ulid": lambda: ids.ulid("evt_"),
         "iso": lambda: iso(1_700_000_000_123_456),
         "encode": lambda: encode(event),
         "seal": lambda: seal(draft, workflow_id="wf_1", offset=3, ts=1_700_000_000_123_456, id="evt_1"),

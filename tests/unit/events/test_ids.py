@@ -15,21 +15,21 @@ ULID = re.compile(r"evt_[0-7][0-9A-HJKMNP-TV-Z]{25}")
 
 
 def test_an_id_has_the_form_of_a_ulid():
-    assert ULID.fullmatch(new_id("evt"))
-    assert new_id("evt") < new_id("evt")
+    assert ULID.fullmatch(new_id("evt_"))
+    assert new_id("evt_") < new_id("evt_")
 
 
 def test_the_time_and_the_randomness_are_the_given_ones():
     ids = Ids(clock=lambda: 1_469_918_176_385_999, random=lambda bits: 0)
-    assert ids.ulid("evt") == "evt_01ARYZ6S410000000000000000"  # the time of the ULID specification's example
-    assert Ids(clock=lambda: 0, random=lambda bits: 2**bits - 1).ulid("x") == "x_0000000000ZZZZZZZZZZZZZZZZ"
+    assert ids.ulid("evt_") == "evt_01ARYZ6S410000000000000000"  # the time of the ULID specification's example
+    assert Ids(clock=lambda: 0, random=lambda bits: 2**bits - 1).ulid("x_") == "x_0000000000ZZZZZZZZZZZZZZZZ"
 
 
 @given(st.lists(st.integers(0, 2**47), min_size=1, max_size=50), st.integers(0, 2**80 - 1))
 def test_ids_rise_whatever_the_clock_does(times, seed):
     clock = iter([t * 1000 for t in times])
     ids = Ids(clock=lambda: next(clock), random=lambda bits: seed)
-    made = [ids.ulid("evt") for _ in times]
+    made = [ids.ulid("evt_") for _ in times]
     assert made == sorted(set(made))
     assert all(ULID.fullmatch(i) for i in made)
 
@@ -37,7 +37,7 @@ def test_ids_rise_whatever_the_clock_does(times, seed):
 @pytest.mark.parametrize("seed", [2**20 - 1, 2**80 - 1, 2**40 - 1])
 def test_ids_rise_over_a_carry(seed):
     ids = Ids(clock=lambda: 5_000, random=lambda bits: seed)
-    made = [ids.ulid("evt") for _ in range(5)]
+    made = [ids.ulid("evt_") for _ in range(5)]
     assert made == sorted(set(made))
 
 
@@ -45,7 +45,7 @@ def test_equal_seams_give_equal_ids():
     def sequence():
         clock = iter(range(0, 100_000, 700))
         ids = Ids(clock=lambda: next(clock), random=lambda bits: 12345)
-        return [ids.ulid("evt") for _ in range(100)]
+        return [ids.ulid("evt_") for _ in range(100)]
 
     assert sequence() == sequence()
 
