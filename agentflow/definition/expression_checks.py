@@ -27,7 +27,7 @@ from agentflow.definition.graph_checks import Graph
 from agentflow.definition.nodes import Node as Value
 from agentflow.definition.nodes import Place
 from agentflow.definition.report import Report, shown
-from agentflow.definition.source import Source
+from agentflow.definition.source_text import Source
 from agentflow.definition.static_types import (
     Missing,
     RootSchemas,

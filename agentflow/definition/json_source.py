@@ -11,7 +11,8 @@ import re
 
 from agentflow.definition.nodes import Array, Member, Node, Object, Scalar, pointer_of
 from agentflow.definition.report import Fatal, Report, shown
-from agentflow.definition.source import Source, Tally
+from agentflow.definition.source import Tally
+from agentflow.definition.source_text import Source
 
 __all__ = ["parse_json"]
 

@@ -18,7 +18,8 @@ from agentflow.definition.input_checks import ANY_INPUT, InputNeeds, RequiredInp
 from agentflow.definition.ir import Workflow, canonical_json, ir_hash
 from agentflow.definition.nodes import Node, Object, Positions, Scalar, json_type, to_value
 from agentflow.definition.report import NOWHERE, Fatal, Report, shown
-from agentflow.definition.source import Media, Source, decode, media_of, node_of_value, read_file, read_node
+from agentflow.definition.source import decode, media_of, node_of_value, read_file, read_node
+from agentflow.definition.source_text import Media, Source
 from agentflow.errors import DefinitionError
 
 __all__ = [

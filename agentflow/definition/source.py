@@ -1,4 +1,4 @@
-"""The text of a document: bytes to text, limits, and the tree with positions (page 001 §2, rules 1 to 6).
+"""From bytes, text or a value to the tree of a document, within the limits (page 001 §2, rules 1 to 5).
 
 Reads at most one file; never guesses an encoding. Everything that is wrong goes to the report.
 """
@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from agentflow.definition.nodes import Array, Member, Node, Object, Place, Scalar, child_pointer
 from agentflow.definition.report import NOWHERE, Report, shown
+from agentflow.definition.source_text import Lines, Media, Source
 
 __all__ = [
     "MAX_BYTES",
     "MAX_DEPTH",
     "MAX_DIGITS",
     "MAX_NODES",
-    "Lines",
-    "Media",
-    "Source",
     "Tally",
     "decode",
     "media_of",
@@ -30,8 +27,6 @@ __all__ = [
     "read_file",
     "read_node",
 ]
-
-Media = Literal["yaml", "json"]
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -47,24 +42,6 @@ _MEDIA_TYPES: dict[str, Media] = {
 }
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _YAML_UNPRINTABLE = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
-_BREAK = re.compile(r"\r\n|\n|\r")
-
-
-class Lines:
-    """Index in a text → (line, column), both from 1, in code points."""
-
-    def __init__(self, text: str) -> None:
-        self._starts = [0, *(match.end() for match in _BREAK.finditer(text))]
-
-    def place(self, index: int) -> Place:
-        """The line and column of the character at `index`."""
-        line = bisect_right(self._starts, index)
-        return line, index - self._starts[line - 1] + 1
-
-    def bounds(self, line: int) -> tuple[int, int]:
-        """Start of a line and start of the next one; the end of the text counts as far away."""
-        end = self._starts[line] if line < len(self._starts) else 1 << 62
-        return self._starts[line - 1], end
 
 
 @dataclass(slots=True)
@@ -104,65 +81,6 @@ class Tally:
             raise self.report.fatal(
                 "E_LIMIT", f"number has more than {MAX_DIGITS:,} digits", place, hint="write it as a string"
             )
-
-
-class Source:
-    """A text and the places inside its scalars."""
-
-    def __init__(self, text: str, media: Media, file: str | None = None) -> None:
-        self.text = text
-        self.media: Media = media
-        self.file = file
-        self._lines: Lines | None = None
-
-    @property
-    def lines(self) -> Lines:
-        """The line table, made when first needed."""
-        if self._lines is None:
-            self._lines = Lines(self.text)
-        return self._lines
-
-    def place(self, node: Node, offset: int) -> Place:
-        """The place of the character at `offset` of a scalar's value.
-
-        Exact for a plain or quoted scalar on one line without escapes and for a literal block; else
-        the place where the scalar starts.
-        """
-        start = node.line, node.column
-        if not isinstance(node, Scalar) or node.index is None or not isinstance(node.value, str):
-            return start
-        if node.line is None or node.column is None:
-            return start
-        if node.style == "literal":
-            return self._in_block(node.value, node.line, offset) or start
-        begin = node.index + (node.style in ("single", "double"))
-        end = begin + len(node.value)
-        if node.style == "folded" or self.text[begin:end] != node.value:
-            return start
-        if (node.style == "single" and "'" in node.value) or (node.style == "double" and "\\" in node.value):
-            return start
-        return node.line, node.column + (begin - node.index) + offset
-
-    def _in_block(self, value: str, header: int, offset: int) -> Place | None:
-        before = value[: min(offset, len(value))]
-        row = before.count("\n")
-        in_row = len(before) - (before.rfind("\n") + 1)
-        row_text = value.split("\n", row + 1)[row]
-        start, end = self.lines.bounds(header + 1 + row)
-        line = self.text[start:end].rstrip("\r\n")
-        indent = len(line) - len(row_text)
-        if indent < 0 or line[:indent].strip(" ") or line[indent:] != row_text:
-            return None
-        return header + 1 + row, indent + in_row + 1
-
-    def is_cut_by_comment(self, node: Node) -> bool:
-        """Whether YAML ended this plain scalar at ` #`."""
-        if not isinstance(node, Scalar) or node.index is None or not isinstance(node.value, str):
-            return False
-        if self.media != "yaml" or node.style != "plain":
-            return False
-        rest = self.text[node.index + len(node.value) :].split("\n", 1)[0]
-        return rest.lstrip(" \t").startswith("#")
 
 
 def media_of(kind: str, report: Report) -> Media:
