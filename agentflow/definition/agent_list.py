@@ -8,6 +8,7 @@ from typing import Any, cast
 from agentflow.definition.common_checks import (
     check_embedded_schema,
     compile_services,
+    escaped,
     refuse,
     refuse_unsupported,
     service_names,
@@ -119,7 +120,7 @@ class _AgentList:
             policy=merged_policy(retry, timeout),
             agent=AgentSpec(
                 name=name,
-                system_prompt=agent.plain("system_prompt", ""),
+                system_prompt=escaped(agent.plain("system_prompt", "")),
                 model=self._models.choose(agent.get("model")),
                 fallback=tuple(choice for choice in choices if choice is not None),
                 output_schema=output_schema,

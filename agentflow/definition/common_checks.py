@@ -6,8 +6,9 @@ What this version cannot run is refused at its place, so that nothing of a docum
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
+from agentflow.definition.expressions import escape_braces
 from agentflow.definition.ir import ServiceSpec
 from agentflow.definition.nodes import Positions
 from agentflow.definition.report import Report, shown
@@ -18,6 +19,7 @@ __all__ = [
     "check_embedded_schema",
     "checked_schema",
     "compile_services",
+    "escaped",
     "refuse",
     "refuse_unsupported",
     "service_names",
@@ -138,3 +140,14 @@ def _check_transport(found: Found, report: Report) -> None:
         report.error(
             "E_REQUIRED", f'service with transport {transport} has no "{needed}"', found.key, found.pointer
         )
+
+
+def escaped(value: Any) -> Any:
+    """A template of the document as a template of the graph, in which `{{` opens an expression too."""
+    if isinstance(value, str):
+        return escape_braces(value)
+    if isinstance(value, list):
+        return [escaped(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: escaped(item) for key, item in cast("dict[str, Any]", value).items()}
+    return value

@@ -104,6 +104,8 @@ class Models:
             return self._named(found, path)
         keys = {key: item.value for key, item in found.items()}
         used = keys.pop("use", None)
+        if "provider" in keys and "model" not in keys and used is None:
+            self._report.error("E_REQUIRED", 'model has no "model"', found.key, found.pointer)
         if "model" in keys and "provider" not in keys:
             del keys["model"]
             keys = {**self._named(found.value["model"], path), **keys}

@@ -10,12 +10,12 @@ import msgspec
 from agentflow.definition.common_checks import (
     check_embedded_schema,
     compile_services,
+    escaped,
     refuse_unsupported,
     service_names,
     warn_undeclared,
 )
 from agentflow.definition.expression_checks import ExpressionChecks, Scope
-from agentflow.definition.expressions import escape_braces
 from agentflow.definition.graph_checks import Graph, build_graph
 from agentflow.definition.input_checks import InputNeeds, compile_inputs, input_needs
 from agentflow.definition.ir import (
@@ -33,7 +33,7 @@ from agentflow.definition.ir import (
 from agentflow.definition.nodes import Object
 from agentflow.definition.policies import Models, merged_policy
 from agentflow.definition.report import Report
-from agentflow.definition.source import Source
+from agentflow.definition.source_text import Source
 from agentflow.definition.structure import Found, check_structure
 from agentflow.definition.vocabulary import STEP_DOCUMENT
 
@@ -117,7 +117,7 @@ class _StepDocument:
             nodes=(StartNode(id=_START), *compiled, EndNode(id=_END, index=len(compiled), drain=True)),
             edges=_outer_edges(compiled),
             inputs=self._inputs,
-            outputs=_escaped(outputs.json()) if outputs else None,
+            outputs=escaped(outputs.json()) if outputs else None,
             services=compile_services(document, self._report),
             models=self._models.table(),
             options=_options(workflow),
@@ -200,7 +200,7 @@ class _StepDocument:
                 step.plain("timeout", self._default_value("timeout")),
             ),
             agent=self._agent(step_id, step, agent),
-            input=_escaped(agent.plain("input")) if agent else None,
+            input=escaped(agent.plain("input")) if agent else None,
         )
 
     def _guard(self, step: Found, scope: Scope, item: Any) -> _Guard:
@@ -232,14 +232,14 @@ class _StepDocument:
         tags = agent.get("tags")
         return AgentSpec(
             name=agent.plain("name", step_id),
-            system_prompt=_escaped(agent.plain("systemPrompt", "")),
+            system_prompt=escaped(agent.plain("systemPrompt", "")),
             model=self._models.choose(agent.get("model")),
             fallback=tuple(choice for choice in choices if choice is not None),
             output_schema=self._schemas.get(step.pointer),
             plain_result="object",
             functions=self._functions(agent),
-            context=_escaped(agent.plain("context")),
-            tags=_escaped(tags.json()) if tags else {},
+            context=escaped(agent.plain("context")),
+            tags=escaped(tags.json()) if tags else {},
             max_turns=agent.plain("max_turns", self._default_value("max_turns") or 10),
             max_tool_calls=agent.plain("max_tool_calls", 50),
         )
@@ -271,17 +271,6 @@ class _StepDocument:
     def _default_value(self, key: str) -> Any:
         found = self._default(key)
         return found.value if found else None
-
-
-def _escaped(value: Any) -> Any:
-    """A template of the document as a template of the graph, in which `{{` opens an expression too."""
-    if isinstance(value, str):
-        return escape_braces(value)
-    if isinstance(value, list):
-        return [_escaped(item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {key: _escaped(item) for key, item in cast("dict[str, Any]", value).items()}
-    return value
 
 
 def _outer_edges(steps: list[AgentNode]) -> tuple[Edge, ...]:
