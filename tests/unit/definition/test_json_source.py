@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from agentflow.definition.nodes import Array, Object, Positions, Scalar, to_value
 from agentflow.definition.report import Fatal, Report
-from agentflow.definition.source import Source, read_node
+from agentflow.definition.source import read_node
+from agentflow.definition.source_text import Source
 
 
 def read(text: str):

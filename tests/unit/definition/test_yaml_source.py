@@ -9,7 +9,8 @@ import pytest
 
 from agentflow.definition.nodes import Object, Positions, to_value
 from agentflow.definition.report import Fatal, Report
-from agentflow.definition.source import Source, read_node
+from agentflow.definition.source import read_node
+from agentflow.definition.source_text import Source
 
 
 def read(text: str):
