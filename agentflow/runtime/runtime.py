@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+import anyio
 from msgspec import UNSET
 
 from actors import ActorSystem, ChildSpec, Ref
@@ -172,11 +173,12 @@ class Runtime:
 
     async def _park(self) -> None:
         """Let every live run write down where it stopped, within the grace."""
-        waiting = [ref.terminated() for ref in self._live.values()]
-        for ref in list(self._live.values()):
+        live = [ref for ref in self._live.values() if ref.is_alive]
+        for ref in live:
             ref.tell(Suspend(reason="drain", grace=self._grace))
-        if waiting:
-            await asyncio.wait([asyncio.ensure_future(w) for w in waiting], timeout=self._grace + 5)
+        with anyio.move_on_after(self._grace + 5):
+            for ref in live:
+                await ref.terminated()
 
     @property
     def log(self) -> EventLog:
