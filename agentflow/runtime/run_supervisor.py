@@ -81,6 +81,12 @@ class Admission:
         for future in (self.accepted, self.rested):
             future.add_done_callback(_retrieve)  # nobody has to wait for it
 
+    def reopen(self) -> None:
+        """The run moves again: whoever asks for its result from now on waits for its next rest."""
+        if self.rested.done():
+            self.rested = asyncio.get_running_loop().create_future()
+            self.rested.add_done_callback(_retrieve)
+
     def fail(self, error: BaseException) -> None:
         """Tell whoever waits that the run cannot go on here."""
         for future in (self.accepted, self.rested):
@@ -408,6 +414,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         if request is None:
             return "unknown_request"
         data = request.data
+        self._admission.reopen()
         self._advance(
             [
                 ev.InputReceived(

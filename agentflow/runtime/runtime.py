@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,7 @@ from typing import Any, Literal
 import anyio
 from msgspec import UNSET
 
-from actors import ActorSystem, ChildSpec, Ref
+from actors import ActorStopped, ActorSystem, ChildSpec, Ref
 from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
 from agentflow.definition.input_checks import ANY_INPUT
 from agentflow.definition.ir import Workflow, canonical_json, decode_ir, ir_hash
@@ -69,19 +70,19 @@ Submission = Definition | Workflow | Mapping[str, Any] | str | Path
 class RunHandle:
     """One run of this Runtime. Dropping the handle changes nothing for the run."""
 
-    def __init__(self, runtime: Runtime, workflow_id: str, rested: asyncio.Future[RunState] | None) -> None:
+    def __init__(self, runtime: Runtime, workflow_id: str, admission: Admission | None) -> None:
         self._runtime = runtime
         self.workflow_id = workflow_id
-        self._rested = rested
+        self._admission = admission
 
     async def result(self) -> RunResult:
         """Where the run has come to rest: terminal, paused, or waiting for a person.
 
         Raises StoreError when the log refused an append, AgentflowError when the run was abandoned.
         """
-        if self._rested is None:
+        if self._admission is None:
             return await self._runtime.result(self.workflow_id)
-        state = await asyncio.shield(self._rested)
+        state = await asyncio.shield(self._admission.rested)
         return run_result(state, self._runtime.clock.now())
 
     def events(self, after: int = -1, *, follow: bool = True) -> AsyncIterator[Event[Any]]:
@@ -173,7 +174,7 @@ class Runtime:
 
     async def _park(self) -> None:
         """Let every live run write down where it stopped, within the grace."""
-        live = [ref for ref in self._live.values() if ref.is_alive]
+        live = [ref for run_id, ref in self._live.items() if not self._admissions[run_id].rested.done()]
         for ref in live:
             ref.tell(Suspend(reason="drain", grace=self._grace))
         with anyio.move_on_after(self._grace + 5):
@@ -345,7 +346,7 @@ class Runtime:
         self._admissions[run_id] = admission
         self._runs.tell(StartRun(workflow_id=run_id))
         await asyncio.shield(admission.accepted)
-        return RunHandle(self, run_id, admission.rested)
+        return RunHandle(self, run_id, admission)
 
     def _directory(self, bound: Bound) -> Directory:
         """The actors that a run's calls go to; they are started when first needed and shared."""
@@ -382,7 +383,7 @@ class Runtime:
         """
         live = self._admissions.get(workflow_id)
         if live is not None:
-            return RunHandle(self, workflow_id, live.rested)
+            return RunHandle(self, workflow_id, live)
         begin = await self._begin(workflow_id)
         row = await self.log.run(workflow_id)
         if row.ended:
@@ -411,7 +412,7 @@ class Runtime:
         live = self._admissions.get(workflow_id)
         if live is None:
             await self.log.run(workflow_id)
-        return RunHandle(self, workflow_id, live.rested if live is not None else None)
+        return RunHandle(self, workflow_id, live)
 
     async def cancel(self, workflow_id: str, reason: str | None = None, *, mode: str = "soft") -> None:
         """Cancel a run; one that is not at work here is resumed for it. Nothing on a run that has ended."""
@@ -419,7 +420,8 @@ class Runtime:
             await self.resume(workflow_id)
         ref = self._live.get(workflow_id)
         if ref is not None:
-            await ref.ask(Cancel(mode=mode, reason=reason, by="local"))
+            with suppress(ActorStopped):  # it came to its end first
+                await ref.ask(Cancel(mode=mode, reason=reason, by="local"))
 
     async def answer(self, workflow_id: str, request_id: str, value: Any, *, via: str = "api") -> None:
         """Answer an open request. Raises ValueError with the code `unknown_request` or `invalid_response`."""

@@ -1,0 +1,392 @@
+"""The Runtime on real actors: agent lists, failures, waiting, cancelling, parking, resuming, supervision."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agentflow import AgentflowError, DefinitionError, Runtime, Service, WorkflowFailed, function
+from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import EndNode, StartNode, ToolNode, Workflow
+from agentflow.errors import RunExists, RunNotFound
+from agentflow.events.envelope import decode
+from agentflow.events.memory import MemoryLog
+from agentflow.models import ModelError
+from agentflow.runtime import SystemClock
+from agentflow.testing import ScriptedModel
+from agentflow.testing.scripted import call
+from tests.integration.support import shop
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+    shop.reset()
+
+
+def agents(*prompts: str, **more) -> dict:
+    listed = [{"name": f"agent {i}", "system_prompt": p} for i, p in enumerate(prompts)]
+    return {"agents": listed, **more}
+
+
+async def types(runtime: Runtime, run_id: str) -> list[str]:
+    return [e.type async for e in runtime.events(run_id, follow=False)]
+
+
+class Gate:
+    """A function that is open until the test lets it go."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.leave = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.calls = 0
+
+    def service(self, **declared) -> Service:
+        @function(name="hold", **declared)
+        async def hold() -> dict:
+            """Waits."""
+            self.calls += 1
+            self.entered.set()
+            try:
+                await self.leave.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+            return {"held": self.calls}
+
+        return Service.of("gate", hold)
+
+
+class TestAgentList:
+    async def test_each_agent_gets_the_answer_of_the_one_before_unchanged(self):
+        model = ScriptedModel(lambda request: request.messages[-1].content + "!")
+        async with Runtime(models=[model]) as runtime:
+            result = await runtime.run(agents("one", "two", "three"), "go")
+        assert result.output == "go!!!"
+        assert [r.messages[0].content for r in model.requests] == ["one", "two", "three"]
+
+    async def test_the_first_failure_halts(self):
+        def answer(request):
+            if request.messages[0].content == "two":
+                info = ErrorInfo(category="auth", code="authentication_failed", message="no")
+                return ModelError(info)
+            return "ok"
+
+        async with Runtime(models=[ScriptedModel(answer)]) as runtime:
+            with pytest.raises(WorkflowFailed) as caught:
+                await runtime.run(agents("one", "two", "three"), "go")
+            result = caught.value.result
+            events = await types(runtime, result.workflow_id)
+        assert result.error.details == {"step_id": "step_1"}
+        assert result.steps["step_2"].state == "pending"
+        assert events[-3:] == ["agent.failed", "workflow.step_failed", "workflow.failed"]
+
+
+class TestRefusals:
+    async def test_every_problem_at_once_and_no_run(self):
+        document = {
+            "version": "1.0",
+            "workflow": {
+                "steps": [
+                    {
+                        "type": "run",
+                        "id": "a",
+                        "agent": {
+                            "systemPrompt": "x",
+                            "input": "${{ inputs.need }}",
+                            "attachedFunctions": [
+                                {"service": "custmer", "function": "getCustomer"},
+                                {"service": "customer", "function": "getCustomr"},
+                            ],
+                            "model": "nowhere:m",
+                            "resultSchema": True,
+                        },
+                    }
+                ]
+            },
+        }
+        services = [Service.of("customer", shop.get_customer)]
+        async with Runtime(models=[ScriptedModel(["x"])], services=services) as runtime:
+            with pytest.raises(DefinitionError) as caught:
+                await runtime.submit(document, {})
+            assert await runtime.list() == []
+        found = {d.code: d.hint for d in caught.value.diagnostics if d.severity == "error"}
+        assert found["E_UNKNOWN_SERVICE"] == 'did you mean "customer"?'
+        assert found["E_UNKNOWN_FUNCTION"] == 'did you mean "getCustomer"?'
+        assert set(found) == {"E_UNKNOWN_SERVICE", "E_UNKNOWN_FUNCTION", "E_UNKNOWN_MODEL", "E_INPUT_MISSING"}
+
+    async def test_no_model_at_all_names_what_helps(self, monkeypatch, tmp_path):
+        monkeypatch.delenv("AGENTFLOW_MODEL")
+        for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENAI_BASE_URL"):
+            monkeypatch.delenv(key, raising=False)
+        monkeypatch.setattr("agentflow.models.Models._installed_local", lambda self: [])
+        monkeypatch.chdir(tmp_path)
+        async with Runtime() as runtime:
+            with pytest.raises(DefinitionError) as caught:
+                await runtime.submit(agents("x"), "go")
+        error = next(d for d in caught.value.diagnostics if d.severity == "error")
+        assert error.code == "E_UNKNOWN_MODEL"
+        assert "agentflow model install smollm2-135m" in error.message + (error.hint or "")
+
+    async def test_an_id_is_used_once(self):
+        async with Runtime(models=[ScriptedModel(lambda r: "ok")]) as runtime:
+            first = await runtime.submit(agents("x"), "go", workflow_id="wf_mine")
+            await first.result()
+            again = await runtime.submit(agents("x"), "go", workflow_id="wf_mine")
+            assert (await again.result()).state == "completed"
+            with pytest.raises(RunExists):
+                await runtime.submit(agents("x"), "other", workflow_id="wf_mine")
+            with pytest.raises(RunNotFound):
+                await runtime.resume("wf_unknown")
+
+
+class TestWork:
+    async def test_many_runs_at_once_have_logs_of_their_own(self):
+        model = ScriptedModel(lambda r: r.messages[-1].content, max_concurrency=50)
+        async with Runtime(models=[model]) as runtime:
+            definition = runtime.load(agents("one", "two"))
+            results = await asyncio.gather(*(runtime.run(definition, f"n{i}") for i in range(50)))
+            assert [r.output for r in results] == [f"n{i}" for i in range(50)]
+            for result in results:
+                rows = await runtime.log.read(result.workflow_id)
+                assert [decode(r.body).offset for r in rows] == list(range(len(rows)))
+
+    async def test_a_tool_that_raises_is_an_answer_to_the_agent(self):
+        model = ScriptedModel([call("shop__broken", reason="no paper"), {"sorry": True}])
+        services = [Service.of("shop", shop.broken)]
+        document = agents("x")
+        document["agents"][0]["tools"] = ["shop.broken"]
+        async with Runtime(models=[model], services=services) as runtime:
+            result = await runtime.run(document, "go")
+            assert result.output == '{"sorry":true}'
+        assert "no paper" in model.requests[-1].messages[-1].content
+
+    async def test_context_reaches_the_function_and_never_the_model(self):
+        model = ScriptedModel([call("customer__getCustomer", email="ann@example.com"), {"ok": 1}])
+        document = {
+            "version": "1.0",
+            "workflow": {
+                "steps": [
+                    {
+                        "type": "run",
+                        "id": "a",
+                        "agent": {
+                            "systemPrompt": "x",
+                            "input": "hello",
+                            "context": {"tenant": "${{ inputs.tenant }}"},
+                            "attachedFunctions": [{"service": "customer", "function": "getCustomer"}],
+                            "resultSchema": True,
+                        },
+                    }
+                ]
+            },
+        }
+        async with Runtime(models=[model], services=[Service.of("customer", shop.get_customer)]) as runtime:
+            result = await runtime.run(document, {"tenant": "secret-tenant"})
+            rows = await runtime.log.read(result.workflow_id)
+        _, _, ctx = shop.calls[0]
+        assert ctx.context == {"tenant": "secret-tenant"}
+        assert ctx.idempotency_key == f"{result.workflow_id}/a//{ctx.call_id}"
+        assert all("secret-tenant" not in str(r) for r in model.requests)
+        assert sum(b"secret-tenant" in r.body for r in rows) == 1  # the submitted input itself
+
+    async def test_a_slow_function_is_cut_off_at_its_time_limit(self):
+        gate = Gate()
+        graph = Workflow(
+            name="t",
+            nodes=(
+                StartNode(id="__start", next="t"),
+                ToolNode(id="t", tool="gate.hold", next="__end"),
+                EndNode(id="__end"),
+            ),
+        )
+        async with Runtime(services=[gate.service(timeout=0.05, side_effect="read")]) as runtime:
+            result = await runtime.run(graph, {}, raise_on_failure=False)
+        assert result.state == "failed"
+        assert gate.cancelled.is_set()
+        assert "tool_timeout" in str(result.error)
+
+
+def held() -> Workflow:
+    return Workflow(
+        name="held",
+        nodes=(
+            StartNode(id="__start", next="t"),
+            ToolNode(id="t", tool="gate.hold", next="__end", input={}),
+            EndNode(id="__end", drain=True),
+        ),
+    )
+
+
+class TestCancel:
+    async def test_it_reaches_the_function_and_closes_the_log(self):
+        gate = Gate()
+        async with Runtime(services=[gate.service()]) as runtime:
+            handle = await runtime.submit(held(), {})
+            await gate.entered.wait()
+            await handle.cancel("enough")
+            result = await handle.result()
+            await gate.cancelled.wait()
+            events = [e async for e in handle.events()]
+        assert result.state == "cancelled"
+        assert [e.type for e in events][-4:] == [
+            "workflow.cancel_requested",
+            "tool.call_failed",
+            "workflow.step_failed",
+            "workflow.cancelled",
+        ]
+        assert events[-1].data.unknown_calls == (events[-3].data.tool_call_id,)
+
+    async def test_an_agent_in_the_middle_of_a_model_call(self):
+        entered = asyncio.Event()
+
+        async def never(request):
+            entered.set()
+            await asyncio.Event().wait()
+
+        async with Runtime(models=[ScriptedModel(never)]) as runtime:
+            handle = await runtime.submit(agents("x"), "go")
+            await entered.wait()
+            await handle.cancel()
+            assert (await handle.result()).state == "cancelled"
+            await handle.cancel()
+
+
+class TestParking:
+    async def test_leaving_parks_the_run_and_resume_finishes_it(self):
+        log, gate = MemoryLog(), Gate()
+        model = ScriptedModel(lambda r: "answered")
+        document = {**agents("one", "two")}
+        entered = asyncio.Event()
+
+        async def stuck(request):
+            entered.set()
+            await asyncio.Event().wait()
+
+        async with Runtime(log, models=[ScriptedModel(stuck)]) as runtime:
+            handle = await runtime.submit(document, "go")
+            await entered.wait()
+        assert (await handle.result()).state == "paused"
+        assert gate.calls == 0
+        async with Runtime(log, models=[model]) as runtime:
+            again = await runtime.resume(handle.workflow_id)
+            result = await again.result()
+            events = await types(runtime, handle.workflow_id)
+        assert result.output == "answered"
+        assert events.count("workflow.paused") == events.count("workflow.resumed") == 1
+        assert events.count("workflow.completed") == 1
+        await log.close()
+
+    async def test_a_tool_at_work_may_finish_before_the_run_is_parked(self):
+        log, gate = MemoryLog(), Gate()
+        runtime = Runtime(log, services=[gate.service()])
+        await runtime.__aenter__()
+        handle = await runtime.submit(held(), {})
+        await gate.entered.wait()
+        closing = asyncio.ensure_future(runtime.__aexit__(None, None, None))
+        gate.leave.set()
+        await closing
+        assert (await handle.result()).state == "paused"
+        async with Runtime(log, services=[gate.service()]) as other:
+            result = await (await other.resume(handle.workflow_id)).result()
+        assert result.output == {"held": 1}
+        assert gate.calls == 1
+        await log.close()
+
+
+class TestUnknownOutcome:
+    async def test_a_person_settles_it(self):
+        log, gate = MemoryLog(), Gate()
+        async with Runtime(log, services=[gate.service()], grace=0.01) as runtime:
+            handle = await runtime.submit(held(), {})
+            await gate.entered.wait()
+        async with Runtime(log, services=[gate.service()]) as runtime:
+            handle = await runtime.resume(handle.workflow_id)
+            result = await handle.result()
+            assert result.state == "waiting"
+            record = await runtime.record(handle.workflow_id)
+            (request,) = record.waiting.requests
+            with pytest.raises(ValueError, match="invalid_response"):
+                await handle.answer(request, {"choice": "perhaps"})
+            with pytest.raises(ValueError, match="unknown_request"):
+                await handle.answer("req_none", {"choice": "retry"})
+        async with Runtime(log, services=[gate.service()]) as runtime:
+            await runtime.answer(handle.workflow_id, request, {"choice": "done", "output": {"held": 9}})
+            result = await (await runtime.attach(handle.workflow_id)).result()
+        assert result.output == {"held": 9}
+        assert gate.calls == 1
+        await log.close()
+
+
+class Bomb(SystemClock):
+    """A clock that raises at chosen readings: a bug at a chosen place of the supervisor."""
+
+    def __init__(self, *readings: int) -> None:
+        super().__init__()
+        self.left = set(readings)
+        self.reading = 0
+
+    def now(self) -> int:
+        self.reading += 1
+        if self.reading in self.left:
+            self.left.discard(self.reading)
+            raise RuntimeError("a bug")
+        return super().now()
+
+
+class TestSupervision:
+    @pytest.mark.parametrize("readings", [(2,), (3,), (4,), (2, 3, 4), (3, 5)])
+    async def test_a_supervisor_that_dies_folds_its_log_and_goes_on(self, readings):
+        model = ScriptedModel(lambda r: r.messages[-1].content + "!")
+        clock = Bomb(*readings)
+        async with Runtime(models=[model], clock=clock) as runtime:
+            result = await runtime.run(agents("one", "two", "three"), "go")
+            rows = await runtime.log.read(result.workflow_id)
+            events = [decode(r.body) for r in rows]
+        assert not clock.left
+        assert result.output == "go!!!"
+        assert [e.offset for e in events] == list(range(len(events)))
+        assert [e.type for e in events].count("workflow.completed") == 1
+
+    async def test_one_that_keeps_dying_is_left_alone_and_harms_no_other_run(self):
+        async def wait(request):
+            if request.messages[-1].content == "good":
+                await gone.wait()
+            return "ok"
+
+        gone = asyncio.Event()
+        clock = Bomb()
+        async with Runtime(models=[ScriptedModel(wait)], clock=clock) as runtime:
+            good = await runtime.submit(agents("x"), "good")
+            clock.left = set(range(clock.reading + 2, clock.reading + 60))
+            bad = await runtime.submit(agents("x"), "bad")
+            with pytest.raises(AgentflowError, match="a bug"):
+                await bad.result()
+            clock.left.clear()
+            gone.set()
+            assert (await good.result()).state == "completed"
+            assert (await (await runtime.resume(bad.workflow_id)).result()).state == "completed"
+
+    async def test_an_agent_whose_actor_dies_goes_on_from_its_conversation(self):
+        entered = asyncio.Event()
+        answers = iter([asyncio.Event()])
+
+        async def answer(request):
+            gate = next(answers, None)
+            if gate is not None:
+                entered.set()
+                await gate.wait()
+            return "ok"
+
+        async with Runtime(models=[ScriptedModel(answer)]) as runtime:
+            handle = await runtime.submit(agents("x"), "go")
+            await entered.wait()
+            runs = next(a for a in runtime.system.tree().children if a.path == "/runs")
+            (worker,) = runs.children[0].children
+            ref = runtime.system.find(worker.path)
+            assert ref is not None
+            ref.kill()
+            assert (await handle.result()).output == "ok"
+            assert (await types(runtime, handle.workflow_id)).count("model.call_failed") == 1
