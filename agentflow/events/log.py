@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import asyncio
 
 __all__ = [
+    "ENDED",
     "FIRST_EPOCH",
     "Append",
     "EventLog",
@@ -89,7 +90,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ended(self) -> bool:
         """Whether the log is complete for ever."""
-        return self.state in _ENDED
+        return self.state in ENDED
 
 
 class LoggedEvent(NamedTuple):
@@ -213,7 +214,8 @@ class EventLog(Protocol):
         ...
 
 
-_ENDED = frozenset(name.partition(".")[2] for name in TERMINAL_TYPES)
+ENDED = frozenset(name.partition(".")[2] for name in TERMINAL_TYPES)
+"""The states in which a run's log is complete for ever."""
 
 
 def check_batch(batch: Append) -> None:

@@ -6,33 +6,23 @@ The loop's thread only queues and resolves futures; it never touches the databas
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sqlite3
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
 from agentflow.errors import AgentflowError, LogClosed
 from agentflow.events.envelope import StoredEvent
-from agentflow.events.log import FIRST_EPOCH, Append, LoggedEvent, Page, RunRow, blob_hash, check_batch
+from agentflow.events.group import GroupCommit
+from agentflow.events.log import FIRST_EPOCH, Append, LoggedEvent, Page, RunRow, blob_hash
 from agentflow.events.owner import Owner, next_epoch
 from agentflow.events.sqlite.database import open_database
 from agentflow.events.sqlite.reader import Readers, RunQuery
-from agentflow.events.sqlite.writer import Job, Writer
+from agentflow.events.sqlite.writer import SqliteStore
 
 __all__ = ["SqliteLog"]
-
-T = TypeVar("T")
-
-# A loop that never sleeps keeps the interpreter from the writing thread: commits then take hundreds of ms or
-# do not happen at all. So while something is being written, the loop looks every 2 ms whether it was busy,
-# and if so sleeps until the commit is done.
-_LOOK_AFTER = 0.002
-_BUSY_SHARE = 0.7
-_LEND_AT_MOST = 0.020
 
 
 class SqliteLog:
@@ -47,90 +37,38 @@ class SqliteLog:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path).absolute()
         self.url = f"sqlite:{path}"
-        self._writer = Writer(open_database(self.path), self.path, self._report)
+        self._store = SqliteStore(open_database(self.path), self.path)
+        self._group = GroupCommit(self._store)
         self._readers = Readers(self.path)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
-        self._submitted = 0
-        self._looking = False
-        self._cpu = self._wall = 0.0
 
     @property
     def failure(self) -> AgentflowError | None:
         """Why the log stopped for good, if it did."""
-        return self._writer.failure
+        return self._store.failure
 
     # -- writing
 
     def append(self, batch: Append) -> asyncio.Future[None]:
         """As `EventLog.append`."""
-        check_batch(batch)
-        future: asyncio.Future[None] = self._running_loop().create_future()
-        if self._closed:
-            future.set_exception(LogClosed())
-        else:
-            self._submit(Job(future, batch))
-        return future
+        return self._group.append(batch)
 
     async def put_blob(self, data: bytes) -> str:
         """As `EventLog.put_blob`."""
         name = blob_hash(data)
-        await self._call(_insert_blob, name, data)
+        await self._group.call(self._store.within(_insert_blob, name, data))
         return name
 
     async def put_definition(self, hash: str, source: bytes) -> None:
         """As `EventLog.put_definition`."""
-        await self._call(_insert_definition, hash, source)
+        await self._group.call(self._store.within(_insert_definition, hash, source))
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`."""
-        return await self._call(_claim, workflow_id, owner)
+        return await self._group.call(self._store.within(_claim, workflow_id, owner))
 
     async def release(self, workflow_id: str, owner: Owner) -> None:
         """As `EventLog.release`."""
-        await self._call(_release, workflow_id, owner)
-
-    async def _call(self, call: Callable[..., T], *arguments: object) -> T:
-        self._check_open()
-        future: asyncio.Future[T] = self._running_loop().create_future()
-        self._submit(Job(future, call=lambda db: call(db, *arguments)))
-        return await future
-
-    def _submit(self, job: Job) -> None:
-        self._submitted += 1
-        self._writer.put(job)
-        if not self._looking:
-            self._look_later()
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            if self._loop is not None:
-                raise RuntimeError("this log belongs to another event loop")
-            self._loop = loop
-        return loop
-
-    def _look_later(self) -> None:
-        assert self._loop is not None
-        self._looking = True
-        self._cpu, self._wall = time.thread_time(), time.perf_counter()
-        self._loop.call_later(_LOOK_AFTER, self._look)
-
-    def _look(self) -> None:
-        """Lend the interpreter to the writing thread if the loop had it nearly all the time."""
-        if self._writer.done >= self._submitted:
-            self._looking = False
-            return
-        used, passed = time.thread_time() - self._cpu, time.perf_counter() - self._wall
-        if used > _BUSY_SHARE * passed:
-            self._writer.lend(self._submitted, _LEND_AT_MOST)
-        self._look_later()
-
-    def _report(self, group: list[Job]) -> None:
-        """Called by the writing thread: one wake-up of the loop for the whole group."""
-        assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-            self._loop.call_soon_threadsafe(_resolve, group)
+        await self._group.call(self._store.within(_release, workflow_id, owner))
 
     # -- reading
 
@@ -199,30 +137,17 @@ class SqliteLog:
         return await self._readers.call(_select_one, "SELECT source FROM definition WHERE hash = ?", hash)
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._group.closed:
             raise LogClosed
 
     async def close(self) -> None:
         """As `EventLog.close`."""
-        if self._closed:
-            return
-        self._closed = True
-        await asyncio.to_thread(self._shut_down)
+        if self._group.refuse():
+            await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
         self._readers.close()
-        self._writer.stop()  # last: closing the last connection folds the write-ahead log in
-
-
-def _resolve(group: list[Job]) -> None:
-    for job in group:
-        future = job.future
-        if future.done():  # cancelled by its waiter; what was written stays written
-            continue
-        if job.error is None:
-            future.set_result(job.result)
-        else:
-            future.set_exception(job.error)
+        self._group.stop()  # last: closing the last connection folds the write-ahead log in
 
 
 # -- calls inside the writer's transaction

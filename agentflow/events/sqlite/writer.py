@@ -1,30 +1,29 @@
-"""The one thread that writes: it commits whatever has gathered, then reports all of it at once.
+"""What the writing thread does with SQLite: one transaction for each group.
 
-The connection belongs to this thread. A batch that is refused fails alone; a commit that fails fails its
-whole group, of which then nothing is in the log.
+A batch that is refused fails alone; a commit that fails fails its whole group, of which then nothing is in
+the log. The connection belongs to the writing thread.
 """
 
 from __future__ import annotations
 
-import asyncio
-import queue
 import sqlite3
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
 from agentflow.errors import AgentflowError, LogClosed, StoreError
-from agentflow.events.log import FIRST_EPOCH, Append, refusal, state_after
+from agentflow.events.group import Job, fail
+from agentflow.events.log import ENDED, FIRST_EPOCH, Append, refusal, state_after
 from agentflow.events.owner import this_process
 from agentflow.events.sqlite.checkpoint import Checkpointer
 from agentflow.events.sqlite.database import failure_of
 
-__all__ = ["Job", "Writer"]
+__all__ = ["SqliteStore"]
 
-_GROUP_EVENTS = 4_096  # beyond this a larger commit is no faster, only later
+T = TypeVar("T")
+
 _CHECKPOINT_BYTES = 4 << 20
 _ROW_OVERHEAD = 120  # bytes of keys and indexes, about
 _CACHED_RUNS = 8_192
@@ -36,26 +35,6 @@ _INSERT_RUN = """
     INSERT INTO run
         (workflow_id, name, definition_hash, state, labels, created_at, updated_at, last_offset, epoch, owner)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-
-_ENDED = frozenset({"completed", "failed", "cancelled"})
-
-
-class Job:
-    """One thing to write: a batch, or a call inside the transaction; and what became of it."""
-
-    __slots__ = ("batch", "call", "error", "future", "result")
-
-    def __init__(
-        self,
-        future: asyncio.Future[Any],
-        batch: Append | None = None,
-        call: Callable[[sqlite3.Connection], Any] | None = None,
-    ) -> None:
-        self.future = future
-        self.batch = batch
-        self.call = call
-        self.result: Any = None
-        self.error: AgentflowError | None = None
 
 
 class _Run:
@@ -71,84 +50,28 @@ class _Run:
         self.updated_at = 0
 
 
-class Writer:
-    """The thread and its queue. `report` is called from the thread with each group, committed or failed."""
+class SqliteStore:
+    """Writes groups to a database that `open_database` has opened."""
 
-    def __init__(self, db: sqlite3.Connection, path: Path, report: Callable[[list[Job]], None]) -> None:
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
-        self._report = report
-        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._runs: dict[str, _Run] = {}
         self._types: dict[str, int] = {}
         self._data_version = -1
         self._rows: list[tuple[int, int, int, int, bytes]] = []
         self._touched: dict[str, _Run] = {}
         self._unsynced = 0
-        self.done = 0
-        """How many jobs have been reported; read by the loop's thread."""
         self.failure: AgentflowError | None = None
-        """Why nothing can be written any more."""
-        self._lender = threading.Event()
-        self._lent = False
         self._checkpointer = Checkpointer(path, self._stop_for)
-        self._thread = threading.Thread(target=self._work, name="agentflow-log-writer", daemon=True)
-        self._thread.start()
 
-    # -- called by the loop's thread
+    def within(self, call: Callable[..., T], *arguments: object) -> Callable[[], T]:
+        """A call for a job: `call(connection, *arguments)` inside the group's transaction."""
+        return lambda: call(self._db, *arguments)
 
-    def put(self, job: Job) -> None:
-        """Queue a job; returns at once."""
-        self._queue.put(job)
-
-    def lend(self, jobs: int, seconds: float) -> None:
-        """Sleep, so that the thread gets the interpreter, until `jobs` have been reported or time is up."""
-        self._lender.clear()
-        self._lent = True
-        if self.done < jobs:
-            self._lender.wait(seconds)
-        self._lent = False
-
-    def stop(self) -> None:
-        """Write what is queued, then end; blocks. Nothing may be put afterwards."""
-        self._queue.put(None)
-        self._thread.join()
-
-    # -- the thread
-
-    def _work(self) -> None:
-        stopping = False
-        while not stopping:
-            group, stopping = self._gather()
-            if group:
-                self._write(group)
-                self._report(group)
-                self.done += len(group)
-                if self._lent:
-                    self._lender.set()
-            if not stopping:
-                self._tend_wal()
-        self._checkpointer.stop()
-        self._db.close()
-
-    def _gather(self) -> tuple[list[Job], bool]:
-        """All that is queued, up to a group; waits for the first."""
-        group: list[Job] = []
-        job = self._queue.get()
-        size = 0
-        try:
-            while job is not None:
-                group.append(job)
-                size += len(job.batch.events) if job.batch is not None else 1
-                if size >= _GROUP_EVENTS:
-                    return group, False
-                job = self._queue.get_nowait()
-        except queue.Empty:
-            return group, False
-        return group, True
-
-    def _write(self, group: list[Job]) -> None:
+    def write(self, group: list[Job]) -> None:
+        """As `Store.write`."""
         if self.failure is not None:
-            _fail(group, LogClosed(str(self.failure), hint=self.failure.hint))
+            fail(group, LogClosed(str(self.failure), hint=self.failure.hint))
             return
         try:
             self._commit(group)
@@ -160,7 +83,7 @@ class Writer:
             if effect == "refused":
                 self._write_one_by_one(group, failure)
             else:
-                _fail(group, failure)
+                fail(group, failure)
         except Exception as error:  # the thread must answer for every job, whatever a job holds
             self._roll_back()
             self._write_one_by_one(group, StoreError(f"cannot be stored: {error!r}"))
@@ -182,7 +105,7 @@ class Writer:
             group[0].error = failure
         else:
             for job in group:
-                self._write([job])
+                self.write([job])
 
     def _forget_if_changed(self) -> None:
         """Drop what is cached if another process has committed; we hold the write lock, so none can now."""
@@ -199,7 +122,7 @@ class Writer:
         if run is None:
             error = refusal(batch, -1, 0, False)
         else:
-            error = refusal(batch, run.last, run.epoch, run.state in _ENDED)
+            error = refusal(batch, run.last, run.epoch, run.state in ENDED)
         if error is not None:
             return error
         if run is None:
@@ -260,7 +183,7 @@ class Writer:
         assert job.call is not None
         self._flush()
         try:
-            job.result = job.call(self._db)
+            job.result = job.call()
         except AgentflowError as error:
             job.error = error
         self._runs.clear()
@@ -274,7 +197,7 @@ class Writer:
                 _UPDATE_RUN, [(r.last, r.state, r.updated_at, r.id) for r in self._touched.values()]
             )
             for workflow_id, run in self._touched.items():
-                if run.state in _ENDED:
+                if run.state in ENDED:
                     self._runs.pop(workflow_id, None)
             self._touched.clear()
 
@@ -290,7 +213,8 @@ class Writer:
                 # A transaction that can neither end nor be undone leaves no way to go on.
                 self.failure = failure_of(error)[0]
 
-    def _tend_wal(self) -> None:
+    def tend(self) -> None:
+        """As `Store.tend`: keeps the write-ahead log short."""
         if self._checkpointer.rest_is_writers:
             try:
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -301,6 +225,11 @@ class Writer:
             self._unsynced = 0
             self._checkpointer.nudge()
 
+    def finish(self) -> None:
+        """As `Store.finish`."""
+        self._checkpointer.stop()
+        self._db.close()
+
     def _stop_for(self, error: sqlite3.Error) -> bool:
         """A checkpoint failed: that may be a failed sync too, and then it is final. True if so."""
         failure, effect = failure_of(error)
@@ -309,9 +238,3 @@ class Writer:
         if self.failure is None:
             self.failure = failure
         return True
-
-
-def _fail(group: list[Job], failure: AgentflowError) -> None:
-    for job in group:
-        if job.error is None:
-            job.error = failure

@@ -21,7 +21,9 @@ def test_an_id_has_the_form_of_a_ulid():
 
 def test_the_time_and_the_randomness_are_the_given_ones():
     ids = Ids(clock=lambda: 1_469_918_176_385_999, random=lambda bits: 0)
-    assert ids.ulid("evt_") == "evt_01ARYZ6S410000000000000000"  # the time of the ULID specification's example
+    assert (
+        ids.ulid("evt_") == "evt_01ARYZ6S410000000000000000"
+    )  # the time of the ULID specification's example
     assert Ids(clock=lambda: 0, random=lambda bits: 2**bits - 1).ulid("x_") == "x_0000000000ZZZZZZZZZZZZZZZZ"
 
 

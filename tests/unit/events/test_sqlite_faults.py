@@ -110,7 +110,7 @@ async def test_a_full_disk_takes_nothing_and_the_log_goes_on_when_there_is_space
 
 def limit_pages(log, extra):
     """Let the database file grow by so many pages and no more: SQLite answers as on a full disk."""
-    db = log._writer._db  # the limit belongs to a connection; the writer is idle between two awaits
+    db = log._store._db  # the limit belongs to a connection; the writer is idle between two awaits
     pages = db.execute("PRAGMA page_count").fetchone()[0]
     db.execute(f"PRAGMA max_page_count = {pages + extra}")
 

@@ -1,0 +1,209 @@
+"""Group commit: the loop queues, one thread writes whatever has gathered, one wake-up reports all of it.
+
+A lone job is written at once; a thousand runs that append together share one sync. The loop's thread never
+touches the store, and the writing thread never touches a future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from agentflow.errors import AgentflowError, LogClosed
+from agentflow.events.log import Append, check_batch
+
+__all__ = ["GroupCommit", "Job", "Store", "fail"]
+
+T = TypeVar("T")
+
+_GROUP_EVENTS = 4_096  # beyond this a larger commit is no faster, only later
+
+# A loop that never sleeps keeps the interpreter from the writing thread: commits then take hundreds of ms or
+# do not happen at all. So while something is being written, the loop looks every 2 ms whether it was busy,
+# and if so sleeps until the commit is done.
+_LOOK_AFTER = 0.002
+_BUSY_SHARE = 0.7
+_LEND_AT_MOST = 0.020
+
+
+class Job:
+    """One thing to write: a batch, or a call between batches; and what became of it."""
+
+    __slots__ = ("batch", "call", "error", "future", "result")
+
+    def __init__(
+        self, future: asyncio.Future[Any], batch: Append | None = None, call: Callable[[], Any] | None = None
+    ) -> None:
+        self.future = future
+        self.batch = batch
+        self.call = call
+        self.result: Any = None
+        self.error: AgentflowError | None = None
+
+
+class Store(Protocol):
+    """What the thread writes to. Its methods are called from that thread alone."""
+
+    @property
+    def failure(self) -> AgentflowError | None:
+        """Why nothing can be written any more; read by every thread."""
+        ...
+
+    def write(self, group: list[Job]) -> None:
+        """Make the group durable, in order, and set each job's result or error. Never raises."""
+        ...
+
+    def tend(self) -> None:
+        """A group has been reported: time for what nobody waits for. Never raises."""
+        ...
+
+    def finish(self) -> None:
+        """There will be no more groups."""
+        ...
+
+
+class GroupCommit:
+    """The queue, the thread, and the futures. Belongs to the event loop of its first use."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._submitted = 0
+        self._reported = 0
+        self._looking = False
+        self._cpu = self._wall = 0.0
+        self._lender = threading.Event()
+        self._lent = False
+        self._thread = threading.Thread(target=self._work, name="agentflow-log-writer", daemon=True)
+        self._thread.start()
+
+    # -- the loop's thread
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is accepted any more."""
+        return self._closed
+
+    def append(self, batch: Append) -> asyncio.Future[None]:
+        """As `EventLog.append`."""
+        check_batch(batch)
+        future: asyncio.Future[None] = self._running_loop().create_future()
+        if self._closed:
+            future.set_exception(LogClosed())
+        else:
+            self._submit(Job(future, batch))
+        return future
+
+    async def call(self, call: Callable[[], T]) -> T:
+        """Run `call` in the thread, after all that was submitted before it. LogClosed."""
+        if self._closed:
+            raise LogClosed
+        future: asyncio.Future[T] = self._running_loop().create_future()
+        self._submit(Job(future, call=call))
+        return await future
+
+    def stop(self) -> None:
+        """Write what was accepted, then end the thread; blocks, so call it from another one."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def refuse(self) -> bool:
+        """Accept nothing more; False if that was so already."""
+        was, self._closed = self._closed, True
+        return not was
+
+    def _submit(self, job: Job) -> None:
+        self._submitted += 1
+        self._queue.put(job)
+        if not self._looking:
+            self._look_later()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            if self._loop is not None:
+                raise RuntimeError("this log belongs to another event loop")
+            self._loop = loop
+        return loop
+
+    def _look_later(self) -> None:
+        assert self._loop is not None
+        self._looking = True
+        self._cpu, self._wall = time.thread_time(), time.perf_counter()
+        self._loop.call_later(_LOOK_AFTER, self._look)
+
+    def _look(self) -> None:
+        """Lend the interpreter to the writing thread if the loop had it nearly all the time."""
+        if self._reported >= self._submitted:
+            self._looking = False
+            return
+        used, passed = time.thread_time() - self._cpu, time.perf_counter() - self._wall
+        if used > _BUSY_SHARE * passed:
+            self._lender.clear()
+            self._lent = True
+            if self._reported < self._submitted:
+                self._lender.wait(_LEND_AT_MOST)
+            self._lent = False
+        self._look_later()
+
+    # -- the writing thread
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            group, stopping = self._gather()
+            if group:
+                self._store.write(group)
+                self._report(group)
+            if not stopping:
+                self._store.tend()
+        self._store.finish()
+
+    def _gather(self) -> tuple[list[Job], bool]:
+        """All that is queued, up to a group, and whether that is the end; waits for the first."""
+        group: list[Job] = []
+        job = self._queue.get()
+        size = 0
+        try:
+            while job is not None:
+                group.append(job)
+                size += len(job.batch.events) if job.batch is not None else 1
+                if size >= _GROUP_EVENTS:
+                    return group, False
+                job = self._queue.get_nowait()
+        except queue.Empty:
+            return group, False
+        return group, True
+
+    def _report(self, group: list[Job]) -> None:
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(_resolve, group)
+        self._reported += len(group)
+        if self._lent:
+            self._lender.set()
+
+
+def _resolve(group: list[Job]) -> None:
+    for job in group:
+        future = job.future
+        if future.done():  # cancelled by its waiter; what was written stays written
+            continue
+        if job.error is None:
+            future.set_result(job.result)
+        else:
+            future.set_exception(job.error)
+
+
+def fail(group: list[Job], failure: AgentflowError) -> None:
+    """The group is not in the store; jobs that were refused keep their own reason."""
+    for job in group:
+        if job.error is None:
+            job.error = failure
