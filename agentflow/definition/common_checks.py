@@ -5,7 +5,6 @@ What this version cannot run is refused at its place, so that nothing of a docum
 
 from __future__ import annotations
 
-import re
 from typing import Any, cast
 
 from agentflow.definition.expressions import escape_braces
@@ -15,7 +14,6 @@ from agentflow.definition.report import Report, shown
 from agentflow.definition.structure import Found
 
 __all__ = [
-    "breach",
     "check_embedded_schema",
     "checked_schema",
     "compile_services",
@@ -61,19 +59,6 @@ def checked_schema(
         message = prefix + shown(problem.message, 200)
         report.error(problem.code or code, message, place, home.pointer + problem.path, problem.hint)
     return True if problems else schema
-
-
-def breach(schema: dict[str, Any] | bool, value: Any) -> tuple[str, str] | None:
-    """The first breach of a valid schema by a value: JSON pointer and message; None if there is none."""
-    from agentflow.definition.schemas import validate
-
-    try:
-        issues = validate(schema, value)
-    except RecursionError:
-        return "", "its schema refers to itself without end"
-    except re.error as error:
-        return "", f"a pattern of its schema is no regular expression: {error.msg}"
-    return (issues[0].path, issues[0].message) if issues else None
 
 
 def service_names(document: Found) -> list[str] | None:

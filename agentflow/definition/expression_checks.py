@@ -46,11 +46,12 @@ _STEP_PROPERTIES = ("outputs", "status", "error")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where an expression stands: a key of a step, or `outputs` (no step)."""
+    """Where an expression stands: a key of a step, or `outputs`. `before`: the steps that it may read,
+    None in `outputs` (all of them)."""
 
     where: str
     step_id: str | None = None
-    is_step: bool = True
+    before: frozenset[str] | None = None
     item: bool = False
     status: bool = False
     prompt: bool = False
@@ -179,7 +180,7 @@ class ExpressionChecks:
 
     def _item_out_of_scope(self, node: Path, at: _Placed, scope: Scope) -> None:
         name = str(node.base)
-        if scope.is_step and scope.where not in ("for_each", "approval.message"):
+        if scope.before is not None and scope.where not in ("for_each", "approval.message"):
             self._scope(f'"{name}" needs for_each on this step', "add for_each", at, node.offset)
         else:
             self._scope(f'"{name}" is not known in {scope.where}', None, at, node.offset)
@@ -190,11 +191,13 @@ class ExpressionChecks:
     def _step_reference(self, node: Path, at: _Placed, scope: Scope) -> None:
         first = node.segments[0] if node.segments else None
         if not isinstance(first, Member | Digits):
-            if scope.is_step:
-                message = f'"{scope.step_id}" reads all of steps, not only its dependencies'
+            if scope.before is not None:
+                message = f'"{scope.step_id or "this step"}" reads all of steps, not only its dependencies'
                 self._not_dependency(message, "write steps.<id> of a dependency", at, node.offset)
             return
         name = first.name if isinstance(first, Member) else first.text
+        if name in self.graph.refused:
+            return
         if name not in self.graph.steps:
             self.report.error(
                 "E_UNKNOWN_STEP",
@@ -204,9 +207,9 @@ class ExpressionChecks:
                 self.report.did_you_mean(name, self._step_ids),
             )
             return
-        if scope.is_step and scope.step_id is not None and name == scope.step_id:
+        if scope.before is not None and name == scope.step_id:
             self._not_dependency(f'"{name}" reads itself', None, at, first.offset)
-        elif scope.is_step and name not in self.graph.before.get(scope.step_id or "", ()):
+        elif scope.before is not None and name not in scope.before:
             message = f'"{scope.step_id or "this step"}" reads "{name}", not a dependency'
             self._not_dependency(message, f"add {name} to depends_on", at, first.offset)
         self._properties(name, node, at)

@@ -18,11 +18,18 @@ _SHOWN_CYCLE = 12
 @dataclass(slots=True)
 class Graph:
     """Steps by id in declared order (the first of equal ids), their direct dependencies, and for each
-    the set of steps before it, directly or not."""
+    the set of steps before it, directly or not. `refused`: ids that were reported as wrong."""
 
     steps: dict[str, Found] = field(default_factory=dict[str, Found])
     depends_on: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     before: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    refused: set[str] = field(default_factory=set[str])
+    by_pointer: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+    def before_step(self, step: Found) -> frozenset[str]:
+        """The steps before a step, also of one whose id is wrong or used twice."""
+        direct = self.by_pointer.get(step.pointer, ())
+        return frozenset(direct).union(*(self.before.get(dependency, ()) for dependency in direct))
 
 
 def build_graph(steps: list[Found], report: Report) -> Graph:
@@ -33,6 +40,7 @@ def build_graph(steps: list[Found], report: Report) -> Graph:
     ids = list(graph.steps)
     for step in steps:
         found = _dependencies(step, ids, graph, report)
+        graph.by_pointer[step.pointer] = found
         step_id: str | None = step.plain("id")
         if step_id is not None and graph.steps[step_id] is step:
             graph.depends_on[step_id] = found
@@ -43,6 +51,9 @@ def build_graph(steps: list[Found], report: Report) -> Graph:
 def _name(step: Found, graph: Graph, report: Report) -> None:
     step_id = step.get("id")
     if step_id is None:
+        written = step.json().get("id")
+        if isinstance(written, str):
+            graph.refused.add(written)
         return
     if step_id.value.startswith("__"):
         report.error(
@@ -73,7 +84,7 @@ def _dependencies(step: Found, ids: list[str], graph: Graph, report: Report) -> 
         if wanted in seen:
             message = f'"{shown(wanted)}" is listed twice'
             report.warning("W_DUPLICATE", message, dependency.place, dependency.pointer)
-        elif wanted not in graph.steps:
+        elif wanted not in graph.steps and wanted not in graph.refused:
             report.error(
                 "E_UNKNOWN_DEPENDENCY",
                 f'"{name}" depends on unknown step "{shown(wanted)}"',

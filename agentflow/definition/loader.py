@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
-from agentflow.definition.input_checks import ANY_INPUT, InputNeeds, RequiredInput, check_input_values
+from agentflow.definition.inputs import ANY_INPUT, InputNeeds, RequiredInput, check_input_values
 from agentflow.definition.ir import Workflow, canonical_json, ir_hash
 from agentflow.definition.nodes import Node, Object, Positions, Scalar, json_type, to_value
 from agentflow.definition.report import NOWHERE, Fatal, Report, shown

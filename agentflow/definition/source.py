@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from agentflow.definition.nodes import Array, Member, Node, Object, Place, Scalar, child_pointer
-from agentflow.definition.report import NOWHERE, Report, shown
+from agentflow.definition.report import NOWHERE, Fatal, Report, shown
 from agentflow.definition.source_text import Lines, Media, Source
 
 __all__ = [
@@ -20,6 +21,9 @@ __all__ = [
     "MAX_DEPTH",
     "MAX_DIGITS",
     "MAX_NODES",
+    "Lines",
+    "Media",
+    "Source",
     "Tally",
     "decode",
     "media_of",
@@ -103,13 +107,22 @@ def read_file(path: Path, report: Report) -> tuple[bytes, Media]:
             hint="name it .yaml, .yml or .json",
         )
     try:
+        state = path.stat()
+        if not stat.S_ISREG(state.st_mode):
+            raise report.fatal("E_FILE", "cannot be read: not a regular file")
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 4)
-            if len(data) > MAX_BYTES + 3:
-                data += stream.read(64 * MAX_BYTES)
     except OSError as error:
         raise report.fatal("E_FILE", f"cannot be read: {error.strerror or type(error).__name__}") from error
+    if len(data) > MAX_BYTES + 3:
+        raise _too_long(max(state.st_size, len(data)), report)
     return data, media
+
+
+def _too_long(size: int, report: Report) -> Fatal:
+    shown_size = f"{size / MAX_BYTES:.1f}" if size >= 1.05 * MAX_BYTES else "more than 1"
+    message = f"source is {shown_size} MiB, the limit is 1 MiB"
+    return report.fatal("E_LIMIT", message, (1, 1), hint="split the workflow")
 
 
 def decode(data: bytes | str, report: Report, media: Media | None) -> str:
@@ -124,10 +137,7 @@ def decode(data: bytes | str, report: Report, media: Media | None) -> str:
             ) from None
     data = data.removeprefix(b"\xef\xbb\xbf")
     if len(data) > MAX_BYTES:
-        size = f"{len(data) / MAX_BYTES:.1f}" if len(data) >= 1.05 * MAX_BYTES else "more than 1"
-        raise report.fatal(
-            "E_LIMIT", f"source is {size} MiB, the limit is 1 MiB", (1, 1), hint="split the workflow"
-        )
+        raise _too_long(len(data), report)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

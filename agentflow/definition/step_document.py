@@ -17,7 +17,8 @@ from agentflow.definition.common_checks import (
 )
 from agentflow.definition.expression_checks import ExpressionChecks, Scope
 from agentflow.definition.graph_checks import Graph, build_graph
-from agentflow.definition.input_checks import InputNeeds, compile_inputs, input_needs
+from agentflow.definition.input_checks import compile_inputs, input_needs
+from agentflow.definition.inputs import InputNeeds
 from agentflow.definition.ir import (
     AgentNode,
     AgentSpec,
@@ -101,7 +102,7 @@ class _StepDocument:
             source,
             self._graph,
             {step_id: self._schemas.get(step.pointer, True) for step_id, step in self._graph.steps.items()},
-            None if self._inputs is None else {name: spec.schema for name, spec in self._inputs.items()},
+            self._input_schemas(),
         )
 
     def compile(self, default_name: str) -> tuple[Workflow, InputNeeds]:
@@ -111,7 +112,7 @@ class _StepDocument:
             refuse_unsupported(workflow, self._report)
         compiled = [self._step(i, step) for i, step in enumerate(self._steps)]
         outputs = document.get("outputs")
-        self._expressions.template(outputs, Scope("outputs", is_step=False))
+        self._expressions.template(outputs, Scope("outputs"))
         graph = Workflow(
             name=document.plain("name", default_name),
             nodes=(StartNode(id=_START), *compiled, EndNode(id=_END, index=len(compiled), drain=True)),
@@ -173,6 +174,14 @@ class _StepDocument:
                 schemas[step.pointer] = check_embedded_schema(found, "E_RESULT_SCHEMA", "", self._report)
         return schemas
 
+    def _input_schemas(self) -> dict[str, Any] | None:
+        """By name, those too that are declared wrongly; None if inputs are not declared."""
+        declared = self._document.get("inputs")
+        if declared is None or self._inputs is None:
+            return None
+        names = [name for name in declared.json() if not name.startswith("x-")]
+        return {name: self._inputs[name].schema if name in self._inputs else True for name in names}
+
     def _step(self, index: int, step: Found) -> AgentNode:
         step_id: str = step.plain("id", f"step_{index}")
         agent = step.get("agent")
@@ -181,9 +190,10 @@ class _StepDocument:
         iterates = step.has("for_each")
         named: str | None = step.plain("id")
         item: Any = True
+        before = self._graph.before_step(step)
         if for_each is not None:
-            item = self._expressions.for_each(for_each, Scope("for_each", named))
-        guard = self._guard(step, Scope("if", named, item=iterates, status=True), item)
+            item = self._expressions.for_each(for_each, Scope("for_each", named, before))
+        guard = self._guard(step, Scope("if", named, before, item=iterates, status=True), item)
         self._other_templates(step, named, item, iterates)
         return AgentNode(
             id=step_id,
@@ -214,15 +224,17 @@ class _StepDocument:
         return _Guard(found.value.strip(), "all_terminal" if with_status else "all_succeeded")
 
     def _other_templates(self, step: Found, name: str | None, item: Any, iterates: bool) -> None:
-        agent = step.get("agent")
+        agent, before = step.get("agent"), self._graph.before_step(step)
         for key in ("systemPrompt", "input", "context", "tags"):
-            scope = Scope(key, name, item=iterates, prompt=key == "systemPrompt")
+            scope = Scope(key, name, before, item=iterates, prompt=key == "systemPrompt")
             self._expressions.template(agent.get(key) if agent else None, scope, item)
         cache, approval = step.get("cache"), step.get("approval")
         if cache is not None:
-            self._expressions.template(cache.get("key"), Scope("cache.key", name, item=iterates), item)
+            self._expressions.template(
+                cache.get("key"), Scope("cache.key", name, before, item=iterates), item
+            )
         if approval is not None and approval.value is not True:
-            self._expressions.template(approval.get("message"), Scope("approval.message", name))
+            self._expressions.template(approval.get("message"), Scope("approval.message", name, before))
 
     def _agent(self, step_id: str, step: Found, agent: Found | None) -> AgentSpec:
         if agent is None:

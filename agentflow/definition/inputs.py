@@ -1,0 +1,137 @@
+"""The inputs of one run: which are needed, and whether given values fit (page 001 §2, §3 phase S).
+
+A run of an agent list takes any JSON.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from agentflow.definition.ir import InputSpec
+from agentflow.definition.nodes import Place, child_pointer
+from agentflow.definition.report import Report, shown
+
+__all__ = ["ANY_INPUT", "InputNeeds", "RequiredInput", "breach", "check_input_values"]
+
+Locate = Callable[[str], Place]
+
+_MAX_INPUT_DEPTH = 200
+
+
+class RequiredInput(msgspec.Struct, frozen=True, kw_only=True):
+    """An input that a run must be given, with the first place that uses it (or declares it)."""
+
+    name: str
+    line: int | None = None
+    column: int | None = None
+    path: str | None = None
+    used: bool = True
+
+
+class InputNeeds(msgspec.Struct, frozen=True, kw_only=True):
+    """What the runs of a definition take.
+
+    `named`: the inputs are an object with members of these names (else any JSON). `known` are the names
+    declared or referenced; `open`: an expression reads all of them, so that none is superfluous.
+    """
+
+    named: bool
+    required: tuple[RequiredInput, ...] = ()
+    known: tuple[str, ...] = ()
+    open: bool = False
+
+
+ANY_INPUT = InputNeeds(named=False)
+
+
+def breach(schema: dict[str, Any] | bool, value: Any) -> tuple[str, str] | None:
+    """The first breach of a valid schema by a value: JSON pointer and message; None if there is none."""
+    from agentflow.definition.schemas import validate
+
+    try:
+        issues = validate(schema, value)
+    except RecursionError:
+        return "", "its schema refers to itself without end"
+    except re.error as error:
+        return "", f"a pattern of its schema is no regular expression: {error.msg}"
+    return (issues[0].path, issues[0].message) if issues else None
+
+
+def check_input_values(
+    needs: InputNeeds,
+    declared: dict[str, InputSpec] | None,
+    places: Locate,
+    inputs: Any,
+    report: Report,
+) -> Any:
+    """The inputs of one run with defaults filled in; problems (phase S) go to the report.
+
+    `places` gives the place of a declaration: JSON pointer → (line, column).
+    """
+    problem = _json_problem(inputs)
+    if problem is not None:
+        report.error("E_INPUT_INVALID", f"input is not JSON: {problem}")
+        return inputs
+    if not needs.named:
+        return inputs
+    if inputs is None:
+        inputs = {}
+    if not isinstance(inputs, Mapping):
+        report.error("E_TYPE", "input must be an object with a member for each input")
+        return inputs
+    values = dict(cast("Mapping[str, Any]", inputs))
+    for name, spec in (declared or {}).items():
+        _check_one(name, spec, values, places, report)
+    for need in needs.required:
+        if need.name not in values:
+            where = f", used at {need.line}:{need.column}" if need.used and need.line else ""
+            message = f'input "{need.name}" is required{where}'
+            report.error("E_INPUT_MISSING", message, (need.line, need.column), need.path)
+    for name in values:
+        if name not in needs.known and not needs.open:
+            hint = report.did_you_mean(name, needs.known)
+            report.warning("W_INPUT_EXTRA", f'input "{shown(name)}" is not used', hint=hint)
+    return values
+
+
+def _check_one(name: str, spec: InputSpec, values: dict[str, Any], places: Locate, report: Report) -> None:
+    if name not in values:
+        if spec.has_default:
+            values[name] = spec.default
+        return
+    problem = breach(spec.schema, values[name])
+    if problem is not None:
+        pointer = child_pointer("/inputs", name)
+        inner = child_pointer("", name) + problem[0]
+        message = f'input "{name}": {shown(problem[1], 200)}, at {shown(inner)}'
+        report.error("E_INPUT_INVALID", message, places(pointer), pointer)
+
+
+def _json_problem(value: Any) -> str | None:
+    """Why a Python value is no JSON, or None. Does not recurse."""
+    todo: list[tuple[Any, int]] = [(value, 0)]
+    while todo:
+        item, depth = todo.pop()
+        if depth > _MAX_INPUT_DEPTH:
+            return f"nested deeper than {_MAX_INPUT_DEPTH}"
+        if isinstance(item, Mapping):
+            for key, member in cast("Mapping[Any, Any]", item).items():
+                if not isinstance(key, str):
+                    return f"key {shown(repr(key))} is not a string"
+                todo += [(key, depth), (member, depth + 1)]
+        elif isinstance(item, list | tuple):
+            todo += [(member, depth + 1) for member in cast("list[Any]", item)]
+        elif isinstance(item, str):
+            if any("\ud800" <= c <= "\udfff" for c in item) if not item.isascii() else False:
+                return "a string holds a lone surrogate"
+        elif isinstance(item, float):
+            if not math.isfinite(item):
+                return f"{item} is no JSON number"
+        elif item is not None and not isinstance(item, bool | int):
+            return f"{type(item).__name__} is no JSON type"
+    return None
