@@ -16,20 +16,21 @@ from agentflow.cli.errors import Exit, report
 __all__ = ["App", "Command", "app", "main"]
 
 _VERBS = {
-    "run": ("run", "run"),
-    "resume": ("run", "resume"),
-    "check": ("check", "check"),
-    "graph": ("graph", "graph"),
-    "list": ("inspect", "list_runs"),
-    "show": ("inspect", "show"),
-    "events": ("inspect", "events"),
-    "expr": ("expr", "expr"),
-    "answer": ("control", "answer"),
-    "cancel": ("control", "cancel"),
-    "model": ("model", "model"),
-    "version": ("version", "version"),
+    "run": ("run", "run", "Run the workflow FILE and follow it."),
+    "resume": ("run", "resume", "Go on with the run ID and follow it."),
+    "check": ("check", "check", "Check a workflow FILE without running it."),
+    "graph": ("graph", "graph", "Draw the graph of a FILE or of the run ID."),
+    "list": ("inspect", "list_runs", "List the runs of the store, newest first."),
+    "show": ("inspect", "show", "Show the run ID: state, steps, usage, output."),
+    "events": ("inspect", "events", "Print the events of the run ID as NDJSON."),
+    "expr": ("expr", "expr", "Evaluate EXPRESSION and print its value as JSON."),
+    "answer": ("control", "answer", "Answer the open REQUEST of the run ID."),
+    "cancel": ("control", "cancel", "Cancel the run ID."),
+    "model": ("model", "model", "Install and list language models."),
+    "version": ("version", "version", "Print the version of agentflow and of Python."),
 }
-"""Verb to module of this package and name of the command in it, in the order of the help."""
+"""Verb to module of this package, name of the command in it, and its line in the list of verbs, which is
+kept here so that `--help` imports none of these modules. In the order of the help."""
 
 
 class App(click.Group):
@@ -43,6 +44,10 @@ class App(click.Group):
         if found is None:
             return None
         return getattr(import_module(f"agentflow.cli.{found[0]}"), found[1])
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, line) for verb, (_, _, line) in _VERBS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

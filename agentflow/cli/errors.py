@@ -6,7 +6,6 @@ Messages go to stderr: `error CODE: message`, then `  hint: …`. A traceback is
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -71,6 +70,13 @@ _EXITS: tuple[tuple[type[AgentflowError], Exit], ...] = (
     (ConfigurationError, Exit.CONFIGURATION),
 )
 
+# What helps, where the exception does not say it itself.
+_HINTS: tuple[tuple[type[AgentflowError], str], ...] = (
+    (RunNotFound, "`agentflow list` shows the runs of the store"),
+    (RunExists, "choose another id, or leave --id out"),
+    (Fenced, "follow it with `agentflow events ID`, or end that process"),
+)
+
 _STATES = {
     "completed": Exit.DONE,
     "failed": Exit.FAILED,
@@ -94,6 +100,8 @@ def exit_of_diagnostics(diagnostics: Sequence[Diagnostic]) -> Exit:
 def report(error: Exception, *, debug: bool = False) -> Exit:
     """Tell the user about `error` on stderr, and give the exit code."""
     if debug:
+        import traceback
+
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, click.UsageError):
         context = error.ctx.command_path if error.ctx is not None else "agentflow"
@@ -108,7 +116,8 @@ def report(error: Exception, *, debug: bool = False) -> Exit:
         say(render_diagnostics(error.diagnostics))
         return exit_of_diagnostics(error.diagnostics)
     if isinstance(error, AgentflowError):
-        say(error_line(error.code, str(error), error.hint))
+        hint = error.hint or next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
+        say(error_line(error.code, str(error), hint))
         return next((exit for kind, exit in _EXITS if isinstance(error, kind)), Exit.FAILED)
     if isinstance(error, click.ClickException):
         say(error_line("usage", error.format_message()))

@@ -29,7 +29,8 @@ _NAME = "expr"
 def expr(expression: str, data: str | None, as_json: bool) -> Exit:
     """Evaluate EXPRESSION and print its value as JSON.
 
-    It is written as in `if`. It may stand alone or in ${{ }}. Exit code 3 when it does not parse, 1 when it fails on these values.
+    It is written as in `if`, alone or in ${{ }}. Exit code 3 when it does not parse, 1 when it fails on
+    these values.
     """
     from agentflow.cli.inputs import read_json
     from agentflow.definition.expressions import EvaluationError, ExpressionError, parse_whole

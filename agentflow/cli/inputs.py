@@ -6,13 +6,18 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from agentflow.definition.source import Media
+    from agentflow.errors import DefinitionError
 
 __all__ = ["parse_inputs", "parse_labels", "parse_value", "read_json"]
 
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)=(.*)", re.DOTALL)
+_SUFFIXES: dict[str, Media] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 _FORMS = "write k=v, JSON (a text in quotes: '\"…\"'), or @FILE"
 
 
@@ -65,18 +70,12 @@ def read_json(text: str, option: str, forms: str = "write JSON or @FILE") -> Any
 
     Raises click.BadParameter for text that is no JSON, DefinitionError for a file that cannot be read.
     """
-    from agentflow.definition.report import Fatal, Report
-    from agentflow.definition.source import read_file
     from agentflow.errors import DefinitionError
 
     if text == "@-":
         return _parse(sys.stdin.buffer.read(), "json", "stdin")
     if text.startswith("@"):
-        report = Report(text[1:])
-        try:
-            data, media = read_file(Path(text[1:]), report)
-        except Fatal:
-            raise DefinitionError(report.diagnostics()) from None
+        data, media = _read_file(text[1:])
         return _parse(data, media, text[1:])
     try:
         return _parse(text.encode(errors="surrogateescape"), "json", None)
@@ -86,7 +85,26 @@ def read_json(text: str, option: str, forms: str = "write JSON or @FILE") -> Any
         raise click.BadParameter(f"not JSON{where}: {problem.message}; {forms}", param_hint=option) from None
 
 
-def _parse(data: bytes, media: Any, file: str | None) -> Any:
+def _read_file(name: str) -> tuple[bytes, Media]:
+    """The bytes of an input file, which may be longer than a document, and what its suffix says."""
+    path = Path(name)
+    media = _SUFFIXES.get(path.suffix.lower())
+    if media is None:
+        raise _problem("E_FILE", "an input file is .json, .yaml or .yml", name)
+    try:
+        return path.read_bytes(), media
+    except OSError as error:
+        raise _problem("E_FILE", f"cannot be read: {error.strerror}", name) from None
+
+
+def _problem(code: str, message: str, file: str | None) -> DefinitionError:
+    from agentflow.definition.diagnostics import Diagnostic
+    from agentflow.errors import DefinitionError
+
+    return DefinitionError([Diagnostic(code=code, severity="error", message=message, file=file)])
+
+
+def _parse(data: bytes, media: Media, file: str | None) -> Any:
     """Strictly, with positions: no key twice, no NaN, no half surrogate."""
     from agentflow.definition.nodes import to_value
     from agentflow.definition.report import Fatal, Report
@@ -109,14 +127,10 @@ def _parse_large(data: bytes, file: str | None) -> Any:
     """Documents have a limit of 1 MiB, the input of a run does not: it is read without positions."""
     import msgspec
 
-    from agentflow.definition.diagnostics import Diagnostic
-    from agentflow.errors import DefinitionError
-
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        problem = Diagnostic(code="E_SYNTAX", severity="error", message=str(error), file=file)
-        raise DefinitionError([problem]) from None
+        raise _problem("E_SYNTAX", str(error), file) from None
 
 
 def _text(text: str, option: str) -> str:

@@ -110,19 +110,19 @@ class TableView:
             await asyncio.sleep(_FRAME)
 
     def _draw(self) -> RenderableType:
+        from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
         now = time.time_ns() // 1_000
         steps = list(self._progress.steps.values())
         shown = _most_urgent(steps, max(3, self._console.height - 4))
-        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, expand=True)
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True, max_width=40, overflow="ellipsis")
-        table.add_column(no_wrap=True, justify="right")
-        table.add_column(no_wrap=True, justify="right")
-        table.add_column(no_wrap=True, justify="right")
-        table.add_column(no_wrap=True, overflow="ellipsis")
+        for _ in range(3):
+            table.add_column(no_wrap=True, justify="right")
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # takes what is left, gives way first
         for step in shown:
             sign, style = _SIGNS[step.state]
             attempt = f"attempt {step.attempt}" if step.attempt > 1 else ""
@@ -139,9 +139,8 @@ class TableView:
                 *(Text(printable(cell), style=style if i != 3 else "") for i, cell in enumerate(cells))
             )
         if len(shown) < len(steps):
-            table.add_row("", f"and {len(steps) - len(shown)} more steps")
-        table.add_row("", Text(self._summary(now), style="bold"))
-        return table
+            table.add_row("", f"and {len(steps) - len(shown)} more")
+        return Group(table, Text(f"   {self._summary(now)}", style="bold", no_wrap=True, overflow="ellipsis"))
 
     def _summary(self, now: int) -> str:
         progress = self._progress

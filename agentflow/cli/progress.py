@@ -107,8 +107,8 @@ class Progress:
         again = data.attempt > 1 and step.attempt > 0
         step.attempt = data.attempt
         step.started = micros(event.timestamp) if step.started is None else step.started
-        if step.step_id in self._maps and isinstance(data.input, list):
-            step.total = len(cast("list[Any]", data.input))
+        if step.step_id in self._maps:
+            step.total = len(cast("list[Any]", data.input))  # not an array: the step had failed before
         items = "" if step.total is None else f" with {count(step.total, 'item')}"
         yield f"{step.step_id} started{items}" + (f" (attempt {data.attempt})" if again else "")
 

@@ -13,6 +13,7 @@ from agentflow.cli.options import json_option, run_id, settings_of, store_option
 if TYPE_CHECKING:
     from agentflow.config import Config
     from agentflow.definition.loader import Definition
+    from agentflow.runtime import Runtime
 
 __all__ = ["resume", "run"]
 
@@ -83,17 +84,28 @@ def _run(
     async def work(interrupts: Interrupts) -> Exit:
         follower = Follower(interrupts, as_json=as_json, store=store, warned=definition.warnings)
         async with open_runtime(config) as runtime:
+            since = -1 if workflow_id is None else await _last_offset(runtime, workflow_id)
             options = {"on_unknown": config.on_unknown} if config.on_unknown else {}
             handle = await runtime.submit(
                 definition, value, workflow_id=workflow_id, labels=labels, options=options, by="cli"
             )
-            if workflow_id is not None:
-                # The id may be that of an earlier run of the same document and input: go on with it.
-                handle = await runtime.resume(workflow_id, by="cli")
-            await follower.follow(runtime, handle, definition.workflow)
+            if since >= 0:
+                # The same document and input under the same id: go on with that run.
+                handle = await runtime.resume(handle.workflow_id, by="cli")
+            await follower.follow(runtime, handle, definition.workflow, since=since)
         return await follower.conclude()
 
     return run_async(work)
+
+
+async def _last_offset(runtime: Runtime, run_id: str) -> int:
+    """-1 when there is no such run yet."""
+    from agentflow.errors import RunNotFound
+
+    try:
+        return await runtime.log.last(run_id)
+    except RunNotFound:
+        return -1
 
 
 @click.command("resume", cls=Command)
