@@ -102,7 +102,7 @@ class Strategy:
         table = self._table()
         if table is not None:
             for error, action in table.items():
-                if not issubclass(error, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]
+                if not (isinstance(error, type) and issubclass(error, BaseException)):  # pyright: ignore[reportUnnecessaryIsInstance]
                     raise SpecError(f"{name}(decide=...): {error!r} is not an exception type")
                 _check_action(name, action)
         elif self.decide is not None and not callable(self.decide):
