@@ -245,7 +245,7 @@ def start_tool(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Mov
     if info is None:
         names = ", ".join(tools) or "none"
         problem = _error("policy", "tool_not_attached", f"{record.name} is not attached; attached: {names}")
-    elif problem is None:
+    elif problem is None and not (info.self_checked and isinstance(parameters, dict)):
         issues = validate(info.input_schema, parameters)
         if issues:
             problem = ErrorInfo(

@@ -19,7 +19,11 @@ SideEffect = Literal["none", "read", "write", "external", "irreversible"]
 
 
 class ToolInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that a run may call. `name` is what a model sees (`service__function`)."""
+    """A function that a run may call. `name` is what a model sees (`service__function`).
+
+    `self_checked`: its schema was made from its annotations and the call itself checks the arguments by
+    them, so that the engine need not check them by the schema as well.
+    """
 
     name: str
     service: str
@@ -31,6 +35,7 @@ class ToolInfo(msgspec.Struct, frozen=True, kw_only=True):
     idempotent: bool
     timeout: float
     sensitive: bool = False
+    self_checked: bool = False
 
     @property
     def safe(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import (
@@ -209,8 +210,14 @@ class _Binder:
         self.bound.grants[node.id] = [f"{t.service}.{t.function}" for t in found[:1]]
 
 
+_infos: WeakKeyDictionary[Callable[..., Any], tuple[Tool, ToolInfo]] = WeakKeyDictionary()
+
+
 def _info(tool: Tool) -> ToolInfo:
-    return ToolInfo(
+    known = _infos.get(tool.call)
+    if known is not None and known[0] is tool:
+        return known[1]
+    info = ToolInfo(
         name=tool.name,
         service=tool.service,
         function=tool.function,
@@ -221,7 +228,10 @@ def _info(tool: Tool) -> ToolInfo:
         idempotent=tool.idempotent,
         timeout=tool.timeout,
         sensitive=tool.sensitive,
+        self_checked=True,
     )
+    _infos[tool.call] = (tool, info)
+    return info
 
 
 def bind(

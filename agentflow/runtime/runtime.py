@@ -23,13 +23,12 @@ from msgspec import UNSET
 
 from actors import ActorStopped, ActorSystem, ChildSpec, Ref
 from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
-from agentflow.definition.input_checks import ANY_INPUT
 from agentflow.definition.ir import Workflow, canonical_json, decode_ir, ir_hash
-from agentflow.definition.loader import Definition, check_inputs, load_file, load_value
+from agentflow.definition.loader import ANY_INPUT, Definition, check_inputs, load_file, load_value
 from agentflow.definition.nodes import Positions
 from agentflow.definition.report import Report
 from agentflow.definition.source import node_of_value
-from agentflow.engine import RunState, compile_plan, evolve
+from agentflow.engine import Plan, RunState, compile_plan, evolve
 from agentflow.errors import (
     AgentflowError,
     ConfigurationError,
@@ -62,6 +61,7 @@ __all__ = ["RunHandle", "Runtime"]
 
 _RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}")
 _PAGE = 512
+_KEPT_PLANS = 64
 
 Submission = Definition | Workflow | Mapping[str, Any] | str | Path
 """A loaded definition, a graph built in Python, a document as a mapping, or the path of a file."""
@@ -131,7 +131,7 @@ class Runtime:
         self._live: dict[str, Ref[Any]] = {}
         self._providers: dict[str, Ref[Any]] = {}
         self._services: dict[int, tuple[Service, Ref[Any]]] = {}
-        self._loaded: dict[tuple[str, str], Service] = {}
+        self._plans: dict[str, Plan] = {}
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -336,7 +336,7 @@ class Runtime:
         assert graph is not None
         admission = Admission(
             run_id,
-            compile_plan(graph),
+            self._plan(graph, definition.ir_hash if definition is not None else ir_hash(graph)),
             bound.bindings,
             self._directory(bound),
             epoch=epoch,
@@ -347,6 +347,14 @@ class Runtime:
         self._runs.tell(StartRun(workflow_id=run_id))
         await asyncio.shield(admission.accepted)
         return RunHandle(self, run_id, admission)
+
+    def _plan(self, workflow: Workflow, digest: str) -> Plan:
+        """The compiled graph; kept for the definitions that were used last."""
+        plan = self._plans.pop(digest, None) or compile_plan(workflow)
+        self._plans[digest] = plan
+        if len(self._plans) > _KEPT_PLANS:
+            del self._plans[next(iter(self._plans))]
+        return plan
 
     def _directory(self, bound: Bound) -> Directory:
         """The actors that a run's calls go to; they are started when first needed and shared."""
@@ -447,7 +455,7 @@ class Runtime:
         """The fold of a run's durable events. Raises RunNotFound."""
         begin = await self._begin(workflow_id)
         workflow = await self._graph(begin)
-        state = RunState(workflow_id, compile_plan(workflow), Bound().bindings)
+        state = RunState(workflow_id, self._plan(workflow, begin.ir_hash), Bound().bindings)
         offset = 0
         while rows := await self.log.read(workflow_id, offset, _PAGE):
             for row in rows:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-
-import anyio
 
 from actors import on
 from agentflow.definition.failure import ErrorInfo
@@ -50,10 +49,13 @@ class ToolActor(LimitedActor):
             attempt=message.attempt,
         )
         try:
-            with anyio.fail_after(message.timeout):
+            async with asyncio.timeout(message.timeout):
                 output = await invoke(tool, message.parameters, context)
         except ToolError as error:
-            return ToolCallFailure(call_id=message.call_id, error=error.info, duration_ms=_since(began))
+            entered = error.info.code != "invalid_tool_input"
+            return ToolCallFailure(
+                call_id=message.call_id, error=error.info, duration_ms=_since(began), executed=entered
+            )
         except TimeoutError:
             error_info = ErrorInfo(
                 category="timeout",
