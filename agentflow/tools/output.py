@@ -1,0 +1,84 @@
+"""What a function returns, as JSON: values that an event can hold, or the place of one that it cannot."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+
+__all__ = ["Unwritable", "to_json"]
+
+
+class Unwritable(Exception):
+    """A value has no JSON form; `path` is a JSON pointer to it in the result, "" for the result itself."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+def to_json(result: Any) -> tuple[Any, int]:
+    """The result as builtins (dict with string keys, list, str, int, float, bool, None), and its size in
+    bytes of compact JSON. Structs, dataclasses, enums, dates, sets, bytes (base64) and the like are
+    converted, and nothing is shared with the function. Raises Unwritable, also for NaN and infinities."""
+    try:
+        value = msgspec.to_builtins(result, str_keys=True)
+        encoded = msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Unwritable(_culprit(result), _why(error)) from None
+    except RecursionError:
+        raise Unwritable("", "it refers to itself, or is nested too deeply") from None
+    if b"null" in encoded:  # what msgspec also writes for NaN and infinities
+        for path, leaf in _leaves(value):
+            if isinstance(leaf, float) and not math.isfinite(leaf):
+                raise Unwritable(path, f"{leaf} is no JSON number")
+    # Read back, so that a caller sees the very value that an event will hold (a tuple is a list there).
+    return msgspec.json.decode(encoded), len(encoded)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return "text with half of a surrogate pair"
+    return str(error).replace("Encoding objects of type ", "a value of type ").replace(" is unsupported", "")
+
+
+def _culprit(result: Any) -> str:
+    """The path of the first leaf that cannot be written by itself; "" if it is none of them."""
+    for path, leaf in _leaves(result):
+        try:
+            msgspec.json.encode(msgspec.to_builtins(leaf, str_keys=True))
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            return path
+    return ""
+
+
+def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every value that is no container, in order. Iterative, since the value may be of any depth."""
+    stack: list[tuple[str, Any]] = [("", value)]
+    while stack:
+        path, value = stack.pop()
+        members = _members(value)
+        if members is None:
+            yield path, value
+        else:
+            inner = [(f"{path}/{_escape(key)}", member) for key, member in members]
+            stack.extend(reversed(inner))
+
+
+def _members(value: Any) -> list[tuple[Any, Any]] | None:
+    if isinstance(value, dict):
+        return list(cast("dict[Any, Any]", value).items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(enumerate(cast("list[Any]", value)))
+    if isinstance(value, msgspec.Struct):
+        return [(name, getattr(value, name)) for name in value.__struct_fields__]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return None
+
+
+def _escape(key: object) -> str:
+    return str(key).replace("~", "~0").replace("/", "~1")
