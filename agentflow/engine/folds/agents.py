@@ -1,0 +1,135 @@
+"""How the events of agents and their model calls change the state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from agentflow.engine import conversation
+from agentflow.engine.folds.common import open_call, progress_of, settle, unit_of, use
+from agentflow.engine.state import AgentProgress, RunState, ToolRecord
+from agentflow.events import catalogue as ev
+
+__all__ = ["FOLDS"]
+
+
+def _agent_initialized(state: RunState, data: ev.AgentInitialized, offset: int, ts: int) -> None:
+    unit = unit_of(state, data)
+    progress = AgentProgress(data.context_id, data.system_prompt, data.input.data)
+    progress.models = state.bindings.of(data.step_id).models
+    progress.pending = conversation.opening(data.system_prompt, data.input.data)
+    unit.agent = progress
+    unit.attempt_started = ts
+    unit.due_at = None
+    state.timers.pop(f"retry {unit.key}", None)
+    if unit.node.retry.timeout is not None:
+        state.timers[f"attempt {unit.key}"] = ts + round(unit.node.retry.timeout * 1e6)
+    state.stirred[unit.key] = unit
+
+
+def _agent_processing(state: RunState, data: ev.AgentProcessing, offset: int, ts: int) -> None:
+    progress_of(state, data).turn = data.turn
+
+
+def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: int) -> None:
+    unit = unit_of(state, data)
+    progress = unit.agent
+    assert progress is not None
+    due = ts + round(data.delay_ms * 1000)
+    if data.kind == "restart":
+        unit.attempt = data.next_attempt
+        state.nodes[data.step_id].attempt = data.next_attempt
+        unit.failures += 1
+        unit.first_failure = unit.first_failure or ts
+        unit.due_at = due
+        unit.error = None
+        state.timers.pop(f"attempt {unit.key}", None)
+        state.timers[f"retry {unit.key}"] = due
+    elif data.kind == "model":
+        progress.due_at = due
+        state.timers[f"retry {unit.key}"] = due
+    elif data.kind == "fallback":
+        progress.model_index += 1
+        progress.failed_calls = 0
+        progress.first_failure = None
+    else:  # repair
+        progress.repairs += 1
+        progress.has_answer = False
+        progress.pending = [conversation.repair(data.error)]
+    state.stirred[unit.key] = unit
+
+
+def _agent_completed(state: RunState, data: ev.AgentCompleted, offset: int, ts: int) -> None:
+    unit = unit_of(state, data)
+    unit.output = data.output.data
+    unit.agent_duration_ms = data.duration_ms
+    settle(state, unit)
+
+
+def _agent_failed(state: RunState, data: ev.AgentFailed, offset: int, ts: int) -> None:
+    unit = unit_of(state, data)
+    unit.error = data.error
+    unit.agent_duration_ms = data.duration_ms
+    settle(state, unit)
+
+
+def _model_started(state: RunState, data: ev.ModelCallStarted, offset: int, ts: int) -> None:
+    unit = unit_of(state, data)
+    progress = unit.agent
+    assert progress is not None
+    progress.messages.extend(data.messages)
+    progress.pending = []
+    progress.tools = {}
+    progress.digest = data.request_hash
+    progress.model_call = data.model_call_id
+    progress.due_at = None
+    state.timers.pop(f"retry {unit.key}", None)
+    open_call(state, "model", data.model_call_id, unit, offset)
+
+
+def _model_completed(state: RunState, data: ev.ModelCallCompleted, offset: int, ts: int) -> None:
+    state.calls.pop(data.model_call_id, None)
+    unit = unit_of(state, data)
+    progress = unit.agent
+    assert progress is not None
+    progress.model_call = None
+    progress.failed_calls = 0
+    progress.first_failure = None
+    progress.last_error = None
+    message = data.message
+    progress.messages.append(message)
+    if message.tool_calls:
+        progress.tools = {c.id: ToolRecord(c, c.name) for c in message.tool_calls}
+    else:
+        progress.answer, progress.has_answer = message.content, True
+    progress.finish_reason = data.finish_reason
+    use(state, unit, data.usage)
+    state.stirred[unit.key] = unit
+
+
+def _model_failed(state: RunState, data: ev.ModelCallFailed, offset: int, ts: int) -> None:
+    state.calls.pop(data.model_call_id, None)
+    unit = unit_of(state, data)
+    progress = unit.agent
+    assert progress is not None
+    progress.model_call = None
+    if data.error.category != "interrupted":
+        progress.failed_calls += 1
+        progress.first_failure = progress.first_failure or ts
+    progress.last_error = data.error
+    if data.usage is not UNSET:
+        use(state, unit, data.usage)
+    state.stirred[unit.key] = unit
+
+
+FOLDS: dict[type, Any] = {
+    ev.AgentInitialized: _agent_initialized,
+    ev.AgentProcessing: _agent_processing,
+    ev.AgentRetrying: _agent_retrying,
+    ev.AgentCompleted: _agent_completed,
+    ev.AgentFailed: _agent_failed,
+    ev.ModelCallStarted: _model_started,
+    ev.ModelCallCompleted: _model_completed,
+    ev.ModelCallFailed: _model_failed,
+}
