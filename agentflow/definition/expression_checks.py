@@ -7,8 +7,9 @@ left out. Nothing is evaluated.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from agentflow.definition.expressions import Expression, ExpressionError, compile_template, parse_whole
 from agentflow.definition.expressions.nodes import (
@@ -44,8 +45,7 @@ _STATUS_FUNCTIONS = ("success", "failure", "cancelled", "always")
 _STEP_PROPERTIES = ("outputs", "status", "error")
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(msgspec.Struct, frozen=True):
     """Where an expression stands: a key of a step, or `outputs`. `before`: the steps that it may read,
     None in `outputs` (all of them)."""
 
@@ -57,8 +57,7 @@ class Scope:
     prompt: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class InputUse:
+class InputUse(msgspec.Struct, frozen=True):
     """A literal `inputs.<name>`; `optional`: in the left operand of `||`."""
 
     name: str
@@ -67,8 +66,7 @@ class InputUse:
     path: str
 
 
-@dataclass(slots=True)
-class ExpressionChecks:
+class ExpressionChecks(msgspec.Struct):
     """Checks the expressions of one document. `results`: by step, the schema of one result (True if
     unknown); `inputs`: schemas of the declared inputs, None if they are not declared."""
 
@@ -77,10 +75,10 @@ class ExpressionChecks:
     graph: Graph
     results: dict[str, Any]
     inputs: dict[str, Any] | None
-    uses: list[InputUse] = field(default_factory=list[InputUse])
+    uses: list[InputUse] = []
     all_inputs_used: bool = False
     _steps_schema: Any = None
-    _step_ids: list[str] = field(default_factory=list[str])
+    _step_ids: list[str] = []
 
     def __post_init__(self) -> None:
         self._step_ids = list(self.graph.steps)
@@ -293,8 +291,7 @@ class ExpressionChecks:
         return {"steps": self._steps_schema, "inputs": inputs, "item": item, "index": {"type": "number"}}
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
+class _Placed(msgspec.Struct, frozen=True):
     """The scalar that holds an expression; offsets of the expression count from `start` in it."""
 
     node: Value

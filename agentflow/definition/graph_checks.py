@@ -5,7 +5,7 @@ Works on checked structures; reports and goes on, so that a graph with a cycle c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from agentflow.definition.report import Report, shown
 from agentflow.definition.structure import Found
@@ -15,16 +15,15 @@ __all__ = ["Graph", "build_graph"]
 _SHOWN_CYCLE = 12
 
 
-@dataclass(slots=True)
-class Graph:
+class Graph(msgspec.Struct):
     """Steps by id in declared order (the first of equal ids), their direct dependencies, and for each
     the set of steps before it, directly or not. `refused`: ids that were reported as wrong."""
 
-    steps: dict[str, Found] = field(default_factory=dict[str, Found])
-    depends_on: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    before: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    refused: set[str] = field(default_factory=set[str])
-    by_pointer: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    steps: dict[str, Found] = {}
+    depends_on: dict[str, tuple[str, ...]] = {}
+    before: dict[str, frozenset[str]] = {}
+    refused: set[str] = set()
+    by_pointer: dict[str, tuple[str, ...]] = {}
 
     def before_step(self, step: Found) -> frozenset[str]:
         """The steps before a step, also of one whose id is wrong or used twice."""

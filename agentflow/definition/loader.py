@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
 from agentflow.definition.inputs import ANY_INPUT, InputNeeds, RequiredInput, check_input_values
@@ -37,8 +38,7 @@ _LATER = ("graph", "ir/v0", "yaml", "pipeline")
 _UNNAMED = "workflow"
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(msgspec.Struct, frozen=True):
     """An accepted document and the graph that it means.
 
     `source` is its text as it was read (of a Python value: its canonical JSON). `hash` is the sha256 of

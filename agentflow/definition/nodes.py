@@ -8,8 +8,9 @@ Nothing here knows what a workflow is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 __all__ = [
     "Array",
@@ -30,8 +31,7 @@ Place = tuple[int | None, int | None]
 Style = Literal["plain", "single", "double", "literal", "folded", "refused"]
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(msgspec.Struct, frozen=True):
     """A string, number, boolean or null. `index` is where its text begins in the source.
 
     The style `refused` stands for a value that was reported already and should be looked at no further.
@@ -44,8 +44,7 @@ class Scalar:
     style: Style = "plain"
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(msgspec.Struct, frozen=True):
     """A JSON array."""
 
     items: list[Node]
@@ -53,8 +52,7 @@ class Array:
     column: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """A key of an object with its place, and its value."""
 
     node: Node
@@ -62,11 +60,10 @@ class Member:
     column: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Object:
+class Object(msgspec.Struct, frozen=True):
     """A JSON object. Keys keep the order of the source."""
 
-    members: dict[str, Member] = field(default_factory=dict[str, Member])
+    members: dict[str, Member] = {}
     line: int | None = None
     column: int | None = None
 

@@ -7,7 +7,8 @@ keys, `Map` one with free keys.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 __all__ = [
     "ArrayOf",
@@ -26,8 +27,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A string; not blank unless `blank`. `template`: `${{ }}` is evaluated in it."""
 
     max: int | None = None
@@ -35,20 +35,17 @@ class Text:
     template: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Id:
+class Id(msgspec.Struct, frozen=True):
     """A name: `^[A-Za-z_][A-Za-z0-9_-]{0,63}$` (`max` more characters for other limits)."""
 
     max: int = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Duration:
+class Duration(msgspec.Struct, frozen=True):
     """`1.5s`, `500ms` … or seconds as a number, > 0. The checked value is seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(msgspec.Struct, frozen=True):
     """A number ≥ `minimum` and ≤ `maximum`; no fraction with `integer`. Booleans are none."""
 
     minimum: float | None = None
@@ -56,46 +53,40 @@ class Number:
     integer: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Const:
+class Const(msgspec.Struct, frozen=True):
     """Exactly one of these booleans or null."""
 
     allowed: tuple[bool | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Enum:
+class Enum(msgspec.Struct, frozen=True):
     """One of these strings."""
 
     values: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Json:
+class Json(msgspec.Struct, frozen=True):
     """Any JSON value of the types in `types` (all if empty). `template`: every string inside is one."""
 
     template: bool = False
     types: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayOf:
+class ArrayOf(msgspec.Struct, frozen=True):
     """An array."""
 
     of: Kind
     max: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
+class Map(msgspec.Struct, frozen=True):
     """An object with free keys, which are Ids unless `any_key`."""
 
     of: Kind
     any_key: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(msgspec.Struct, frozen=True):
     """The kind that is meant follows from the JSON type: `string`, `number`, `boolean`, `null`, `array`,
     `object`. `code`: reported instead of E_TYPE and E_VALUE."""
 
@@ -103,8 +94,7 @@ class OneOf:
     code: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """What stands behind one key. `code`: reported instead of E_REQUIRED when it is missing."""
 
     kind: Kind
@@ -112,8 +102,7 @@ class Field:
     code: str = "E_REQUIRED"
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """An object with known keys.
 
     `other` = what further keys may hold (None: there are none). `refused` keys are unknown even then.
@@ -127,7 +116,7 @@ class Shape:
     refused: frozenset[str] = frozenset()
     code: str | None = None
     by: str | None = None
-    variants: Mapping[str, Mapping[str, Field]] = field(default_factory=dict[str, Mapping[str, Field]])
+    variants: Mapping[str, Mapping[str, Field]] = {}
 
 
 Kind = Text | Id | Duration | Number | Const | Enum | Json | ArrayOf | Map | OneOf | Shape

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import re
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+
+import msgspec
 
 from agentflow.definition.nodes import Array, Member, Node, Object, Place, Scalar, child_pointer
 from agentflow.definition.report import NOWHERE, Fatal, Report, shown
@@ -48,8 +49,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _YAML_UNPRINTABLE = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(msgspec.Struct):
     """What the limits of rule 5 count: nodes and text, each use of an alias included."""
 
     report: Report

@@ -5,8 +5,9 @@ Careful by design: where a schema leaves anything open, nothing is known and not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, cast
+
+import msgspec
 
 from agentflow.definition.expressions.nodes import (
     Call,
@@ -51,8 +52,7 @@ _RESULTS = {
 _Types = frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(msgspec.Struct, frozen=True):
     """A name that the schema at its level does not have, and the names that it has."""
 
     name: str

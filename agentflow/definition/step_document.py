@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
@@ -81,8 +80,7 @@ def _check_version(document: Found, report: Report) -> None:
     report.error("E_VERSION", message, version.place, version.pointer, hint)
 
 
-@dataclass(frozen=True, slots=True)
-class _Guard:
+class _Guard(msgspec.Struct, frozen=True):
     text: str | None
     join: Join
 

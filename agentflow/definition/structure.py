@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from agentflow.definition.nodes import (
     Array,
@@ -47,8 +48,7 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A checked value with its place.
 
     `value` is a plain value for leaves (seconds for a duration), a list of Found for arrays, a dict of
@@ -297,15 +297,13 @@ class _Checker:
         self._report.error("E_EXPR_NOT_ALLOWED", "expressions are not evaluated in keys", place, pointer)
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
+class _Problem(msgspec.Struct, frozen=True):
     code: str
     message: str
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Leaf:
+class _Leaf(msgspec.Struct, frozen=True):
     value: Any
 
 

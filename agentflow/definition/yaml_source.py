@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import msgspec
 import yaml
 
 from agentflow.definition.nodes import Array, Member, Node, Object, Place, Scalar, Style, pointer_of
@@ -65,8 +65,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, source: Source, report: Report) -
     return report.fatal("E_SYNTAX", shown(error.problem or "not YAML"), place, hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
-class _Anchor:
+class _Anchor(msgspec.Struct, frozen=True):
     node: Node
     height: int
     nodes: int
@@ -133,8 +132,8 @@ class _Composer:
         self._tally.add(place, depth + anchor.height - 1, anchor.nodes, anchor.text)
         self._height = anchor.height
         if isinstance(anchor.node, Scalar):
-            return replace(anchor.node, line=place[0], column=place[1], index=None)
-        return replace(anchor.node, line=place[0], column=place[1])
+            return msgspec.structs.replace(anchor.node, line=place[0], column=place[1], index=None)
+        return msgspec.structs.replace(anchor.node, line=place[0], column=place[1])
 
     def _sequence(self, place: Place, depth: int) -> tuple[Array, int]:
         self._tally.add(place, depth)
@@ -224,7 +223,7 @@ class _Composer:
         types = {"int": int, "float": float, "bool": bool, "null": type(None)}
         if type(value) is not types[tag]:
             self._refuse(f'"{shown(text)}" does not fit the tag !!{tag}', place, "drop the tag")
-            return replace(scalar, style="refused")
+            return msgspec.structs.replace(scalar, style="refused")
         return Scalar(value, *place, None)
 
     def _check_tag(self, event: Any, own: str, place: Place) -> None:
