@@ -64,8 +64,9 @@ def say(text: str) -> None:
 
 
 def emit(text: str) -> None:
-    """A line of the result, on stdout."""
-    click.echo(text)
+    """A line of the result, on stdout, as it is: not even terminal sequences are taken out."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def emit_bytes(lines: Sequence[bytes]) -> None:
