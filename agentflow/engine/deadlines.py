@@ -9,7 +9,7 @@ from typing import Any
 
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.engine import outcome
-from agentflow.engine.agents import agent_failed
+from agentflow.engine.ends import agent_failed
 from agentflow.engine.moves import Moves, elapsed_ms, scope_fields, step_failed
 from agentflow.engine.respond import attempt_failed
 from agentflow.engine.state import OpenCall, RunState, ToolRecord, Unit

@@ -23,6 +23,7 @@ from agentflow.engine.ids import derive
 from agentflow.engine.moves import Moves, skipped, step_completed, step_failed, step_fields
 from agentflow.engine.plan import NodePlan
 from agentflow.engine.state import NodeState, RunState, Token, ToolRecord, Unit
+from agentflow.engine.tool_calls import settle_unknown, start_tool
 from agentflow.events import catalogue as ev
 
 __all__ = ["decide"]
@@ -79,14 +80,14 @@ def _tool_node_moves(state: RunState, unit: Unit, now: int) -> Moves:
         name = next(iter(state.bindings.of(unit.node.id).tools), unit.node.id)
         record = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
         record.parameters = unit.input
-        moves = agents.start_tool(state, unit, record, now)
+        moves = start_tool(state, unit, record, now)
         if len(moves) > 1:  # it cannot be made: the step fails with the same error
             moves += step_failed(unit, moves[1].error, now)
         return moves
     if record.state == "planned":
-        return agents.start_tool(state, unit, record, now)
+        return start_tool(state, unit, record, now)
     if record.state == "unknown":
-        return agents.settle_unknown(state, unit, [record], now)
+        return settle_unknown(state, unit, [record], now)
     if record.state == "failed" and record.error is not None:
         return step_failed(unit, record.error, now)
     return []

@@ -12,7 +12,7 @@ import msgspec
 from agentflow.definition.conversation import Message, Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.policy import RetryPolicy
-from agentflow.engine.agents import agent_failed
+from agentflow.engine.ends import agent_failed
 from agentflow.engine.moves import Moves, retrying, scope_fields, size_of, step_failed
 from agentflow.engine.state import AgentProgress, RunState, ToolRecord, Unit
 from agentflow.events import catalogue as ev

@@ -1,0 +1,139 @@
+"""Tool calls: what is begun, what cannot be made, what to do when nobody knows the outcome (page 000 §4)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from msgspec import UNSET
+
+from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.schemas import validate
+from agentflow.engine.ends import agent_failed, fault
+from agentflow.engine.ids import derive
+from agentflow.engine.moves import Moves, idempotency_key, scope_fields
+from agentflow.engine.state import AgentProgress, RunState, ToolRecord, Unit
+from agentflow.events import catalogue as ev
+
+__all__ = ["settle_unknown", "start_tool", "tool_moves"]
+
+TOOLS_AT_ONCE = 8
+
+
+def tool_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int) -> Moves:
+    """The calls that the model asked for: begin those that there is room for, in call order."""
+    spec = unit.node.agent
+    assert spec is not None
+    records = list(progress.tools.values())
+    unknown = [r for r in records if r.state == "unknown"]
+    if unknown:
+        return settle_unknown(state, unit, unknown, now)
+    at_once = TOOLS_AT_ONCE if spec.parallel_tool_calls else 1
+    room = at_once - sum(r.state == "open" for r in records)
+    moves: Moves = []
+    begun = 0
+    for record in records:
+        if record.state != "planned" or begun >= room:
+            continue
+        if record.tries == 0 and unit.tool_calls + begun >= spec.max_tool_calls:
+            if any(r.state == "open" for r in records) or moves:
+                break  # what is under way ends first
+            message = f"more than {spec.max_tool_calls} tool calls"
+            return agent_failed(unit, fault("agent", "max_tool_calls_exceeded", message), now)
+        begun += 1
+        moves += start_tool(state, unit, record, now)
+    return moves
+
+
+def start_tool(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Moves:
+    """`tool.call_started`; followed at once by `tool.call_failed` when the call cannot be made."""
+    tools = state.bindings.of(unit.node.id).tools
+    info = tools.get(record.name)
+    problem: ErrorInfo | None = None
+    parameters = record.parameters
+    if unit.agent is not None and record.tries == 0:
+        parameters, problem = _arguments(record.call.arguments)
+    if info is None:
+        names = ", ".join(tools) or "none"
+        problem = fault("policy", "tool_not_attached", f"{record.name} is not attached; attached: {names}")
+    elif problem is None and not (info.self_checked and isinstance(parameters, dict)):
+        issues = validate(info.input_schema, parameters)
+        if issues:
+            problem = ErrorInfo(
+                category="invalid_input",
+                code="invalid_tool_input",
+                message=f"the arguments of {record.name} do not satisfy its schema",
+                details={"errors": [{"path": i.path, "message": i.message} for i in issues]},
+            )
+    call_id = record.call.id
+    moves: Moves = [
+        ev.ToolCallStarted(
+            **scope_fields(unit),
+            tool_call_id=call_id,
+            tool_name=record.name,
+            service=info.service if info is not None else UNSET,
+            parameters=parameters,
+            agent_name=unit.node.agent.name if unit.node.agent else None,
+            side_effect=info.side_effect if info else "none",
+            idempotency_key=idempotency_key(state, unit, call_id),
+        )
+    ]
+    if problem is not None:
+        moves.append(
+            ev.ToolCallFailed(
+                **scope_fields(unit),
+                tool_call_id=call_id,
+                tool_name=record.name,
+                duration_ms=0,
+                error=problem,
+                executed=False,
+                outcome="not_started",
+                will_retry=False,
+            )
+        )
+    return moves
+
+
+def _arguments(text: str) -> tuple[Any, ErrorInfo | None]:
+    try:
+        value: Any = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        return text, fault("invalid_input", "invalid_tool_input", "the arguments are not JSON")
+    if not isinstance(value, dict):
+        return value, fault("invalid_input", "invalid_tool_input", "the arguments are not a JSON object")
+    return cast(dict[str, Any], value), None
+
+
+def settle_unknown(state: RunState, unit: Unit, unknown: list[ToolRecord], now: int) -> Moves:
+    """A call that may have happened: ask a person, or fail (page 000 §11 rule 4)."""
+    if state.on_unknown == "fail":
+        record = unknown[0]
+        error = ErrorInfo(
+            category="tool",
+            code="outcome_unknown",
+            message=f"{record.name} may have been executed, its result was not recorded",
+            details={"tool_call_id": record.call.id},
+        )
+        return agent_failed(unit, error, now, outcome="unknown")
+    asked = {r.call_id for r in state.requests.values()}
+    return [_question(state, unit, r, now) for r in unknown if r.call.id not in asked]
+
+
+def _question(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Any:
+    return ev.InputRequested(
+        **scope_fields(unit),
+        request_id=derive("req_", now, state.workflow_id, record.call.id, record.tries),
+        request_type="outcome_unknown",
+        request={
+            "tool_call_id": record.call.id,
+            "tool_name": record.name,
+            "parameters": record.parameters,
+            "message": f"{record.name} may have been executed; its result was not recorded",
+        },
+        response_schema={
+            "type": "object",
+            "properties": {"choice": {"enum": ["retry", "done", "fail"]}, "output": True},
+            "required": ["choice"],
+            "additionalProperties": False,
+        },
+    )
