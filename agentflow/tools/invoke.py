@@ -69,9 +69,17 @@ def _convert(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
             # To JSON Schema 2.0 is an integer; to msgspec it is none.
             converted = msgspec.convert(_integral(arguments), tool.arguments, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise _failed("invalid_input", "invalid_tool_input", f"{tool.name}: {error}") from None
+        details = _errors(tool.input_schema, arguments)
+        message = f"{tool.name}: {error}"
+        raise _failed("invalid_input", "invalid_tool_input", message, details=details) from None
     given = ((name, getattr(converted, name)) for name in tool.arguments.__struct_fields__)
     return {name: value for name, value in given if value is not msgspec.UNSET}
+
+
+def _errors(schema: dict[str, Any], value: Any) -> dict[str, Any] | None:
+    """Every breach with its path, for the agent to mend; None if there is none."""
+    issues = validate(schema, value)
+    return {"errors": [{"path": i.path, "message": i.message} for i in issues]} if issues else None
 
 
 def _integral(value: Any) -> Any:
@@ -124,9 +132,8 @@ def _output(tool: Tool, result: Any) -> Any:
         message = f"the result of {tool.name} has {size:,} bytes, the limit is {tool.max_output_bytes:,}"
         raise _failed("tool", "invalid_tool_output", message)
     if tool.output_schema is not None:
-        issues = validate(tool.output_schema, value)
-        if issues:
-            details = {"errors": [{"path": issue.path, "message": issue.message} for issue in issues]}
+        details = _errors(tool.output_schema, value)
+        if details is not None:
             message = f"the result of {tool.name} does not satisfy its schema"
             raise _failed("tool", "invalid_tool_output", message, details=details)
     return value

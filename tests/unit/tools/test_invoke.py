@@ -141,6 +141,22 @@ async def test_arguments_that_do_not_fit_are_not_executed(arguments: dict[str, A
     assert ran == []
 
 
+async def test_every_breach_of_the_input_schema_is_told() -> None:
+    def f(n: int, item: Item, when: datetime) -> None: ...
+
+    info = await failure(f, n="1", item={"n": "x"}, when="2026-01-02T00:00:00Z")
+    assert info.details == {
+        "errors": [
+            {"path": "/item", "message": "'sku' is a required property"},
+            {"path": "/item/n", "message": "'x' is not of type 'integer'"},
+            {"path": "/n", "message": "'1' is not of type 'integer'"},
+        ]
+    }
+    info = await failure(f, n=1, item={"sku": "a"}, when="tomorrow")
+    assert (info.code, info.details) == ("invalid_tool_input", None)
+    assert "Invalid RFC3339 encoded datetime - at `$.when`" in info.message
+
+
 async def test_results_become_json() -> None:
     def f() -> Any:
         return {
