@@ -113,7 +113,7 @@ class ActorSystem:
                 try:
                     await asyncio.wait((self._closing,))
                 except asyncio.CancelledError as again:  # a native cancellation pierces the shield
-                    if cancelled is not None:
+                    if cancelled is not None or isinstance(exc, asyncio.CancelledError):
                         self._hurry.set()  # the second time: no more patience
                     cancelled = again
         stuck = self._closing.exception()
