@@ -7,7 +7,6 @@ When it dies it is restarted, folds the log and goes on: nothing that matters li
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable
 from functools import partial
@@ -15,21 +14,19 @@ from typing import Any
 
 from actors import Actor, ChildSpec, OneForOne, Ref, Terminated, on
 from agentflow import engine
-from agentflow.engine.agents import model_of
-from agentflow.engine.moves import Moves, idempotency_key
+from agentflow.engine.moves import Moves
 from agentflow.engine.state import OpenCall, RunState, Unit
 from agentflow.errors import Fenced, OffsetConflict, RunNotFound, StoreError
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Draft, decode, micros
 from agentflow.events.log import EventLog
-from agentflow.models import ModelRequest
-from agentflow.runtime.agent_actor import AgentActor, Directory
+from agentflow.runtime.admission import Admission
+from agentflow.runtime.agent_actor import AgentActor
+from agentflow.runtime.calls import model_call, tool_call
 from agentflow.runtime.clock import Clock
 from agentflow.runtime.messages import (
     Answer,
     Barrier,
-    CallModel,
-    CallTool,
     Cancel,
     CancelCall,
     Commit,
@@ -44,59 +41,9 @@ from agentflow.runtime.messages import (
     WorkStopped,
 )
 
-__all__ = ["Admission", "RunSupervisor"]
+__all__ = ["RunSupervisor"]
 
 _PAGE = 512
-
-
-class Admission:
-    """All that a run needs to begin or to go on, prepared before its supervisor exists.
-
-    `started` is the event that begins a new run, None for one that is in the log already. `accepted` is
-    done once the run's first append (or the fold of its log) is; `rested` when the run is terminal,
-    paused or waits for a person, with its state.
-    """
-
-    def __init__(
-        self,
-        workflow_id: str,
-        plan: engine.Plan,
-        bindings: engine.Bindings,
-        directory: Directory,
-        *,
-        epoch: int,
-        started: ev.WorkflowStarted | None,
-        by: str,
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        self.workflow_id = workflow_id
-        self.plan = plan
-        self.bindings = bindings
-        self.directory = directory
-        self.epoch = epoch
-        self.started = started
-        self.by = by
-        self.accepted: asyncio.Future[None] = loop.create_future()
-        self.rested: asyncio.Future[RunState] = loop.create_future()
-        for future in (self.accepted, self.rested):
-            future.add_done_callback(_retrieve)  # nobody has to wait for it
-
-    def reopen(self) -> None:
-        """The run moves again: whoever asks for its result from now on waits for its next rest."""
-        if self.rested.done():
-            self.rested = asyncio.get_running_loop().create_future()
-            self.rested.add_done_callback(_retrieve)
-
-    def fail(self, error: BaseException) -> None:
-        """Tell whoever waits that the run cannot go on here."""
-        for future in (self.accepted, self.rested):
-            if not future.done():
-                future.set_exception(error)
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()
 
 
 class _Batch:
@@ -251,9 +198,9 @@ class RunSupervisor(Actor, mailbox=100_000):
         if call.call_id not in self._state.calls or self._suspending is not None:
             return  # it was closed while its batch was on the way to the disk
         if call.kind == "model":
-            self._worker(call.unit).tell(self._model_call(call))
+            self._worker(call.unit).tell(model_call(self._state, call))
             return
-        message = self._tool_call(call)
+        message = tool_call(self._state, call)
         if call.unit.agent is not None:
             self._worker(call.unit).tell(message)
             return
@@ -304,49 +251,6 @@ class RunSupervisor(Actor, mailbox=100_000):
         if unit is not None:
             reason = f"the agent's actor died: {signal.error!r}"
             self._advance(engine.unit_lost(self._state, unit, reason, self._clock.now()))
-
-    def _model_call(self, call: OpenCall) -> CallModel:
-        unit, state = call.unit, self._state
-        progress, spec = unit.agent, unit.node.agent
-        assert progress is not None
-        assert spec is not None
-        ref = model_of(progress)
-        tools = state.bindings.of(unit.node.id).schemas
-        request = ModelRequest(
-            model=ref.model,
-            messages=tuple(progress.messages),
-            tools=tools,
-            output_schema=spec.output_schema,
-            parameters=ref.parameters,
-            parallel_tool_calls=spec.parallel_tool_calls,
-        )
-        return CallModel(
-            call_id=call.call_id,
-            ref=ref,
-            request=request,
-            id_seed=call.call_id,
-            timeout=unit.node.retry.timeout,
-        )
-
-    def _tool_call(self, call: OpenCall) -> CallTool:
-        unit, state = call.unit, self._state
-        record = unit.tool if unit.tool is not None else unit.agent.tools[call.call_id]  # type: ignore[union-attr]
-        info = record.info
-        assert info is not None
-        context = unit.node.context.evaluate(state.scope(unit)) if unit.node.context is not None else None
-        return CallTool(
-            call_id=call.call_id,
-            service=info.service,
-            function=info.function,
-            parameters=record.parameters,
-            context=context,
-            workflow_id=state.workflow_id,
-            step_id=unit.node.id,
-            iteration=unit.iteration,
-            attempt=record.tries,
-            idempotency_key=idempotency_key(state, unit, call.call_id),
-            timeout=info.timeout,
-        )
 
     # -- answers from outside -------------------------------------------------------------------
 

@@ -13,9 +13,11 @@ from actors import Actor, Backoff, ChildSpec, History, OneForOne, Ref, Terminate
 from actors.supervision import Action
 from agentflow.errors import AgentflowError, StoreError
 from agentflow.events.log import EventLog
+from agentflow.events.owner import this_process
+from agentflow.runtime.admission import Admission
 from agentflow.runtime.clock import Clock
 from agentflow.runtime.messages import StartRun
-from agentflow.runtime.run_supervisor import Admission, RunSupervisor
+from agentflow.runtime.run_supervisor import RunSupervisor
 
 __all__ = ["Runs"]
 
@@ -69,5 +71,7 @@ class Runs(Actor, mailbox=100_000):
         if self._live.get(run_id) == signal.ref:
             del self._live[run_id]
             admission = self._admissions.pop(run_id)
+            # Another process may go on with it from here on.
+            self.ctx.pipe(self._log.release(run_id, this_process()), lambda _: None)
             cause = f": {signal.error!r}" if signal.error is not None else ""
             admission.fail(AgentflowError(f"run {run_id} stopped before it came to rest{cause}"))

@@ -22,12 +22,9 @@ import anyio
 from msgspec import UNSET
 
 from actors import ActorStopped, ActorSystem, ChildSpec, Ref
-from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
+from agentflow.definition.diagnostics import sort_diagnostics
 from agentflow.definition.ir import Workflow, canonical_json, decode_ir, ir_hash
-from agentflow.definition.loader import ANY_INPUT, Definition, check_inputs, load_file, load_value
-from agentflow.definition.nodes import Positions
-from agentflow.definition.report import Report
-from agentflow.definition.source import node_of_value
+from agentflow.definition.loader import Definition, check_inputs
 from agentflow.engine import Plan, RunState, compile_plan, evolve
 from agentflow.errors import (
     AgentflowError,
@@ -38,64 +35,32 @@ from agentflow.errors import (
     WorkflowCancelled,
     WorkflowFailed,
 )
-from agentflow.events.catalogue import DefinitionInfo, WorkflowStarted
-from agentflow.events.envelope import SCHEMA_VERSION, Event, Ids, decode, micros
+from agentflow.events.catalogue import WorkflowStarted
+from agentflow.events.envelope import Event, Ids, decode, micros
 from agentflow.events.hub import Hub
 from agentflow.events.log import FIRST_EPOCH, EventLog, RunRow
 from agentflow.events.open import open_log
 from agentflow.events.owner import this_process
 from agentflow.models import ModelProvider, Models
+from agentflow.runtime.admission import Admission
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.binding import Bound, Pins, bind
 from agentflow.runtime.clock import Clock, SystemClock
 from agentflow.runtime.event_bus import EventBus
+from agentflow.runtime.handle import RunHandle
 from agentflow.runtime.messages import Answer, Cancel, StartRun, Suspend
 from agentflow.runtime.model_actor import ModelActor
 from agentflow.runtime.records import RunRecord, RunResult, run_record, run_result
-from agentflow.runtime.run_supervisor import Admission
 from agentflow.runtime.runs import Runs
+from agentflow.runtime.submission import Submission, load, started_event
 from agentflow.runtime.tool_actor import ToolActor
 from agentflow.tools import Service, ToolRegistry
 
-__all__ = ["RunHandle", "Runtime"]
+__all__ = ["Runtime"]
 
 _RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}")
 _PAGE = 512
 _KEPT_PLANS = 64
-
-Submission = Definition | Workflow | Mapping[str, Any] | str | Path
-"""A loaded definition, a graph built in Python, a document as a mapping, or the path of a file."""
-
-
-class RunHandle:
-    """One run of this Runtime. Dropping the handle changes nothing for the run."""
-
-    def __init__(self, runtime: Runtime, workflow_id: str, admission: Admission | None) -> None:
-        self._runtime = runtime
-        self.workflow_id = workflow_id
-        self._admission = admission
-
-    async def result(self) -> RunResult:
-        """Where the run has come to rest: terminal, paused, or waiting for a person.
-
-        Raises StoreError when the log refused an append, AgentflowError when the run was abandoned.
-        """
-        if self._admission is None:
-            return await self._runtime.result(self.workflow_id)
-        state = await asyncio.shield(self._admission.rested)
-        return run_result(state, self._runtime.clock.now())
-
-    def events(self, after: int = -1, *, follow: bool = True) -> AsyncIterator[Event[Any]]:
-        """Events behind offset `after`, each once and in order; with `follow` until the terminal one."""
-        return self._runtime.events(self.workflow_id, after, follow=follow)
-
-    async def cancel(self, reason: str | None = None, *, mode: str = "soft") -> None:
-        """End the run. Returns when the request is taken; `result` tells when it is carried out."""
-        await self._runtime.cancel(self.workflow_id, reason, mode=mode)
-
-    async def answer(self, request_id: str, value: Any) -> None:
-        """Answer an open request of the run."""
-        await self._runtime.answer(self.workflow_id, request_id, value)
 
 
 class Runtime:
@@ -199,13 +164,7 @@ class Runtime:
 
     def load(self, submission: Submission) -> Definition:
         """The definition of a submission. Raises DefinitionError with every diagnostic."""
-        if isinstance(submission, Definition):
-            return submission
-        if isinstance(submission, Workflow):
-            return _definition_of(submission)
-        if isinstance(submission, Mapping):
-            return load_value(submission)
-        return load_file(submission)
+        return load(submission)
 
     def bind(self, definition: Definition, pins: Pins | None = None) -> Bound:
         """Phase B of page 001: resolve models and functions; see `.diagnostics`."""
@@ -246,7 +205,7 @@ class Runtime:
         run_id = self._run_id(workflow_id)
         if workflow_id is not None and await self._exists(run_id, definition, value):
             return await self.attach(run_id)
-        started = self._started(definition, bound, value, labels or {}, options or {}, found, by)
+        started = started_event(definition, bound, value, labels or {}, options or {}, found, by)
         await self.log.put_definition(definition.ir_hash, canonical_json(definition.workflow))
         return await self._admit(run_id, definition, bound, FIRST_EPOCH, started, by)
 
@@ -285,42 +244,6 @@ class Runtime:
         if begin is not None and begin.definition.hash == definition.hash and begin.input == value:
             return True
         raise RunExists(f"{run_id} exists with another definition or input")
-
-    def _started(
-        self,
-        definition: Definition,
-        bound: Bound,
-        value: Any,
-        labels: Mapping[str, str],
-        options: Mapping[str, Any],
-        found: list[Diagnostic],
-        by: str,
-    ) -> WorkflowStarted:
-        from agentflow import __version__
-
-        kept = dict(options)
-        kept["models"] = bound.models
-        if definition.folder is not None:
-            kept["folder"] = str(definition.folder)
-        return WorkflowStarted(
-            definition=DefinitionInfo(
-                id=definition.name,
-                name=definition.name,
-                version=definition.version,
-                format=definition.format,
-                hash=definition.hash,
-            ),
-            ir_hash=definition.ir_hash,
-            source=definition.source,
-            input=value,
-            options=kept,
-            labels=dict(labels),
-            schema_version=SCHEMA_VERSION,
-            runtime_version=__version__,
-            by=by,
-            grants=bound.grants,
-            diagnostics=tuple(found) if found else UNSET,
-        )
 
     async def _admit(
         self,
@@ -505,24 +428,3 @@ class Runtime:
         if body is None:
             raise AgentflowError(f"the graph {begin.ir_hash} is not in the store")
         return decode_ir(body)
-
-
-def _definition_of(workflow: Workflow) -> Definition:
-    """A graph built in Python, as a definition: its canonical JSON is its source."""
-    body = canonical_json(workflow)
-    digest = ir_hash(workflow)
-    return Definition(
-        name=workflow.name,
-        version=None,
-        format="ir/v0",
-        source=body.decode(),
-        media="json",
-        file=None,
-        folder=None,
-        hash=digest,
-        workflow=workflow,
-        ir_hash=digest,
-        warnings=[],
-        positions=Positions(node_of_value({}, Report(None))),
-        inputs=ANY_INPUT,
-    )

@@ -1,0 +1,47 @@
+"""RunHandle: one run, as whoever submitted or resumed it holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from agentflow.events.envelope import Event
+from agentflow.runtime.admission import Admission
+from agentflow.runtime.records import RunResult, run_result
+
+if TYPE_CHECKING:
+    from agentflow.runtime.runtime import Runtime
+
+__all__ = ["RunHandle"]
+
+
+class RunHandle:
+    """One run of this Runtime. Dropping the handle changes nothing for the run."""
+
+    def __init__(self, runtime: Runtime, workflow_id: str, admission: Admission | None) -> None:
+        self._runtime = runtime
+        self.workflow_id = workflow_id
+        self._admission = admission
+
+    async def result(self) -> RunResult:
+        """Where the run has come to rest: terminal, paused, or waiting for a person.
+
+        Raises StoreError when the log refused an append, AgentflowError when the run was abandoned.
+        """
+        if self._admission is None:
+            return await self._runtime.result(self.workflow_id)
+        state = await asyncio.shield(self._admission.rested)
+        return run_result(state, self._runtime.clock.now())
+
+    def events(self, after: int = -1, *, follow: bool = True) -> AsyncIterator[Event[Any]]:
+        """Events behind offset `after`, each once and in order; with `follow` until the terminal one."""
+        return self._runtime.events(self.workflow_id, after, follow=follow)
+
+    async def cancel(self, reason: str | None = None, *, mode: str = "soft") -> None:
+        """End the run. Returns when the request is taken; `result` tells when it is carried out."""
+        await self._runtime.cancel(self.workflow_id, reason, mode=mode)
+
+    async def answer(self, request_id: str, value: Any) -> None:
+        """Answer an open request of the run."""
+        await self._runtime.answer(self.workflow_id, request_id, value)

@@ -1,0 +1,48 @@
+"""The arrows of the architecture, and that what is public is what `__all__` says."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_arrows_point_one_way():
+    done = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()", "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=55,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "agentflow",
+        "agentflow.definition",
+        "agentflow.engine",
+        "agentflow.models",
+        "agentflow.runtime",
+        "agentflow.tools",
+    ],
+)
+def test_all_names_what_there_is_and_is_sorted(name):
+    module = importlib.import_module(name)
+    assert list(module.__all__) == sorted(module.__all__)
+    for public in module.__all__:
+        assert getattr(module, public) is not None
+
+
+def test_the_package_imports_nothing_heavy_by_itself():
+    heavy = ("httpx", "yaml", "jsonschema", "actors")
+    code = f"import sys, agentflow; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=50)
+    assert done.stdout.strip() == "[]", done.stderr
