@@ -327,7 +327,7 @@ class Cell:
             self.conclude()
             return
         scheduler = self.scheduler
-        actor, table = self.actor, self.table
+        actor = self.actor
         popleft = box.popleft
         budget, clock = scheduler.burst, scheduler.clock
         scheduler.running = self
@@ -335,7 +335,8 @@ class Cell:
             while True:
                 self.hand = envelope = popleft()
                 message, _, _, question = envelope
-                handler = table.get(type(message)) or self.handler(message)
+                # Not a local: `ctx.become` counts from the next message on.
+                handler = self.table.get(type(message)) or self.handler(message)
                 if question is not None and question.future.done():
                     self.bury(envelope, "expired")
                 else:
