@@ -33,6 +33,10 @@ _VERBS = {
 kept here so that `--help` imports none of these modules. In the order of the help."""
 
 
+class _ReaderGone(Exception):
+    """Nobody reads stdout any more."""
+
+
 class App(click.Group):
     """The group of all verbs. Exceptions end here, as a message and an exit code."""
 
@@ -57,6 +61,12 @@ class App(click.Group):
             raise click.UsageError(f'there is no command "{name}"{_similar(name)}', ctx)
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderGone from None  # click would make 1 of it, which says that a run failed
+
     def main(self, args: Sequence[str] | None = None, *more: Any, **extra: Any) -> NoReturn:
         """Run the command line and exit. Never returns."""
         extra["standalone_mode"] = False
@@ -64,7 +74,7 @@ class App(click.Group):
         try:
             result: Any = super().main(words, *more, **extra)
             code = result if isinstance(result, int) else Exit.DONE
-        except BrokenPipeError:
+        except _ReaderGone:
             # The reader has gone. Python would complain again when it flushes at exit.
             with contextlib.suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -106,6 +106,7 @@ class Sandbox:
 
     def __init__(self, folder: Path, **env: str) -> None:
         self.folder = folder
+        self._started: list[subprocess.Popen[Any]] = []
         self.database = folder / "data/agentflow/agentflow.db"
         self.env = {
             "HOME": str(folder),
@@ -114,11 +115,10 @@ class Sandbox:
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT),
             "TZ": "UTC",
+            # The processes of one test session compile the product once, whatever the caller's setting is.
+            "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode"),
             **env,
         }
-        for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
-            if name in os.environ:
-                self.env[name] = os.environ[name]
 
     def write(self, name: str, text: str) -> str:
         path = self.folder / name
@@ -140,15 +140,24 @@ class Sandbox:
             "stdin": subprocess.DEVNULL,
             "text": True,
         }
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "agentflow", *args],
             cwd=self.folder,
             env={**self.env, **(env or {})},
             **{**streams, **more},
         )
+        self._started.append(process)
+        return process
 
     def call(self, *args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """The same, to its end."""
-        with self.start(*args, env=env) as process:
-            out, err = process.communicate(timeout=40)
+        process = self.start(*args, env=env)
+        out, err = process.communicate(timeout=30)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def close(self) -> None:
+        """End the processes that a failed test has left."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
