@@ -20,6 +20,7 @@ MAX_DIAGNOSTICS = 200
 NOWHERE: Place = (None, None)
 
 _SEARCH_EFFORT = 4_000_000
+_LONGEST_MESSAGE = 400
 
 
 class Fatal(Exception):
@@ -105,7 +106,7 @@ class Report:
             diagnostic = Diagnostic(
                 code=code,
                 severity=severity,
-                message=message,
+                message=shown(message, _LONGEST_MESSAGE),
                 file=self._file,
                 line=place[0],
                 column=place[1],
@@ -118,6 +119,7 @@ _Hint = str | Callable[[], str | None] | None
 
 
 def _resolved(diagnostic: Diagnostic, hint: _Hint, strict: bool) -> Diagnostic:
+    text = hint() if callable(hint) else hint
     return Diagnostic(
         code=diagnostic.code,
         severity="error" if strict else diagnostic.severity,
@@ -126,7 +128,7 @@ def _resolved(diagnostic: Diagnostic, hint: _Hint, strict: bool) -> Diagnostic:
         line=diagnostic.line,
         column=diagnostic.column,
         path=diagnostic.path,
-        hint=hint() if callable(hint) else hint,
+        hint=text if text is None else shown(text, _LONGEST_MESSAGE),
     )
 
 

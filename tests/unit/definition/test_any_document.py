@@ -117,6 +117,7 @@ def check(text: str, media: str) -> list[Diagnostic]:
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for diagnostic in found:
         assert diagnostic.message.isprintable(), diagnostic.message
+        assert (diagnostic.hint or "").isprintable(), diagnostic.hint
         assert diagnostic.severity == ("error" if diagnostic.code.startswith("E_") else "warning")
         if diagnostic.line is not None and media == "json":
             assert 1 <= diagnostic.line <= len(lines)
