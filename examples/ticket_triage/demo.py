@@ -79,7 +79,8 @@ def show(tickets: list[dict[str, str]], result: dict) -> None:
     tokens = usage["input_tokens"] + usage["output_tokens"]
     seconds = result["duration_ms"] / 1000
     print(
-        f"{usage['model_calls']} model calls, {usage['tool_calls']} calls of functions, {tokens} tokens, {seconds:.0f} s"
+        f"{usage['model_calls']} model calls, {usage['tool_calls']} calls of functions, {tokens} tokens,"
+        f" {seconds:.0f} s"
     )
     print(f"run {result['workflow_id']}: look closer with `agentflow show` and `agentflow events`")
 
