@@ -12,7 +12,16 @@ from typing import Any
 from agentflow import engine
 from agentflow.definition.conversation import Message, Usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.ir import AgentNode, AgentSpec, EndNode, ModelRef, StartNode, ToolNode, Workflow, ir_hash
+from agentflow.definition.ir import (
+    AgentNode,
+    AgentSpec,
+    EndNode,
+    ModelRef,
+    StartNode,
+    ToolNode,
+    Workflow,
+    ir_hash,
+)
 from agentflow.engine import Bindings, RunState, StepBinding, ToolInfo
 from agentflow.engine.state import OpenCall, Unit
 from agentflow.events import catalogue as ev
@@ -31,7 +40,9 @@ class Fault(Exception):
         self.unknown = unknown
 
 
-def tool(name: str = "add", *, side_effect: Any = "none", idempotent: bool = True, schema: Any = None) -> ToolInfo:
+def tool(
+    name: str = "add", *, side_effect: Any = "none", idempotent: bool = True, schema: Any = None
+) -> ToolInfo:
     return ToolInfo(
         name=f"s__{name}",
         service="s",
@@ -59,7 +70,9 @@ def steps(*nodes: Any, **more: Any) -> Workflow:
 
     placed = tuple(msgspec.structs.replace(n, index=i) for i, n in enumerate(nodes))
     return Workflow(
-        name="w", nodes=(StartNode(id="__start"), *placed, EndNode(id="__end", index=len(nodes), drain=True)), **more
+        name="w",
+        nodes=(StartNode(id="__start"), *placed, EndNode(id="__end", index=len(nodes), drain=True)),
+        **more,
     )
 
 
@@ -72,7 +85,9 @@ def chain(*nodes: Any, **more: Any) -> Workflow:
         msgspec.structs.replace(n, index=i, join="any", next=ids[i + 1]) for i, n in enumerate(nodes)
     )
     start = StartNode(id="__start", next=ids[0])
-    return Workflow(name="w", nodes=(start, *placed, EndNode(id="__end", index=len(nodes), drain=True)), **more)
+    return Workflow(
+        name="w", nodes=(start, *placed, EndNode(id="__end", index=len(nodes), drain=True)), **more
+    )
 
 
 class Driver:
@@ -176,7 +191,13 @@ class Driver:
                 )
             else:
                 moves = engine.model_failed(
-                    state, call_id, fault.info, retry_after=fault.retry_after, duration_ms=1, now=now, draw=0.0
+                    state,
+                    call_id,
+                    fault.info,
+                    retry_after=fault.retry_after,
+                    duration_ms=1,
+                    now=now,
+                    draw=0.0,
                 )
             self.advance(moves)
 

@@ -32,7 +32,8 @@ def calls(*wanted):
     return Message(
         role="assistant",
         tool_calls=tuple(
-            ToolCall(id=f"call_{i}", name=name, arguments=arguments) for i, (name, arguments) in enumerate(wanted)
+            ToolCall(id=f"call_{i}", name=name, arguments=arguments)
+            for i, (name, arguments) in enumerate(wanted)
         ),
     )
 
@@ -175,7 +176,10 @@ class TestRetries:
         state = driver.run()
         assert state.status == "completed"
         waits = driver.events(ev.AgentRetrying)
-        assert [(w.kind, w.next_attempt, w.delay_ms) for w in waits] == [("model", 2, 1000), ("model", 3, 2000)]
+        assert [(w.kind, w.next_attempt, w.delay_ms) for w in waits] == [
+            ("model", 2, 1000),
+            ("model", 3, 2000),
+        ]
         assert [m.will_retry for m in driver.events(ev.ModelCallFailed)] == [True, True]
         assert len(driver.events(ev.AgentProcessing)) == 1
         assert [len(s.messages) for s in driver.events(ev.ModelCallStarted)] == [1, 0, 0]
@@ -214,7 +218,9 @@ class TestRetries:
         assert driver.events(ev.AgentRetrying)[0].kind == "fallback"
 
     def test_another_failure_that_the_policy_names_starts_over_with_a_fresh_context(self):
-        retry = RetryPolicy(max_attempts=2, backoff=Backoff(initial=1), jitter=0, retry_on=("step_timeout",), timeout=10)
+        retry = RetryPolicy(
+            max_attempts=2, backoff=Backoff(initial=1), jitter=0, retry_on=("step_timeout",), timeout=10
+        )
         driver = one(script("{}"), policy=Policy(retry=retry))
         driver.now += 11_000_000
         driver.waiting.clear()

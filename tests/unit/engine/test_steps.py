@@ -41,7 +41,10 @@ def test_dependents_start_with_the_results_they_name():
         seen.append((unit.node.id, unit.agent.messages[1].content if len(unit.agent.messages) > 1 else None))
         return json.dumps({"n": 7})
 
-    graph = steps(agent("a", input="${{ inputs.t }}"), agent("b", depends_on=("a",), input="${{ steps.a.outputs.result.n }}"))
+    graph = steps(
+        agent("a", input="${{ inputs.t }}"),
+        agent("b", depends_on=("a",), input="${{ steps.a.outputs.result.n }}"),
+    )
     state = Driver(graph, {"t": "hello"}, model=model).run()
     assert seen == [("a", "hello"), ("b", "7")]
     assert state.output == {"b": {"n": 7}}
@@ -140,7 +143,9 @@ class TestForEach:
 
         driver = Driver(self.graph(), {"items": [{"id": c} for c in "abc"]}, model=model)
         driver.run(choose=lambda calls: calls[-1])
-        outer = [e for e in driver.events(ev.WorkflowStepCompleted) if e.step_id == "p" and e.iteration is None]
+        outer = [
+            e for e in driver.events(ev.WorkflowStepCompleted) if e.step_id == "p" and e.iteration is None
+        ]
         assert outer[0].output == [{"got": "a"}, {"got": "b"}, {"got": "c"}]
         assert [i.status for i in outer[0].items] == ["succeeded"] * 3
 
@@ -185,7 +190,9 @@ class TestForEach:
         driver.run()
         skips = driver.events(ev.WorkflowStepSkipped)
         assert [(s.step_id, s.iteration) for s in skips] == [("p", 1)]
-        outer = [e for e in driver.events(ev.WorkflowStepCompleted) if e.step_id == "p" and e.iteration is None][0]
+        outer = [
+            e for e in driver.events(ev.WorkflowStepCompleted) if e.step_id == "p" and e.iteration is None
+        ][0]
         assert outer.output == [{}, None, {}]
 
     def test_a_wide_step_starves_no_sibling(self):
@@ -248,7 +255,9 @@ class TestTokens:
         driver = Driver(graph, {"x": 0}, tools={"step": [tool()]}, call=lambda name, p: {"x": p["x"] + 1})
         state = driver.run()
         assert state.output == {"x": 3}
-        visits = [(e.activation, e.visit) for e in driver.events(ev.WorkflowStepStarted) if e.step_id == "step"]
+        visits = [
+            (e.activation, e.visit) for e in driver.events(ev.WorkflowStepStarted) if e.step_id == "step"
+        ]
         assert visits == [("/step#0", 0), ("/step#1", 1), ("/step#2", 2)]
 
 
