@@ -5,10 +5,11 @@ What this version cannot run is refused at its place, so that nothing of a docum
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, cast
 
 from agentflow.definition.expressions import escape_braces
-from agentflow.definition.ir import ServiceSpec
+from agentflow.definition.ir import ServiceSpec, canonical_json
 from agentflow.definition.nodes import Positions
 from agentflow.definition.report import Report, shown
 from agentflow.definition.structure import Found
@@ -23,6 +24,10 @@ __all__ = [
     "service_names",
     "warn_undeclared",
 ]
+
+
+_REMEMBERED = 4096
+_valid_schemas: set[bytes] = set()
 
 
 def refuse(found: Found, what: str, report: Report) -> None:
@@ -50,15 +55,28 @@ def checked_schema(
     schema: dict[str, Any] | bool, home: Found, code: str, prefix: str, report: Report
 ) -> dict[str, Any] | bool:
     """The same for a schema whose members stand in `home`."""
+    digest = hashlib.sha256(canonical_json(schema)).digest()
+    if digest in _valid_schemas:
+        return schema
     from agentflow.definition.schemas import check_schema
 
     problems = check_schema(schema)
+    if not problems:
+        _remember(digest)
+        return schema
     positions = Positions(home.node)
     for problem in problems:
         place = positions.at(problem.path)
         message = prefix + shown(problem.message, 200)
         report.error(problem.code or code, message, place, home.pointer + problem.path, problem.hint)
-    return True if problems else schema
+    return True
+
+
+def _remember(digest: bytes) -> None:
+    """Schemas repeat, in a document and over its submissions, and checking one takes milliseconds."""
+    if len(_valid_schemas) >= _REMEMBERED:
+        _valid_schemas.clear()
+    _valid_schemas.add(digest)
 
 
 def service_names(document: Found) -> list[str] | None:

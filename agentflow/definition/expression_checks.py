@@ -24,7 +24,7 @@ from agentflow.definition.expressions.nodes import (
     Not,
     Path,
 )
-from agentflow.definition.graph_checks import Graph
+from agentflow.definition.graph_checks import Ancestors, Graph
 from agentflow.definition.nodes import Node as Value
 from agentflow.definition.nodes import Place
 from agentflow.definition.report import Report, shown
@@ -51,7 +51,7 @@ class Scope(msgspec.Struct, frozen=True):
 
     where: str
     step_id: str | None = None
-    before: frozenset[str] | None = None
+    before: Ancestors | None = None
     item: bool = False
     status: bool = False
     prompt: bool = False

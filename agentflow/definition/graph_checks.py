@@ -10,25 +10,40 @@ import msgspec
 from agentflow.definition.report import Report, shown
 from agentflow.definition.structure import Found
 
-__all__ = ["Graph", "build_graph"]
+__all__ = ["Ancestors", "Graph", "build_graph"]
 
 _SHOWN_CYCLE = 12
 
 
+class Ancestors(msgspec.Struct, frozen=True):
+    """A set of steps: bit i of `mask` stands for the step whose `order` is i."""
+
+    mask: int
+    order: dict[str, int]
+
+    def __contains__(self, step_id: str) -> bool:
+        index = self.order.get(step_id)
+        return index is not None and bool(self.mask >> index & 1)
+
+
 class Graph(msgspec.Struct):
     """Steps by id in declared order (the first of equal ids), their direct dependencies, and for each
-    the set of steps before it, directly or not. `refused`: ids that were reported as wrong."""
+    the set of steps before it, directly or not, as a bit mask over `order`. `refused`: ids that were
+    reported as wrong."""
 
     steps: dict[str, Found] = {}
     depends_on: dict[str, tuple[str, ...]] = {}
-    before: dict[str, frozenset[str]] = {}
+    order: dict[str, int] = {}
+    before: dict[str, int] = {}
     refused: set[str] = set()
     by_pointer: dict[str, tuple[str, ...]] = {}
 
-    def before_step(self, step: Found) -> frozenset[str]:
+    def before_step(self, step: Found) -> Ancestors:
         """The steps before a step, also of one whose id is wrong or used twice."""
-        direct = self.by_pointer.get(step.pointer, ())
-        return frozenset(direct).union(*(self.before.get(dependency, ()) for dependency in direct))
+        mask = 0
+        for dependency in self.by_pointer.get(step.pointer, ()):
+            mask |= self.before.get(dependency, 0) | 1 << self.order[dependency]
+        return Ancestors(mask, self.order)
 
 
 def build_graph(steps: list[Found], report: Report) -> Graph:
@@ -37,6 +52,7 @@ def build_graph(steps: list[Found], report: Report) -> Graph:
     for step in steps:
         _name(step, graph, report)
     ids = list(graph.steps)
+    graph.order = {step_id: i for i, step_id in enumerate(ids)}
     for step in steps:
         found = _dependencies(step, ids, graph, report)
         graph.by_pointer[step.pointer] = found
@@ -97,31 +113,18 @@ def _dependencies(step: Found, ids: list[str], graph: Graph, report: Report) -> 
 
 def _close(graph: Graph, report: Report) -> None:
     """Fills `before` and reports each cycle once, at its first step."""
-    order = {step_id: i for i, step_id in enumerate(graph.steps)}
-    names = list(graph.steps)
-    masks: dict[str, int] = {}
+    order = graph.order
     for component in _components(graph.depends_on):
         inside = set(component)
         mask = 0
         for step_id in component:
             for dependency in graph.depends_on[step_id]:
-                mask |= masks.get(dependency, 0) | 1 << order[dependency]
+                mask |= graph.before.get(dependency, 0) | 1 << order[dependency]
         for step_id in component:
-            masks[step_id] = mask
+            graph.before[step_id] = mask
         first = min(component, key=order.__getitem__)
         if len(component) > 1 or first in graph.depends_on[first]:
             _report_cycle(graph, first, inside, report)
-    for step_id, mask in masks.items():
-        graph.before[step_id] = frozenset(_names(mask, names))
-
-
-def _names(mask: int, names: list[str]) -> list[str]:
-    found: list[str] = []
-    while mask:
-        low = mask & -mask
-        found.append(names[low.bit_length() - 1])
-        mask ^= low
-    return found
 
 
 def _components(edges: dict[str, tuple[str, ...]]) -> list[list[str]]:
