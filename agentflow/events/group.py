@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from agentflow.errors import AgentflowError, LogClosed
+from agentflow.errors import AgentflowError, LogClosed, StoreError
 from agentflow.events.log import Append, check_batch
 
 __all__ = ["GroupCommit", "Job", "Store", "fail"]
@@ -160,7 +160,10 @@ class GroupCommit:
         while not stopping:
             group, stopping = self._gather()
             if group:
-                self._store.write(group)
+                try:
+                    self._store.write(group)
+                except Exception as error:  # a fault of the store must leave nobody waiting for ever
+                    fail(group, StoreError(f"the store failed: {error!r}"))
                 self._report(group)
             if not stopping:
                 self._store.tend()

@@ -11,6 +11,7 @@ from typing import Literal
 from agentflow.errors import AgentflowError, LogClosed, RunNotFound
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.filters import TypeFilter
+from agentflow.events.listing import RunQuery, page_of_runs
 from agentflow.events.log import (
     FIRST_EPOCH,
     Append,
@@ -147,26 +148,17 @@ class MemoryLog:
     ) -> Page[RunRow]:
         """As `EventLog.runs`."""
         self._check_open()
-        states = None if state is None else {state} if isinstance(state, str) else set(state)
-        after = None if cursor is None else decode_cursor(cursor, tuple[int, str])
-        found: list[RunRow] = []
-        for key in self._order if order == "asc" else reversed(self._order):
-            if after is not None and (key <= after if order == "asc" else key >= after):
-                continue
-            run = self._runs[key[1]]
-            if (
-                (states is not None and run.state not in states)
-                or (name is not None and run.meta.name != name)
-                or (label is not None and run.meta.labels.get(label[0]) != label[1])
-                or (since is not None and key[0] < since)
-                or (until is not None and key[0] >= until)
-            ):
-                continue
-            if len(found) == limit:
-                last = found[-1]
-                return Page(found, encode_cursor(last.created_at, last.workflow_id))
-            found.append(run.row(key[1]))
-        return Page(found, None)
+        query = RunQuery(
+            state=state,
+            name=name,
+            label=label,
+            since=since,
+            until=until,
+            limit=limit,
+            cursor=cursor,
+            order=order,
+        )
+        return page_of_runs(self._order, lambda found: self._runs[found].row(found), query)
 
     async def query(
         self,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentflow.errors import AgentflowError, ConfigurationError, LogClosed, LogCorrupt, StoreError
+from agentflow.events.files import make_directories
 
 __all__ = ["connect_reader", "failure_of", "network_file_system", "open_database"]
 
@@ -120,7 +121,7 @@ def _prepare_file(path: Path) -> bool:
                 hint="put the store on a local disk",
             )
     try:
-        _make_directories(path.parent)
+        make_directories(path.parent)
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except FileExistsError:
@@ -137,18 +138,6 @@ def _prepare_file(path: Path) -> bool:
             hint="choose a path in a directory that you may write to (`--store sqlite:FILE`)",
         ) from error
     return True
-
-
-def _make_directories(directory: Path) -> None:
-    """Make what is missing, for the owner alone (the rule of the XDG base directories)."""
-    missing = [p for p in (directory, *directory.parents) if not p.exists()]
-    for level in reversed(missing):
-        level.mkdir(mode=0o700, exist_ok=True)
-        above = os.open(level.parent, os.O_RDONLY)
-        try:
-            os.fsync(above)  # SQLite syncs the file's own directory; what holds that one is our matter
-        finally:
-            os.close(above)
 
 
 def _check_version(db: sqlite3.Connection, path: Path) -> None:

@@ -16,10 +16,11 @@ import msgspec
 from agentflow.errors import AgentflowError, LogClosed
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.group import GroupCommit
+from agentflow.events.listing import RunQuery
 from agentflow.events.log import FIRST_EPOCH, Append, LoggedEvent, Page, RunRow, blob_hash
 from agentflow.events.owner import Owner, next_epoch
 from agentflow.events.sqlite.database import open_database
-from agentflow.events.sqlite.reader import Readers, RunQuery
+from agentflow.events.sqlite.reader import Readers
 from agentflow.events.sqlite.writer import SqliteStore
 
 __all__ = ["SqliteLog"]

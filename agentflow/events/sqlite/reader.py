@@ -18,11 +18,12 @@ import msgspec
 from agentflow.errors import LogCorrupt, RunNotFound, StoreError
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.filters import TypeFilter
+from agentflow.events.listing import RunQuery
 from agentflow.events.log import LoggedEvent, Page, RunRow, decode_cursor, encode_cursor
 from agentflow.events.owner import Owner
 from agentflow.events.sqlite.database import connect_reader, failure_of
 
-__all__ = ["Readers", "RunQuery"]
+__all__ = ["Readers"]
 
 T = TypeVar("T")
 
@@ -37,19 +38,6 @@ _RUN_COLUMNS = """workflow_id, name, definition_hash, state, labels, created_at,
 
 _labels_decoder = msgspec.json.Decoder(dict[str, str])
 _owner_decoder = msgspec.json.Decoder(Owner)
-
-
-class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of `EventLog.runs`."""
-
-    state: str | Sequence[str] | None
-    name: str | None
-    label: tuple[str, str] | None
-    since: int | None
-    until: int | None
-    limit: int
-    cursor: str | None
-    order: str
 
 
 class Readers:
@@ -113,8 +101,8 @@ class Readers:
     def runs(self, db: sqlite3.Connection, query: RunQuery) -> Page[RunRow]:
         """A page of runs."""
         where, values = ["1"], list[Any]()
-        if query.state is not None:
-            states = [query.state] if isinstance(query.state, str) else list(query.state)
+        states, after = query.states(), query.after()
+        if states is not None:
             where.append(f"state IN ({', '.join('?' * len(states))})")
             values += states
         if query.name is not None:
@@ -129,9 +117,9 @@ class Readers:
         if query.until is not None:
             where.append("created_at < ?")
             values.append(query.until)
-        if query.cursor is not None:
+        if after is not None:
             where.append(f"(created_at, workflow_id) {'>' if query.order == 'asc' else '<'} (?, ?)")
-            values += decode_cursor(query.cursor, tuple[int, str])
+            values += after
         direction = "ASC" if query.order == "asc" else "DESC"
         rows = db.execute(
             f"SELECT {_RUN_COLUMNS} FROM run WHERE {' AND '.join(where)} "

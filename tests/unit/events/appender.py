@@ -1,6 +1,6 @@
-"""A program for the tests: appends to an SQLite log and prints what was acknowledged, one line a batch.
+"""A program for the tests: appends to a log and prints what was acknowledged, one line a batch.
 
-    python appender.py FILE RUN [COUNT]
+    python appender.py URL RUN [COUNT]
 
 Continues the run where it ends. Prints the last offset of each batch once its future is done, or the name of
 the error. Without COUNT it goes on until it is killed. Several batches are in flight at any time.
@@ -12,15 +12,24 @@ import asyncio
 import sys
 
 from agentflow.errors import AgentflowError, RunNotFound
-from agentflow.events.log import Append, RunMeta, StoredEvent
+from agentflow.events.envelope import Event, StoredEvent, Unknown, encode, iso
+from agentflow.events.log import Append, RunMeta
+from agentflow.events.open import open_log
 from agentflow.events.owner import this_process
-from agentflow.events.sqlite import SqliteLog
 
 IN_FLIGHT = 8
 
 
-async def main(path: str, run: str, count: int) -> None:
-    log = SqliteLog(path)
+def event(run: str, offset: int) -> StoredEvent:
+    data = Unknown(type="agent.processing", data={"text": "x" * 200})
+    body = encode(
+        Event(id="e", offset=offset, timestamp=iso(offset), type=data.type, workflow_id=run, data=data)
+    )
+    return StoredEvent(offset, offset, data.type, body)
+
+
+async def main(url: str, run: str, count: int) -> None:
+    log = open_log(url)
     epoch = await log.claim(run, this_process())
     try:
         offset = await log.last(run) + 1
@@ -30,10 +39,7 @@ async def main(path: str, run: str, count: int) -> None:
     while count or pending:
         while count and len(pending) < IN_FLIGHT:
             size = 1 + offset % 5
-            events = [
-                StoredEvent(offset + i, 1 + offset + i, "agent.processing", b'{"n":%d}' % (offset + i) * 20)
-                for i in range(size)
-            ]
+            events = [event(run, offset + i) for i in range(size)]
             meta = RunMeta(name="kill", definition_hash="d", created_at=1) if offset == 0 else None
             pending.append(
                 (offset + size - 1, log.append(Append(run, epoch, offset, events, "running", meta)))

@@ -1,0 +1,43 @@
+"""Directories and files that outlive a power failure."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["make_directories", "put_file", "sync_directory"]
+
+
+def make_directories(directory: Path) -> None:
+    """Make what is missing, durably, for the owner alone (the rule of the XDG base directories). OSError."""
+    missing = [p for p in (directory, *directory.parents) if not p.exists()]
+    for level in reversed(missing):
+        level.mkdir(mode=0o700, exist_ok=True)
+        sync_directory(level.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable. OSError."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def put_file(path: Path, data: bytes) -> None:
+    """Write a file that is either whole and durable or not there; one that exists stays. OSError."""
+    if path.exists():
+        return
+    draft = path.with_name(path.name + ".tmp")
+    fd = os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)

@@ -1,0 +1,311 @@
+"""Segments: their form, and what opening does about a torn end, damage, a full disk, another process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import resource
+import shutil
+import stat
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentflow.errors import ConfigurationError, LogCorrupt, RunNotFound, StoreError
+from agentflow.events.envelope import StoredEvent
+from agentflow.events.log import Append
+from agentflow.events.owner import this_process
+from agentflow.events.segments import SegmentLog, store
+from agentflow.events.segments.lines import encode_line, parse_line
+from tests.unit.events.support import all_offsets, batch, event, start_appender
+
+
+def segment(directory, number=1):
+    return directory / "segments" / f"{number:08d}.ndjson"
+
+
+async def make(directory, *steps):
+    """A log with these batches, each synced by itself."""
+    log = SegmentLog(directory)
+    for step in steps:
+        await log.append(step)
+    await log.close()
+
+
+def three_batches(directory):
+    """Run a: 0, 1–2; run b: 0, in three syncs; the bytes of the segment."""
+    asyncio.run(make(directory, batch(0), batch(1, 2), batch(0, workflow_id="wf_b")))
+    return segment(directory).read_bytes()
+
+
+def test_a_line_is_an_event_with_its_place_and_its_checksum(tmp_path):
+    lines = three_batches(tmp_path).splitlines()
+    decoded = [json.loads(line) for line in lines]
+    assert [list(line) for line in decoded] == [
+        ["c", "b", "i", "n", "r", "e"],
+        ["c", "b", "i", "n", "e"],
+        ["c", "b", "i", "n", "e"],
+        ["c", "b", "i", "n", "r", "e"],
+    ]
+    assert [(d["b"], d["i"], d["n"]) for d in decoded] == [(1, 0, 1), (2, 0, 2), (2, 1, 2), (3, 0, 1)]
+    assert decoded[0]["e"] == json.loads(event(0).body)
+    assert decoded[0]["r"]["state"] == "running"
+    assert set(decoded[0]["r"]["run"]) == {"name", "definition_hash", "created_at", "labels"}
+    for line in lines:
+        assert line.startswith(b'{"c":"%08x",' % zlib.crc32(line[16:]))
+
+
+@given(st.binary(max_size=20), st.integers(0, 10**9), st.integers(0, 200), st.integers(0, 255))
+def test_no_changed_byte_passes(noise, number, position, byte):
+    body = b'{"offset":1,"timestamp":"t","type":"x","workflow_id":"w","data":"%b"}' % noise.hex().encode()
+    line = encode_line(number, 0, 1, b"", body)[:-1]
+    parsed = parse_line(line)
+    assert parsed is not None
+    assert bytes(parsed.e) == body
+    position %= len(line)
+    changed = line[:position] + bytes([byte]) + line[position + 1 :]
+    if changed[6:] != line[6:]:
+        assert parse_line(changed) is None
+
+
+def test_files_are_for_their_owner_alone(tmp_path):
+    directory = tmp_path / "new" / "log"
+    three_batches(directory)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE(segment(directory).stat().st_mode) == 0o600
+
+
+# -- a torn end
+
+
+async def check_prefix(directory, cut, whole):
+    """After reopening: whole batches only, and the log goes on."""
+    log = SegmentLog(directory)
+    assert log.cut == cut
+    runs = [row.workflow_id for row in (await log.runs(order="asc")).items]
+    found = {run: await all_offsets(log, run) for run in runs}
+    assert found == whole
+    last = await log.claim("wf_a", this_process())
+    start = len(whole.get("wf_a", []))
+    await log.append(batch(start, epoch=last))
+    await log.close()
+    again = SegmentLog(directory)
+    assert again.cut == 0
+    assert await all_offsets(again, "wf_a") == list(range(start + 1))
+    await again.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_a_torn_last_batch_is_cut_off_wherever_it_is_torn(tmp_path_factory, data):
+    directory = tmp_path_factory.mktemp("torn")
+    written = three_batches(directory)
+    ends = [0, *(m.end() for m in re.finditer(b"\n", written))]
+    commits = [ends[0], ends[1], ends[3], ends[4]]  # the second batch has two lines
+    length = data.draw(st.integers(0, len(written)), label="length")
+    garbage = data.draw(st.sampled_from([b"", b"\0" * 700, b'{"c":"', b"\n"]), label="garbage")
+    torn = written[:length] + garbage
+    segment(directory).write_bytes(torn)
+    good = max(c for c in commits if torn[:c] == written[:c])
+    expected = [{}, {"wf_a": [0]}, {"wf_a": [0, 1, 2]}, {"wf_a": [0, 1, 2], "wf_b": [0]}]
+    asyncio.run(check_prefix(directory, len(torn) - good, expected[commits.index(good)]))
+    shutil.rmtree(directory)
+
+
+def test_a_last_batch_with_a_hole_in_it_is_torn_too(tmp_path):
+    """Pages of an unsynced write reach the disk in any order."""
+    asyncio.run(make(tmp_path, batch(0), batch(1, 5, size=3_000)))
+    data = bytearray(segment(tmp_path).read_bytes())
+    start = data.index(b"\n") + 1
+    data[start + 4_000 : start + 8_000] = bytes(4_000)
+    segment(tmp_path).write_bytes(data)
+    asyncio.run(check_prefix(tmp_path, len(data) - start, {"wf_a": [0]}))
+
+
+# -- damage
+
+
+def damage(directory, find, replace, number=1):
+    path = segment(directory, number)
+    data = path.read_bytes()
+    assert data.count(find) >= 1
+    path.write_bytes(data.replace(find, replace, 1))
+
+
+async def test_a_damaged_event_quarantines_its_run_and_no_other(tmp_path):
+    await make(tmp_path, batch(0, 2), batch(0, workflow_id="wf_b"), batch(2, 2), batch(1, workflow_id="wf_b"))
+    path = segment(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[3] = lines[3].replace(b"xxx", b"xyx", 1)  # offset 2 of run a
+    path.write_bytes(b"".join(lines))
+    log = SegmentLog(tmp_path)
+    assert [e.offset for e in await log.read("wf_a")] == [0, 1]
+    for call in (log.read("wf_a", 2), log.last("wf_a"), log.run("wf_a"), log.claim("wf_a", this_process())):
+        with pytest.raises(LogCorrupt, match="wf_a is damaged from offset 2"):
+            await call
+    with pytest.raises(LogCorrupt):
+        await log.append(batch(2))
+    assert await all_offsets(log, "wf_b") == [0, 1]
+    epoch = await log.claim("wf_b", this_process())
+    await log.append(batch(2, workflow_id="wf_b", epoch=epoch))
+    found = [(run, e.offset) for run, e in (await log.query()).items]
+    assert found == [("wf_a", 0), ("wf_a", 1), ("wf_b", 0), ("wf_b", 1), ("wf_b", 2)]
+    await log.close()
+
+
+async def test_a_damaged_end_of_a_run_is_not_mistaken_for_a_shorter_run(tmp_path):
+    await make(tmp_path, batch(0), batch(1), batch(0, workflow_id="wf_b"))
+    damage(tmp_path, b'"offset":1,"timestamp":"1970', b'"offset":1,"timestamp":"1971')
+    log = SegmentLog(tmp_path)
+    with pytest.raises(LogCorrupt):
+        await log.last("wf_a")
+    await log.close()
+
+
+@pytest.mark.parametrize(
+    ("find", "replace"),
+    [
+        (b'"offset":1,', b'"offset":7,'),  # does not agree with the run
+        (b'"b":2,', b'"b":3,'),  # does not agree with its neighbours
+        (b'"offset":1,"timestamp":"1970-01-01T00:00:00.000002Z"', b"?" * 52),  # says nothing of itself
+        (b'\n{"c":"', b'?{"c":"'),  # two lines in one
+    ],
+)
+def test_a_store_is_refused_when_whose_event_is_lost_cannot_be_told(tmp_path, find, replace):
+    asyncio.run(make(tmp_path, batch(0), batch(1), batch(0, workflow_id="wf_b")))
+    before = len(segment(tmp_path).read_bytes())
+    damage(tmp_path, find, replace)
+    with pytest.raises(LogCorrupt, match="segment 1 is damaged") as caught:
+        SegmentLog(tmp_path)
+    assert caught.value.hint
+    assert len(segment(tmp_path).read_bytes()) == before  # left as it is
+
+
+def test_a_lost_line_and_a_lost_batch_are_refused(tmp_path):
+    written = three_batches(tmp_path).splitlines(keepends=True)
+    for kept in ([0, 2, 3], [0, 3], [1, 2, 3], [0, 1, 3], [0, 1, 2, 3, 3]):
+        segment(tmp_path).write_bytes(b"".join(written[n] for n in kept))
+        with pytest.raises(LogCorrupt):
+            SegmentLog(tmp_path)
+    segment(tmp_path).write_bytes(b"".join(written))
+    asyncio.run(SegmentLog(tmp_path).close())
+
+
+async def test_damage_that_happens_while_the_log_is_open_is_seen_by_the_reader(tmp_path):
+    log = SegmentLog(tmp_path)
+    await log.append(batch(0, 3))
+    damage(tmp_path, b'"offset":1,"timestamp":"1970', b'"offset":1,"timestamp":"1971')
+    assert [e.offset for e in await log.read("wf_a")] == [0]
+    with pytest.raises(LogCorrupt, match="offset 1"):
+        await log.read("wf_a", 1)
+    await log.close()
+
+
+# -- many segments, the lock, the disk
+
+
+async def test_a_long_log_lies_in_several_segments(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "SEGMENT_BYTES", 10_000)
+    log = SegmentLog(tmp_path)
+    for n in range(100):
+        await log.append(batch(n, size=500))
+    names = sorted(p.name for p in (tmp_path / "segments").iterdir())
+    assert names == [f"{n:08d}.ndjson" for n in range(1, len(names) + 1)]
+    assert 5 <= len(names) <= 10
+    before = await log.read("wf_a"), [e for _, e in (await log.query()).items]
+    assert before[0] == before[1] == [event(n, 500) for n in range(100)]
+    await log.close()
+    again = SegmentLog(tmp_path)
+    assert await again.read("wf_a") == before[0]
+    cursor, found = None, []
+    while (page := await again.query(cursor=cursor, limit=7)).items:
+        found += [e.offset for _, e in page.items]
+        cursor = page.next_cursor
+    assert found == list(range(100))
+    await again.close()
+    segment(tmp_path, 2).unlink()
+    with pytest.raises(LogCorrupt, match=r"00000002.ndjson is missing"):
+        SegmentLog(tmp_path)
+
+
+def test_a_directory_has_one_process(tmp_path):
+    with start_appender(f"file:{tmp_path}", "wf_k") as process:
+        process.stdout.readline()
+        with pytest.raises(ConfigurationError, match="in use by another process") as caught:
+            SegmentLog(tmp_path)
+        assert "sqlite:" in caught.value.hint
+        process.kill()
+    asyncio.run(check_dead_owner(tmp_path))
+
+
+async def check_dead_owner(directory):
+    log = SegmentLog(directory)
+    assert await log.claim("wf_k", this_process()) == 2
+    end = await log.last("wf_k") + 1
+    await log.append(batch(end, epoch=2, workflow_id="wf_k"))
+    await log.close()
+    again = SegmentLog(directory)
+    assert (await again.run("wf_k")).epoch == 2
+    await again.close()
+
+
+def test_a_path_that_is_no_directory_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "log"):
+        with pytest.raises(ConfigurationError, match="cannot be opened"):
+            SegmentLog(path)
+
+
+async def test_a_full_disk_takes_nothing_and_the_log_goes_on_when_there_is_space(tmp_path):
+    log = SegmentLog(tmp_path)
+    await log.append(batch(0, 2))
+    size = segment(tmp_path).stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5_000, limits[1]))
+    try:
+        futures = [log.append(batch(2, 3, size=4_000)), log.append(batch(5))]
+        results = await asyncio.gather(*futures, return_exceptions=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert all(isinstance(r, StoreError) for r in results)
+    assert results[0].hint
+    assert log.failure is None
+    assert segment(tmp_path).stat().st_size == size
+    await log.append(batch(2, 3, size=4_000))
+    assert await all_offsets(log, "wf_a") == [0, 1, 2, 3, 4]
+    await log.close()
+
+
+async def test_what_cannot_be_a_line_fails_alone(tmp_path):
+    log = SegmentLog(tmp_path)
+    bad = batch(0, workflow_id="wf_bad")
+    wrong = [
+        StoredEvent(0, 1, "output", b"{\n}"),
+        StoredEvent(0, 1, "output", "text"),
+        StoredEvent(0, 2**70, "output", b"{}"),
+    ]
+    futures = [
+        log.append(batch(0)),
+        *(log.append(Append("wf_bad", 1, 0, [event], None, bad.run)) for event in wrong),
+        log.append(batch(1)),
+    ]
+    results = await asyncio.gather(*futures, return_exceptions=True)
+    assert [type(r) for r in results] == [type(None), StoreError, StoreError, StoreError, type(None)]
+    assert await all_offsets(log, "wf_a") == [0, 1]
+    with pytest.raises(RunNotFound):
+        await log.last("wf_bad")
+    await log.close()
+
+
+async def test_a_name_of_a_blob_never_leaves_its_directory(tmp_path):
+    (tmp_path / "secret").write_text("s")
+    log = SegmentLog(tmp_path / "log")
+    assert await log.get_blob("../../secret") is None
+    assert await log.get_blob("sha256:../../secret") is None
+    await log.put_definition("../../definition", b"x")
+    assert await log.get_definition("../../definition") == b"x"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["log", "secret"]
+    await log.close()
