@@ -1,4 +1,4 @@
-"""The agent loop: turns, tools, repairs, retries, fallback, limits (page 000 §3, §4, §9; page 001 §5.5, §5.7)."""
+"""The agent loop: turns, tools, repairs, retries, fallback, limits (page 000 §3, §4, §9; page 001 §5)."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class TestUnknownOutcome:
 
     def test_policy_fail_ends_the_step(self):
         driver = self.interrupted(on_unknown="fail")
-        failed = [e for e in driver.events(ev.WorkflowStepFailed) if e.step_id == "a"][0]
+        failed = next(e for e in driver.events(ev.WorkflowStepFailed) if e.step_id == "a")
         assert (failed.error.code, failed.outcome) == ("outcome_unknown", "unknown")
         assert driver.state.status == "failed"
 

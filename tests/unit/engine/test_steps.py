@@ -190,9 +190,9 @@ class TestForEach:
         driver.run()
         skips = driver.events(ev.WorkflowStepSkipped)
         assert [(s.step_id, s.iteration) for s in skips] == [("p", 1)]
-        outer = [
+        outer = next(
             e for e in driver.events(ev.WorkflowStepCompleted) if e.step_id == "p" and e.iteration is None
-        ][0]
+        )
         assert outer.output == [{}, None, {}]
 
     def test_a_wide_step_starves_no_sibling(self):
