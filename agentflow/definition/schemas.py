@@ -1,20 +1,31 @@
 """JSON Schema, Draft 2020-12: are schemas valid, and do values satisfy them (page 001 §5.5).
 
-Nothing is ever fetched: a `$ref` must stay inside its schema. `format` is not asserted. jsonschema is
-imported when it is first needed, compiled validators are kept by content.
+Nothing is ever fetched: a `$ref` must stay inside its schema. `format` is not asserted. Neither a schema
+nor a value makes these functions raise: what cannot be judged is reported. jsonschema is imported when it
+is first needed (it takes longer than all of the rest), compiled validators are kept by content.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from agentflow.definition.diagnostics import did_you_mean
+from agentflow.definition.subschemas import Subschema, endless, subschemas
 
-__all__ = ["DIALECT", "SchemaIssue", "SchemaProblem", "check_schema", "validate"]
+__all__ = [
+    "DIALECT",
+    "SchemaIssue",
+    "SchemaProblem",
+    "check_applicable",
+    "check_schema",
+    "validate",
+    "validator",
+]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_ISSUES = 10
@@ -40,112 +51,162 @@ class SchemaProblem(NamedTuple):
     hint: str | None = None
 
 
+# --- schemas
+
+
 def check_schema(schema: Any) -> list[SchemaProblem]:
     """Everything that is wrong with the schema itself, at most ten problems. Empty when it is valid."""
-    if isinstance(schema, dict):
-        dialect = cast(dict[str, Any], schema).get("$schema")
-        if dialect is not None and str(dialect).rstrip("#") != DIALECT:
-            hint = f'write "{DIALECT}", or leave $schema out'
-            message = f"$schema {dialect!r} is not Draft 2020-12, at #/$schema"
-            return [SchemaProblem("/$schema", message, None, hint)]
+    try:
+        dialect = _dialect_problem("", schema)
+        problems = [dialect] if dialect is not None else _meta_problems(schema)
+        problems = problems or _inner_problems(cast("Schema", schema))
+    except RecursionError:
+        return [SchemaProblem("", "schema is nested too deeply")]
+    return problems[:MAX_ISSUES]
+
+
+def _dialect_problem(path: str, schema: Any) -> SchemaProblem | None:
+    dialect = cast("dict[str, Any]", schema).get("$schema") if isinstance(schema, dict) else None
+    if dialect is None or str(dialect).removesuffix("#") == DIALECT:
+        return None
+    hint = f'write "{DIALECT}", or leave $schema out'
+    place = f"{path}/$schema"
+    return SchemaProblem(place, f"$schema {_json(dialect)} is not Draft 2020-12, at #{place}", None, hint)
+
+
+def _meta_problems(schema: Any) -> list[SchemaProblem]:
+    """Breaches of the meta-schema, one for each place."""
     from jsonschema import Draft202012Validator
 
     meta: Any = Draft202012Validator(Draft202012Validator.META_SCHEMA)
     found: dict[str, SchemaProblem] = {}
     for error in meta.iter_errors(schema):
-        problem = _problem(error)
+        problem = _meta_problem(error)
         found.setdefault(problem.path, problem)
         if len(found) == MAX_ISSUES:
             break
-    return sorted(found.values()) or _ref_problems(schema)
+    return sorted(found.values())
 
 
-def _problem(error: Any) -> SchemaProblem:
-    path = "".join(f"/{_escape(p)}" for p in error.absolute_path)
-    if error.absolute_path and error.absolute_path[-1] == "type":
-        name = error.instance
-        hint = did_you_mean(name, TYPES) if isinstance(name, str) else None
-        text = msgspec.json.encode(name).decode()
-        return SchemaProblem(path, f"{_short(text)} is not a JSON Schema type, at #{path}", None, hint)
-    return SchemaProblem(path, f"{_short(error.message)}, at #{path}")
+def _meta_problem(error: Any) -> SchemaProblem:
+    path = _pointer(error.absolute_path)
+    # Not a property of that name: only the keyword has alternatives in the meta-schema.
+    if error.validator != "anyOf" or error.absolute_path[-1] != "type":
+        return SchemaProblem(path, f"{_short(error.message)}, at #{path}")
+    named = error.instance
+    if isinstance(named, list):
+        names = cast("list[Any]", named)
+        unknown = [i for i, name in enumerate(names) if name not in TYPES]
+        if not unknown:
+            return SchemaProblem(path, f"type {_json(names)} is empty or repeats a name, at #{path}")
+        named = names[unknown[0]]
+        path += f"/{unknown[0]}"
+    hint = did_you_mean(named, TYPES) if isinstance(named, str) else None
+    return SchemaProblem(path, f"{_json(named)} is not a JSON Schema type, at #{path}", None, hint)
 
 
-def _ref_problems(schema: Any) -> list[SchemaProblem]:
-    """Every `$ref` and `$dynamicRef` that does not lead to a place inside `schema`, in document order."""
-    anchors = {node.get(k) for _, node in _objects(schema, "") for k in ("$anchor", "$dynamicAnchor")}
+def _inner_problems(schema: Schema) -> list[SchemaProblem]:
+    """What the meta-schema does not see: references, and the dialects of parts."""
     problems: list[SchemaProblem] = []
-    for path, node in _objects(schema, ""):
-        for key in ("$ref", "$dynamicRef"):
-            ref = node.get(key)
-            place = f"{path}/{key}"
-            if not isinstance(ref, str):
+    for part in subschemas(schema):
+        dialect = _dialect_problem(part.path, part.schema)
+        if dialect is not None:
+            problems.append(dialect)
+        for key, ref, target in part.references:
+            if isinstance(target, dict | bool):
                 continue
-            if not ref.startswith("#"):
-                message = f'{key} "{_short(ref)}" is remote, at #{place}'
-                problems.append(SchemaProblem(place, message, "E_REF", "copy it under $defs"))
-            elif not _leads_somewhere(schema, ref[1:], anchors):
-                message = f'{key} "{_short(ref)}" leads nowhere, at #{place}'
-                problems.append(SchemaProblem(place, message, "E_REF", "define it under $defs"))
+            remote = not ref.startswith("#")
+            place = f"{part.path}/{key}"
+            text = "is remote" if remote else "leads nowhere" if target is None else "leads to no schema"
+            hint = "copy it under $defs" if remote else "define it under $defs"
+            problems.append(SchemaProblem(place, f'{key} "{_short(ref)}" {text}, at #{place}', "E_REF", hint))
+    return problems
+
+
+def check_applicable(schema: Schema) -> list[SchemaProblem]:
+    """Why a schema in which `check_schema` finds nothing could still judge no value: a pattern that is no
+    regular expression here, or a reference to itself that never goes into the value."""
+    found = list(subschemas(schema))
+    problems = [problem for part in found for problem in _pattern_problems(part)]
+    for path in endless(found):
+        message = f"it refers to itself without end, at #{path}"
+        problems.append(SchemaProblem(path, message, None, "refer to it from a property or an item"))
     return problems[:MAX_ISSUES]
 
 
+def _pattern_problems(part: Subschema) -> Iterable[SchemaProblem]:
+    keys = cast("dict[str, Any]", part.schema.get("patternProperties") or {})
+    patterns: list[tuple[str, Any]] = [("/pattern", part.schema.get("pattern"))]
+    patterns.extend((f"/patternProperties/{_escape(key)}", key) for key in keys)
+    for place, pattern in patterns:
+        if not isinstance(pattern, str):
+            continue
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError) as error:
+            message = f"{_json(pattern)} is not a regular expression here ({error}), at #{part.path}{place}"
+            yield SchemaProblem(part.path + place, message)
+
+
+# --- values
+
+
 def validate(schema: Schema, value: Any) -> list[SchemaIssue]:
-    """The first ten breaches, in a stable order; empty when `value` satisfies `schema`."""
-    if schema is True:
-        return []
-    validator = _validator(msgspec.json.encode(schema, order="sorted"))
-    return _sorted(validator.iter_errors(value))
+    """The first ten breaches, by path; empty when `value` satisfies `schema`."""
+    return [] if schema is True else validator(schema)(value)
+
+
+def validator(schema: Schema) -> Callable[[Any], list[SchemaIssue]]:
+    """`validate` for one schema; equal schemas share one validator."""
+    return _validator(msgspec.json.encode(schema, order="sorted"))
 
 
 @lru_cache(maxsize=512)
-def _validator(body: bytes) -> Any:
+def _validator(body: bytes) -> Callable[[Any], list[SchemaIssue]]:
     from jsonschema import Draft202012Validator
     from referencing import Registry
+    from referencing.exceptions import Unresolvable
 
     # An empty registry without a retriever: a remote $ref raises, it is never fetched.
-    return Draft202012Validator(msgspec.json.decode(body), registry=Registry())
+    compiled: Any = Draft202012Validator(msgspec.json.decode(body), registry=Registry())
+
+    def check(value: Any) -> list[SchemaIssue]:
+        try:
+            return _first(compiled.iter_errors(value))
+        except RecursionError:
+            reason = "value is nested too deeply, or its schema refers to itself without end"
+        except Unresolvable as error:
+            reason = f"its schema cannot be resolved: {error}"
+        except (re.error, OverflowError, ValueError) as error:
+            reason = f"its schema cannot be applied: {error}"
+        return [SchemaIssue("", _short(reason))]
+
+    return check
 
 
-def _sorted(errors: Any) -> list[SchemaIssue]:
-    found: list[SchemaIssue] = []
+def _first(errors: Iterable[Any]) -> list[SchemaIssue]:
+    found: list[tuple[list[tuple[bool, int, str]], SchemaIssue]] = []
     for error in errors:
-        path = "".join(f"/{_escape(p)}" for p in error.absolute_path)
-        found.append(SchemaIssue(path, _short(error.message)))
+        steps = list(error.absolute_path)
+        # Elements by number, members by name.
+        order = [(isinstance(s, str), s if isinstance(s, int) else 0, str(s)) for s in steps]
+        found.append((order, SchemaIssue(_pointer(steps), _short(error.message))))
         if len(found) == 50 * MAX_ISSUES:
             break
-    return sorted(found)[:MAX_ISSUES]
+    return [issue for _, issue in sorted(found)[:MAX_ISSUES]]
+
+
+def _json(value: Any) -> str:
+    return _short(msgspec.json.encode(value).decode())
 
 
 def _short(message: str) -> str:
     return message if len(message) <= 300 else f"{message[:200]} … {message[-80:]}"
 
 
+def _pointer(steps: Iterable[Any]) -> str:
+    return "".join(f"/{_escape(step)}" for step in steps)
+
+
 def _escape(token: object) -> str:
     return str(token).replace("~", "~0").replace("/", "~1")
-
-
-def _objects(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    if isinstance(node, dict):
-        members = cast(dict[str, Any], node)
-        yield path, members
-        for key, child in members.items():
-            if key not in ("const", "enum", "default", "examples"):
-                yield from _objects(child, f"{path}/{_escape(key)}")
-    elif isinstance(node, list):
-        for i, child in enumerate(cast(list[Any], node)):
-            yield from _objects(child, f"{path}/{i}")
-
-
-def _leads_somewhere(schema: Any, fragment: str, anchors: set[Any]) -> bool:
-    if fragment and not fragment.startswith("/"):
-        return fragment in anchors
-    node = schema
-    for token in fragment.split("/")[1:]:
-        name = token.replace("~1", "/").replace("~0", "~").replace("%25", "%")
-        if isinstance(node, dict) and name in node:
-            node = cast(dict[str, Any], node)[name]
-        elif isinstance(node, list) and name.isdigit() and int(name) < len(cast(list[Any], node)):
-            node = cast(list[Any], node)[int(name)]
-        else:
-            return False
-    return True

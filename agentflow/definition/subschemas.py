@@ -1,0 +1,130 @@
+"""The parts of a JSON Schema that are schemas themselves, where they stand, and what they refer to.
+
+Follows the keywords of Draft 2020-12, so that data (`const`, `enum`, `default`, `examples`) and properties
+that are named like keywords are taken for what they are. References resolve inside the schema only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, cast
+
+__all__ = ["Subschema", "endless", "subschemas"]
+
+# Keywords by what their value holds: one schema, a list of schemas, a map of schemas.
+_ONE = (
+    "additionalProperties",
+    "contains",
+    "contentSchema",
+    "else",
+    "if",
+    "items",
+    "not",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+)
+_LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
+_MAP = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+_REFERENCES = ("$ref", "$dynamicRef")
+# Those that apply to the very value that the schema around them applies to.
+_IN_PLACE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"})
+
+
+class Subschema(NamedTuple):
+    """`path`: a JSON pointer. `references`: keyword, its text, and what it leads to (None: nowhere).
+    `in_place`: the schemas among its parts that apply to the same value."""
+
+    path: str
+    schema: dict[str, Any]
+    references: list[tuple[str, str, Any]]
+    in_place: list[Any]
+
+
+def subschemas(schema: Any) -> Iterator[Subschema]:
+    """The schema and every schema inside it, in document order; what a reference leads to, elsewhere in it,
+    too. Booleans are left out. The schema must satisfy the meta-schema."""
+    from referencing import Registry
+    from referencing.jsonschema import DRAFT202012
+
+    resource: Any = DRAFT202012.create_resource(schema)
+    registry: Registry[Any] = Registry()
+    root: Any = registry.with_resource(resource.id() or "", resource).resolver(resource.id() or "")
+    stack: list[tuple[str, Any, Any]] = [("", schema, root)]
+    seen: set[int] = set()
+    while stack:
+        path, part, resolver = stack.pop()
+        if not isinstance(part, dict) or id(cast("object", part)) in seen:
+            continue
+        node = cast("dict[str, Any]", part)
+        seen.add(id(node))
+        if path:
+            resolver = resolver.in_subresource(DRAFT202012.create_resource(node))
+        inner = list(_parts(node))
+        found = [(key, node[key], *_resolve(resolver, node[key])) for key in _REFERENCES if key in node]
+        in_place = [value for keyword, _, value in inner if keyword in _IN_PLACE]
+        yield Subschema(path, node, [(key, ref, target) for key, ref, target, _ in found], in_place)
+        # A reference may lead to a place that no keyword leads to; it is visited after all others.
+        elsewhere = [(f"{path}/{key}", target, there) for key, _, target, there in found]
+        stack[:0] = [entry for entry in elsewhere if isinstance(entry[1], dict)]
+        stack.extend((path + place, value, resolver) for _, place, value in reversed(inner))
+
+
+def _parts(node: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Keyword, place and schema, for each schema right inside a schema."""
+    for keyword, value in node.items():
+        if keyword in _ONE:
+            yield keyword, f"/{keyword}", value
+        elif keyword in _LIST:
+            for i, part in enumerate(cast("list[Any]", value)):
+                yield keyword, f"/{keyword}/{i}", part
+        elif keyword in _MAP and isinstance(value, dict):
+            for name, part in cast("dict[str, Any]", value).items():
+                yield keyword, f"/{keyword}/{name.replace('~', '~0').replace('/', '~1')}", part
+
+
+def _resolve(resolver: Any, ref: str) -> tuple[Any, Any]:
+    """What a reference leads to and the resolver there, or (None, None)."""
+    from referencing.exceptions import Unresolvable
+
+    try:
+        resolved = resolver.lookup(ref)
+    except (Unresolvable, LookupError, TypeError, ValueError):
+        # Beside Unresolvable, a pointer through a value that is no container raises what Python does.
+        return None, None
+    return resolved.contents, resolved.resolver
+
+
+def endless(found: Iterable[Subschema]) -> list[str]:
+    """The paths of schemas that lead back to themselves without going into the value: no value could ever
+    be judged by them. One for each such circle."""
+    nodes = {id(part.schema): part for part in found}
+    done: set[int] = set()
+    paths: list[str] = []
+    for start in nodes:
+        open_nodes: dict[int, Iterator[int]] = {}
+        stack = [start]
+        while stack:
+            current = stack[-1]
+            if current not in open_nodes:
+                if current in done:
+                    stack.pop()
+                    continue
+                open_nodes[current] = iter(_targets(nodes[current]))
+            following = next((n for n in open_nodes[current] if n in nodes and n not in done), None)
+            if following is None:
+                done.add(current)
+                del open_nodes[current]
+                stack.pop()
+            elif following in open_nodes:
+                paths.append(nodes[following].path)
+                done.add(following)
+            else:
+                stack.append(following)
+    return paths
+
+
+def _targets(part: Subschema) -> list[int]:
+    # Only dicts are looked up by their identity; that of a boolean is never found.
+    return [id(target) for _, _, target in part.references] + [id(schema) for schema in part.in_place]
