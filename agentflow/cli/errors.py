@@ -103,6 +103,9 @@ def report(error: Exception, *, debug: bool = False) -> Exit:
         import traceback
 
         traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        say(error.format_message())  # the help itself
+        return Exit.USAGE
     if isinstance(error, click.UsageError):
         context = error.ctx.command_path if error.ctx is not None else "agentflow"
         say(error_line("usage", error.format_message(), f"{context} --help"))

@@ -22,9 +22,10 @@ def model() -> None:
 @model.command("install", cls=Command)
 @click.argument("name")
 def install_model(name: str) -> None:
-    """Fetch and check the local model NAME, then usable as `local:NAME`.
+    """Fetch and check the local model NAME.
 
-    The known one is smollm2-135m (about 100 MB). Does nothing when it is there and intact.
+    It is usable as `local:NAME` then. The known one is smollm2-135m (about 100 MB). Does nothing when it is
+    there and intact.
     """
     from agentflow.models.local import install
 
@@ -64,7 +65,10 @@ class _Progress:
 @model.command("list", cls=Command)
 @json_option("Print {default, providers, aliases, local} as JSON.")
 def list_models(as_json: bool) -> None:
-    """List the providers that are set up, aliases, local models and the default model."""
+    """List the models that can be used.
+
+    The default, the providers that are set up, aliases, local models.
+    """
     from agentflow.models import ModelResolutionError, Models
     from agentflow.models.local import installed
 

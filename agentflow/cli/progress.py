@@ -175,6 +175,9 @@ class Progress:
         step.detail = ""
         return ()
 
+    def _system_error(self, event: Event[ev.SystemError]) -> Iterable[str]:
+        yield f"{event.data.component}: {event.data.severity}: {_told(event.data.error)}"
+
     _HANDLERS: ClassVar[dict[type, Callable[[Progress, Event[Any]], Iterable[str]]]] = {
         ev.WorkflowStarted: _started,
         ev.WorkflowWaiting: _rests,
@@ -194,6 +197,7 @@ class Progress:
         ev.InputRequested: _asked,
         ev.InputReceived: _answered,
         ev.ModelCallCompleted: _model_answered,
+        ev.SystemError: _system_error,
     }
 
 

@@ -272,6 +272,30 @@ def test_a_store_that_cannot_be_made(sandbox: Sandbox, model: ModelServer):
     assert model.arrived.empty()
 
 
+def test_a_damaged_store_is_exit_74(sandbox: Sandbox, model: ModelServer):
+    sandbox.invoke("run", "flow.yaml", "-i", "name=A", "--id", "wf_a")
+    db = sqlite3.connect(sandbox.database)
+    db.execute("UPDATE event SET body = x'7b' WHERE offset = 3")
+    db.commit()
+    db.close()
+    for args in (("show", "wf_a"), ("show", "wf_a", "--json"), ("list", "--json")):
+        result = sandbox.invoke(*args)
+        assert (result.exit_code, result.stdout) == (74, "")
+        assert result.stderr.startswith("error log_corrupt: an event cannot be read")
+    (sandbox.folder / "junk.db").write_bytes(b"SQLite format 3\0" + b"junk" * 1000)
+    result = sandbox.invoke("list", "--store", "sqlite:junk.db")
+    assert result.exit_code == 74
+    assert result.stderr.startswith("error log_corrupt: ")
+
+
+@pytest.mark.parametrize("args", [("--debug", "show", "wf_gone"), ("show", "wf_gone", "--debug")])
+def test_debug_shows_the_traceback(sandbox: Sandbox, args: tuple[str, ...]):
+    result = sandbox.invoke(*args)
+    assert result.exit_code == 4
+    assert result.stderr.startswith("Traceback")
+    assert "\nerror workflow_not_found: no run wf_gone" in result.stderr
+
+
 @pytest.mark.parametrize("verb", ["show", "events", "resume", "cancel", "graph"])
 def test_an_unknown_run_is_exit_4_and_makes_no_store(sandbox: Sandbox, model: ModelServer, verb: str):
     nowhere = sandbox.invoke(verb, "wf_gone")

@@ -106,6 +106,13 @@ def test_an_unknown_verb_gets_a_suggestion(sandbox: Sandbox):
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize("args", [(), ("model",)])
+def test_without_a_verb_the_help_is_shown(sandbox: Sandbox, args: tuple[str, ...]):
+    result = sandbox.invoke(*args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Usage: agentflow")
+
+
 def test_an_unknown_option_names_the_help_of_its_verb(sandbox: Sandbox):
     result = sandbox.invoke("run", "flow.yaml", "--stor", "memory:")
     assert result.exit_code == 2

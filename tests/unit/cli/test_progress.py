@@ -113,6 +113,37 @@ async def test_the_table_shows_every_step_and_ends_with_the_result(monkeypatch: 
     assert stream.getvalue().endswith("\x1b[?25h"), "the cursor is shown again"
 
 
+async def test_a_table_higher_than_the_terminal_shows_what_matters(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "12")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    steps = [
+        {"type": "run", "id": f"s{i}", "agent": {"systemPrompt": f"Step {i}.", "input": "x"}}
+        for i in range(40)
+    ]
+
+    def answer(request: Any) -> Any:
+        if request.messages[0].content == "Step 30.":
+            return ModelError(ErrorInfo(category="auth", code="authentication_failed", message="no"))
+        return "ok"
+
+    document = {"version": "1.0", "workflow": {"steps": steps}}
+    progress, _, _ = await run(ScriptedModel(answer), document)
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    with view_on(stream, progress):
+        pass
+    frame = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()).rpartition("\r")[2].splitlines()
+    assert len(frame) <= 12
+    assert any(re.search(r"✗\s+s30\s.*authentication_failed", line) for line in frame)
+    assert any("and 32 more" in line for line in frame)
+
+
 async def graph() -> Any:
     async with Runtime("memory:", models=[ScriptedModel(lambda request: "x")]) as runtime:
         return runtime.load({**STEPS, "models": {"default": "scripted:m"}}).workflow
