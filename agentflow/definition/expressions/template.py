@@ -24,6 +24,7 @@ Placed = tuple[str, int, Expression]
 # operations and 16 MiB, which is also the size of the largest event.
 _SHARE: Final = 16
 _MAX_DEPTH: Final = 128
+_MAX_ERRORS: Final = 200  # as many as a document reports
 _SPACES: Final = " \t\r\n"
 _LITERAL_BRACES: Final = "${{ '{{' }}"
 
@@ -97,7 +98,7 @@ def compile_template(
     `braces`: what opens an expression, `${{` and perhaps `{{`. `text`: a string that is one expression
     gives the text of its value too. `roots`, `functions`: as for `parse`. Raises the first
     ExpressionError, with `path` and the offset in that string; given a list `errors`, appends all of them
-    and goes on (the template must not be evaluated then).
+    (200 at most) and goes on; the template must not be evaluated then.
     """
     found: list[ExpressionError] = []
     compiler = _Compiler("{{" in braces, text, roots, functions, found)
@@ -158,7 +159,7 @@ class _Compiler:
         end = 0
         while True:
             match = self._opening.search(string, end)
-            if match is None:
+            if match is None or len(self._errors) >= _MAX_ERRORS:
                 break
             opening, start = match.span()
             try:

@@ -177,6 +177,13 @@ def test_all_errors_at_once() -> None:
     ]
 
 
+def test_no_more_errors_than_a_document_reports() -> None:
+    errors: list[ExpressionError] = []
+    compile_template(["${{ a }}" * 50_000, "${{ b }}"], errors=errors)
+    assert len(errors) == 200
+    assert errors[-1].offset == 199 * 8 + 4
+
+
 def test_roots_and_functions_are_passed_on() -> None:
     assert compile_template("${{ message.x }}", roots=("message",)).evaluate({"message": {"x": 1}}) == 1
     with pytest.raises(ExpressionError):
