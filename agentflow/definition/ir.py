@@ -47,7 +47,11 @@ class FunctionRef(msgspec.Struct, frozen=True, order=True):
 
 
 class ModelRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model by provider and name, with the parameters that go to the provider as they are."""
+    """A model by provider and name, with the parameters that go to the provider as they are.
+
+    A document may leave the choice to the binding and still set parameters: `provider` is then "", and
+    `model` an alias that the document does not declare, or "" for the default model.
+    """
 
     provider: str
     model: str
