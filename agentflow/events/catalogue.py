@@ -77,18 +77,27 @@ from agentflow.events.families.requests import (
     TimerScheduled,
     Via,
 )
-from agentflow.events.families.workflow import (
-    DefinitionInfo,
+from agentflow.events.families.steps import (
     Delivery,
-    ForkOrigin,
     ItemResult,
     MessageRef,
-    ParentRun,
-    ReplayOrigin,
     SentMessage,
     SharedWrite,
     SkipReason,
     StateWrites,
+    WorkflowStepCompleted,
+    WorkflowStepEvent,
+    WorkflowStepFailed,
+    WorkflowStepRetrying,
+    WorkflowStepSkipped,
+    WorkflowStepStarted,
+    WorkflowStepWaiting,
+)
+from agentflow.events.families.workflow import (
+    DefinitionInfo,
+    ForkOrigin,
+    ParentRun,
+    ReplayOrigin,
     StepCounts,
     WorkflowCancelled,
     WorkflowCancelRequested,
@@ -97,13 +106,6 @@ from agentflow.events.families.workflow import (
     WorkflowPaused,
     WorkflowResumed,
     WorkflowStarted,
-    WorkflowStepCompleted,
-    WorkflowStepEvent,
-    WorkflowStepFailed,
-    WorkflowStepRetrying,
-    WorkflowStepSkipped,
-    WorkflowStepStarted,
-    WorkflowStepWaiting,
     WorkflowWaiting,
 )
 

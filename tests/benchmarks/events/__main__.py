@@ -24,13 +24,14 @@ from agentflow.events.envelope import Draft, Ids, decode, encode, iso, seal
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, EventLog, RunMeta, StoredEvent
 from agentflow.events.memory import MemoryLog
+from agentflow.events.open import open_log
 from agentflow.events.sqlite import SqliteLog
 from agentflow.events.sqlite.database import open_database
 
 BATCH = 2
 WRITERS = (1, 10, 100, 1_000)
 READERS = (1, 10, 100)
-SECONDS = 2.5  # of each appending case
+SECONDS = 2.0  # of each appending case
 BODY = b'{"id":"evt_01M8079N1WAWTY1FXPYMA1MJ5Z","data":"' + b"x" * 294 + b'"}'
 META = RunMeta(name="bench", definition_hash="d", created_at=1)
 
@@ -138,7 +139,10 @@ def bench_append(report: Report) -> None:
         report.add(case, "memory", asyncio.run(in_memory(writers)), "events/s")
         with tempfile.TemporaryDirectory() as directory:
             report.add(case, "sync", sync_ms(directory), "ms")
-            report.add(case, "sqlite", asyncio.run(in_sqlite(directory, writers)), "events/s")
+            report.add(
+                case, "sqlite", asyncio.run(on_disk(f"sqlite:{directory}/log.db", writers)), "events/s"
+            )
+            report.add(case, "file", asyncio.run(on_disk(f"file:{directory}/log", writers)), "events/s")
             report.add(case, "raw sqlite3", raw_rate(directory, writers * BATCH), "events/s")
 
 
@@ -146,8 +150,8 @@ async def in_memory(writers: int) -> float:
     return await append_rate(MemoryLog(), writers, 0.7)
 
 
-async def in_sqlite(directory: str, writers: int) -> float:
-    log = SqliteLog(Path(directory) / "log.db")
+async def on_disk(url: str, writers: int) -> float:
+    log = open_log(url)
     rate = await append_rate(log, writers, SECONDS)
     await log.close()
     return rate
@@ -185,16 +189,15 @@ def bench_large_batches(report: Report) -> None:
             await log.close()
             return rate
 
-        async def sqlite(directory: str) -> float:
-            return await run(SqliteLog(Path(directory) / "log.db"))
-
-        async def memory() -> float:
-            return await run(MemoryLog())
+        async def rate(url: str) -> float:
+            return await run(open_log(url))
 
         with tempfile.TemporaryDirectory() as directory:
-            report.add("append batches of 256", "memory", asyncio.run(memory()), "events/s")
+            report.add("append batches of 256", "memory", asyncio.run(rate("memory:")), "events/s")
             report.add("append batches of 256", "sync", sync_ms(directory), "ms")
-            report.add("append batches of 256", "sqlite", asyncio.run(sqlite(directory)), "events/s")
+            for subject, path in (("sqlite", "log.db"), ("file", "log")):
+                url = f"{subject}:{directory}/{path}"
+                report.add("append batches of 256", subject, asyncio.run(rate(url)), "events/s")
             report.add("append batches of 256", "raw sqlite3", raw_rate(directory, 4_096), "events/s")
 
 
@@ -244,12 +247,13 @@ def bench_replay(report: Report) -> None:
         return
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "log.db"
-        for subject, log in (("memory", MemoryLog), ("sqlite", lambda: SqliteLog(path))):
-            report.add(case, subject, asyncio.run(replay_rate(log(), total)), "events/s")
+        for subject, url in (("memory", "memory:"), ("sqlite", f"sqlite:{path}"), ("file", f"file:{path}.d")):
+            report.add(case, subject, asyncio.run(replay_rate(url, total)), "events/s")
         report.add(case, "raw sqlite3", raw_replay_rate(path, total), "events/s")
 
 
-async def replay_rate(log: EventLog, total: int) -> float:
+async def replay_rate(url: str, total: int) -> float:
+    log = open_log(url)
     for n in range(0, total, 1_000):
         last = log.append(Append("wf_1", 1, n, events_from(n, 1_000), None, META if n == 0 else None))
     await last

@@ -14,6 +14,7 @@ from agentflow.errors import LogClosed, RunNotFound
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, RunMeta, StoredEvent
 from agentflow.events.memory import MemoryLog
+from agentflow.events.open import open_log
 from agentflow.events.sqlite import SqliteLog
 
 T0 = 1_700_000_000_000_000
@@ -46,9 +47,9 @@ async def until(condition):
         await asyncio.sleep(0)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "file"])
 async def log(request, tmp_path):
-    log = MemoryLog() if request.param == "memory" else SqliteLog(tmp_path / "log.db")
+    log = open_log("memory:" if request.param == "memory" else f"{request.param}:{tmp_path}/log")
     yield log
     await log.close()
 
