@@ -17,7 +17,7 @@ from agentflow.definition.ir import canonical_json, decode_ir
 from agentflow.errors import DefinitionError
 
 SLOW = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 words = (
