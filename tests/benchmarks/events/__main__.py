@@ -139,10 +139,9 @@ def bench_append(report: Report) -> None:
         report.add(case, "memory", asyncio.run(in_memory(writers)), "events/s")
         with tempfile.TemporaryDirectory() as directory:
             report.add(case, "sync", sync_ms(directory), "ms")
-            report.add(
-                case, "sqlite", asyncio.run(on_disk(f"sqlite:{directory}/log.db", writers)), "events/s"
-            )
-            report.add(case, "file", asyncio.run(on_disk(f"file:{directory}/log", writers)), "events/s")
+            for subject, path in (("sqlite", "log.db"), ("file", "log")):
+                rate = asyncio.run(on_disk(f"{subject}:{directory}/{path}", writers))
+                report.add(case, subject, rate, "events/s")
             report.add(case, "raw sqlite3", raw_rate(directory, writers * BATCH), "events/s")
 
 
@@ -254,9 +253,12 @@ def bench_replay(report: Report) -> None:
 
 async def replay_rate(url: str, total: int) -> float:
     log = open_log(url)
-    for n in range(0, total, 1_000):
-        last = log.append(Append("wf_1", 1, n, events_from(n, 1_000), None, META if n == 0 else None))
-    await last
+    await asyncio.gather(
+        *(
+            log.append(Append("wf_1", 1, n, events_from(n, 1_000), None, META if n == 0 else None))
+            for n in range(0, total, 1_000)
+        )
+    )
     position, started = 0, time.perf_counter()
     while page := await log.read("wf_1", position):
         position += len(page)
