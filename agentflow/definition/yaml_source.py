@@ -105,7 +105,7 @@ class _Composer:
         if anchor is not None:
             self._open.add(anchor)
         if isinstance(event, yaml.ScalarEvent):
-            self._tally.add(place, 0, text=len(str(event.value).encode()))
+            self._tally.add(place, 0, text=self._size(event, place))
             node, height = self._scalar(event, place, is_key), 0
         elif isinstance(event, yaml.SequenceStartEvent):
             self._check_tag(event, "seq", place)
@@ -119,6 +119,14 @@ class _Composer:
             self._anchors[anchor] = _Anchor(node, height, *size)
         self._height = height
         return node
+
+    def _size(self, event: Any, place: Place) -> int:
+        """Bytes of a scalar. PyYAML's parser in Python lets escapes make lone surrogates, libyaml does not."""
+        try:
+            return len(str(event.value).encode())
+        except UnicodeEncodeError:
+            message = "string holds a surrogate, not a character"
+            raise self._report.fatal("E_SYNTAX", message, place) from None
 
     def _alias(self, name: str, place: Place, depth: int) -> Node:
         self._height = 0

@@ -6,7 +6,9 @@ import time
 import tracemalloc
 
 import pytest
+import yaml
 
+from agentflow.definition import yaml_source
 from agentflow.definition.nodes import Object, Positions, to_value
 from agentflow.definition.report import Fatal, Report
 from agentflow.definition.source import read_node
@@ -111,6 +113,13 @@ def test_collections_and_blocks():
     }
 
 
+@pytest.fixture(params=["CSafeLoader", "SafeLoader"])
+def either_parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """PyYAML comes with libyaml or without it; both must read alike."""
+    monkeypatch.setattr(yaml_source, "_loader", getattr(yaml, request.param))
+
+
+@pytest.mark.usefixtures("either_parser")
 def test_a_surrogate_pair_written_as_two_escapes_is_refused_not_garbled():
     assert refusal('a: "\\ud83d\\ude00"').code == "E_SYNTAX"
 
@@ -139,6 +148,7 @@ def test_a_surrogate_pair_written_as_two_escapes_is_refused_not_garbled():
         ("a: 1\n---\nb: 2", ("E_YAML_SUBSET", 2, 1, "")),
     ],
 )
+@pytest.mark.usefixtures("either_parser")
 def test_what_is_not_in_the_subset(text, expected):
     assert places(text) == [expected]
 
@@ -221,6 +231,7 @@ def test_places_of_keys_and_values():
         (r"a: c:\x ${{ y }}", 8, (1, 12)),
     ],
 )
+@pytest.mark.usefixtures("either_parser")
 def test_places_inside_scalars(text, offset, place):
     source = Source(text, "yaml")
     node = read_node(source, Report())
