@@ -6,13 +6,12 @@ expressions are not looked into here.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from agentflow.definition.leaves import Leaf, Problem, check_leaf, either, is_name, type_name
 from agentflow.definition.nodes import (
     Array,
     Member,
@@ -27,25 +26,16 @@ from agentflow.definition.nodes import (
 from agentflow.definition.report import Report, shown
 from agentflow.definition.shapes import (
     ArrayOf,
-    Const,
-    Duration,
-    Enum,
     Field,
-    Id,
     Json,
     Kind,
     Map,
-    Number,
     OneOf,
     Shape,
     Text,
 )
 
-__all__ = ["Found", "check_structure", "seconds", "strings_of"]
-
-_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+__all__ = ["Found", "check_structure", "strings_of"]
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -86,21 +76,6 @@ class Found(msgspec.Struct, frozen=True):
     def json(self) -> Any:
         """The plain JSON value as it stands in the source."""
         return to_value(self.node)
-
-
-def seconds(value: str | float) -> float | None:
-    """A duration in seconds; None if it is none, not above 0, or not finite."""
-    if isinstance(value, str):
-        match = _DURATION.fullmatch(value)
-        if not match:
-            return None
-        result = float(match[1]) * _UNITS[match[2]]
-    else:
-        try:
-            result = float(value)
-        except OverflowError:
-            return None
-    return result if result > 0 and math.isfinite(result) else None
 
 
 def strings_of(node: Node, pointer: str) -> Iterator[tuple[Scalar, str]]:
@@ -183,7 +158,7 @@ class _Checker:
         templated = isinstance(kind, Text) and kind.template
         if isinstance(kind, OneOf):
             code = code or kind.code
-            chosen = kind.by_type.get(_type_name(node))
+            chosen = kind.by_type.get(type_name(node))
             if chosen is not None:
                 return self._check(node, name, chosen, pointer, key, code)
             templated = False
@@ -196,8 +171,8 @@ class _Checker:
             return self._map(node, name, kind, pointer, key, code)
         if isinstance(kind, ArrayOf) and isinstance(node, Array):
             return self._array(node, name, kind, pointer, key, code)
-        problem = _leaf_problem(node, kind)
-        if isinstance(problem, _Leaf):
+        problem = check_leaf(node, kind)
+        if isinstance(problem, Leaf):
             return Found(problem.value, node, pointer, key)
         self._wrong(node, name, problem, pointer, code)
         return None
@@ -209,8 +184,8 @@ class _Checker:
         if isinstance(text, str) and "${{" in text and not kind.template:
             self._not_allowed(name, node, pointer)
             return None
-        if kind.types and _type_name(node) not in kind.types:
-            self._wrong(node, name, _Problem("E_TYPE", f"must be {_either(kind.types)}"), pointer, code)
+        if kind.types and type_name(node) not in kind.types:
+            self._wrong(node, name, Problem("E_TYPE", f"must be {either(kind.types)}"), pointer, code)
             return None
         ok = self._no_expressions(node, name, kind.template, pointer)
         return Found(to_value(node), node, pointer, key) if ok else None
@@ -246,7 +221,7 @@ class _Checker:
                 self._in_key(place, at)
             elif not kind.any_key and key.startswith("x-"):
                 continue
-            elif not kind.any_key and not (_ID.fullmatch(key) and len(key) <= 64):
+            elif not kind.any_key and not (is_name(key, 64)):
                 self._report.error(
                     "E_VALUE", f'"{shown(key)}" is not a name', place, at, hint="use letters, digits, _ and -"
                 )
@@ -275,7 +250,7 @@ class _Checker:
                 items.append(found)
         return Found(items, node, pointer, key)
 
-    def _wrong(self, node: Node, name: str, problem: _Problem, pointer: str, code: str | None) -> None:
+    def _wrong(self, node: Node, name: str, problem: Problem, pointer: str, code: str | None) -> None:
         message = f"{name} {problem.message}"
         if problem.code == "E_TYPE":
             message += f", not {json_type(node)}"
@@ -295,107 +270,3 @@ class _Checker:
 
     def _in_key(self, place: Place, pointer: str) -> None:
         self._report.error("E_EXPR_NOT_ALLOWED", "expressions are not evaluated in keys", place, pointer)
-
-
-class _Problem(msgspec.Struct, frozen=True):
-    code: str
-    message: str
-    hint: str | None = None
-
-
-class _Leaf(msgspec.Struct, frozen=True):
-    value: Any
-
-
-_EXPECTED: dict[type[Any], str] = {
-    Text: "a string",
-    Id: "a string",
-    Enum: "a string",
-    Duration: "a duration",
-    Number: "a number",
-    Const: "a boolean",
-    ArrayOf: "an array",
-    Map: "an object",
-    Shape: "an object",
-}
-_TYPE_NAMES = {
-    "string": "a string",
-    "number": "a number",
-    "boolean": "a boolean",
-    "null": "null",
-    "array": "an array",
-    "object": "an object",
-}
-
-
-def _type_name(node: Node) -> str:
-    return json_type(node).rpartition(" ")[2]
-
-
-def _either(types: Mapping[str, Any] | tuple[str, ...]) -> str:
-    names = [_TYPE_NAMES[t] for t in types]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-def _leaf_problem(node: Node, kind: Kind) -> _Leaf | _Problem:
-    """The plain value of a leaf, or what is wrong with it."""
-    value = node.value if isinstance(node, Scalar) else None
-    if isinstance(kind, OneOf):
-        return _Problem("E_TYPE", f"must be {_either(kind.by_type)}")
-    if isinstance(kind, Text | Id | Enum) and isinstance(value, str):
-        return _text_problem(value, kind)
-    if isinstance(kind, Duration) and isinstance(value, str | int | float) and not isinstance(value, bool):
-        length = seconds(value)
-        if length is not None:
-            return _Leaf(length)
-        return _Problem(
-            "E_VALUE", f'"{shown(str(value))}" is not a duration', 'write "500ms", "30s", "5m", "1h" or "1d"'
-        )
-    if isinstance(kind, Number) and isinstance(value, int | float) and not isinstance(value, bool):
-        return _number_problem(value, kind)
-    if isinstance(kind, Const) and isinstance(node, Scalar) and (value is None or isinstance(value, bool)):
-        if value in kind.allowed:
-            return _Leaf(value)
-        if isinstance(value, bool):
-            wanted = "true" if kind.allowed == (True,) else "false"
-            return _Problem(
-                "E_VALUE", f"{str(value).lower()} is not allowed", f"write {wanted}, or leave it out"
-            )
-    expected = _EXPECTED.get(type(kind), "another type")
-    hint = None
-    if isinstance(kind, Number) and kind.integer:
-        expected = "an integer"
-    if isinstance(kind, ArrayOf) and isinstance(value, str) and value.strip():
-        hint = f"write [{shown(value)}]"
-    return _Problem("E_TYPE", f"must be {expected}", hint)
-
-
-def _text_problem(value: str, kind: Text | Id | Enum) -> _Leaf | _Problem:
-    if isinstance(kind, Enum):
-        if value in kind.values:
-            return _Leaf(value)
-        words = " or ".join(f'"{word}"' for word in kind.values)
-        return _Problem("E_VALUE", f'"{shown(value)}" is not allowed', f"write {words}")
-    if isinstance(kind, Id):
-        if _ID.fullmatch(value) and len(value) <= kind.max:
-            return _Leaf(value)
-        return _Problem(
-            "E_VALUE",
-            f'"{shown(value)}" is not a name',
-            f"begin with a letter or _, go on with letters, digits, _ and -, at most {kind.max}",
-        )
-    if not kind.blank and not value.strip():
-        return _Problem("E_VALUE", "is blank")
-    if kind.max is not None and len(value) > kind.max:
-        return _Problem("E_VALUE", f"is longer than {kind.max} characters")
-    return _Leaf(value)
-
-
-def _number_problem(value: float, kind: Number) -> _Leaf | _Problem:
-    if kind.integer and not isinstance(value, int):
-        return _Problem("E_TYPE", "must be an integer")
-    if kind.minimum is not None and value < kind.minimum:
-        return _Problem("E_VALUE", f"{shown(str(value))} is below {kind.minimum:g}")
-    if kind.maximum is not None and value > kind.maximum:
-        return _Problem("E_VALUE", f"{shown(str(value))} is above {kind.maximum:g}")
-    return _Leaf(value)

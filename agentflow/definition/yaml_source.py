@@ -121,7 +121,7 @@ class _Composer:
         return node
 
     def _size(self, event: Any, place: Place) -> int:
-        """Bytes of a scalar. PyYAML's parser in Python lets escapes make lone surrogates, libyaml does not."""
+        """Bytes of a scalar. The parser in Python lets escapes make lone surrogates, libyaml does not."""
         try:
             return len(str(event.value).encode())
         except UnicodeEncodeError:

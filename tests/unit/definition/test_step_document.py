@@ -95,7 +95,16 @@ def test_options():
 
 @pytest.mark.parametrize(
     ("duration", "expected"),
-    [("250ms", 0.25), ("1.5s", 1.5), ("2m", 120.0), ("1h", 3600.0), ("1d", 86400.0), (7, 7.0), (0.5, 0.5)],
+    [
+        ("250ms", 0.25),
+        ("1001ms", 1.001),
+        ("1.5s", 1.5),
+        ("2m", 120.0),
+        ("1h", 3600.0),
+        ("1d", 86400.0),
+        (7, 7.0),
+        (0.5, 0.5),
+    ],
 )
 def test_durations_are_seconds(duration: str | float, expected: float):
     assert node(step(timeout=duration)).policy == Policy(timeout=expected)
