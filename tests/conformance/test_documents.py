@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from agentflow.definition import check_text, load_text
+from agentflow.engine.plan import compile_plan
 from agentflow.errors import DefinitionError
 
 AGENT = "agent: {systemPrompt: p, input: x, resultSchema: true, attachedFunctions: none}"
@@ -88,7 +89,9 @@ def test_a_document_loads_unless_it_has_an_error(case: Case):
             load_text(case.document, media="yaml")
         assert caught.value.diagnostics == found
     else:
-        assert load_text(case.document, media="yaml").warnings == found
+        definition = load_text(case.document, media="yaml")
+        assert definition.warnings == found
+        assert compile_plan(definition.workflow).step_ids
 
 
 @each_case

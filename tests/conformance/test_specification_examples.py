@@ -8,6 +8,7 @@ import pytest
 
 from agentflow.definition import check_file, check_inputs, load_file
 from agentflow.definition.ir import AgentNode, Edge
+from agentflow.engine.plan import compile_plan
 from agentflow.errors import DefinitionError
 
 DOCUMENTS = Path(__file__).parent / "documents"
@@ -122,3 +123,9 @@ def test_the_condition_and_the_iteration_keep_their_text():
     assert process.for_each == "${{ steps.get_records.outputs.result.records }}"
     assert process.input == {"record": "${{ item.id }}"}
     assert records.input is None
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_the_engine_plans_what_the_loader_accepts(name: str):
+    plan = compile_plan(load_file(DOCUMENTS / f"{name}.yaml").workflow)
+    assert plan.step_ids == [node.id for node in nodes_of(name)]
