@@ -11,6 +11,8 @@
     ├── RunNotFound            no run of that id
     ├── RunExists              the id is taken by a run with another input
     ├── RunTerminal            the run has ended; its log takes no more events
+    ├── UnknownRequest         no open request of that id
+    ├── InvalidAnswer          the answer does not satisfy what the request asks for
     └── WorkflowFailed         a run ended without success; carries its result
         └── WorkflowCancelled
 
@@ -31,6 +33,7 @@ __all__ = [
     "ConfigurationError",
     "DefinitionError",
     "Fenced",
+    "InvalidAnswer",
     "LogClosed",
     "LogCorrupt",
     "OffsetConflict",
@@ -38,6 +41,7 @@ __all__ = [
     "RunNotFound",
     "RunTerminal",
     "StoreError",
+    "UnknownRequest",
     "WorkflowCancelled",
     "WorkflowFailed",
 ]
@@ -119,6 +123,18 @@ class RunTerminal(AgentflowError):
     """The run has ended; its log takes no more events."""
 
     code = "run_terminal"
+
+
+class UnknownRequest(AgentflowError):
+    """The run has no open request of this id; `agentflow show ID` lists those that are open."""
+
+    code = "unknown_request"
+
+
+class InvalidAnswer(AgentflowError):
+    """The answer does not satisfy the schema of the request."""
+
+    code = "invalid_response"
 
 
 class WorkflowFailed(AgentflowError):

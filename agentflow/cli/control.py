@@ -13,11 +13,9 @@ from agentflow.cli.options import json_option, run_id, settings_of, store_option
 from agentflow.cli.output import emit
 
 if TYPE_CHECKING:
-    from agentflow.runtime import RunResult, Runtime
+    from agentflow.runtime import Runtime
 
 __all__ = ["answer", "cancel"]
-
-_EXITS = {"unknown_request": Exit.NOT_FOUND, "invalid_response": Exit.USAGE}
 
 
 @click.command("answer", cls=Command)
@@ -45,13 +43,8 @@ def answer(id: str, request: str, value: str, as_json: bool, store: str | None, 
             row = await runtime.log.run(id)
             workflow = await runtime.graph(id)
             shaped = await _shaped(runtime, id, request, given)
-            try:
-                await runtime.answer(id, request, shaped, via="cli")
-            except ValueError as error:
-                raise _refused(error) from None
-            handle = await runtime.attach(id)
-            rest = _rest(runtime, id, row.last_offset)
-            await follower.follow(runtime, handle, workflow, since=row.last_offset, rest=rest)
+            handle = await runtime.answer(id, request, shaped, via="cli")
+            await follower.follow(runtime, handle, workflow, since=row.last_offset)
         return await follower.conclude()
 
     return run_async(work)
@@ -77,30 +70,6 @@ async def _shaped(runtime: Runtime, run_id: str, request_id: str, value: Any) ->
     if isinstance(choice, Mapping) and value in cast("Mapping[str, Any]", choice).get("enum", ()):
         return {"choice": value}
     return value
-
-
-def _refused(error: ValueError) -> CommandError:
-    code, colon, message = str(error).partition(": ")
-    if not colon or code not in _EXITS:
-        raise error
-    return CommandError(_EXITS[code], code, message)
-
-
-async def _rest(runtime: Runtime, run_id: str, after: int) -> RunResult:
-    """The result once the run rests again: it rested already when the answer came, so only its log tells."""
-    from contextlib import aclosing
-
-    resting = ("workflow.waiting", "workflow.paused")
-    async with aclosing(runtime.hub.batches(run_id, after, types=[*resting, *_terminal()])) as batches:
-        async for _ in batches:
-            break
-    return await runtime.result(run_id)
-
-
-def _terminal() -> frozenset[str]:
-    from agentflow.events.catalogue import TERMINAL_TYPES
-
-    return TERMINAL_TYPES
 
 
 @click.command("cancel", cls=Command)

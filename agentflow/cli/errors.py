@@ -18,11 +18,13 @@ from agentflow.errors import (
     ConfigurationError,
     DefinitionError,
     Fenced,
+    InvalidAnswer,
     OffsetConflict,
     RunExists,
     RunNotFound,
     RunTerminal,
     StoreError,
+    UnknownRequest,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ class CommandError(Exception):
 # The first class that fits decides; subclasses therefore stand before their bases.
 _EXITS: tuple[tuple[type[AgentflowError], Exit], ...] = (
     (RunNotFound, Exit.NOT_FOUND),
+    (UnknownRequest, Exit.NOT_FOUND),
+    (InvalidAnswer, Exit.USAGE),
     (RunExists, Exit.CONFLICT),
     (RunTerminal, Exit.CONFLICT),
     (Fenced, Exit.CONFLICT),

@@ -58,9 +58,8 @@ class Follower:
         workflow: Workflow,
         *,
         since: int = -1,
-        rest: Coroutine[Any, Any, RunResult] | None = None,
     ) -> None:
-        """Show the run until it rests (`rest`, else `handle.result()`) or the user leaves.
+        """Show the run until it rests or the user leaves.
 
         Events up to offset `since` happened before this command. Raises what the Runtime raises.
         """
@@ -71,7 +70,7 @@ class Follower:
         progress = Progress(workflow)
         try:
             with view_on(sys.stderr if self._as_json else sys.stdout, progress) as view:
-                work = _watch(runtime, run_id, view, since, rest or handle.result())
+                work = _watch(runtime, run_id, view, since, handle.result())
                 self._result = await self._interrupts.guard(work)
         except Interrupted:
             say(f"parking {run_id}: work in flight is given a moment; Ctrl-C again stops at once")

@@ -9,6 +9,7 @@ from agentflow import engine
 from agentflow.engine.state import RunState
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.runtime.agent_actor import Directory
+from agentflow.runtime.messages import Cancel
 
 __all__ = ["Admission"]
 
@@ -18,7 +19,7 @@ class Admission:
 
     `started` is the event that begins a new run, None for one that is in the log already. `accepted` is
     done once the run's first append (or the fold of its log) is; `rested` when the run is terminal,
-    paused or waits for a person, with its state.
+    paused or waits for a person, with its state. `cancel`: the run is taken up only to be cancelled.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Admission:
         epoch: int,
         started: WorkflowStarted | None,
         by: str,
+        cancel: Cancel | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.workflow_id = workflow_id
@@ -40,6 +42,7 @@ class Admission:
         self.epoch = epoch
         self.started = started
         self.by = by
+        self.cancel = cancel
         self.accepted: asyncio.Future[None] = loop.create_future()
         self.rested: asyncio.Future[RunState] = loop.create_future()
         for future in (self.accepted, self.rested):

@@ -23,7 +23,8 @@ class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended, or where it rests. `duration_ms` spans its first to its last event."""
+    """How a run ended, or where it rests. `duration_ms` spans its first to its last event; `pause` is why it
+    is paused."""
 
     workflow_id: str
     state: str
@@ -32,6 +33,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     duration_ms: int
     error: ErrorInfo | None = None
+    pause: str | None = None
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,7 @@ def run_result(state: RunState, last: int) -> RunResult:
         usage=state.usage,
         duration_ms=max(0, end - state.started_at) // 1000,
         error=state.error,
+        pause=state.pause,
     )
 
 

@@ -106,6 +106,9 @@ class RunSupervisor(Actor, mailbox=100_000):
         if state.terminal:
             self._rest()
             return
+        if self._admission.cancel is not None:
+            self.cancel(self._admission.cancel)
+            return
         moves: Moves = []
         if state.status == "paused":
             moves.append(ev.WorkflowResumed(reason="resume", by=self._admission.by))

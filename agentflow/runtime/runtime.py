@@ -30,8 +30,10 @@ from agentflow.errors import (
     AgentflowError,
     ConfigurationError,
     DefinitionError,
+    InvalidAnswer,
     RunExists,
     RunNotFound,
+    UnknownRequest,
     WorkflowCancelled,
     WorkflowFailed,
 )
@@ -254,6 +256,7 @@ class Runtime:
         started: WorkflowStarted | None,
         by: str,
         workflow: Workflow | None = None,
+        cancel: Cancel | None = None,
     ) -> RunHandle:
         graph = definition.workflow if definition is not None else workflow
         assert graph is not None
@@ -265,6 +268,7 @@ class Runtime:
             epoch=epoch,
             started=started,
             by=by,
+            cancel=cancel,
         )
         self._admissions[run_id] = admission
         self._runs.tell(StartRun(workflow_id=run_id))
@@ -346,31 +350,43 @@ class Runtime:
         return RunHandle(self, workflow_id, live)
 
     async def cancel(self, workflow_id: str, reason: str | None = None, *, mode: str = "soft") -> None:
-        """Cancel a run; one that is not at work here is resumed for it. Nothing on a run that has ended."""
-        if workflow_id not in self._live:
-            await self.resume(workflow_id)
+        """Cancel a run. One that nobody is at work on is closed in the log; one that has ended is left alone."""
+        request = Cancel(mode=mode, reason=reason, by="local")
         ref = self._live.get(workflow_id)
         if ref is not None:
             with suppress(ActorStopped):  # it came to its end first
-                await ref.ask(Cancel(mode=mode, reason=reason, by="local"))
+                await ref.ask(request)
+            return
+        begin = await self._begin(workflow_id)
+        if (await self.log.run(workflow_id)).ended:
+            return
+        # Its models and functions need not be here: nothing of it will be carried out any more.
+        epoch = await self.log.claim(workflow_id, this_process())
+        workflow = await self._graph(begin)
+        handle = await self._admit(workflow_id, None, Bound(), epoch, None, "local", workflow, request)
+        await handle.result()
 
-    async def answer(self, workflow_id: str, request_id: str, value: Any, *, via: str = "api") -> None:
-        """Answer an open request. Raises ValueError with the code `unknown_request` or `invalid_response`."""
+    async def answer(self, workflow_id: str, request_id: str, value: Any, *, via: str = "api") -> RunHandle:
+        """Answer an open request; the run goes on here, its handle tells where it rests next.
+
+        Raises UnknownRequest, InvalidAnswer; neither changes anything.
+        """
         from agentflow.definition.schemas import validate
 
         state = await self.state(workflow_id)
         request = state.requests.get(request_id)
         if request is None:
-            raise ValueError(f"unknown_request: {workflow_id} has no open request {request_id}")
+            raise UnknownRequest(f"{workflow_id} has no open request {request_id}")
         issues = validate(request.data.response_schema, value)
         if issues:
-            raise ValueError(f"invalid_response: {issues[0].message} at {issues[0].path or '/'}")
+            raise InvalidAnswer(f"{issues[0].message} at {issues[0].path or '/'}")
         if workflow_id not in self._live:
             await self.resume(workflow_id)
         ref = self._live[workflow_id]
         taken = await ref.ask(Answer(request_id=request_id, value=value, by="local", via=via))
         if taken != "taken":
-            raise ValueError(f"{taken}: {workflow_id} has no open request {request_id}")
+            raise UnknownRequest(f"{workflow_id} has no open request {request_id}")
+        return await self.attach(workflow_id)
 
     # -- reading --------------------------------------------------------------------------------
 

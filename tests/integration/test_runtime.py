@@ -9,7 +9,7 @@ import pytest
 from agentflow import AgentflowError, DefinitionError, Runtime, Service, WorkflowFailed, function
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import EndNode, StartNode, ToolNode, Workflow
-from agentflow.errors import RunExists, RunNotFound
+from agentflow.errors import InvalidAnswer, RunExists, RunNotFound, UnknownRequest
 from agentflow.events.envelope import decode
 from agentflow.events.memory import MemoryLog
 from agentflow.models import ModelError
@@ -253,6 +253,21 @@ class TestCancel:
             assert (await handle.result()).state == "cancelled"
             await handle.cancel()
 
+    async def test_a_parked_run_whose_functions_are_gone(self):
+        log, gate = MemoryLog(), Gate()
+        async with Runtime(log, services=[gate.service()], grace=0.01) as runtime:
+            handle = await runtime.submit(held(), {})
+            await gate.entered.wait()
+        async with Runtime(log) as runtime:
+            with pytest.raises(DefinitionError):
+                await runtime.resume(handle.workflow_id)
+            await runtime.cancel(handle.workflow_id, "gone")
+            events = [e async for e in runtime.events(handle.workflow_id)]
+        assert events[-1].type == "workflow.cancelled"
+        assert events[-1].data.reason == "gone"
+        assert gate.calls == 1
+        await log.close()
+
 
 class TestParking:
     async def test_leaving_parks_the_run_and_resume_finishes_it(self):
@@ -308,13 +323,15 @@ class TestUnknownOutcome:
             assert result.state == "waiting"
             record = await runtime.record(handle.workflow_id)
             (request,) = record.waiting.requests
-            with pytest.raises(ValueError, match="invalid_response"):
+            with pytest.raises(InvalidAnswer):
                 await handle.answer(request, {"choice": "perhaps"})
-            with pytest.raises(ValueError, match="unknown_request"):
+            with pytest.raises(UnknownRequest):
                 await handle.answer("req_none", {"choice": "retry"})
         async with Runtime(log, services=[gate.service()]) as runtime:
-            await runtime.answer(handle.workflow_id, request, {"choice": "done", "output": {"held": 9}})
-            result = await (await runtime.attach(handle.workflow_id)).result()
+            handle = await runtime.answer(
+                handle.workflow_id, request, {"choice": "done", "output": {"held": 9}}
+            )
+            result = await handle.result()
         assert result.output == {"held": 9}
         assert gate.calls == 1
         await log.close()
