@@ -350,7 +350,7 @@ class Runtime:
         return RunHandle(self, workflow_id, live)
 
     async def cancel(self, workflow_id: str, reason: str | None = None, *, mode: str = "soft") -> None:
-        """Cancel a run. One that nobody is at work on is closed in the log; one that has ended is left alone."""
+        """Cancel a run; one that nobody is at work on is closed in the log. An ended one is left alone."""
         request = Cancel(mode=mode, reason=reason, by="local")
         ref = self._live.get(workflow_id)
         if ref is not None:
