@@ -195,6 +195,6 @@ class Models:
             from agentflow.models.openai import OpenAIProvider
 
             return OpenAIProvider.from_env(self._env)
-        from agentflow.models.local import LocalProvider
+        from agentflow.models.local.provider import LocalProvider
 
         return LocalProvider(env=self._env)

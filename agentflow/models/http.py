@@ -16,7 +16,9 @@ import httpx
 __all__ = ["HttpClient", "HttpFailure", "HttpResponse"]
 
 _CONNECT_TIMEOUT = 10.0
-_IDLE_CONNECTION = 30.0
+# A server may close an idle connection in the moment in which a request goes out on it, and a POST must not
+# be repeated behind the caller's back: so connections are not kept for long.
+_IDLE_CONNECTION = 5.0
 _ERROR_BODY_LIMIT = 64 << 10
 
 
@@ -68,7 +70,7 @@ class HttpClient:
 
     `first_byte_timeout` (seconds) bounds the time from the request to the first byte of the body; after
     that the caller's own time-out counts. `loopback` is for a server of our own on this machine: no proxy,
-    no certificates.
+    no certificates, a new connection for each request.
     """
 
     def __init__(self, *, first_byte_timeout: float = 30.0, loopback: bool = False) -> None:
@@ -113,7 +115,9 @@ class HttpClient:
         if self._client is None:
             self._client = httpx.AsyncClient(
                 timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT),
-                limits=httpx.Limits(keepalive_expiry=_IDLE_CONNECTION),
+                limits=httpx.Limits(
+                    max_keepalive_connections=0 if self._loopback else None, keepalive_expiry=_IDLE_CONNECTION
+                ),
                 trust_env=not self._loopback,
                 verify=not self._loopback,
             )
