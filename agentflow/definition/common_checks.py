@@ -82,7 +82,7 @@ def _remember(digest: bytes) -> None:
 def service_names(document: Found) -> list[str] | None:
     """The services that the document declares, right or wrong; None if it declares none at all."""
     services = document.get("services")
-    return list(services.json()) if services is not None else None
+    return [name for name in services.json() if not name.startswith("x-")] if services is not None else None
 
 
 def warn_undeclared(found: Found, declared: list[str] | None, report: Report) -> None:

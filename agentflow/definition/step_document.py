@@ -110,13 +110,14 @@ class _StepDocument:
             refuse_unsupported(workflow, self._report)
         compiled = [self._step(i, step) for i, step in enumerate(self._steps)]
         outputs = document.get("outputs")
-        self._expressions.template(outputs, Scope("outputs"))
+        for _, output in outputs.items() if outputs else ():
+            self._expressions.template(output, Scope("outputs"))
         graph = Workflow(
             name=document.plain("name", default_name),
             nodes=(StartNode(id=_START), *compiled, EndNode(id=_END, index=len(compiled), drain=True)),
             edges=_outer_edges(compiled),
             inputs=self._inputs,
-            outputs=escaped(outputs.json()) if outputs else None,
+            outputs={name: escaped(found.value) for name, found in outputs.items()} if outputs else None,
             services=compile_services(document, self._report),
             models=self._models.table(),
             options=_options(workflow),

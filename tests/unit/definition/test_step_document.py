@@ -483,3 +483,9 @@ def test_the_shortest_way_round_is_printed():
 
 def test_the_input_of_a_node_is_set_for_every_step():
     assert all(n.input is not msgspec.UNSET for n in nodes(step("a"), step("b")))
+
+
+def test_outputs():
+    workflow = load(step(), outputs={"o": {"r": "${{ steps.a.outputs.result }}"}, "x-note": 1}).workflow
+    assert workflow.outputs == {"o": {"r": "${{ steps.a.outputs.result }}"}}
+    assert load(step(), outputs={}).workflow.outputs == {}
