@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentflow.cli.errors import Exit
-from agentflow.errors import RunNotFound
+from agentflow.errors import ConfigurationError, RunNotFound
 
 if TYPE_CHECKING:
     from agentflow.config import Config
@@ -110,9 +110,15 @@ async def open_runtime(config: Config, *, run_id: str | None = None) -> AsyncGen
         raise RunNotFound(
             f"no run {run_id}: there is no store {config.store}", hint="name it with --store URL"
         )
+    from agentflow import logs
     from agentflow.models import Models
     from agentflow.runtime import Runtime
 
+    level = os.environ.get("AGENTFLOW_LOG", "warning").lower()
+    try:
+        logs.configure(level)
+    except ValueError as error:
+        raise ConfigurationError(f"AGENTFLOW_LOG: {error}") from None
     async with Runtime(config.store, models=Models(config=config.for_models())) as runtime:
         if run_id is not None:
             await runtime.log.run(run_id)
