@@ -27,7 +27,8 @@ def test_without_configuration_information_is_silent():
 
 def test_configured_logs_are_json_lines_on_stderr():
     out, err = run(
-        "from agentflow import logs; logs.configure('info'); logs.get_logger('agentflow.x').info('ready', pid=1)"
+        "from agentflow import logs; logs.configure('info');"
+        "logs.get_logger('agentflow.x').info('ready', pid=1)"
     )
     assert out == ""
     line = json.loads(err)
