@@ -58,9 +58,9 @@ def checked_schema(
     digest = hashlib.sha256(canonical_json(schema)).digest()
     if digest in _valid_schemas:
         return schema
-    from agentflow.definition.schemas import check_schema
+    from agentflow.definition.schemas import check_applicable, check_schema
 
-    problems = check_schema(schema)
+    problems = check_schema(schema) or check_applicable(schema)
     if not problems:
         _remember(digest)
         return schema

@@ -28,6 +28,7 @@ __all__ = [
     "check_file",
     "check_inputs",
     "check_text",
+    "definition_of",
     "load_file",
     "load_text",
     "load_value",
@@ -131,6 +132,27 @@ def check_inputs(definition: Definition, inputs: Any) -> tuple[Any, list[Diagnos
     declared = definition.workflow.inputs
     value = check_input_values(definition.inputs, declared, definition.positions.key_at, inputs, report)
     return value, report.diagnostics()
+
+
+def definition_of(workflow: Workflow) -> Definition:
+    """A graph built in Python, as a definition: its canonical JSON is its source."""
+    body = canonical_json(workflow)
+    digest = ir_hash(workflow)
+    return Definition(
+        name=workflow.name,
+        version=None,
+        format="ir/v0",
+        source=body.decode(),
+        media="json",
+        file=None,
+        folder=None,
+        hash=digest,
+        workflow=workflow,
+        ir_hash=digest,
+        warnings=[],
+        positions=Positions(node_of_value({}, Report(None))),
+        inputs=ANY_INPUT,
+    )
 
 
 def _accepted(definition: Definition | None, diagnostics: list[Diagnostic]) -> Definition:

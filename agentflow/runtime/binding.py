@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import (
     AgentNode,
@@ -148,17 +150,27 @@ class _Binder:
     def _models(self, step: str, spec: AgentSpec, place: str) -> tuple[ModelRef, ...]:
         if self.pins is not None and step in self.pins.models:
             return self.pins.models[step]
-        wanted: list[ModelRef | str | None] = [spec.model or self.workflow.models.get("default")]
+        default = self.workflow.models.get("default")
+        wanted: list[ModelRef | str | None] = [spec.model or default]
         wanted += spec.fallback
         refs: list[ModelRef] = []
         for name in wanted:
             try:
-                refs.append(self.models.resolve(name, aliases=self.workflow.models))
+                refs.append(self._resolve(name))
             except ModelResolutionError as error:
                 path = f"{place}/model" if name is not None and spec.model is not None else place
                 message = str(error) if name is not None else f'no model for step "{step}": {error}'
                 self._report("E_UNKNOWN_MODEL", message, path, error.hint)
         return tuple(refs)
+
+    def _resolve(self, wanted: ModelRef | str | None) -> ModelRef:
+        """A reference without a provider names an alias or nothing, and sets parameters of its own."""
+        aliases = self.workflow.models
+        if not isinstance(wanted, ModelRef) or wanted.provider:
+            return self.models.resolve(wanted, aliases=aliases)
+        known = {k: v for k, v in aliases.items() if v is not wanted}
+        base = self.models.resolve(wanted.model or None, aliases=known)
+        return msgspec.structs.replace(base, parameters={**base.parameters, **wanted.parameters})
 
     def _check_capability(
         self, step: str, spec: AgentSpec, refs: tuple[ModelRef, ...], tools: list[Tool], place: str

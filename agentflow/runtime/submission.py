@@ -10,11 +10,8 @@ from msgspec import UNSET
 
 from agentflow import __version__
 from agentflow.definition.diagnostics import Diagnostic
-from agentflow.definition.ir import Workflow, canonical_json, ir_hash
-from agentflow.definition.loader import ANY_INPUT, Definition, load_file, load_value
-from agentflow.definition.nodes import Positions
-from agentflow.definition.report import Report
-from agentflow.definition.source import node_of_value
+from agentflow.definition.ir import Workflow
+from agentflow.definition.loader import Definition, definition_of, load_file, load_value
 from agentflow.events.catalogue import DefinitionInfo, WorkflowStarted
 from agentflow.events.envelope import SCHEMA_VERSION
 from agentflow.runtime.binding import Bound
@@ -30,31 +27,10 @@ def load(submission: Submission) -> Definition:
     if isinstance(submission, Definition):
         return submission
     if isinstance(submission, Workflow):
-        return _definition_of(submission)
+        return definition_of(submission)
     if isinstance(submission, Mapping):
         return load_value(submission)
     return load_file(submission)
-
-
-def _definition_of(workflow: Workflow) -> Definition:
-    """A graph built in Python, as a definition: its canonical JSON is its source."""
-    body = canonical_json(workflow)
-    digest = ir_hash(workflow)
-    return Definition(
-        name=workflow.name,
-        version=None,
-        format="ir/v0",
-        source=body.decode(),
-        media="json",
-        file=None,
-        folder=None,
-        hash=digest,
-        workflow=workflow,
-        ir_hash=digest,
-        warnings=[],
-        positions=Positions(node_of_value({}, Report(None))),
-        inputs=ANY_INPUT,
-    )
 
 
 def started_event(

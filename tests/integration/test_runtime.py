@@ -142,6 +142,40 @@ class TestRefusals:
                 await runtime.resume("wf_unknown")
 
 
+class TestModels:
+    @pytest.mark.parametrize(
+        ("models", "model", "sent"),
+        [
+            ({"default": {"provider": "scripted", "model": "big", "temperature": 0.5}}, None, "big"),
+            ({"small": "scripted:s"}, "small", "s"),
+            ({"small": "scripted:s"}, {"use": "small", "temperature": 0.5}, "s"),
+            ({}, {"temperature": 0.5}, "m"),
+            ({}, None, "m"),
+        ],
+    )
+    async def test_an_alias_a_default_and_parameters(self, models, model, sent):
+        scripted = ScriptedModel(lambda r: "ok")
+        agent = {
+            "systemPrompt": "x",
+            "input": "x",
+            "attachedFunctions": "none",
+            "resultSchema": {"type": "string"},
+        }
+        if model is not None:
+            agent["model"] = model
+        document = {
+            "version": "1.0",
+            "models": models,
+            "workflow": {"steps": [{"type": "run", "id": "a", "agent": agent}]},
+        }
+        async with Runtime(models=[scripted]) as runtime:
+            await runtime.run(document, {})
+        (request,) = scripted.requests
+        assert request.model == sent
+        wants = "temperature" in str(models) + str(model)
+        assert request.parameters == ({"temperature": 0.5} if wants else {})
+
+
 class TestWork:
     async def test_many_runs_at_once_have_logs_of_their_own(self):
         model = ScriptedModel(lambda r: r.messages[-1].content, max_concurrency=50)
