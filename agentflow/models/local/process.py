@@ -25,7 +25,6 @@ from agentflow.models.base import ModelError
 __all__ = ["Endpoint", "LocalServer"]
 
 _START_SECONDS: Final = 60.0
-_STOP_SECONDS: Final = 2.0
 _NOTICE_SECONDS: Final = 1.0
 _STARTS_ALLOWED: Final = 5
 _STARTS_WINDOW: Final = 60.0
@@ -204,17 +203,13 @@ class LocalServer:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Close the child's input, which ends it; kill it if that takes too long. Returns when it is gone."""
+    """Kill the child, which has nothing to save, and return when it is gone."""
     assert process.stdin is not None
     assert process.stdout is not None
+    with suppress(ProcessLookupError):
+        process.kill()
     process.stdin.close()
-    try:
-        async with asyncio.timeout(_STOP_SECONDS):
-            await process.wait()
-    except TimeoutError:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+    await process.wait()
     # Read to the end: a pipe that is not drained keeps its transport open.
     await process.stdout.read()
 

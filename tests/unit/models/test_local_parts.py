@@ -1,0 +1,193 @@
+import json
+
+import pytest
+
+from agentflow.definition.conversation import Message, ToolCall
+from agentflow.models.local.calibration import Choice, TokenChoice, biases, choices_of, empty_inputs
+from agentflow.models.local.grammar import argument_grammar, json_grammar, source_text
+from agentflow.models.local.prompts import Example, answer_turns, argument_turns, has_result, split_examples
+
+from .helpers import tool
+
+PROMPT = """Label the urgency.
+High: broken now.
+
+Ticket: Login is broken.
+It was fine yesterday.
+{"urgency":"high"}
+
+Ticket: A question.
+{"urgency":"low"}
+"""
+EXAMPLES = [
+    Example("Ticket: Login is broken.\nIt was fine yesterday.", '{"urgency": "high"}'),
+    Example("Ticket: A question.", '{"urgency": "low"}'),
+]
+
+
+def test_examples_stand_after_the_instructions() -> None:
+    assert split_examples(PROMPT) == ("Label the urgency.\nHigh: broken now.", EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "You help.",
+        "You help.\n\nBe kind.",
+        'You help.\n\n{"a": 1}',
+        'You help.\n\nText\n{"a": 1}\n{"a": 2}',
+        'You help.\n\nText\n{"a": 1}\nAnd now answer.',
+        "You help.\n\nText\n{not json}",
+        "You help.\n\nText\n[1]",
+        "",
+    ],
+)
+def test_any_other_prompt_is_left_as_it_is(prompt: str) -> None:
+    assert split_examples(prompt) == (prompt, [])
+
+
+def test_turns_of_an_answer() -> None:
+    call = ToolCall(id="call_1", name="lookup", arguments="{}")
+    messages = (
+        Message(role="system", content=PROMPT),
+        Message(role="user", content="Ticket: Help!"),
+        Message(role="assistant", tool_calls=(call,)),
+        Message(role="tool", tool_call_id="call_1", content='{"plan":"gold","found":true}'),
+        Message(role="assistant", content='{"urgency": 1}'),
+        Message(role="user", content="Not valid."),
+    )
+    turns = [(turn.role, turn.content) for turn in answer_turns(messages)]
+    assert turns == [
+        ("system", "Label the urgency.\nHigh: broken now."),
+        ("user", EXAMPLES[0].text),
+        ("assistant", EXAMPLES[0].answer),
+        ("user", EXAMPLES[1].text),
+        ("assistant", EXAMPLES[1].answer),
+        ("user", "Ticket: Help!\n\nplan: gold\nfound: true"),
+        ("assistant", '{"urgency": 1}'),
+        ("user", "Not valid."),
+    ]
+    assert has_result(messages)
+    assert not has_result(messages[:3])
+    first, second = argument_turns(messages[:2], tool("crm.lookup"))
+    assert first.content.startswith(
+        "Label the urgency.\nHigh: broken now.\n\nFunction crm.lookup: The function"
+    )
+    assert second.content == "Ticket: Help!"
+
+
+@pytest.mark.parametrize("result", ["plain text", "[1, 2]", '{"nested": {"a": 1}}', '{"list": [1]}', "3"])
+def test_results_that_are_no_flat_object_stay_as_they_are(result: str) -> None:
+    messages = (Message(role="user", content="x"), Message(role="tool", tool_call_id="c", content=result))
+    assert answer_turns(messages)[-1].content == f"x\n\n{result}"
+
+
+def test_what_can_be_copied() -> None:
+    assert (
+        source_text(["plain", '{"a": "x", "b": [1, {"c": "y"}], "d": true, "e": null}']) == "plain\nx\n1\ny"
+    )
+
+
+def test_grammar_of_an_answer() -> None:
+    head, start = json_grammar({"type": "object"}).split("\n")
+    assert head == "%llguidance {}"
+    assert json.loads(start.removeprefix("start: %json "))["type"] == "object"
+    assert '"not"' in json_grammar(False)
+
+
+def test_grammar_of_arguments() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "email": {"type": "string", "format": "email"},
+            "name": {"type": "string"},
+            "order": {"type": "integer"},
+            "kind": {"enum": ["a", "b"]},
+            "note": {"type": "string"},
+        },
+        "required": ["email", "name", "order", "kind"],
+    }
+    text = 'I am "Ann" (ann@x.example), order 4711, 2.5 kg, mail bob@y.example.'
+    start, any_, copy = argument_grammar(schema, text).split("\n")[1:]
+    assert start.startswith(
+        'start: "{\\"email\\": " ("\\"ann@x.example\\"" | "\\"bob@y.example\\"") ", \\"name\\": "'
+    )
+    assert '"\\"" COPY "\\""' in start
+    assert '("4711")' in start
+    assert '%json {"enum":["a","b"]' in start
+    assert "note" not in start
+    chunks = json.loads(any_.removeprefix("ANY: %regex "))["substring_chunks"]
+    # The chunks are JSON text: what is copied stands between quotation marks already.
+    assert json.loads('"' + "".join(chunks) + '"') == text
+    assert {"ann@x.example", '\\"', "Ann", "4711"} <= set(chunks)
+    assert copy.startswith("COPY: ANY & ")
+
+
+def test_grammar_without_anything_to_copy() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "n": {"type": "integer"}}}
+    grammar = argument_grammar(schema, "  ")
+    assert "COPY" not in grammar
+    assert grammar.count("%json") == 2
+    anything = argument_grammar({"type": "object"}, "text")
+    assert anything.startswith("%llguidance {}\nstart: %json")
+    referring = {
+        "$defs": {"x": {"type": "string"}},
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/x"}},
+    }
+    assert '"$defs"' in argument_grammar(referring, "text")
+
+
+LABELS = {
+    "type": "object",
+    "properties": {"urgency": {"enum": ["high", "low"]}, "open": {"type": "boolean"}},
+    "required": ["urgency", "open"],
+}
+
+
+def test_only_schemas_of_labels_are_calibrated() -> None:
+    assert choices_of(LABELS, EXAMPLES) == [
+        Choice("urgency", ('"high"', '"low"')),
+        Choice("open", ("true", "false")),
+    ]
+    assert choices_of(LABELS, EXAMPLES[:1]) == []
+    assert choices_of({**LABELS, "required": ["open"]}, EXAMPLES) == []
+    text = {"type": "object", "properties": {"t": {"type": "string"}}, "required": ["t"]}
+    assert choices_of(text, EXAMPLES) == []
+    assert choices_of(True, EXAMPLES) == []
+    assert empty_inputs(EXAMPLES) == empty_inputs(EXAMPLES)
+    assert empty_inputs(EXAMPLES)[-2:] == ["N/A", ""]
+
+
+def answer(*tokens: tuple[str, dict[str, tuple[int, float]]]) -> list[TokenChoice]:
+    return [TokenChoice(text, {text: (0, -0.01), **top}) for text, top in tokens]
+
+
+def test_biases_take_the_preference_away() -> None:
+    first = answer(
+        ('{"', {}),
+        ("urgency", {}),
+        ('": "', {}),
+        ("high", {"high": (1, -0.5), "low": (2, -2.5), "h": (9, -5.0), "l": (8, -9.0)}),
+        ('", "open": ', {}),
+        ("true", {"true": (3, -0.1), "false": (4, -4.1)}),
+        ("}", {}),
+    )
+    second = [
+        *first[:3],
+        TokenChoice("high", {"high": (1, -1.5), "low": (2, -1.5)}),
+        *first[4:],
+    ]
+    found = biases(choices_of(LABELS, EXAMPLES), [first, second])
+    assert found == pytest.approx({1: -0.5, 2: 0.5, 3: -2.0, 4: 2.0})
+
+
+def test_labels_that_were_not_considered_are_left_alone() -> None:
+    unseen = answer(('{"urgency": "', {}), ("high", {"high": (1, -0.5)}), ('"', {}))
+    assert biases([Choice("urgency", ('"high"', '"low"'))], [unseen]) == {}
+    shared = answer(
+        ('{"topic": "', {}), ("bug", {"bug": (1, -0.5)}), ("_ui", {"_ui": (2, -1.0), "_api": (3, -2.0)})
+    )
+    found = biases([Choice("topic", ('"bug_ui"', '"bug_api"'))], [shared])
+    assert found == pytest.approx({2: -0.5, 3: 0.5})
+    assert biases([Choice("topic", ('"a"', '"b"'))], []) == {}
