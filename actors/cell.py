@@ -495,7 +495,8 @@ class Cell:
         ):  # came before the first step, which a cancelled task would never take
             assert coroutine is not None
             coroutine.close()
-            self.conclude(self.judge(asyncio.CancelledError()))
+            self.give_back()
+            self.conclude()
             return
         while True:
             message, _, trace, question = self.hand
@@ -556,6 +557,17 @@ class Cell:
                 continue
             return self.table.get(type(message)) or self.handler(message)
         return None
+
+    def give_back(self) -> None:
+        """Return the message in hand, whose handler never began."""
+        message, _, _, question = self.hand
+        if isinstance(message, SIGNALS) or (question is not None and type(question) is not Question):
+            return  # from the signal lane, which ends with the instance
+        if self.order & KILL:
+            self.bury(self.hand, "stopped")
+        else:
+            self.box = self.box if self.box is not None else self.scheduler.new_box()
+            self.box.appendleft(self.hand)
 
     def conclude(self, fault: BaseException | None = None) -> None:
         """End a turn: pass the cell on to whoever serves it next."""

@@ -166,7 +166,7 @@ def _nudge(cell: Cell) -> None:
     if cell.mode == states.IDLE:
         cell.enqueue()
     elif cell.phase == states.FAILED:  # waits for its supervisor's fate; that is decided now
-        drive(cell.scheduler, finish(cell, "killed" if cell.order & states.KILL else "stopped", None))
+        drive(cell.scheduler, _end(cell))
     elif cell.extras is not None and cell.extras.wake is not None and not cell.extras.wake.done():
         cell.extras.wake.set_result(None)
 
@@ -243,7 +243,7 @@ def begin(cell: Cell, started: Callable[[BaseException | None], None] | None = N
     if cell.order & ENDING:
         if started is not None:
             started(ActorStopped(f"{cell.path} was stopped while it started"))
-        yield from finish(cell, "killed" if cell.order & states.KILL else "stopped", None)
+        yield from _end(cell)
     elif fault is None:
         release(cell)
         if started is not None:
@@ -305,8 +305,8 @@ def verdict(parent: Cell, cell: Cell, error: BaseException) -> Action:
         log.exception("%s: the decider of %s failed; the failure is escalated", parent.path, cell.path)
         exc.__context__ = error
         action = "escalate"
-    if action == "resume" and cell.actor is None:
-        action = "restart"  # there is nothing to resume
+    if action == "resume" and (cell.actor is None or _has_failed_children(cell)):
+        action = "restart"  # there is nothing to resume, or a child has escalated and waits for its fate
     if action == "restart":
         if cell.restart == "temporary" or parent.phase not in (states.STARTING, states.RUNNING):
             action = "stop"
@@ -326,6 +326,10 @@ def verdict(parent: Cell, cell: Cell, error: BaseException) -> Action:
     else:
         log.warning("%s failed (%s): %r", cell.path, action, error)
     return action
+
+
+def _has_failed_children(cell: Cell) -> bool:
+    return any(child.phase == states.FAILED for child in (cell.children or {}).values())
 
 
 def _strategy(parent: Cell) -> Strategy:
@@ -369,14 +373,14 @@ def restart(parent: Cell, culprit: Cell, error: BaseException) -> Routine:
             if cell.phase != states.RESTARTING:
                 continue
             if cell.order & ENDING:
-                yield from finish(cell, "killed" if cell.order & states.KILL else "stopped", None)
+                yield from _end(cell)
                 continue
             if cell.restart == "temporary":
                 yield from finish(cell, "stopped", None)
                 continue
             fault = yield from build(cell)
             if cell.order & ENDING:
-                yield from finish(cell, "killed" if cell.order & states.KILL else "stopped", None)
+                yield from _end(cell)
             elif fault is None:
                 _restarted(parent, cell)
             else:
@@ -388,6 +392,8 @@ def restart(parent: Cell, culprit: Cell, error: BaseException) -> Routine:
                     for other in members:
                         if other.phase == states.RESTARTING and other.mode == states.HELD:
                             other.phase = states.FAILED
+                            if other.order & ENDING:
+                                yield from _end(other)
                     fail(parent, fault)
                     return
                 else:
@@ -532,7 +538,7 @@ def _stop_children(cell: Cell) -> Routine:
 
 
 def _stop_child(child: Cell) -> Routine:
-    if child.mode == states.IDLE and not child.children:
+    if child.phase == states.FAILED or (child.mode == states.IDLE and not child.children):
         child.order |= states.STOP
         shut(child)
         yield from finish(child, "stopped", None)
@@ -545,6 +551,11 @@ def _stop_child(child: Cell) -> Routine:
     if not ended.done():
         kill(child)
         yield _within(ended, None)
+
+
+def _end(cell: Cell) -> Routine:
+    """Carry out a stop or a kill that came while a routine held the cell."""
+    yield from finish(cell, "killed" if cell.order & states.KILL else "stopped", None)
 
 
 def finish(

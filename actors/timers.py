@@ -154,9 +154,13 @@ class Pipe:
         self.task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
-        """Cancel the work; nothing arrives. Does nothing if it is over."""
+        """Cancel the work; nothing arrives, not even a result that waits to be handled."""
         self._cancelled = True
         self._cell.scheduler.cancel(self.task)
+
+    def due(self) -> bool:
+        """Whether the result that waits is still wanted."""
+        return not self._cancelled
 
     @property
     def done(self) -> bool:
@@ -196,7 +200,7 @@ class Pipe:
 
     def _deliver(self, message: Any) -> None:
         if message is not None and not self._cancelled:
-            self._cell.signal(message, trace=self._trace)
+            self._cell.signal(message, self, self._trace)
 
     def _fail(self, exc: BaseException) -> None:
         if not self._cancelled:

@@ -1,3 +1,5 @@
+"""The basic promises on an ordinary event loop; the rules are tested one by one on the virtual clock."""
+
 import asyncio
 import math
 
@@ -233,7 +235,7 @@ async def test_stop_drain_and_kill():
             ref.tell(gate)
             ref.tell(1)
             ref.tell(2)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
         for how, ref in refs.items():
             getattr(ref, how)()
             getattr(ref, how)()
