@@ -17,9 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import structlog
-
 from agentflow.definition.failure import ErrorInfo
+from agentflow.logs import get_logger
 from agentflow.models.base import ModelError
 
 __all__ = ["Endpoint", "LocalServer"]
@@ -32,7 +31,7 @@ _TAIL_LINES: Final = 20
 _TAIL_WIDTH: Final = 300
 _SECRET_SUFFIXES: Final = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
-_log = structlog.get_logger("agentflow.models.local")
+_log = get_logger("agentflow.models.local")
 
 
 class Endpoint(NamedTuple):
@@ -72,6 +71,10 @@ class LocalServer:
         async with self._lock:
             if self._endpoint is not None and self.pid is not None:
                 return self._endpoint
+            if self._process is not None and self._process.returncode is not None:
+                _log.warning(
+                    "local_model_ended", model=self._alias, how=self._ending(self._process.returncode)
+                )
             await self._stop()
             self._allow_start()
             self._endpoint = await self._start()
