@@ -25,12 +25,23 @@ _FORMATS: Final[Mapping[str, re.Pattern[str]]] = {
     "date-time": re.compile(r"\b\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:\d{2})?"),
     "ipv4": re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b"),
 }
+_NAMED: Final[Mapping[str, str]] = {
+    "email": "email",
+    "mail": "email",
+    "url": "uri",
+    "uri": "uri",
+    "uuid": "uuid",
+}
+_NAME_PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _NUMBER: Final = re.compile(r"(?<![\w.-])-?(?:0|[1-9]\d*)(?:\.\d+)?(?![\w-]|\.\d)")
 _CHUNK: Final = re.compile(r"\s+|\w+(?:\S*\w)?|[^\w\s]")
 _MOST_CHUNKS: Final = 2_000
 _NOT_A_COPY: Final = frozenset(
     {"enum", "const", "pattern", "minLength", "maxLength", "anyOf", "oneOf", "allOf", "not", "$ref"}
 )
+_MAPS: Final = frozenset({"properties", "$defs"})
+_LISTS: Final = frozenset({"anyOf", "oneOf", "prefixItems"})
+_COMPOSED: Final = frozenset({"anyOf", "oneOf", "allOf", "$ref", "if", "patternProperties"})
 _NOT_PLAIN: Final = frozenset(
     {"enum", "const", "anyOf", "oneOf", "allOf", "not", "$ref", "patternProperties", "if", "minProperties"}
 )
@@ -67,11 +78,11 @@ class _Builder:
 
     def __init__(self, source: str, defs: Mapping[str, Any]) -> None:
         self._source = source
-        self._defs = defs
+        self._defs = {name: _closed(each) for name, each in defs.items()}
         self._copy: str | None = None
         self.terminals: list[str] = []
 
-    def value(self, schema: object) -> str:
+    def value(self, schema: object, name: str = "") -> str:
         if not isinstance(schema, dict):
             return _json(bool(schema), self._defs)
         node = cast("dict[str, Any]", schema)
@@ -80,7 +91,7 @@ class _Builder:
         if kind == "object" and properties and not node.keys() & _NOT_PLAIN:
             return self._object(node, properties)
         if kind == "string" and not node.keys() & _NOT_A_COPY:
-            return self._string(node)
+            return self._string(node, name)
         if kind in ("integer", "number") and not node.keys() & _NOT_A_COPY:
             return self._number(whole=kind == "integer") or _json(node, self._defs)
         return _json(node, self._defs)
@@ -91,15 +102,20 @@ class _Builder:
         for position, name in enumerate(required or properties):
             before = "{" if position == 0 else ", "
             parts.append(_literal(f"{before}{_text(name)}: "))
-            parts.append(self.value(properties[name]))
+            parts.append(self.value(properties[name], name))
         return " ".join([*parts, _literal("}")])
 
-    def _string(self, node: dict[str, Any]) -> str:
-        wanted = _FORMATS.get(str(node.get("format")))
-        if wanted is not None:
-            found = dict.fromkeys(match.group() for match in wanted.finditer(self._source))
-            return _one_of(_text(each) for each in found) if found else _json(node, self._defs)
-        terminal = self._copied() if "format" not in node else None
+    def _string(self, node: dict[str, Any], name: str) -> str:
+        """What has the declared format; else the format that the name means, if the source has any; else a
+        run of words."""
+        declared = node.get("format")
+        parts = _NAME_PART.findall(name)
+        meant = _NAMED.get(parts[-1].lower()) if parts else None
+        wanted = _FORMATS.get(str(declared if declared is not None else meant))
+        found = dict.fromkeys(match.group() for match in wanted.finditer(self._source)) if wanted else {}
+        if found:
+            return _one_of(_text(each) for each in found)
+        terminal = self._copied() if declared is None else None
         return f'"\\"" {terminal} "\\""' if terminal else _json(node, self._defs)
 
     def _number(self, *, whole: bool) -> str | None:
@@ -121,11 +137,29 @@ class _Builder:
 
 
 def _json(schema: dict[str, Any] | bool, defs: Mapping[str, Any]) -> str:
-    node: dict[str, Any] = {} if schema is True else {"not": {}} if schema is False else dict(schema)
+    node: dict[str, Any] = {} if schema is True else {"not": {}} if schema is False else _closed(schema)
     if defs:
         node.setdefault("$defs", defs)
     node["x-guidance"] = _LAYOUT
     return "%json " + msgspec.json.encode(node).decode()
+
+
+def _closed(schema: Any) -> Any:
+    """The schema without members that it does not name: a small model would invent them without end.
+
+    Objects that are put together from several schemas stay open, since each part names its own members."""
+    if not isinstance(schema, dict):
+        return schema
+    node = dict(cast("dict[str, Any]", schema))
+    for key in _MAPS & node.keys():
+        node[key] = {name: _closed(each) for name, each in node[key].items()}
+    for key in _LISTS & node.keys():
+        node[key] = [_closed(each) for each in node[key]]
+    if "items" in node:
+        node["items"] = _closed(node["items"])
+    if "properties" in node and not node.keys() & _COMPOSED:
+        node.setdefault("additionalProperties", False)
+    return node
 
 
 def _text(value: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentflow.models.local import install
-from agentflow.models.local.weights import locate
+from agentflow.models.local.weights import locate, require
 
 NAME = "smollm2-135m"
 
@@ -28,3 +28,8 @@ def environment(folder: Path) -> dict[str, str]:
     env = {**os.environ, "XDG_DATA_HOME": str(folder)}
     install(NAME, env=env)
     return env
+
+
+def path(env: dict[str, str]) -> Path:
+    """The file of the model that `environment` has."""
+    return require(NAME, env)

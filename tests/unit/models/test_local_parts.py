@@ -123,6 +123,36 @@ def test_grammar_of_arguments() -> None:
     assert copy.startswith("COPY: ANY & ")
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("email", "ann@x.example"),
+        ("customerEmail", "ann@x.example"),
+        ("reply_mail", "ann@x.example"),
+        ("home_url", "https://x.example/a"),
+    ],
+)
+def test_a_name_may_mean_a_format(name: str, said: str) -> None:
+    schema = {"type": "object", "properties": {name: {"type": "string"}}}
+    found = argument_grammar(schema, "Ann, ann@x.example, see https://x.example/a.")
+    assert json.dumps(json.dumps(said)) in found
+    assert "COPY" not in found
+    assert "COPY" in argument_grammar(schema, "Ann has neither")
+
+
+def test_objects_are_closed_unless_the_schema_opens_them() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": True}}}}
+    assert json_grammar(schema).count('"additionalProperties":false') == 2
+    for untouched in (
+        {"type": "object"},
+        {"const": {"properties": {}}},
+        {"allOf": [{"properties": {"a": True}}, {"properties": {"b": True}}]},
+        {"properties": {"a": True}, "anyOf": [{"required": ["a"]}]},
+    ):
+        assert "additionalProperties" not in json_grammar(untouched)
+    assert '"additionalProperties":true' in json_grammar({**schema, "additionalProperties": True})
+
+
 def test_grammar_without_anything_to_copy() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}, "n": {"type": "integer"}}}
     grammar = argument_grammar(schema, "  ")
