@@ -1,12 +1,13 @@
 """Run benchmark suites: `python -m tests.benchmarks SUITE|all [--peers-python PATH]`.
 
 The suites' JSON lines go to stdout and nothing else does. Exit 2 for a suite that is not there, 1 when
-one failed.
+one failed; a suite that gives no figure has failed too.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 SUITES = ("actors", "events", "expressions", "workflows", "agents", "server")
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
+FIELDS = {"suite", "case", "subject", "value", "unit"}
 
 
 def exists(suite: str) -> bool:
@@ -21,13 +23,31 @@ def exists(suite: str) -> bool:
 
 
 def run(suite: str, peers_python: str) -> bool:
-    """Run one suite, its lines straight to stdout; whether it went well."""
+    """Run one suite, passing its figures on as they come; whether it went well."""
     command = [sys.executable, "-m", f"tests.benchmarks.{suite}", "--peers-python", peers_python]
     print(f"== {suite}", file=sys.stderr, flush=True)
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
-    if code:
-        print(f"== {suite} failed with exit code {code}", file=sys.stderr, flush=True)
-    return code == 0
+    figures = 0
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if is_figure(line):
+                figures += 1
+                sys.stdout.write(line)
+                sys.stdout.flush()
+            else:
+                sys.stderr.write(line)
+    problem = f"exit code {process.returncode}" if process.returncode else "" if figures else "no figure"
+    if problem:
+        print(f"== {suite} failed: {problem}", file=sys.stderr, flush=True)
+    return not problem
+
+
+def is_figure(line: str) -> bool:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(row, dict) and row.keys() == FIELDS
 
 
 def main() -> int:
