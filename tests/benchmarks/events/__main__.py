@@ -9,6 +9,7 @@ does with the same rows in the same schema, as many to a commit as there are wri
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -336,7 +337,10 @@ BENCHES: tuple[Callable[[Report], None], ...] = (
 
 
 def main() -> None:
-    report = Report(sys.argv[1] if len(sys.argv) > 1 else "")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("only", nargs="?", default="", help="run only the cases whose name holds this")
+    parser.add_argument("--peers-python", help="not used: the peer is sqlite3 of the standard library")
+    report = Report(parser.parse_args().only)
     for bench in BENCHES:
         bench(report)
 

@@ -204,11 +204,13 @@ async def test_any_error_body_is_understood(body: bytes, expected: str) -> None:
         ({"Retry-After": "7"}, 7, 7),
         ({"Retry-After": "1.5"}, 1.5, 1.5),
         ({"retry-after-ms": "250", "Retry-After": "1"}, 0.25, 0.25),
-        ({"Retry-After": format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)}, 80, 91),
+        ({"Retry-After": "in 90 seconds, as a date"}, 80, 91),
         ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0, 0),
     ],
 )
 async def test_retry_after(headers: dict[str, str], low: float, high: float) -> None:
+    if "as a date" in headers["Retry-After"]:
+        headers = {"Retry-After": format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)}
     async with Client(refusal(429, headers, message="slow")) as client:
         failure = await client.fails()
     assert failure.retry_after is not None
