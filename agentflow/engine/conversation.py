@@ -106,9 +106,12 @@ def _refuse(_: str) -> Any:
     raise ValueError("not a JSON number")
 
 
+_decoder = json.JSONDecoder(parse_constant=_refuse)
+
+
 def _parse(text: str) -> tuple[bool, Any]:
     # The standard parser: it keeps big integers exact, which page 000 §1 asks for.
     try:
-        return True, json.loads(text, parse_constant=_refuse)
+        return True, _decoder.decode(text)
     except (ValueError, RecursionError):
         return False, None

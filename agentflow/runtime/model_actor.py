@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from itertools import count
-
-import anyio
 
 from actors import on
 from agentflow.definition.failure import ErrorInfo
@@ -40,7 +39,7 @@ class ModelActor(LimitedActor):
             return round((time.perf_counter() - began) * 1000)
 
         try:
-            with anyio.fail_after(call.timeout):
+            async with asyncio.timeout(call.timeout):
                 reply = await self._provider.complete(call.request, new_call_id=new_call_id)
         except ModelError as error:
             return ModelCallFailure(
