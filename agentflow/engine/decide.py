@@ -76,14 +76,7 @@ def _tool_node_moves(state: RunState, unit: Unit, now: int) -> Moves:
     if unit.due_at is not None and now < unit.due_at:
         return []
     if record is None:
-        call_id = derive("call_", now, state.workflow_id, unit.key)
-        name = next(iter(state.bindings.of(unit.node.id).tools), unit.node.id)
-        record = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
-        record.parameters = unit.input
-        moves = start_tool(state, unit, record, now)
-        if len(moves) > 1:  # it cannot be made: the step fails with the same error
-            moves += step_failed(unit, moves[1].error, now)
-        return moves
+        return _first_call(state, unit, unit.input, now)
     if record.state == "planned":
         return start_tool(state, unit, record, now)
     if record.state == "unknown":
@@ -91,6 +84,18 @@ def _tool_node_moves(state: RunState, unit: Unit, now: int) -> Moves:
     if record.state == "failed" and record.error is not None:
         return step_failed(unit, record.error, now)
     return []
+
+
+def _first_call(state: RunState, unit: Unit, parameters: Any, now: int) -> Moves:
+    """The one call of a tool node; a call that cannot be made fails the step with the same error."""
+    call_id = derive("call_", now, state.workflow_id, unit.key)
+    name = next(iter(state.bindings.of(unit.node.id).tools), unit.node.id)
+    record = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
+    record.parameters = parameters
+    moves = start_tool(state, unit, record, now)
+    if len(moves) > 1:
+        moves += step_failed(unit, moves[1].error, now)
+    return moves
 
 
 def _end_of(state: RunState, unit: Unit, now: int) -> Moves:
@@ -297,6 +302,8 @@ def _begin(state: RunState, unit: Unit, now: int) -> Moves:
     moves: Moves = [_started(unit, payload, tags)]
     if plan.agent is not None:
         moves += agents.initialize(state, unit, prompt, payload, plan.previous_agent, now)
+    elif plan.kind == "tool":
+        moves += _first_call(state, unit, payload, now)
     return moves
 
 
