@@ -227,6 +227,22 @@ class Cell:
         if self.mode == IDLE:
             self.enqueue()
 
+    def wake(self, envelope: Envelope) -> None:
+        """Serve an idle actor: by its pump at once if the handler awaits, by the run queue otherwise."""
+        scheduler = self.scheduler
+        message = envelope[0]
+        if scheduler.direct and type(message) in self.table.awaiting:
+            self.hand = envelope
+            self.take_over(self.handler(message)(self.actor, message))
+            return
+        boxes = scheduler.boxes
+        self.box = box = boxes.pop() if boxes else scheduler.new_box()
+        box.append(envelope)
+        self.mode = QUEUED
+        scheduler.queue.append(self)
+        if not scheduler.armed:
+            scheduler.arm()
+
     def receive(self, envelope: Envelope) -> None:
         """The slow half of `tell`: no mailbox yet, a full one, or an actor that takes no more."""
         limit = self.limit
@@ -251,7 +267,9 @@ class Cell:
     def signal(self, message: Any, condition: Any = None, trace: Any = None) -> None:
         """Deliver past the mailbox: signals, timers, results of pipes. Never refused while the actor
         lives."""
-        if self.phase >= STOPPING:
+        if self.phase >= STOPPING or (
+            isinstance(message, SIGNALS) and self.table.find(type(message)) is None
+        ):
             return
         if self.urgent is None:
             self.urgent = deque()
@@ -345,7 +363,12 @@ class Cell:
                         self.take_over(result)
                         return
                     if question is not None and not question.deferred:
-                        self.answer(question, result)
+                        future = question.future
+                        if future.done():
+                            self.too_late(question, result)
+                        else:
+                            question.answered = True
+                            future.set_result(result)
                 budget -= 1
                 if not box or not budget or clock() > until:
                     break
@@ -417,13 +440,14 @@ class Cell:
         else:
             self.bury(self.hand, "unhandled")
 
-    def answer(self, question: Question, result: Any) -> None:
-        """Settle the question in hand with the handler's return value."""
-        future = question.future
-        if not future.done():
-            question.answered = True
-            future.set_result(result)
-        elif not question.answered:
+    def expired(self, actor: object, message: object) -> None:
+        """Instead of the handler: the asker no longer waits."""
+        self.hand[3].deferred = True  # no answer to settle
+        self.bury(self.hand, "expired")
+
+    def too_late(self, question: Question, result: Any) -> None:
+        """The question in hand is settled already: the handler's return value comes late, if it is one."""
+        if not question.answered:
             self.late_answer(question, result)
 
     def late_answer(self, question: Question, value: Any) -> None:
@@ -478,85 +502,74 @@ class Cell:
         self.fresh = True
         self.since = scheduler.clock()
         scheduler.busy[self] = None
-        self.task = scheduler.task(self.pump(coroutine), self.name)
+        self.task = asyncio.Task(
+            self.pump(coroutine), loop=scheduler.loop, name=self.name, context=scheduler.base.copy()
+        )
 
     async def pump(self, coroutine: Coroutine[Any, Any, Any] | None) -> None:
         """Serve the actor, beginning with a handler's coroutine, for one turn: 64 messages or 2 ms."""
         self.fresh = False
-        frame: Frame | None = None
-        bare: Frame = (self, None, None, True)
-        fault: BaseException | None = None
-        handler: Handler = self.unhandled
-        scheduler = self.scheduler
-        budget, clock = scheduler.burst, scheduler.clock
-        until = clock() + SLICE
         if self.order & (
             KILL | FAIL | HALT
-        ):  # came before the first step, which a cancelled task would never take
+        ):  # before the first step, which a cancelled task would never take
             assert coroutine is not None
             coroutine.close()
             self.give_back()
             self.conclude()
             return
+        frame: Frame | None = None
+        bare: Frame = (self, None, None, True)
+        fault: BaseException | None = None
+        handler: Handler = self.unhandled
+        message, _, trace, question = self.hand
+        if type(question) is not Question:
+            question = None
+        budget, clock = self.scheduler.burst, self.scheduler.clock
+        until = self.since + SLICE
         while True:
-            message, _, trace, question = self.hand
-            if type(question) is not Question:
-                question = None
             wanted = bare if question is None and trace is None else (self, trace, question, True)
             if wanted is not frame:
                 FRAME.set(wanted)
                 frame = wanted
             try:
                 if coroutine is None:
-                    result = handler(self.actor, message)
+                    result: Any = handler(self.actor, message)
                     if type(result) is COROUTINE:
                         result = await result
                 else:
                     result = await coroutine
+                    coroutine = None
             except GeneratorExit:
                 raise
             except BaseException as exc:
+                coroutine = None
                 fault = self.judge(exc)
                 if fault is not None:
                     break
             else:
                 if question is not None and not question.deferred:
-                    self.answer(question, result)
-            coroutine = None
+                    future = question.future
+                    if future.done():
+                        self.too_late(question, result)
+                    else:
+                        question.answered = True
+                        future.set_result(result)
+            box = self.box
+            if not box or self.urgent is not None or self.order & ~DRAIN:
+                break
             budget -= 1
             self.since = clock()
-            if budget <= 0 or self.since > until:
+            if not budget or self.since > until:
                 break
-            try:
-                following = self.following()
-            except BaseException as exc:
-                fault = self.judge(exc)
-                break
-            if following is None:
-                break
-            handler = following
-        self.conclude(fault)
-
-    def following(self) -> Handler | None:
-        """Take the next message in hand, within a pump's turn; None if there is none or an order waits."""
-        if self.order & ~DRAIN:
-            return None
-        while self.urgent:
-            handler = self.take_urgent()
-            if handler is not None:
-                return handler
-        self.urgent = None
-        box = self.box
-        while box:
             self.hand = envelope = box.popleft()
             if self.limit == 0:
                 self.grant()
-            message, _, _, question = envelope
+            message, _, trace, question = envelope
             if question is not None and question.future.done():
-                self.bury(envelope, "expired")
-                continue
-            return self.table.get(type(message)) or self.handler(message)
-        return None
+                handler = self.expired
+            else:
+                handler = self.table.get(type(message)) or self.handler(message)
+        self.conclude(fault)
 
     def give_back(self) -> None:
         """Return the message in hand, whose handler never began."""

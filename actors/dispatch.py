@@ -49,22 +49,19 @@ AGAIN = 1.0
 class Wheel:
     """Deadlines of questions in buckets of 50 ms: far cheaper than a timer each."""
 
-    __slots__ = ("_buckets", "_handle", "_loop", "_next")
+    __slots__ = ("_handle", "_loop", "_next", "buckets")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._buckets: dict[int, dict[Question, None]] = {}
+        self.buckets: dict[int, dict[Question, Cell]] = {}
         self._handle: asyncio.TimerHandle | None = None
         self._next: float = inf
 
-    def bucket(self, deadline: float) -> dict[Question, None]:
-        """Where to keep a question until `deadline` (loop time); take it out when it is settled."""
-        tick = int(deadline * TICKS) + 1
-        bucket = self._buckets.get(tick)
-        if bucket is None:
-            bucket = self._buckets[tick] = {}
-            if tick < self._next:
-                self._arm(tick)
+    def bucket(self, tick: int) -> dict[Question, Cell]:
+        """A new bucket: where to keep questions until loop time `tick / TICKS`, or until they are settled."""
+        bucket = self.buckets[tick] = {}
+        if tick < self._next:
+            self._arm(tick)
         return bucket
 
     def _arm(self, tick: int) -> None:
@@ -75,19 +72,17 @@ class Wheel:
 
     def _expire(self) -> None:
         now = self._loop.time()
-        for tick in sorted(tick for tick in self._buckets if tick / TICKS <= now):
-            for question in self._buckets.pop(tick):
+        for tick in sorted(tick for tick in self.buckets if tick / TICKS <= now):
+            for question, target in self.buckets.pop(tick).items():
                 if not question.future.done():
-                    question.future.set_exception(
-                        AskTimeout(f"{question.target.path} did not answer in time")
-                    )
+                    question.future.set_exception(AskTimeout(f"{target.path} did not answer in time"))
         self._handle, self._next = None, inf
-        if self._buckets:
-            self._arm(min(self._buckets))
+        if self.buckets:
+            self._arm(min(self.buckets))
 
     def close(self) -> None:
         """Forget all deadlines."""
-        self._buckets.clear()
+        self.buckets.clear()
         if self._handle is not None:
             self._handle.cancel()
             self._handle, self._next = None, inf
@@ -105,6 +100,7 @@ class Scheduler:
         self.loop = loop
         self.clock: Callable[[], float] = perf_counter  # uvloop's `loop.time()` ticks in milliseconds
         self.burst = BURST
+        self.direct = True
         self.thread = threading.get_ident()
         self.queue: deque[Cell] = deque()
         self.armed = False

@@ -32,8 +32,6 @@ __all__ = ["begin", "drain", "fail", "failed", "finish", "kill", "launch", "obey
 Routine = Generator[Awaitable[object], None, None]
 log = logging.getLogger("actors")
 
-ENDING = states.STOP | states.KILL
-
 CLOSE_TIME = 5.0
 """Seconds that the context managers of a killed actor may take to close before they are cancelled."""
 
@@ -84,7 +82,7 @@ async def _within(future: asyncio.Future[None], timeout: float | None) -> None:
 
 def stop(cell: Cell) -> None:
     """End after the message in hand; what waits in the mailbox becomes dead letters."""
-    if cell.phase >= states.STOPPING or cell.order & ENDING:
+    if cell.phase >= states.STOPPING or cell.order & states.ENDING:
         return
     cell.order |= states.STOP
     shut(cell)
@@ -203,12 +201,27 @@ def obey(cell: Cell) -> bool:
 
 def build(cell: Cell) -> Generator[Awaitable[object], None, BaseException | None]:
     """Make the actor and start it; returns what went wrong."""
-    scheduler = cell.scheduler
+    fault = construct(cell)
+    if fault is not None:
+        return fault
+    return (yield from _welcome(cell))
+
+
+def construct(cell: Cell) -> BaseException | None:
+    """Make the actor; returns what went wrong."""
     try:
-        actor = scheduler.call(cell, cell.factory)
-        adopt(cell, actor)
+        adopt(cell, cell.scheduler.call(cell, cell.factory))
     except BaseException as exc:
         return _fault(cell, exc)
+    return None
+
+
+def _welcome(cell: Cell) -> Generator[Awaitable[object], None, BaseException | None]:
+    """Call `on_start`; returns what went wrong."""
+    actor = cell.actor
+    assert actor is not None
+    if type(actor).on_start is Actor.on_start:
+        return None
     fault = yield from _hook(cell, actor.on_start)
     if fault is not None:
         cell.actor = None
@@ -230,6 +243,9 @@ def adopt(cell: Cell, actor: Actor[Any]) -> None:
 def release(cell: Cell) -> None:
     """The actor has started: let it be served."""
     cell.phase = states.RUNNING
+    if cell.extras is None and cell.box is None and not cell.order:
+        cell.mode = states.IDLE
+        return
     if cell.limit >= 0 and cell.extras is not None:
         cell.limit = 0
         cell.grant()
@@ -240,7 +256,13 @@ def begin(cell: Cell, started: Callable[[BaseException | None], None] | None = N
     """The first start. A failure goes to `started`, the spawner; without one, to supervision."""
     cell.mode, cell.phase = states.HELD, states.STARTING
     fault = yield from build(cell)
-    if cell.order & ENDING:
+    yield from _begun(cell, fault, started)
+
+
+def _begun(
+    cell: Cell, fault: BaseException | None, started: Callable[[BaseException | None], None] | None
+) -> Routine:
+    if cell.order & states.ENDING:
         if started is not None:
             started(ActorStopped(f"{cell.path} was stopped while it started"))
         yield from _end(cell)
@@ -257,7 +279,20 @@ def begin(cell: Cell, started: Callable[[BaseException | None], None] | None = N
 
 def launch(cell: Cell, started: Callable[[BaseException | None], None]) -> None:
     """Start now, in place as far as that goes."""
-    drive(cell.scheduler, begin(cell, started))
+    fault = construct(cell)
+    actor = cell.actor
+    if actor is None:
+        drive(cell.scheduler, _begun(cell, fault, started))
+    elif type(actor).on_start is Actor.on_start and not cell.order:
+        release(cell)  # the common case, without a routine
+        started(None)
+    else:
+        drive(cell.scheduler, _launch(cell, started))
+
+
+def _launch(cell: Cell, started: Callable[[BaseException | None], None]) -> Routine:
+    fault = yield from _welcome(cell)
+    yield from _begun(cell, fault, started)
 
 
 # Failing
@@ -270,7 +305,7 @@ def failed(cell: Cell, error: BaseException) -> None:
     if cell.order & states.FAIL:
         cell.order &= ~states.FAIL
         cell.extra().failure = None
-    if cell.order & ENDING:
+    if cell.order & states.ENDING:
         drive(scheduler, finish(cell, "killed" if cell.order & states.KILL else "failed", error))
         return
     if cell.order & states.HALT:  # it restarts with its siblings anyway
@@ -372,14 +407,14 @@ def restart(parent: Cell, culprit: Cell, error: BaseException) -> Routine:
         for cell in members:
             if cell.phase != states.RESTARTING:
                 continue
-            if cell.order & ENDING:
+            if cell.order & states.ENDING:
                 yield from _end(cell)
                 continue
             if cell.restart == "temporary":
                 yield from finish(cell, "stopped", None)
                 continue
             fault = yield from build(cell)
-            if cell.order & ENDING:
+            if cell.order & states.ENDING:
                 yield from _end(cell)
             elif fault is None:
                 _restarted(parent, cell)
@@ -392,7 +427,7 @@ def restart(parent: Cell, culprit: Cell, error: BaseException) -> Routine:
                     for other in members:
                         if other.phase == states.RESTARTING and other.mode == states.HELD:
                             other.phase = states.FAILED
-                            if other.order & ENDING:
+                            if other.order & states.ENDING:
                                 yield from _end(other)
                     fail(parent, fault)
                     return
@@ -446,7 +481,7 @@ def _halt(cell: Cell) -> Routine:
 def _back_off(cell: Cell, strategy: Strategy) -> Routine:
     extras = cell.extra()
     delay = 0.0 if extras.streak is None else extras.streak.delay(strategy, cell.scheduler.random.random)
-    if delay > 0 and not cell.order & ENDING:
+    if delay > 0 and not cell.order & states.ENDING:
         extras.wake = cell.scheduler.loop.create_future()
         yield _within(extras.wake, delay)
         extras.wake = None

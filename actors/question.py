@@ -22,18 +22,16 @@ class Question:
     """One ask under way. `waiting` is the asking actor if it can do nothing else meanwhile, `parent` the
     question that it is handling: together the chain in which a cycle is a deadlock."""
 
-    __slots__ = ("answered", "deadline", "deferred", "future", "parent", "target", "waiting")
+    __slots__ = ("answered", "deadline", "deferred", "future", "parent", "waiting")
 
     def __init__(
         self,
         future: asyncio.Future[Any],
-        target: Cell,
         deadline: float,
         parent: Question | None,
         waiting: Cell | None,
     ) -> None:
         self.future = future
-        self.target = target
         self.deadline = deadline
         self.parent = parent
         self.waiting = waiting

@@ -12,6 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from actors import lifecycle
+from actors.dispatch import TICKS
 from actors.errors import ActorStopped, AskTimeout, DeadlockError, WrongThread
 from actors.messages import Asks
 from actors.question import Question
@@ -127,36 +128,36 @@ class Ref(Generic[M]):
         cell = self.cell
         scheduler = cell.scheduler
         loop = scheduler.loop
+        deadline = loop.time() + (DEFAULT_TIMEOUT if timeout is None else timeout)
         frame = FRAME.get()
-        parent: Question | None = None
         if frame is None:
-            sender = waiting = trace = None
+            sender = waiting = trace = parent = None
         else:
             sender, trace, parent, held = frame
             waiting = sender if held else None
             if waiting is not None:
                 self._check_cycle(waiting, parent)
-            if parent is not None and parent.future.done():
-                parent = None
-        if timeout is None:
-            deadline = loop.time() + DEFAULT_TIMEOUT if parent is None else parent.deadline
-        else:
-            deadline = loop.time() + timeout
-            if parent is not None and parent.deadline < deadline:
-                deadline = parent.deadline
-        question = Question(loop.create_future(), cell, deadline, parent, waiting)
+            if parent is not None:
+                if parent.future.done():
+                    parent = None
+                elif timeout is None or parent.deadline < deadline:
+                    deadline = parent.deadline
+        if timeout is not None and timeout <= 0:
+            raise AskTimeout(f"{cell.path}: there is no time left to ask")
+        question = Question(loop.create_future(), deadline, parent, waiting)
         bucket = None
         if deadline != inf:
-            if deadline <= loop.time():
-                raise AskTimeout(f"{cell.path}: there is no time left to ask")
-            bucket = scheduler.wheel.bucket(deadline)
-            bucket[question] = None
+            tick = int(deadline * TICKS) + 1
+            bucket = scheduler.wheel.buckets.get(tick)
+            if bucket is None:
+                bucket = scheduler.wheel.bucket(tick)
+            bucket[question] = cell
         try:
             box = cell.box
             if box is not None and len(box) < cell.limit:
                 box.append((message, sender, trace, question))
             elif cell.mode == IDLE:
-                cell.accept((message, sender, trace, question))
+                cell.wake((message, sender, trace, question))
             else:
                 await _deliver(cell, (message, sender, trace, question))
             return await question.future
@@ -243,7 +244,7 @@ async def delegate(ref: Ref[Any], message: Any, remaining: float) -> Any:
     scheduler = cell.scheduler
     frame = FRAME.get()
     sender, trace = (None, None) if frame is None else frame[:2]
-    question = Question(scheduler.loop.create_future(), cell, scheduler.loop.time() + remaining, None, None)
+    question = Question(scheduler.loop.create_future(), scheduler.loop.time() + remaining, None, None)
     await _deliver(cell, (message, sender, trace, question))
     return await question.future
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from actors import lifecycle
 from actors.cell import Cell
 from actors.errors import ActorStopped, NameTaken
-from actors.states import QUEUED, RESTARTING, RUNNING, START, STARTING
-from actors.supervision import ChildSpec, check_name
+from actors.states import ENDING, QUEUED, RESTARTING, START
+from actors.supervision import ChildSpec, RestartType, check_name
 
 if TYPE_CHECKING:
     from actors.actor import Actor
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["make_cell", "spawn", "spawn_soon"]
 
 SHUTDOWN = 5.0
+PERMANENT: RestartType = "permanent"
 
 
 def make_cell(
@@ -33,7 +34,7 @@ def make_cell(
         factory, restart, shutdown = spec.factory, spec.restart, spec.shutdown
         name = name or spec.name
     elif callable(spec):
-        factory, restart, shutdown = spec, "permanent", SHUTDOWN
+        factory, restart, shutdown = spec, PERMANENT, SHUTDOWN
     else:
         ChildSpec(name, spec)  # says what is wrong
         raise AssertionError
@@ -42,19 +43,20 @@ def make_cell(
     else:
         check_name(name)
     if parent is not None:
-        if parent.phase not in (STARTING, RUNNING, RESTARTING) or parent.order & lifecycle.ENDING:
+        if parent.phase > RESTARTING or parent.order & ENDING:
             raise ActorStopped(f"{parent.path} is stopping; it starts no more children")
-        if parent.children is None:
-            parent.children = {}
-        if name in parent.children:
+        siblings = parent.children
+        if siblings is None:
+            siblings = parent.children = {}
+        elif name in siblings:
             raise NameTaken(
-                f"{parent.children[name].path} is alive; wait for its `terminated()` or choose another name"
+                f"{siblings[name].path} is alive; wait for its `terminated()` or choose another name"
             )
-    cell = Cell(scheduler, parent, name, factory, restart, shutdown)
+        siblings[name] = cell = Cell(scheduler, parent, name, factory, restart, shutdown)
+    else:
+        cell = Cell(scheduler, None, name, factory, restart, shutdown)
     cell.ref = scheduler.ref_type(cell)
     cell.context = scheduler.context_type(cell)
-    if parent is not None and parent.children is not None:
-        parent.children[name] = cell
     return cell
 
 

@@ -17,6 +17,8 @@ PHASES = ("starting", "running", "restarting", "failed", "stopping", "dead")
 DRAIN, FAIL, STOP, KILL, START, HALT = 1, 2, 4, 8, 16, 32
 """Bits of `Cell.order`: what was asked of the cell and is not carried out yet."""
 
+ENDING = STOP | KILL
+
 CLOSED = -1
 """`Cell.limit` of an actor that takes no more messages."""
 

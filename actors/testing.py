@@ -102,6 +102,7 @@ class _Scheduler(Scheduler):
         self.clock = self.loop.time
         self.random = Random(0 if seed is None else seed)
         self._shuffle = seed is not None
+        self.direct = not self._shuffle
 
     def turn(self) -> None:
         if not self._shuffle:
