@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, overload
 
 from actors.errors import SpecError
 from actors.messages import SIGNALS
@@ -29,6 +29,8 @@ __all__ = ["Actor", "Overflow", "on"]
 
 A = TypeVar("A")
 T = TypeVar("T")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
 R = TypeVar("R")
 
 Overflow = Literal["raise", "drop_new", "drop_old"]
@@ -60,7 +62,18 @@ class Table(dict[type[Any], Handler | None]):
 UNBOUNDED = sys.maxsize
 
 
-def on(*types: type[T]) -> Callable[[Callable[[A, T], R]], Callable[[A, T], R]]:
+# One overload for each number of types: mypy joins them to `object` otherwise.
+@overload
+def on(one: type[T], /) -> Callable[[Callable[[A, T], R]], Callable[[A, T], R]]: ...
+@overload
+def on(one: type[T], two: type[T2], /) -> Callable[[Callable[[A, T | T2], R]], Callable[[A, T | T2], R]]: ...
+@overload
+def on(
+    one: type[T], two: type[T2], three: type[T3], /
+) -> Callable[[Callable[[A, T | T2 | T3], R]], Callable[[A, T | T2 | T3], R]]: ...
+@overload
+def on(*types: type[T]) -> Callable[[Callable[[A, T], R]], Callable[[A, T], R]]: ...
+def on(*types: type[Any]) -> Callable[[Callable[[A, Any], R]], Callable[[A, Any], R]]:
     """Declare that a method handles messages of these types (exactly, or as their nearest declared base
     class).
 
@@ -70,7 +83,7 @@ def on(*types: type[T]) -> Callable[[Callable[[A, T], R]], Callable[[A, T], R]]:
     if not types or not all(isinstance(t, type) for t in types):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SpecError(f"@on{types!r}: give one or more message classes, as in @on(Research)")
 
-    def declare(method: Callable[[A, T], R]) -> Callable[[A, T], R]:
+    def declare(method: Callable[[A, Any], R]) -> Callable[[A, Any], R]:
         method.__actor_messages__ = types  # type: ignore[attr-defined]
         return method
 

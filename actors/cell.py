@@ -10,13 +10,14 @@ That is what makes one message at a time true. This module never decides about f
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine
+from typing import Any
 
-from actors import lifecycle
-from actors.actor import UNBOUNDED, Actor, Handler, Table
-from actors.errors import ActorStopped, HandlerCancelled, MailboxFull, Reject, Unhandled
+from actors import failures, orders
+from actors.actor import Handler
+from actors.errors import ActorStopped, HandlerCancelled, Reject, Unhandled
+from actors.extras import Envelope, Extras, Failure
+from actors.mailbox import Mailbox
 from actors.messages import SIGNALS, DeadLetter, DeadLetterReason
 from actors.question import Question
 from actors.states import (
@@ -25,189 +26,25 @@ from actors.states import (
     DRAIN,
     FAIL,
     HALT,
-    HELD,
     IDLE,
     KILL,
     NOTHING,
     QUEUED,
     SLICE,
-    STARTING,
-    STOPPING,
 )
-from actors.supervision import Intensity, RestartType, Streak
 from actors.trace import FRAME, Frame
 
-if TYPE_CHECKING:
-    from contextlib import AsyncExitStack
-
-    from actors.context import Context
-    from actors.dispatch import Scheduler
-    from actors.groups import Group
-    from actors.ref import Ref
-    from actors.timers import Idle, Pipe, Timer
-
 __all__ = ["Cell", "Envelope", "Extras"]
-
-Envelope = tuple[object, "Cell | None", Any, Any]
-"""message, sender, trace, and the `Question` of an ask (in the signal lane: what makes the item
-conditional)."""
-
-
-NO_HANDLERS = Table()
 
 
 def ignore(actor: object, message: object) -> None:
     """What happens to a signal that the actor does not declare."""
 
 
-class Failure:
-    """An item of the signal lane that makes the actor fail, as if a handler had raised: owned work raised."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
-class Extras:
-    """What most actors never need; made on first use, so that an idle actor costs a few hundred bytes."""
-
-    __slots__ = (
-        "deferred",
-        "ended",
-        "failure",
-        "grace",
-        "group",
-        "groups",
-        "halted",
-        "idle",
-        "intensity",
-        "leftover",
-        "links",
-        "muted",
-        "pipes",
-        "reserved",
-        "stack",
-        "stash",
-        "streak",
-        "timers",
-        "waiters",
-        "wake",
-        "watchers",
-        "watching",
-    )
-
-    def __init__(self) -> None:
-        self.deferred: dict[Question, None] = {}
-        self.ended: list[asyncio.Future[None]] = []
-        self.failure: BaseException | None = None
-        self.grace: asyncio.TimerHandle | None = None
-        self.group: deque[tuple[Cell, BaseException]] | None = None
-        self.groups: dict[Group, None] = {}
-        self.halted: asyncio.Future[None] | None = None
-        self.idle: Idle | None = None
-        self.intensity: Intensity | None = None
-        self.leftover: deque[Envelope] | None = None
-        self.links: dict[Cell, None] = {}
-        self.muted: set[Cell] = set()
-        self.pipes: dict[Pipe, None] = {}
-        self.reserved = 0
-        self.stack: AsyncExitStack | None = None
-        self.stash: deque[Envelope] = deque()
-        self.streak: Streak | None = None
-        self.timers: dict[Any, Timer] = {}
-        self.waiters: deque[asyncio.Future[None]] = deque()
-        self.wake: asyncio.Future[None] | None = None
-        self.watchers: dict[Cell, None] = {}
-        self.watching: dict[Cell, None] = {}
-
-
-class Cell:
+class Cell(Mailbox):
     """The runtime of one actor; see the module."""
 
-    __slots__ = (
-        "actor",
-        "box",
-        "capacity",
-        "children",
-        "context",
-        "extras",
-        "factory",
-        "fresh",
-        "hand",
-        "limit",
-        "mode",
-        "name",
-        "order",
-        "parent",
-        "phase",
-        "ref",
-        "restart",
-        "scheduler",
-        "shutdown",
-        "since",
-        "table",
-        "task",
-        "uid",
-        "urgent",
-    )
-
-    ref: Ref[Any]
-    context: Context
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        parent: Cell | None,
-        name: str,
-        factory: Callable[[], Actor[Any]],
-        restart: RestartType,
-        shutdown: float | None,
-    ) -> None:
-        self.scheduler = scheduler
-        self.parent = parent
-        self.name = name
-        self.factory = factory
-        self.restart: RestartType = restart
-        self.shutdown = shutdown
-        self.actor: Actor[Any] | None = None
-        self.table = NO_HANDLERS
-        self.box: deque[Envelope] | None = None
-        self.urgent: deque[Envelope] | None = None
-        self.capacity = self.limit = UNBOUNDED
-        self.mode = HELD
-        self.phase = STARTING
-        self.order = 0
-        self.hand = NOTHING
-        self.task: asyncio.Task[Any] | None = None
-        self.fresh = False
-        self.since = 0.0
-        self.children: dict[str, Cell] | None = None
-        self.extras: Extras | None = None
-        scheduler.uid = self.uid = scheduler.uid + 1
-
-    @property
-    def path(self) -> str:
-        parts: list[str] = []
-        cell: Cell = self
-        while cell.parent is not None:
-            parts.append(cell.name)
-            cell = cell.parent
-        return "/" + "/".join(reversed(parts))
-
-    def busy(self) -> tuple[str | None, float | None]:
-        """The type of the message in hand, and for how long (seconds) its handler has been at work."""
-        if self.hand is NOTHING:
-            return None, None
-        return type(self.hand[0]).__name__, max(0.0, self.scheduler.clock() - self.since)
-
-    def extra(self) -> Extras:
-        extras = self.extras
-        if extras is None:
-            extras = self.extras = Extras()
-        return extras
-
-    # Receiving
+    __slots__ = ()
 
     def enqueue(self) -> None:
         """Ask for a turn, if nobody serves this cell."""
@@ -218,22 +55,18 @@ class Cell:
             if not scheduler.armed:
                 scheduler.arm()
 
-    def accept(self, envelope: Envelope) -> None:
-        """Put a message into the mailbox; the caller has seen that there is room."""
-        box = self.box
-        if box is None:
-            self.box = box = self.scheduler.new_box()
-        box.append(envelope)
-        if self.mode == IDLE:
-            self.enqueue()
-
     def wake(self, envelope: Envelope) -> None:
         """Serve an idle actor: by its pump at once if the handler awaits, by the run queue otherwise."""
         scheduler = self.scheduler
         message = envelope[0]
         if scheduler.direct and type(message) in self.table.awaiting:
             self.hand = envelope
-            self.take_over(self.handler(message)(self.actor, message))
+            try:
+                coroutine = self.handler(message)(self.actor, message)
+            except BaseException as exc:  # it does not even take a message
+                self.conclude(self.judge(exc))
+            else:
+                self.take_over(coroutine)
             return
         boxes = scheduler.boxes
         self.box = box = boxes.pop() if boxes else scheduler.new_box()
@@ -242,99 +75,6 @@ class Cell:
         scheduler.queue.append(self)
         if not scheduler.armed:
             scheduler.arm()
-
-    def receive(self, envelope: Envelope) -> None:
-        """The slow half of `tell`: no mailbox yet, a full one, or an actor that takes no more."""
-        limit = self.limit
-        box = self.box
-        if limit < 0:
-            self.bury(envelope, "stopped")
-        elif (0 if box is None else len(box)) < limit:
-            self.accept(envelope)
-        elif self.overflow == "drop_new":
-            self.bury(envelope, "full")
-        elif self.overflow == "drop_old" and box and limit:
-            self.bury(box.popleft(), "full")
-            box.append(envelope)
-        else:
-            raise MailboxFull(f"{self.path}: the mailbox has no free slot of {self.capacity}")
-
-    @property
-    def overflow(self) -> str:
-        actor = self.actor
-        return "raise" if actor is None else actor.__overflow__
-
-    def signal(self, message: Any, condition: Any = None, trace: Any = None) -> None:
-        """Deliver past the mailbox: signals, timers, results of pipes. Never refused while the actor
-        lives."""
-        if self.phase >= STOPPING or (
-            isinstance(message, SIGNALS) and self.table.find(type(message)) is None
-        ):
-            return
-        if self.urgent is None:
-            self.urgent = deque()
-        self.urgent.append((message, None, trace, condition))
-        if self.mode == IDLE:
-            self.enqueue()
-
-    def signal_failure(self, error: BaseException) -> None:
-        """Let the actor fail by `error` as soon as it has handled the message in hand."""
-        self.signal(None, Failure(error))
-
-    def bury(self, envelope: Envelope, reason: DeadLetterReason) -> None:
-        """This message will not be handled: fail its asker, or publish a dead letter."""
-        message, sender, trace, question = envelope
-        if question is not None:
-            if reason == "stopped" and question.fail(ActorStopped(f"{self.path} stopped before it answered")):
-                return
-            if reason == "full" and question.fail(
-                MailboxFull(f"{self.path} dropped the question for a newer one")
-            ):
-                return
-        self.scheduler.dead_letters.publish(
-            DeadLetter(reason, message, self.ref, None if sender is None else sender.ref, trace)
-        )
-
-    async def slot(self, question: Question | None) -> None:
-        """Wait, first come first served, until the mailbox has room for one message; append before any await.
-
-        The waiter itself appends: a message handed over on its behalf could not be taken back when it is
-        cancelled.
-        """
-        extras = self.extra()
-        waiter: asyncio.Future[None] = self.scheduler.loop.create_future()
-        if question is not None:
-            question.future = waiter  # the deadline now ends this wait
-        extras.waiters.append(waiter)
-        self.limit = 0  # nobody barges in while someone waits
-        try:
-            await waiter
-        except BaseException:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                extras.reserved -= 1
-            self.grant()
-            raise
-        extras.reserved -= 1
-        if self.limit < 0:
-            raise ActorStopped(f"{self.path} has stopped")
-
-    def grant(self) -> None:
-        """Let waiting senders have the slots that are free."""
-        extras = self.extras
-        if extras is None or self.limit < 0:
-            return
-        waiters = extras.waiters
-        free = self.capacity - extras.reserved - (0 if self.box is None else len(self.box))
-        while waiters and (free > 0 or waiters[0].done()):
-            waiter = waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                extras.reserved += 1
-                free -= 1
-        if not waiters and not extras.reserved:
-            self.limit = self.capacity
-
-    # Serving
 
     def turn(self, until: float) -> None:
         """Serve up to 64 messages, not past `until` (perf_counter seconds). Called by the run queue."""
@@ -382,7 +122,7 @@ class Cell:
 
     def attend(self) -> bool:
         """See to orders and the signal lane; true if the cell has passed into other hands."""
-        if self.order and lifecycle.obey(self):
+        if self.order and orders.obey(self):
             return True
         scheduler = self.scheduler
         scheduler.running = self
@@ -589,7 +329,7 @@ class Cell:
             self.task = None
             self.scheduler.busy.pop(self, None)
         if fault is not None:
-            lifecycle.failed(self, fault)
+            failures.failed(self, fault)
             return
         if self.limit == 0:
             self.grant()
@@ -598,7 +338,7 @@ class Cell:
         box = self.box
         if self.order and (self.order & ~DRAIN or not (box or self.urgent)):
             self.mode = QUEUED
-            if lifecycle.obey(self):
+            if orders.obey(self):
                 return
         if box or self.urgent:
             self.mode = QUEUED

@@ -12,7 +12,7 @@ from inspect import iscoroutinefunction
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from actors import gathering, lifecycle, spawning
+from actors import gathering, lifecycle, orders, spawning
 from actors.actor import Table
 from actors.errors import ActorError, ActorStopped, Finished, StashFull
 from actors.messages import Terminated
@@ -275,7 +275,7 @@ class Context:
         """
         cell = self._cell
         if cell.restart != "permanent":
-            lifecycle.stop(cell)
+            orders.stop(cell)
         elif not cell.order & FAIL:
             cell.extra().failure = Finished(f"{cell.path} finished, and is permanent")
             cell.order |= FAIL

@@ -11,7 +11,7 @@ import asyncio
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from actors import lifecycle
+from actors import lifecycle, orders
 from actors.dispatch import TICKS
 from actors.errors import ActorStopped, AskTimeout, DeadlockError, WrongThread
 from actors.messages import Asks
@@ -199,21 +199,21 @@ class Ref(Generic[M]):
         restart.
         """
         cell = self.cell
-        lifecycle.stop(cell)
+        orders.stop(cell)
         if grace is not None and cell.phase != DEAD:
             extras = cell.extra()
             if extras.grace is not None:
                 extras.grace.cancel()
-            extras.grace = cell.scheduler.loop.call_later(grace, lifecycle.kill, cell)
+            extras.grace = cell.scheduler.loop.call_later(grace, orders.kill, cell)
 
     def drain(self) -> None:
         """Ask the actor to handle everything accepted so far, refuse the rest, and end."""
-        lifecycle.drain(self.cell)
+        orders.drain(self.cell)
 
     def kill(self) -> None:
         """End the actor and its subtree now: what runs is cancelled, `on_stop` is skipped, what it entered
         is closed."""
-        lifecycle.kill(self.cell)
+        orders.kill(self.cell)
 
     async def terminated(self) -> None:
         """Wait until the actor is gone."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from actors import lifecycle
+from actors import lifecycle, orders
 from actors.cell import Cell
 from actors.errors import ActorStopped, NameTaken
 from actors.states import ENDING, QUEUED, RESTARTING, START
@@ -87,7 +87,7 @@ async def spawn(parent: Cell, spec: ChildSpec[Any] | Callable[[], Actor[Any]], n
         try:
             await start.waiter
         except asyncio.CancelledError:
-            lifecycle.kill(cell)
+            orders.kill(cell)
             raise
     if start.fault is not None:
         raise start.fault

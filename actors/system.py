@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 import anyio
 
-from actors import lifecycle, spawning
+from actors import lifecycle, orders, spawning
 from actors.actor import Actor
 from actors.context import Context
 from actors.deadletters import DeadLetters
@@ -231,7 +231,7 @@ class ActorSystem:
     async def _end_actors(self) -> None:
         root = self._root
         assert root is not None
-        lifecycle.stop(root)
+        orders.stop(root)
         ended = lifecycle.ended_future(root)
         hurry = self.scheduler.task(self._hurry.wait(), "actors-hurry")
         try:
@@ -240,7 +240,7 @@ class ActorSystem:
             hurry.cancel()
         if not ended.done():
             log.warning("shutdown: %s; killing them", self._stuck(root))
-            lifecycle.kill(root)
+            orders.kill(root)
             await asyncio.wait((ended,), timeout=self._shutdown)
         if not ended.done():
             raise ShutdownTimeout(f"these would not end: {self._stuck(root)}")

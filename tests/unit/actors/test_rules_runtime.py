@@ -491,6 +491,21 @@ async def test_rule_21_an_unhandled_message_is_a_dead_letter_an_unhandled_signal
 
 
 @virtual
+async def test_rule_21_a_handler_that_takes_no_message_fails_the_actor_not_the_asker():
+    class Bad(Actor):
+        @on(int)
+        async def number(self):
+            pass
+
+    async with ActorSystem(supervise=OneForOne(max_restarts=9)) as system:
+        ref = await system.spawn(Bad)
+        for _ in range(2):
+            with pytest.raises(TypeError, match="positional argument"):
+                await ref.ask(1)
+        assert system.tree().children[0].restarts == 2
+
+
+@virtual
 async def test_rule_22_a_pool_shares_its_mailbox_among_free_workers():
     at_work, most = 0, 0
 

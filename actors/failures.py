@@ -1,0 +1,236 @@
+"""What happens when an actor fails: the strategy decides, and the runtime carries it out at once.
+
+The supervisor's own handlers take no part in it; it learns of it by signals. A restart keeps the cell, and
+with it ref, mailbox and watchers, and makes a new instance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from actors import lifecycle, orders, routines, states
+from actors.errors import ActorStopped
+from actors.messages import Action, Failed, Restarted
+from actors.routines import Routine
+from actors.supervision import DEFAULT_STRATEGY, Intensity, OneForOne, Strategy, Streak
+
+if TYPE_CHECKING:
+    from actors.cell import Cell, Extras
+
+__all__ = ["failed"]
+
+log = logging.getLogger("actors")
+
+
+def failed(cell: Cell, error: BaseException) -> None:
+    """The actor failed, and its cell is in nobody's hands: decide, tell the parent, carry it out."""
+    scheduler = cell.scheduler
+    cell.mode = states.HELD
+    if cell.order & states.FAIL:
+        cell.order &= ~states.FAIL
+        cell.extra().failure = None
+    if cell.order & states.ENDING:
+        routines.drive(
+            scheduler, lifecycle.finish(cell, "killed" if cell.order & states.KILL else "failed", error)
+        )
+        return
+    if cell.order & states.HALT:  # it restarts with its siblings anyway
+        orders.obey(cell)
+        return
+    parent = cell.parent
+    assert parent is not None
+    action = verdict(parent, cell, error)
+    if action == "resume":
+        cell.conclude()
+    elif action == "stop":
+        routines.drive(scheduler, lifecycle.finish(cell, "failed", error))
+    elif action == "escalate":
+        cell.phase = states.FAILED
+        orders.fail(parent, error)
+    else:
+        cell.phase = states.RESTARTING
+        _restart(parent, cell, error)
+
+
+def verdict(parent: Cell, cell: Cell, error: BaseException) -> Action:
+    """What the parent's strategy does about this failure, after counting it; the parent gets the signal."""
+    strategy = _strategy(parent)
+    extras = cell.extra()
+    if extras.streak is None:
+        extras.streak = Streak()
+    now = cell.scheduler.loop.time()
+    history = extras.streak.failed(strategy, now)
+    try:
+        action = strategy.verdict(error, history)
+    except Exception as exc:
+        log.exception("%s: the decider of %s failed; the failure is escalated", parent.path, cell.path)
+        exc.__context__ = error
+        action = "escalate"
+    if action == "resume" and (cell.actor is None or _has_failed_children(cell)):
+        action = "restart"  # there is nothing to resume, or a child has escalated and waits for its fate
+    if action == "restart":
+        if cell.restart == "temporary" or parent.phase not in (states.STARTING, states.RUNNING):
+            action = "stop"
+        else:
+            mine = parent.extra()
+            if mine.intensity is None:
+                mine.intensity = Intensity()
+            if mine.intensity.exceeded(strategy, now):
+                error.add_note(
+                    f"{cell.path} failed; {parent.path} allows {strategy.max_restarts} restarts within "
+                    f"{strategy.within:g} s, and that was one more"
+                )
+                action = "escalate"
+    parent.signal(Failed(cell.ref, error, action))
+    if action == "escalate" or action == "stop":
+        log.error("%s failed (%s)", cell.path, action, exc_info=error)
+    else:
+        log.warning("%s failed (%s): %r", cell.path, action, error)
+    return action
+
+
+def _has_failed_children(cell: Cell) -> bool:
+    return any(child.phase == states.FAILED for child in (cell.children or {}).values())
+
+
+def _strategy(parent: Cell) -> Strategy:
+    return DEFAULT_STRATEGY if parent.actor is None else parent.actor.supervise
+
+
+def _restart(parent: Cell, cell: Cell, error: BaseException) -> None:
+    scheduler = cell.scheduler
+    if isinstance(_strategy(parent), OneForOne):
+        routines.drive(scheduler, restart(parent, cell, error))
+        return
+    extras = parent.extra()
+    if extras.group is not None:  # one group restart at a time: the running one takes this failure next
+        extras.group.append((cell, error))
+        return
+    extras.group = deque([(cell, error)])
+    routines.drive(scheduler, _restart_groups(parent, extras))
+
+
+def _restart_groups(parent: Cell, extras: Extras) -> Routine:
+    assert extras.group is not None
+    while extras.group:
+        cell, error = extras.group.popleft()
+        if cell.phase == states.RESTARTING and cell.mode == states.HELD:
+            yield from restart(parent, cell, error)
+    extras.group = None
+
+
+def restart(parent: Cell, culprit: Cell, error: BaseException) -> Routine:
+    """Restart `culprit` and whoever the strategy restarts with it, until they live or it is given up."""
+    while True:
+        strategy = _strategy(parent)
+        members = _members(parent, strategy, culprit)
+        for cell in reversed(members):
+            yield from _halt(cell)
+            if cell.phase == states.RESTARTING:
+                yield from _dismantle(cell, error)
+        yield from _back_off(culprit, strategy)
+        retry: tuple[Cell, BaseException] | None = None
+        for cell in members:
+            if cell.phase != states.RESTARTING:
+                continue
+            if cell.order & states.ENDING:
+                yield from lifecycle.end(cell)
+                continue
+            if cell.restart == "temporary":
+                yield from lifecycle.finish(cell, "stopped", None)
+                continue
+            fault = yield from lifecycle.build(cell)
+            if cell.order & states.ENDING:
+                yield from lifecycle.end(cell)
+            elif fault is None:
+                _restarted(parent, cell)
+            else:
+                action = verdict(parent, cell, fault)
+                if action == "stop":
+                    yield from _dismantle(cell, fault)
+                    yield from lifecycle.finish(cell, "failed", fault)
+                elif action == "escalate":
+                    for other in members:
+                        if other.phase == states.RESTARTING and other.mode == states.HELD:
+                            other.phase = states.FAILED
+                            if other.order & states.ENDING:
+                                yield from lifecycle.end(other)
+                    orders.fail(parent, fault)
+                    return
+                else:
+                    retry = cell, fault
+                    break
+        if retry is None:
+            return
+        culprit, error = retry
+
+
+def _members(parent: Cell, strategy: Strategy, culprit: Cell) -> list[Cell]:
+    """The living children that restart now, in start order."""
+    if isinstance(strategy, OneForOne):
+        return [culprit]
+    siblings = list((parent.children or {}).values())
+    if culprit not in siblings:
+        return []
+    affected = strategy.affected(siblings, culprit)
+    return [cell for cell in affected if cell.phase in (states.RUNNING, states.RESTARTING)]
+
+
+def _restarted(parent: Cell, cell: Cell) -> None:
+    streak = cell.extra().streak
+    if streak is None:
+        streak = cell.extra().streak = Streak()
+    streak.restarts += 1
+    parent.signal(Restarted(cell.ref, streak.restarts))
+    lifecycle.release(cell)
+
+
+def _halt(cell: Cell) -> Routine:
+    """Take the cell out of service after its message in hand, by force when its shutdown time is over."""
+    if cell.phase != states.RUNNING:
+        return
+    extras = cell.extra()
+    extras.halted = cell.scheduler.loop.create_future()
+    cell.order |= states.HALT
+    if cell.mode == states.IDLE:
+        orders.obey(cell)
+    if not extras.halted.done() and cell.phase == states.RUNNING:
+        ended = lifecycle.ended_future(cell)
+        yield asyncio.wait((extras.halted, ended), timeout=cell.shutdown, return_when=asyncio.FIRST_COMPLETED)
+        if not extras.halted.done() and cell.phase == states.RUNNING:
+            orders.cancel(cell)
+            yield asyncio.wait((extras.halted, ended), return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+    extras.halted = None
+
+
+def _back_off(cell: Cell, strategy: Strategy) -> Routine:
+    extras = cell.extra()
+    delay = 0.0 if extras.streak is None else extras.streak.delay(strategy, cell.scheduler.random.random)
+    if delay > 0 and not cell.order & states.ENDING:
+        extras.wake = cell.scheduler.loop.create_future()
+        yield routines.within(extras.wake, delay)
+        extras.wake = None
+
+
+def _dismantle(cell: Cell, error: BaseException) -> Routine:
+    """Take the old instance apart: its hook, timers, children, owned work, context managers."""
+    actor, cell.actor = cell.actor, None
+    if actor is not None:
+        fault = yield from routines.hook(cell, actor.on_restart, error)
+        if fault is not None:
+            log.error("%s: on_restart failed", cell.path, exc_info=fault)
+    yield from lifecycle.clear(cell, ActorStopped(f"{cell.path} failed and restarts before it answered"))
+    yield from lifecycle.close(cell)
+    cell.urgent = None
+    extras = cell.extras
+    if extras is not None:
+        lifecycle.unstash(cell)
+        for target in extras.watching:
+            if target.extras is not None:
+                target.extras.watchers.pop(cell, None)
+        extras.watching.clear()
+        extras.muted.clear()

@@ -1,0 +1,134 @@
+"""Orders: what others ask of an actor. Stop, drain, kill, fail.
+
+Each only notes the order and sees to it that somebody carries it out: who serves the actor at that time does
+so between two messages, by `obey`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from actors import failures, lifecycle, routines, states
+from actors.errors import ActorStopped
+
+if TYPE_CHECKING:
+    from actors.cell import Cell
+
+__all__ = ["cancel", "drain", "fail", "kill", "obey", "shut", "stop"]
+
+
+def stop(cell: Cell) -> None:
+    """End after the message in hand; what waits in the mailbox becomes dead letters."""
+    if cell.phase >= states.STOPPING or cell.order & states.ENDING:
+        return
+    cell.order |= states.STOP
+    shut(cell)
+    _nudge(cell)
+
+
+def drain(cell: Cell) -> None:
+    """Refuse new messages, handle the accepted ones, then end."""
+    if cell.phase >= states.STOPPING or cell.order & (states.STOP | states.KILL | states.DRAIN):
+        return
+    cell.order |= states.DRAIN
+    cell.limit = states.CLOSED
+    _refuse_waiters(cell)
+    _nudge(cell)
+
+
+def kill(cell: Cell) -> None:
+    """End now: cancel what runs, in the whole subtree."""
+    if cell.phase == states.DEAD or cell.order & states.KILL:
+        return
+    cell.order |= states.KILL
+    shut(cell)
+    for child in reversed(list((cell.children or {}).values())):
+        kill(child)
+    cancel(cell)
+    _nudge(cell)
+
+
+def fail(cell: Cell, error: BaseException) -> None:
+    """Fail from outside, at once: a child escalated, or a linked actor failed. Cancels what runs."""
+    if cell.phase >= states.FAILED or cell.order & (states.STOP | states.KILL | states.FAIL | states.HALT):
+        return
+    if cell.parent is None:
+        cell.scheduler.crash(error)
+        return
+    if cell.phase == states.RESTARTING and cell.task is None:
+        return  # it is losing its state already
+    cell.extra().failure = error
+    cell.order |= states.FAIL
+    cancel(cell)
+    _nudge(cell)
+
+
+def shut(cell: Cell) -> None:
+    """Take no more messages, and set aside those that wait."""
+    cell.limit = states.CLOSED
+    box = cell.box
+    if box:
+        extras = cell.extra()
+        if extras.leftover is None:
+            extras.leftover = box.copy()
+        else:
+            extras.leftover.extend(box)
+        box.clear()
+    _refuse_waiters(cell)
+
+
+def _refuse_waiters(cell: Cell) -> None:
+    extras = cell.extras
+    if extras is not None:
+        while extras.waiters:
+            waiter = extras.waiters.popleft()
+            if not waiter.done():
+                waiter.set_exception(ActorStopped(f"{cell.path} has stopped"))
+
+
+def cancel(cell: Cell) -> None:
+    """Cancel the user code that runs. A pump that has not begun sees the order in its first step instead."""
+    task = cell.task
+    if task is None:
+        return
+    if task.done() and cell.mode == states.BUSY:  # a stranger cancelled the pump before its first step
+        cell.conclude(cell.judge(asyncio.CancelledError()))
+    elif not cell.fresh:
+        cell.scheduler.cancel(task)
+
+
+def _nudge(cell: Cell) -> None:
+    if cell.mode == states.IDLE:
+        cell.enqueue()
+    elif cell.phase == states.FAILED:  # waits for its supervisor's fate; that is decided now
+        routines.drive(cell.scheduler, lifecycle.end(cell))
+    elif cell.extras is not None and cell.extras.wake is not None and not cell.extras.wake.done():
+        cell.extras.wake.set_result(None)
+
+
+def obey(cell: Cell) -> bool:
+    """Carry out what was ordered, between two messages; true if the cell has passed into a routine."""
+    order = cell.order
+    if order & states.KILL:
+        routines.drive(cell.scheduler, lifecycle.finish(cell, "killed", None))
+    elif order & states.STOP or (
+        order & states.DRAIN and not cell.box and not cell.urgent and not order & ~states.DRAIN
+    ):
+        routines.drive(cell.scheduler, lifecycle.finish(cell, "stopped", None))
+    elif order & states.START:
+        cell.order &= ~states.START
+        routines.drive(cell.scheduler, lifecycle.begin(cell))
+    elif order & states.HALT:
+        cell.order &= ~states.HALT
+        cell.mode, cell.phase = states.HELD, states.RESTARTING
+        extras = cell.extra()
+        if extras.halted is not None and not extras.halted.done():
+            extras.halted.set_result(None)
+    elif order & states.FAIL:
+        extras = cell.extra()
+        assert extras.failure is not None
+        failures.failed(cell, extras.failure)
+    else:
+        return False
+    return True
