@@ -23,6 +23,14 @@ CUSTOMERS = [
     ("ben@vandelay.example", "Vandelay", "silver"),
     ("ivy.chen@wonka.example", "Wonka", "basic"),
     ("noah@stark.example", "Stark", "gold"),
+    ("eva.lind@massive.example", "Massive", "silver"),
+    ("sam@cyberdyne.example", "Cyberdyne", "gold"),
+    ("nina@soylent.example", "Soylent", "basic"),
+    ("leo@tyrell.example", "Tyrell", "silver"),
+    ("zoe@aperture.example", "Aperture", "gold"),
+    ("kai@oscorp.example", "Oscorp", "basic"),
+    ("ada@gringotts.example", "Gringotts", "silver"),
+    ("max@weyland.example", "Weyland", "gold"),
 ]
 
 
@@ -38,13 +46,13 @@ def _database() -> sqlite3.Connection:
 
 
 @function(side_effect="read")
-def find_customer(email: str) -> dict[str, str | bool]:
+def find_customer(email: str) -> dict[str, str]:
     """Look the customer up by e-mail address."""
     with closing(_database()) as db:
         row = db.execute("SELECT company, plan FROM customer WHERE email = ?", (email,)).fetchone()
     if row is None:
-        return {"found": False, "email": email, "company": "unknown", "plan": "none"}
-    return {"found": True, "email": email, "company": row[0], "plan": row[1]}
+        return {"company": "unknown", "plan": "none"}
+    return {"company": row[0], "plan": row[1]}
 
 
 @function(side_effect="write", idempotent=True)
