@@ -295,6 +295,9 @@ def _begin(state: RunState, unit: Unit, now: int) -> Moves:
         payload = unit.input if plan.input is None else plan.input.evaluate(scope)
         where = "/agent/tags"
         tags: dict[str, Any] = plan.tags.evaluate(scope) if plan.tags is not None else {}
+        if plan.context is not None:
+            where = "/agent/context"
+            plan.context.evaluate(scope)  # needed at each call of a function, where it must not fail
         where = "/agent/systemPrompt"
         prompt = plan.system_prompt.evaluate(scope) if plan.system_prompt is not None else ""
     except EvaluationError as error:

@@ -215,6 +215,14 @@ def test_an_expression_that_fails_at_run_time_fails_the_step_without_starting_it
     assert state.status == "failed"
 
 
+def test_a_context_that_cannot_be_evaluated_fails_the_step_before_it_starts():
+    driver = Driver(steps(agent("a", spec={"context": {"t": "${{ fromJSON(inputs.t) }}"}})), {"t": "{"})
+    state = driver.run()
+    assert state.status == "failed"
+    assert driver.events(ev.WorkflowStepFailed)[0].error.details["path"] == "/agent/context"
+    assert not driver.events(ev.WorkflowStepStarted)
+
+
 def test_declared_outputs_are_evaluated_at_the_end():
     graph = steps(agent("a"), outputs={"n": "${{ steps.a.outputs.result.n }}", "s": "${{ steps.a.status }}"})
     state = Driver(graph, model=say(a={"n": 3})).run()
