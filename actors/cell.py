@@ -59,7 +59,7 @@ class Cell(Mailbox):
         """Serve an idle actor: by its pump at once if the handler awaits, by the run queue otherwise."""
         scheduler = self.scheduler
         message = envelope[0]
-        if scheduler.direct and type(message) in self.table.awaiting:
+        if type(message) in self.table.awaiting and scheduler.at_once():
             self.hand = envelope
             try:
                 coroutine = self.handler(message)(self.actor, message)
@@ -242,9 +242,9 @@ class Cell(Mailbox):
         self.fresh = True
         self.since = scheduler.clock()
         scheduler.busy[self] = None
-        self.task = asyncio.Task(
-            self.pump(coroutine), loop=scheduler.loop, name=self.name, context=scheduler.base.copy()
-        )
+        task = scheduler.start(self.pump(coroutine), self.name)
+        if not task.done():  # begun eagerly, it may be over
+            self.task = task
 
     async def pump(self, coroutine: Coroutine[Any, Any, Any] | None) -> None:
         """Serve the actor, beginning with a handler's coroutine, for one turn: 64 messages or 2 ms."""
@@ -325,9 +325,9 @@ class Cell(Mailbox):
     def conclude(self, fault: BaseException | None = None) -> None:
         """End a turn: pass the cell on to whoever serves it next."""
         self.hand = NOTHING
-        if self.task is not None:
+        if self.mode == BUSY:
             self.task = None
-            self.scheduler.busy.pop(self, None)
+            del self.scheduler.busy[self]
         if fault is not None:
             failures.failed(self, fault)
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -35,6 +36,9 @@ __all__ = ["Scheduler", "Wheel"]
 
 T = TypeVar("T")
 log = logging.getLogger("actors")
+
+EAGER = sys.version_info >= (3, 12)
+_eager_task: Any = asyncio.Task
 
 TICKS = 20
 """Ticks of the wheel in a second: a deadline is met up to 1/20 s late, never early."""
@@ -122,6 +126,8 @@ class Scheduler:
         self.base.run(FRAME.set, None)
         self._controls: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()
+        self._starting = False
+        self._yield_at = 0.0
         self._door: deque[tuple[Cell, Any, Any]] | None = deque()
         SCHEDULERS.setdefault(self.thread, []).append(self)
 
@@ -193,6 +199,31 @@ class Scheduler:
         if cell is not None:
             context.run(FRAME.set, (cell, trace, None, held))
         return asyncio.Task(coroutine, loop=self.loop, name=name, context=context)
+
+    def at_once(self) -> bool:
+        """Whether a question to an idle actor may skip the run queue.
+
+        Not always: asks that are answered at once, one after the other, would never let the loop go on.
+        """
+        now = self.clock()
+        if now < self._yield_at:
+            return self.direct
+        self._yield_at = now + SLICE
+        return False
+
+    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """A task for a pump. Where the interpreter can (3.12), its first step is taken at once."""
+        if not EAGER or self._starting:  # nested, a chain of asks would exhaust the stack
+            return asyncio.Task(coroutine, loop=self.loop, name=name, context=self.base.copy())
+        running, self.running = self.running, None
+        self._starting = True
+        try:
+            return _eager_task(
+                coroutine, loop=self.loop, name=name, context=self.base.copy(), eager_start=True
+            )
+        finally:
+            self._starting = False
+            self.running = running
 
     def control(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a routine of the runtime, which nobody cancels."""

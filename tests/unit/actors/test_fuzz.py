@@ -329,7 +329,7 @@ def test_random_lives_keep_every_promise(chunk):
     try:
         for seed in range(chunk * RUNS, (chunk + 1) * RUNS):
             try:
-                run(life(seed), seed=seed)
+                run(life(seed), seed=seed if seed % 3 else None)  # every third in the ordinary order
             except BaseException as exc:
                 exc.add_note(f"seed {seed}")
                 raise

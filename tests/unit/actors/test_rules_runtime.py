@@ -171,6 +171,25 @@ async def test_rule_16_a_busy_actor_never_freezes_the_loop():
         ref.kill()
 
 
+@pytest.mark.parametrize("kind", [Do, Call])
+async def test_rule_16_asks_one_after_the_other_let_the_loop_go_on(kind):
+    async with ActorSystem() as system:
+        ref = await system.spawn(Puppet)
+        ticks, question = [], kind(lambda a: 1)
+
+        async def tick():
+            while True:
+                ticks.append(time.perf_counter())
+                await asyncio.sleep(0)
+
+        ticking = asyncio.ensure_future(tick())
+        until = time.perf_counter() + 0.1
+        while time.perf_counter() < until:
+            await ref.ask(question)
+        ticking.cancel()
+        assert len(ticks) >= 20
+
+
 @virtual
 @pytest.mark.parametrize("kind", [Do, Call])
 async def test_rule_16_an_actor_handles_at_most_64_messages_in_a_turn(kind):

@@ -232,6 +232,7 @@ async def test_rule_09_strategies(strategy, restarted):
         for i, diary in enumerate(diaries):
             diary.clear()
             refs[i].tell(i)
+        await run_until_idle()
         refs[1].tell(Do(crash))
         await run_until_idle()
         for i, diary in enumerate(diaries):
