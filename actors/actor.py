@@ -7,8 +7,7 @@ is built when the class is defined, so that a message costs one dictionary look-
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable
-from inspect import iscoroutinefunction
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, overload
 
 from actors.errors import SpecError
@@ -41,11 +40,6 @@ class Table(dict[type[Any], Handler | None]):
     """The handlers of a class by the type of message; remembers what it finds by base classes, and what it
     does not."""
 
-    def __init__(self, handlers: Iterable[tuple[type[Any], Handler]] = ()) -> None:
-        super().__init__(handlers)
-        self.awaiting = {message for message, handler in self.items() if iscoroutinefunction(handler)}
-        """The types whose handlers are coroutine functions: calling one runs no code of the actor."""
-
     def find(self, message: type[Any]) -> Handler | None:
         """The handler of a message class, of its own or of its nearest base; None if there is none."""
         if message in self:
@@ -54,8 +48,6 @@ class Table(dict[type[Any], Handler | None]):
         if message not in SIGNALS:
             found = next((self[base] for base in message.__mro__ if self.get(base) is not None), None)
         self[message] = found
-        if found is not None and iscoroutinefunction(found):
-            self.awaiting.add(message)
         return found
 
 

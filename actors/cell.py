@@ -56,22 +56,18 @@ class Cell(Mailbox):
                 scheduler.arm()
 
     def wake(self, envelope: Envelope) -> None:
-        """Serve an idle actor: by its pump at once if the handler awaits, by the run queue otherwise."""
+        """Put a question to an idle actor: served at once, in the asker's time, unless it is time to
+        yield."""
         scheduler = self.scheduler
-        message = envelope[0]
-        if type(message) in self.table.awaiting and scheduler.at_once():
-            self.hand = envelope
-            try:
-                coroutine = self.handler(message)(self.actor, message)
-            except BaseException as exc:  # it does not even take a message
-                self.conclude(self.judge(exc))
-            else:
-                self.take_over(coroutine)
-            return
         boxes = scheduler.boxes
         self.box = box = boxes.pop() if boxes else scheduler.new_box()
         box.append(envelope)
         self.mode = QUEUED
+        if scheduler.at_once():
+            running = scheduler.running
+            scheduler.base.copy().run(self.turn, scheduler.yield_at)
+            scheduler.running = running
+            return
         scheduler.queue.append(self)
         if not scheduler.armed:
             scheduler.arm()

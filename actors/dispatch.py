@@ -104,7 +104,6 @@ class Scheduler:
         self.loop = loop
         self.clock: Callable[[], float] = perf_counter  # uvloop's `loop.time()` ticks in milliseconds
         self.burst = BURST
-        self.direct = True
         self.thread = threading.get_ident()
         self.queue: deque[Cell] = deque()
         self.armed = False
@@ -127,7 +126,7 @@ class Scheduler:
         self._controls: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()
         self._starting = False
-        self._yield_at = 0.0
+        self.yield_at = 0.0
         self._door: deque[tuple[Cell, Any, Any]] | None = deque()
         SCHEDULERS.setdefault(self.thread, []).append(self)
 
@@ -206,9 +205,9 @@ class Scheduler:
         Not always: asks that are answered at once, one after the other, would never let the loop go on.
         """
         now = self.clock()
-        if now < self._yield_at:
-            return self.direct
-        self._yield_at = now + SLICE
+        if now < self.yield_at:
+            return True
+        self.yield_at = now + SLICE
         return False
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

@@ -47,8 +47,6 @@ class _Intercepted(Table):
             if handler is not None and self._interceptor.wants(message):
                 handler = _wrap(handler, self._interceptor)
             self[message] = handler
-            if handler is not None and iscoroutinefunction(handler):
-                self.awaiting.add(message)
         return self[message]
 
 

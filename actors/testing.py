@@ -102,7 +102,11 @@ class _Scheduler(Scheduler):
         self.clock = self.loop.time
         self.random = Random(0 if seed is None else seed)
         self._shuffle = seed is not None
-        self.direct = not self._shuffle
+        self._direct = 0
+
+    def at_once(self) -> bool:
+        self._direct = (self._direct + 1) % BURST  # the clock stands still
+        return not self._shuffle and self._direct != 0
 
     def turn(self) -> None:
         if not self._shuffle:
