@@ -8,12 +8,12 @@ known. The grammar is a help, never a check: the caller validates the answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, cast
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-__all__ = ["argument_grammar", "json_grammar", "source_text"]
+__all__ = ["Source", "answer_grammar", "argument_grammar", "source_of"]
 
 _HEAD: Final = "%llguidance {}\n"
 _LAYOUT: Final = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
@@ -34,10 +34,11 @@ _NAMED: Final[Mapping[str, str]] = {
 }
 _NAME_PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _NUMBER: Final = re.compile(r"(?<![\w.-])-?(?:0|[1-9]\d*)(?:\.\d+)?(?![\w-]|\.\d)")
+_LINE: Final = re.compile(r"^[ \t]*(?P<name>[^\W\d][\w \t-]{0,30}):[ \t]+(?P<value>\S.*)$", re.MULTILINE)
 _CHUNK: Final = re.compile(r"\s+|\w+(?:\S*\w)?|[^\w\s]")
 _MOST_CHUNKS: Final = 2_000
 _NOT_A_COPY: Final = frozenset(
-    {"enum", "const", "pattern", "minLength", "maxLength", "anyOf", "oneOf", "allOf", "not", "$ref"}
+    {"const", "pattern", "minLength", "maxLength", "anyOf", "oneOf", "allOf", "not", "$ref"}
 )
 _MAPS: Final = frozenset({"properties", "$defs"})
 _LISTS: Final = frozenset({"anyOf", "oneOf", "prefixItems"})
@@ -47,38 +48,62 @@ _NOT_PLAIN: Final = frozenset(
 )
 
 
-def json_grammar(schema: dict[str, Any] | bool) -> str:
-    """A grammar for JSON by a schema, in one line with blanks after colons and commas."""
-    return f"{_HEAD}start: {_json(schema, {})}"
+class Source(NamedTuple):
+    """What can be copied: a text, and the values that stand in it under a name (folded, see `_folded`)."""
+
+    text: str
+    fields: Mapping[str, tuple[str, ...]]
 
 
-def argument_grammar(schema: dict[str, Any], source: str) -> str:
-    """A grammar for the arguments of a function: its required properties (all, if none is required) in
-    their order; strings and numbers are copied from `source` wherever it has any that fit."""
-    builder = _Builder(source, schema.get("$defs") or {})
-    start = builder.value(schema)
-    return _HEAD + "\n".join([f"start: {start}", *builder.terminals])
-
-
-def source_text(contents: Iterable[str]) -> str:
-    """The text of messages to copy from: of one that is JSON its strings and numbers, else the whole."""
-    parts: list[str] = []
+def source_of(contents: Iterable[str]) -> Source:
+    """The source that messages make: of one that is JSON its leaves, else the text and its lines of
+    `name: value`."""
+    texts: list[str] = []
+    fields: dict[str, list[str]] = {}
     for content in contents:
         try:
             decoded = msgspec.json.decode(content)
         except msgspec.DecodeError:
-            parts.append(content)
+            texts.append(content)
+            found = [(match["name"], match["value"].strip()) for match in _LINE.finditer(content)]
         else:
-            parts.extend(_leaves(decoded))
-    return "\n".join(parts)
+            found = list(_leaves("", decoded))
+            texts.extend(value for _, value in found)
+        for name, value in found:
+            fields.setdefault(_folded(name), []).append(value)
+    return Source("\n".join(texts), {name: tuple(dict.fromkeys(values)) for name, values in fields.items()})
+
+
+def answer_grammar(
+    schema: dict[str, Any] | bool, source: Source | None = None, copied: Set[str] = frozenset()
+) -> str:
+    """A grammar for JSON by a schema, in one line with blanks after colons and commas. The properties named
+    in `copied` are copied from the source as in `argument_grammar`, the others are the model's own."""
+    if source is not None and isinstance(schema, dict) and copied & (schema.get("properties") or {}).keys():
+        return _composed(schema, source, copied)
+    return f"{_HEAD}start: {_json(schema, {})}"
+
+
+def argument_grammar(schema: dict[str, Any], source: Source) -> str:
+    """A grammar for the arguments of a function: its required properties (all, if none is required) in
+    their order, copied from the source wherever it has anything that fits: the value that stands under the
+    property's name, else what has its format, else a run of words, or one of the numbers."""
+    return _composed(schema, source, None)
+
+
+def _composed(schema: dict[str, Any], source: Source, copied: Set[str] | None) -> str:
+    builder = _Builder(source, schema.get("$defs") or {}, copied)
+    start = builder.value(schema)
+    return _HEAD + "\n".join([f"start: {start}", *builder.terminals])
 
 
 class _Builder:
-    """Collects the terminals that a rule refers to."""
+    """Collects the terminals that a rule refers to. `copied` None means every property."""
 
-    def __init__(self, source: str, defs: Mapping[str, Any]) -> None:
+    def __init__(self, source: Source, defs: Mapping[str, Any], copied: Set[str] | None) -> None:
         self._source = source
         self._defs = {name: _closed(each) for name, each in defs.items()}
+        self._copy_only = copied
         self._copy: str | None = None
         self.terminals: list[str] = []
 
@@ -86,15 +111,12 @@ class _Builder:
         if not isinstance(schema, dict):
             return _json(bool(schema), self._defs)
         node = cast("dict[str, Any]", schema)
-        kind = node.get("type")
         properties: dict[str, Any] | None = node.get("properties")
-        if kind == "object" and properties and not node.keys() & _NOT_PLAIN:
+        if node.get("type") == "object" and properties and not node.keys() & _NOT_PLAIN:
             return self._object(node, properties)
-        if kind == "string" and not node.keys() & _NOT_A_COPY:
-            return self._string(node, name)
-        if kind in ("integer", "number") and not node.keys() & _NOT_A_COPY:
-            return self._number(whole=kind == "integer") or _json(node, self._defs)
-        return _json(node, self._defs)
+        if self._copy_only is not None and name not in self._copy_only:
+            return _json(node, self._defs)
+        return self._named(node, name) or self._found(node, name) or _json(node, self._defs)
 
     def _object(self, node: dict[str, Any], properties: dict[str, Any]) -> str:
         required = [name for name in properties if name in (node.get("required") or ())]
@@ -105,28 +127,56 @@ class _Builder:
             parts.append(self.value(properties[name], name))
         return " ".join([*parts, _literal("}")])
 
-    def _string(self, node: dict[str, Any], name: str) -> str:
-        """What has the declared format; else the format that the name means, if the source has any; else a
+    def _named(self, node: dict[str, Any], name: str) -> str | None:
+        """The values under the property's own name, as far as they are of its type."""
+        kind, labels = node.get("type"), node.get("enum")
+        if node.keys() & _NOT_A_COPY:
+            return None
+        written: list[str] = []
+        for value in self._source.fields.get(_folded(name), ()):
+            if kind == "string" or (kind is None and labels):
+                fits, text = not labels or value in labels, _text(value)
+            elif kind in ("integer", "number"):
+                number = _NUMBER.fullmatch(value)
+                fits, text = bool(number) and not (kind == "integer" and "." in value) and not labels, value
+            else:
+                fits, text = kind == "boolean" and value in ("true", "false"), value
+            if fits:
+                written.append(text)
+        return _one_of(written) if written else None
+
+    def _found(self, node: dict[str, Any], name: str) -> str | None:
+        """What may be copied from the text."""
+        if "enum" in node or node.keys() & _NOT_A_COPY:
+            return None
+        if node.get("type") == "string":
+            return self._string(node, name)
+        if node.get("type") in ("integer", "number"):
+            return self._number(whole=node["type"] == "integer")
+        return None
+
+    def _string(self, node: dict[str, Any], name: str) -> str | None:
+        """What has the declared format; else the format that the name means, if the text has any; else a
         run of words."""
         declared = node.get("format")
         parts = _NAME_PART.findall(name)
         meant = _NAMED.get(parts[-1].lower()) if parts else None
         wanted = _FORMATS.get(str(declared if declared is not None else meant))
-        found = dict.fromkeys(match.group() for match in wanted.finditer(self._source)) if wanted else {}
+        found = dict.fromkeys(match.group() for match in wanted.finditer(self._source.text)) if wanted else {}
         if found:
             return _one_of(_text(each) for each in found)
         terminal = self._copied() if declared is None else None
-        return f'"\\"" {terminal} "\\""' if terminal else _json(node, self._defs)
+        return f'"\\"" {terminal} "\\""' if terminal else None
 
     def _number(self, *, whole: bool) -> str | None:
-        found = dict.fromkeys(match.group() for match in _NUMBER.finditer(self._source))
+        found = dict.fromkeys(match.group() for match in _NUMBER.finditer(self._source.text))
         fitting = [each for each in found if not (whole and "." in each)]
         return _one_of(fitting) if fitting else None
 
     def _copied(self) -> str | None:
         """The terminal for a run of whole words of the source, made once."""
         if self._copy is None:
-            chunks = _CHUNK.findall(self._source)[:_MOST_CHUNKS]
+            chunks = _CHUNK.findall(self._source.text)[:_MOST_CHUNKS]
             if not any(chunk.strip() for chunk in chunks):
                 return None
             escaped = [_text(chunk)[1:-1] for chunk in chunks]
@@ -176,11 +226,19 @@ def _one_of(literals: Iterable[str]) -> str:
     return "(" + " | ".join(_literal(each) for each in literals) + ")"
 
 
-def _leaves(value: object) -> list[str]:
+def _leaves(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """(name of the member, text) for each string, number and boolean in a JSON value."""
     if isinstance(value, str):
-        return [value]
-    if isinstance(value, dict):
-        return [leaf for each in cast("dict[str, Any]", value).values() for leaf in _leaves(each)]
-    if isinstance(value, list):
-        return [leaf for each in cast("list[Any]", value) for leaf in _leaves(each)]
-    return [] if value is None or isinstance(value, bool) else [msgspec.json.encode(value).decode()]
+        yield name, value
+    elif isinstance(value, dict):
+        for key, each in cast("dict[str, Any]", value).items():
+            yield from _leaves(key, each)
+    elif isinstance(value, list):
+        for each in cast("list[Any]", value):
+            yield from _leaves(name, each)
+    elif value is not None:
+        yield name, msgspec.json.encode(value).decode()
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).casefold()

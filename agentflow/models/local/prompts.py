@@ -6,13 +6,26 @@ perfectly (area under the curve 0.99), the same examples inside the system promp
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
 from agentflow.definition.conversation import Message, ToolSchema
 
-__all__ = ["Example", "answer_turns", "argument_turns", "has_result", "split_examples", "user_texts"]
+__all__ = [
+    "Example",
+    "answer_turns",
+    "argument_turns",
+    "copied_properties",
+    "has_result",
+    "said",
+    "split_examples",
+    "system_text",
+    "user_texts",
+]
+
+_FEWEST_EXAMPLES: Final = 2
 
 
 class Example(NamedTuple):
@@ -47,6 +60,15 @@ def split_examples(system: str) -> tuple[str, list[Example]]:
     return head, examples
 
 
+def copied_properties(examples: Sequence[Example]) -> set[str]:
+    """The properties whose value every example took from its text: the examples say that they are copies."""
+    if len(examples) < _FEWEST_EXAMPLES:
+        return set()
+    answers = [(each.text, msgspec.json.decode(each.answer, type=dict[str, Any])) for each in examples]
+    names = answers[0][1].keys()
+    return {name for name in names if all(_stands_in(answer.get(name), text) for text, answer in answers)}
+
+
 def has_result(messages: tuple[Message, ...]) -> bool:
     """Whether the function was called in this conversation. A user message after its result is a request to
     repair the answer, not a reason to call again."""
@@ -55,7 +77,7 @@ def has_result(messages: tuple[Message, ...]) -> bool:
 
 def argument_turns(messages: tuple[Message, ...], tool: ToolSchema) -> list[Message]:
     """The conversation that ends where the arguments of the function are written."""
-    instructions, _ = split_examples(_system(messages))
+    instructions, _ = split_examples(system_text(messages))
     description = tool.description.strip().rstrip(".")
     task = f"Function {tool.name}: {description}. Answer with its arguments as JSON, copied from the text."
     turns = [Message(role="system", content=f"{instructions}\n\n{task}".strip())]
@@ -65,7 +87,7 @@ def argument_turns(messages: tuple[Message, ...], tool: ToolSchema) -> list[Mess
 def answer_turns(messages: tuple[Message, ...]) -> list[Message]:
     """The conversation that ends where the answer is written: examples become turns, results of functions
     become part of what the user said."""
-    instructions, examples = split_examples(_system(messages))
+    instructions, examples = split_examples(system_text(messages))
     turns = [Message(role="system", content=instructions)] if instructions else []
     for example in examples:
         turns.append(Message(role="user", content=example.text))
@@ -88,7 +110,17 @@ def user_texts(messages: tuple[Message, ...]) -> list[str]:
     return [message.content for message in messages if message.role == "user"]
 
 
-def _system(messages: tuple[Message, ...]) -> str:
+def _stands_in(value: object, text: str) -> bool:
+    return isinstance(value, str) and bool(value) and value in text
+
+
+def said(messages: tuple[Message, ...]) -> list[str]:
+    """What the user and the functions said, in order."""
+    return [message.content for message in messages if message.role in ("user", "tool")]
+
+
+def system_text(messages: tuple[Message, ...]) -> str:
+    """The instructions of a conversation, examples included."""
     return "\n\n".join(message.content for message in messages if message.role == "system")
 
 

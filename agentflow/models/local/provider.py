@@ -20,13 +20,17 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.errors import ConfigurationError
 from agentflow.models.base import DeltaSink, ModelError, ModelProfile, ModelReply, ModelRequest
 from agentflow.models.local.calibration import Choice, biases, choices_of, empty_inputs
-from agentflow.models.local.grammar import argument_grammar, json_grammar, source_text
+from agentflow.models.local.grammar import answer_grammar, argument_grammar, source_of
 from agentflow.models.local.process import Endpoint, LocalServer
 from agentflow.models.local.prompts import (
+    Example,
     answer_turns,
     argument_turns,
+    copied_properties,
     has_result,
+    said,
     split_examples,
+    system_text,
     user_texts,
 )
 from agentflow.models.local.scoring import Scorer
@@ -121,7 +125,7 @@ class LocalProvider:
         new_call_id: Callable[[], str],
     ) -> ModelReply:
         """The call of the one function. The model writes nothing but its arguments."""
-        source = source_text(user_texts(request.messages))
+        source = source_of(user_texts(request.messages))
         grammar = argument_grammar(tool.input_schema, source)
         turns = argument_turns(request.messages, tool)
         reply = await adapter.complete(_plain(request, turns, grammar=grammar), new_call_id=new_call_id)
@@ -140,22 +144,27 @@ class LocalProvider:
         turns = answer_turns(request.messages)
         settings: dict[str, Any] = {}
         if request.output_schema is not None:
-            settings["grammar"] = json_grammar(request.output_schema)
-            found = await self._biases(connection.scorer, path, request, settings["grammar"])
-            if found:
+            _, examples = split_examples(system_text(request.messages))
+            source = source_of(said(request.messages))
+            grammar = answer_grammar(request.output_schema, source, copied_properties(examples))
+            settings["grammar"] = grammar
+            if choices := choices_of(request.output_schema, examples):
+                found = await self._biases(connection.scorer, path, request, examples, choices, grammar)
                 settings["logit_bias"] = [[token, bias] for token, bias in found.items()]
         plain = _plain(request, turns, **settings)
         return await connection.adapter.complete(plain, new_call_id=new_call_id, on_delta=on_delta)
 
     async def _biases(
-        self, scorer: Scorer, path: Path, request: ModelRequest, grammar: str
+        self,
+        scorer: Scorer,
+        path: Path,
+        request: ModelRequest,
+        examples: list[Example],
+        choices: list[Choice],
+        grammar: str,
     ) -> dict[int, float]:
         """The calibration of a prompt with examples for a schema of labels, measured at its first use."""
         system = tuple(message for message in request.messages if message.role == "system")
-        _, examples = split_examples("\n\n".join(message.content for message in system))
-        choices: list[Choice] = choices_of(request.output_schema, examples)
-        if not choices:
-            return {}
         parts = (str(path), grammar, *(message.content for message in system))
         key = hashlib.sha256("\0".join(parts).encode()).digest()
         if key not in self._calibrated:

@@ -4,8 +4,15 @@ import pytest
 
 from agentflow.definition.conversation import Message, ToolCall
 from agentflow.models.local.calibration import Choice, TokenChoice, biases, choices_of, empty_inputs
-from agentflow.models.local.grammar import argument_grammar, json_grammar, source_text
-from agentflow.models.local.prompts import Example, answer_turns, argument_turns, has_result, split_examples
+from agentflow.models.local.grammar import answer_grammar, argument_grammar, source_of
+from agentflow.models.local.prompts import (
+    Example,
+    answer_turns,
+    argument_turns,
+    copied_properties,
+    has_result,
+    split_examples,
+)
 
 from .helpers import tool
 
@@ -83,16 +90,25 @@ def test_results_that_are_no_flat_object_stay_as_they_are(result: str) -> None:
 
 
 def test_what_can_be_copied() -> None:
-    assert (
-        source_text(["plain", '{"a": "x", "b": [1, {"c": "y"}], "d": true, "e": null}']) == "plain\nx\n1\ny"
-    )
+    text = "Plan: gold \nno: thing here\nGood-bye: x: y"
+    source = source_of([text, '{"a": "x", "b": [1, {"c_d": "y"}], "d": true, "e": null}'])
+    assert source.text == f"{text}\nx\n1\ny\ntrue"
+    assert source.fields == {
+        "plan": ("gold",),
+        "no": ("thing here",),
+        "goodbye": ("x: y",),
+        "a": ("x",),
+        "b": ("1",),
+        "cd": ("y",),
+        "d": ("true",),
+    }
 
 
 def test_grammar_of_an_answer() -> None:
-    head, start = json_grammar({"type": "object"}).split("\n")
+    head, start = answer_grammar({"type": "object"}).split("\n")
     assert head == "%llguidance {}"
     assert json.loads(start.removeprefix("start: %json "))["type"] == "object"
-    assert '"not"' in json_grammar(False)
+    assert '"not"' in answer_grammar(False)
 
 
 def test_grammar_of_arguments() -> None:
@@ -108,7 +124,7 @@ def test_grammar_of_arguments() -> None:
         "required": ["email", "name", "order", "kind"],
     }
     text = 'I am "Ann" (ann@x.example), order 4711, 2.5 kg, mail bob@y.example.'
-    start, any_, copy = argument_grammar(schema, text).split("\n")[1:]
+    start, any_, copy = argument_grammar(schema, source_of([text])).split("\n")[1:]
     assert start.startswith(
         'start: "{\\"email\\": " ("\\"ann@x.example\\"" | "\\"bob@y.example\\"") ", \\"name\\": "'
     )
@@ -134,38 +150,74 @@ def test_grammar_of_arguments() -> None:
 )
 def test_a_name_may_mean_a_format(name: str, said: str) -> None:
     schema = {"type": "object", "properties": {name: {"type": "string"}}}
-    found = argument_grammar(schema, "Ann, ann@x.example, see https://x.example/a.")
+    found = argument_grammar(schema, source_of(["Ann, ann@x.example, see https://x.example/a."]))
     assert json.dumps(json.dumps(said)) in found
     assert "COPY" not in found
-    assert "COPY" in argument_grammar(schema, "Ann has neither")
+    assert "COPY" in argument_grammar(schema, source_of(["Ann has neither"]))
+
+
+def test_what_stands_under_a_name_goes_to_the_property_of_that_name() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "companyName": {"type": "string"},
+            "plan": {"type": "string", "enum": ["gold", "none"]},
+            "seats": {"type": "integer"},
+            "open": {"type": "boolean"},
+        },
+    }
+    source = source_of(
+        ["Company name: Acme & Sons\nPlan: silver\nplan: gold\nSeats: 12\nseats: 1.5\nopen: true"]
+    )
+    rule = argument_grammar(schema, source).split("start: ")[1]
+    assert rule == (
+        r""""{\"companyName\": " ("\"Acme & Sons\"") ", \"plan\": " ("\"gold\"") ", \"seats\": " ("12") """
+        r'''", \"open\": " ("true") "}"'''
+    )
+
+
+def test_answers_copy_what_their_examples_copy() -> None:
+    examples = [
+        Example("Ann: please refund. plan: gold", '{"plan": "gold", "topic": "billing", "n": 1}'),
+        Example("plan: none\nIt crashes", '{"plan": "none", "topic": "bug", "n": 1}'),
+    ]
+    assert copied_properties(examples) == {"plan"}
+    assert copied_properties(examples[:1]) == set()
+    schema = {"type": "object", "properties": {"plan": {"type": "string"}, "topic": {"type": "string"}}}
+    source = source_of(["plan: silver"])
+    grammar = answer_grammar(schema, source, {"plan"})
+    assert '("\\"silver\\"")' in grammar
+    assert grammar.count("%json") == 1
+    assert answer_grammar(schema, source, {"other"}) == answer_grammar(schema)
+    assert answer_grammar(True, source, {"plan"}) == answer_grammar(True)
 
 
 def test_objects_are_closed_unless_the_schema_opens_them() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": True}}}}
-    assert json_grammar(schema).count('"additionalProperties":false') == 2
+    assert answer_grammar(schema).count('"additionalProperties":false') == 2
     for untouched in (
         {"type": "object"},
         {"const": {"properties": {}}},
         {"allOf": [{"properties": {"a": True}}, {"properties": {"b": True}}]},
         {"properties": {"a": True}, "anyOf": [{"required": ["a"]}]},
     ):
-        assert "additionalProperties" not in json_grammar(untouched)
-    assert '"additionalProperties":true' in json_grammar({**schema, "additionalProperties": True})
+        assert "additionalProperties" not in answer_grammar(untouched)
+    assert '"additionalProperties":true' in answer_grammar({**schema, "additionalProperties": True})
 
 
 def test_grammar_without_anything_to_copy() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}, "n": {"type": "integer"}}}
-    grammar = argument_grammar(schema, "  ")
+    grammar = argument_grammar(schema, source_of(["  "]))
     assert "COPY" not in grammar
     assert grammar.count("%json") == 2
-    anything = argument_grammar({"type": "object"}, "text")
+    anything = argument_grammar({"type": "object"}, source_of(["text"]))
     assert anything.startswith("%llguidance {}\nstart: %json")
     referring = {
         "$defs": {"x": {"type": "string"}},
         "type": "object",
         "properties": {"a": {"$ref": "#/$defs/x"}},
     }
-    assert '"$defs"' in argument_grammar(referring, "text")
+    assert '"$defs"' in argument_grammar(referring, source_of(["text"]))
 
 
 LABELS = {
