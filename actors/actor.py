@@ -37,8 +37,7 @@ Handler = Callable[[Any, Any], Any]
 
 
 class Table(dict[type[Any], Handler | None]):
-    """The handlers of a class by the type of message; remembers what it finds by base classes, and what it
-    does not."""
+    """The handlers of a class by type of message; remembers what it finds by base classes."""
 
     def find(self, message: type[Any]) -> Handler | None:
         """The handler of a message class, of its own or of its nearest base; None if there is none."""
@@ -147,8 +146,7 @@ class Actor(Generic[M]):
 
 
 def _collect(cls: type[Actor[Any]]) -> dict[type, str]:
-    """The attribute that handles each type: of base classes first, so that a subclass overrides by type or
-    by name."""
+    """The attribute that handles each type; a subclass overrides by type or by name."""
     names: dict[type, str] = {}
     for base in reversed(cls.__mro__):
         declared: dict[type, str] = {}

@@ -1,5 +1,4 @@
-"""One actor's runtime: its mailbox, its turn on the run queue, and the pump that takes over when a handler
-awaits.
+"""One actor's runtime: its turn on the run queue, and the pump that takes over when a handler awaits.
 
 A cell lives from spawn to `Terminated`, across restarts. Exactly one party serves it at any time, and `mode`
 says which: nobody (IDLE), the run queue (QUEUED), a pump task (BUSY) or a routine of `lifecycle` (HELD).
@@ -21,6 +20,7 @@ from actors.mailbox import Mailbox
 from actors.messages import SIGNALS, DeadLetter, DeadLetterReason
 from actors.question import Question
 from actors.states import (
+    BLOCKED,
     BUSY,
     COROUTINE,
     DRAIN,
@@ -56,8 +56,7 @@ class Cell(Mailbox):
                 scheduler.arm()
 
     def wake(self, envelope: Envelope) -> None:
-        """Put a question to an idle actor: served at once, in the asker's time, unless it is time to
-        yield."""
+        """Put a question to an idle actor: served in the asker's time, unless it is time to yield."""
         scheduler = self.scheduler
         boxes = scheduler.boxes
         self.box = box = boxes.pop() if boxes else scheduler.new_box()
@@ -67,6 +66,9 @@ class Cell(Mailbox):
             running = scheduler.running
             scheduler.base.copy().run(self.turn, scheduler.yield_at)
             scheduler.running = running
+            late = scheduler.clock() - scheduler.yield_at
+            if late > BLOCKED:
+                scheduler.report_blocked(self, late)
             return
         scheduler.queue.append(self)
         if not scheduler.armed:
@@ -147,8 +149,7 @@ class Cell(Mailbox):
         return False
 
     def take_urgent(self) -> Handler | None:
-        """Take the next item of the signal lane in hand; None if it no longer applies. Raises what it
-        carries."""
+        """Take the next item of the signal lane; None if it no longer applies. Raises what it carries."""
         assert self.urgent is not None
         self.hand = envelope = self.urgent.popleft()
         message, _, _, condition = envelope
@@ -160,8 +161,7 @@ class Cell(Mailbox):
         return self.table.get(type(message)) or self.handler(message)
 
     def handler(self, message: object) -> Handler:
-        """The handler of a message whose exact type has none; one that reports it if there is no other
-        either."""
+        """The handler of a message whose exact type has none, or else one that reports it."""
         found = self.table.find(type(message))
         if found is None:
             found = ignore if isinstance(message, SIGNALS) else self.unhandled
@@ -191,13 +191,8 @@ class Cell(Mailbox):
         target = None if question.waiting is None else question.waiting.ref
         self.scheduler.dead_letters.publish(DeadLetter(reason, value, target, self.ref, self.hand[2]))
 
-    def forget_deferred(self, question: Question) -> None:
-        if self.extras is not None:
-            self.extras.deferred.pop(question, None)
-
     def judge(self, exc: BaseException) -> BaseException | None:
-        """A handler raised: tell the asker. Returns the error by which the actor fails, None if it may go
-        on."""
+        """A handler raised: tell the asker. Returns the error by which the actor fails, if it does."""
         question = self.hand[3] if type(self.hand[3]) is Question else None
         if isinstance(exc, Reject) and not exc.delivered:
             exc.delivered = True

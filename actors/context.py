@@ -106,8 +106,7 @@ class Context:
     # Watching
 
     def watch(self, ref: Ref[Any]) -> None:
-        """Get a `Terminated` signal when that actor is gone; at once if it already is. Exactly one, however
-        often asked."""
+        """Get exactly one `Terminated` signal when that actor is gone; at once if it already is."""
         cell, target = self._cell, ref.cell
         if target.phase == DEAD:
             cell.signal(Terminated(ref, "stopped"))
@@ -192,12 +191,13 @@ class Context:
     # Answers
 
     def defer(self) -> Reply[Any]:
-        """Take over the answer to the message in hand: the handler's return value is ignored, `Reply`
-        settles it."""
+        """Take over the answer to the message in hand: `Reply` gives it, not the return value."""
         question = self._question()
         if question is not None and not question.deferred:
             question.deferred = True
-            self._cell.extra().deferred[question] = None
+            deferred = self._cell.extra().deferred
+            deferred[question] = None
+            question.future.add_done_callback(lambda _: deferred.pop(question, None))
         return Reply(self._cell, question)
 
     @overload

@@ -1,5 +1,4 @@
-"""Messages that nobody handled: counted by reason, published to subscribers, logged at a limited rate, never
-kept."""
+"""Messages that nobody handled: counted, published, logged at a limited rate, never kept."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from actors.actor import Table
 from actors.errors import ActorStopped, AskTimeout, MailboxFull
 from actors.interceptor import Interceptor, intercepted
-from actors.states import BURST, SLICE
+from actors.states import BLOCKED, BURST, SLICE
 from actors.trace import FRAME, SCHEDULERS
 
 if TYPE_CHECKING:
@@ -42,9 +42,6 @@ _eager_task: Any = asyncio.Task
 
 TICKS = 20
 """Ticks of the wheel in a second: a deadline is met up to 1/20 s late, never early."""
-
-BLOCKED = 0.25
-"""Seconds that plain handlers may hold up the loop before the log says so."""
 
 AGAIN = 1.0
 """Seconds after which a task that was cancelled and lives is cancelled again."""
@@ -149,12 +146,16 @@ class Scheduler:
                 now = clock()
                 if now > until:
                     if now - until > BLOCKED:
-                        log.warning("%s kept the event loop from all else for %.3f s", cell.path, now - until)
+                        self.report_blocked(cell, now - until)
                     break
         finally:
             self.armed = False
             if queue:
                 self.arm()
+
+    def report_blocked(self, cell: Cell, seconds: float) -> None:
+        """Say who held up the loop."""
+        log.warning("%s kept the event loop from all else for %.3f s", cell.path, seconds)
 
     def new_box(self) -> deque[Envelope]:
         """An empty mailbox."""

@@ -12,8 +12,7 @@ __all__ = ["gather"]
 async def gather(
     awaitables: Iterable[Awaitable[Any]], *, first: int | None, collect: bool, timeout: float | None
 ) -> list[Any]:
-    """See `Context.gather`. The tasks inherit the context of the caller, and with it deadline and ask
-    chain."""
+    """See `Context.gather`. The tasks inherit the caller's context, and with it deadline and ask chain."""
     if first is not None and collect:
         raise ValueError("gather: `first` and `collect` exclude each other")
     tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]

@@ -1,5 +1,4 @@
-"""The seam for tracing and metrics: code that runs around sending and handling, for the message types it
-asks for."""
+"""The seam for tracing and metrics: code that runs around the handlers of the messages it asks for."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from actors.actor import UNBOUNDED
 from actors.states import PHASES
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ class ActorInfo(msgspec.Struct, frozen=True):
 
 def describe(cell: Cell) -> ActorInfo:
     """The actor and everything below it."""
-    from actors.actor import UNBOUNDED
-
     busy, busy_for = cell.busy()
     extras = cell.extras
     streak = None if extras is None else extras.streak

@@ -150,8 +150,7 @@ class Mailbox:
         return "raise" if actor is None else actor.__overflow__
 
     def signal(self, message: Any, condition: Any = None, trace: Any = None) -> None:
-        """Deliver past the mailbox: signals, timers, results of pipes. Never refused while the actor
-        lives."""
+        """Deliver past the mailbox: signals (ignored if not declared), timers, results of pipes."""
         if self.phase >= STOPPING or (
             isinstance(message, SIGNALS) and self.table.find(type(message)) is None
         ):

@@ -39,14 +39,16 @@ def drain(cell: Cell) -> None:
 
 def kill(cell: Cell) -> None:
     """End now: cancel what runs, in the whole subtree."""
-    if cell.phase == states.DEAD or cell.order & states.KILL:
-        return
-    cell.order |= states.KILL
-    shut(cell)
-    for child in reversed(list((cell.children or {}).values())):
-        kill(child)
-    cancel(cell)
-    _nudge(cell)
+    subtree = [cell]
+    for each in subtree:  # grows meanwhile; a loop, because trees can be deeper than the stack
+        subtree.extend((each.children or {}).values())
+    for each in reversed(subtree):
+        if each.phase == states.DEAD or each.order & states.KILL:
+            continue
+        each.order |= states.KILL
+        shut(each)
+        cancel(each)
+        _nudge(each)
 
 
 def fail(cell: Cell, error: BaseException) -> None:

@@ -80,19 +80,16 @@ class Reply(Generic[R]):
         question = self._question
         if question is None:
             return True
-        self._cell.forget_deferred(question)
         if question.answer(value):
             return True
         self._cell.late_answer(question, value)
         return False
 
     def fail(self, error: BaseException) -> bool:
-        """Answer with an exception; true if the asker gets it (or nobody asked). The actor itself does not
-        fail."""
+        """Answer with an exception, by which the actor itself does not fail; true as for `set`."""
         question = self._question
         if question is None:
             return True
-        self._cell.forget_deferred(question)
         if question.fail(error):
             return True
         self._cell.late_answer(question, error)

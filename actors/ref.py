@@ -105,11 +105,8 @@ class Ref(Generic[M]):
         more.
         """
         cell = self.cell
-        scheduler = cell.scheduler
-        sender, trace = scheduler.running, current_trace()
-        if sender is None:
-            frame = FRAME.get()
-            sender = None if frame is None else frame[0]
+        frame = FRAME.get()
+        sender, trace = (None, None) if frame is None else frame[:2]
         await _deliver(cell, (message, sender, trace, None))
 
     @overload
@@ -187,8 +184,7 @@ class Ref(Generic[M]):
         raise DeadlockError(f"{path}: none of them could ever answer")
 
     def tell_threadsafe(self, message: M) -> None:
-        """Send from any thread. A full mailbox makes a dead letter. Raises `ActorStopped` if the system is
-        closed."""
+        """Send from any thread; if the mailbox is full, to the dead letters. Raises `ActorStopped`."""
         self.cell.scheduler.knock(self.cell, message, current_trace())
 
     def stop(self, grace: float | None = None) -> None:
@@ -211,8 +207,7 @@ class Ref(Generic[M]):
         orders.drain(self.cell)
 
     def kill(self) -> None:
-        """End the actor and its subtree now: what runs is cancelled, `on_stop` is skipped, what it entered
-        is closed."""
+        """End the subtree now: what runs is cancelled, `on_stop` skipped, what it entered closed."""
         orders.kill(self.cell)
 
     async def terminated(self) -> None:
@@ -238,8 +233,7 @@ async def _deliver(cell: Cell, envelope: Envelope) -> None:
 
 
 async def delegate(ref: Ref[Any], message: Any, remaining: float) -> Any:
-    """Ask on behalf of someone who waits for `remaining` seconds more, but wait for as long as the handler
-    takes."""
+    """Ask for someone who waits `remaining` seconds more, but wait as long as the handler takes."""
     cell = ref.cell
     scheduler = cell.scheduler
     frame = FRAME.get()

@@ -77,8 +77,7 @@ class _Start:
 
 
 async def spawn(parent: Cell, spec: ChildSpec[Any] | Callable[[], Actor[Any]], name: str | None) -> Ref[Any]:
-    """Start a child and wait until its `on_start` is done; raises what went wrong. Cancelled, it kills the
-    child."""
+    """Start a child, wait for its `on_start`; raises what went wrong. Cancelled, it kills the child."""
     cell = make_cell(parent.scheduler, parent, spec, name)
     start = _Start()
     lifecycle.launch(cell, start)

@@ -25,6 +25,9 @@ CLOSED = -1
 BURST = 64
 """Messages that an actor handles in one turn."""
 
+BLOCKED = 0.25
+"""Seconds that plain handlers may hold up the loop before the log says so."""
+
 SLICE = 0.002
 """Seconds of one turn of the run queue."""
 

@@ -143,8 +143,7 @@ class ActorSystem:
         return await spawning.spawn(self._guardian(), spec, name)
 
     def spawn_soon(self, spec: ChildSpec[M] | Callable[[], Actor[M]], name: str | None = None) -> Ref[M]:
-        """Start an actor at the next turn and return its ref at once; a failure of its start is
-        supervised."""
+        """Start an actor at the next turn; returns at once. A failure of its start is supervised."""
         return spawning.spawn_soon(self._guardian(), spec, name)
 
     @property

@@ -94,8 +94,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Scheduler(Scheduler):
-    """Slices by the virtual clock, so that they depend on nothing real; with a seed, serves in a random
-    order."""
+    """Slices by the virtual clock; with a seed, serves in a random order."""
 
     def __init__(self, seed: int | None, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -188,8 +187,7 @@ class Probe:
     @overload
     async def expect(self, kind: None = None, *, within: float = 3.0) -> Any: ...
     async def expect(self, kind: type[Any] | None = None, *, within: float = 3.0) -> Any:
-        """Take the next message; it must come `within` so many seconds and be a `kind`, else
-        `AssertionError`."""
+        """Take the next message, a `kind`, `within` so many seconds; else `AssertionError`."""
         try:
             async with asyncio.timeout(within):
                 while not self._arrived:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["current_trace", "tracing"]
 
 Frame = tuple["Cell | None", Any, "Question | None", bool]
-"""The actor that this code works for, the trace, the question in hand, and whether the actor waits for this
-code."""
+"""The actor that this code works for, the trace, the question in hand, whether the actor waits for it."""
 
 FRAME: ContextVar[Frame | None] = ContextVar("actors.frame", default=None)
 

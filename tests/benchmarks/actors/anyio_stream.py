@@ -1,5 +1,4 @@
-"""The textbook design with anyio: a task group, a memory object stream for each actor, `fail_after` around a
-question."""
+"""The textbook design with anyio: a task group, a stream for each actor, `fail_after` around a question."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What most would write by hand: a task and an `asyncio.Queue` for each actor, `wait_for` around each
-question."""
+"""What most would write by hand: a task and a queue for each actor, `wait_for` around a question."""
 
 from __future__ import annotations
 

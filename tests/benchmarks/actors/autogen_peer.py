@@ -1,5 +1,4 @@
-"""AutoGen core, single-threaded runtime: telling is publishing to a topic of one subscriber, asking is
-send_message."""
+"""AutoGen core, single-threaded runtime: telling is publishing to one subscriber."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The product's own figures: what an idle actor costs, how long a busy one delays the loop, how soon a crash
-is over.
+"""The product's own figures: an idle actor's memory, the delay of the loop, the time after a crash.
 
 Prints a JSON line for each. Runs in a process of its own, so that memory is that of the actors alone.
 """

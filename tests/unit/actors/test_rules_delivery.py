@@ -428,6 +428,17 @@ async def test_rule_06_late_and_duplicate_replies_are_dead_letters():
 
 
 @virtual
+async def test_rule_06_an_abandoned_deferred_question_is_forgotten():
+    async with ActorSystem() as system:
+        ref = await system.spawn(Puppet)
+        for _ in range(3):
+            with pytest.raises(AskTimeout):
+                await ref.ask(Do(lambda a: a.ctx.defer() and None), timeout=1)
+        await run_until_idle()
+        assert ref.cell.extras.deferred == {}
+
+
+@virtual
 async def test_rule_06_a_deferred_reply_to_a_tell_does_nothing():
     async with ActorSystem() as system:
         ref = await system.spawn(Puppet)

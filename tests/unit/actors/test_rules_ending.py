@@ -181,6 +181,18 @@ async def test_rule_11_kill_comes_again_for_a_handler_that_swallows_it():
 
 
 @virtual
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_rule_11_a_tree_can_be_deeper_than_the_stack(how):
+    async with ActorSystem() as system:
+        top = ref = await system.spawn(Puppet)
+        for _ in range(3000):
+            ref = await ref.cell.context.spawn(Puppet)
+        getattr(top, how)()
+        await top.terminated()
+        assert not ref.is_alive
+
+
+@virtual
 async def test_rule_11_stop_with_grace_becomes_a_kill():
     async with ActorSystem() as system:
         slow, quick = await system.spawn(Puppet), await system.spawn(Puppet)
