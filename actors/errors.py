@@ -49,7 +49,7 @@ class Reject(ActorError):
     """The message was rejected; correct it and send it again. The actor lives on."""
 
     delivered = False
-    """Set when the asker was told. One that lets it pass fails by it: it is not the fault of its own asker."""
+    """Set when the asker was told. One that lets it pass fails by it: its own asker is not to blame."""
 
 
 class Unhandled(ActorError):

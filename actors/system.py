@@ -105,7 +105,7 @@ class ActorSystem:
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
+    ) -> None:
         cancelled: asyncio.CancelledError | None = None
         self._closing = self.scheduler.task(self._close(), f"{self.name}-shutdown")
         with anyio.CancelScope(shield=True):
@@ -124,7 +124,6 @@ class ActorSystem:
             raise stuck
         if cancelled is not None and exc is None:
             raise cancelled
-        return False
 
     # Actors
 
