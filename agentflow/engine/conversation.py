@@ -14,7 +14,7 @@ from agentflow.definition.ir import AgentSpec, canonical_json
 from agentflow.definition.schemas import validate
 from agentflow.engine.state import ToolRecord
 
-__all__ = ["BadAnswer", "compact", "opening", "read_answer", "repair", "tool_message"]
+__all__ = ["BadAnswer", "compact", "opening", "parse", "read_answer", "repair", "tool_message"]
 
 _FENCE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
 _MAX_ERRORS = 10
@@ -93,12 +93,12 @@ def read_answer(spec: AgentSpec, text: str) -> Any:
 
 def _json_of(text: str) -> tuple[bool, Any]:
     stripped = text.strip()
-    found, value = _parse(stripped)
+    found, value = parse(stripped)
     if found:
         return True, value
     blocks = _FENCE.findall(stripped)
     if len(blocks) == 1:
-        return _parse(blocks[0].strip())
+        return parse(blocks[0].strip())
     return False, None
 
 
@@ -109,9 +109,13 @@ def _refuse(_: str) -> Any:
 _decoder = json.JSONDecoder(parse_constant=_refuse)
 
 
-def _parse(text: str) -> tuple[bool, Any]:
+def parse(text: str) -> tuple[bool, Any]:
+    """Whether the text is JSON that an event can hold, and its value. Half a surrogate pair is none."""
     # The standard parser: it keeps big integers exact, which page 000 §1 asks for.
     try:
-        return True, _decoder.decode(text)
+        value = _decoder.decode(text)
+        if "\\u" in text:
+            msgspec.json.encode(value)  # UnicodeEncodeError is a ValueError
     except (ValueError, RecursionError):
         return False, None
+    return True, value

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, cast
 
 from msgspec import UNSET
 
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
+from agentflow.engine.conversation import parse
 from agentflow.engine.ends import agent_failed, fault
 from agentflow.engine.ids import derive
 from agentflow.engine.moves import Moves, idempotency_key, scope_fields
@@ -95,9 +95,8 @@ def start_tool(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Mov
 
 
 def _arguments(text: str) -> tuple[Any, ErrorInfo | None]:
-    try:
-        value: Any = json.loads(text) if text.strip() else {}
-    except (ValueError, RecursionError):
+    found, value = parse(text.strip() or "{}")
+    if not found:
         return text, fault("invalid_input", "invalid_tool_input", "the arguments are not JSON")
     if not isinstance(value, dict):
         return value, fault("invalid_input", "invalid_tool_input", "the arguments are not a JSON object")

@@ -105,9 +105,10 @@ class _Tail:
         # Once a pass of the loop, however many batches come in it: the publisher pays one call.
         if self._waiters and not self._waking:
             self._waking = True
-            asyncio.get_running_loop().call_soon(self._wake)
+            asyncio.get_running_loop().call_soon(self.wake)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let every waiting subscriber look again."""
         self._waking = False
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
@@ -129,7 +130,7 @@ class _Tail:
     def _look(self) -> None:
         self._timer = None
         self.stale = True
-        self._wake()
+        self.wake()
 
     def close(self) -> None:
         if self._timer is not None:
@@ -145,6 +146,13 @@ class Hub:
         self._log = log
         self._poll = poll if log.shared else None
         self._tails: dict[str, _Tail] = {}
+        self._closed = False
+
+    def close(self) -> None:
+        """Let every subscriber end where it is: nothing will be published any more. Idempotent."""
+        self._closed = True
+        for tail in self._tails.values():
+            tail.wake()
 
     def publish(self, workflow_id: str, events: Sequence[StoredEvent]) -> None:
         """Show events of one run that are durable now, in order; called by its sequencer. Never waits."""
@@ -187,6 +195,8 @@ class Hub:
                 batch = tail.since(position, stop)
                 if not batch:
                     if tail.ended and position >= tail.end:
+                        return
+                    if self._closed:
                         return
                     if looked and not tail.stale and not tail.is_past(position):
                         await tail.wait()

@@ -45,8 +45,16 @@ class Admission:
         self.cancel = cancel
         self.accepted: asyncio.Future[None] = loop.create_future()
         self.rested: asyncio.Future[RunState] = loop.create_future()
+        self.gone: asyncio.Future[None] = loop.create_future()  # the supervisor has ended
         for future in (self.accepted, self.rested):
             future.add_done_callback(_retrieve)  # nobody has to wait for it
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the supervisor is about to end, so that a new one must take the run up."""
+        if not self.rested.done() or self.rested.cancelled():
+            return False
+        return self.rested.exception() is not None or self.rested.result().status != "waiting"
 
     def reopen(self) -> None:
         """The run moves again: whoever asks for its result from now on waits for its next rest."""

@@ -7,9 +7,10 @@ the workflow. What to do next is decided by the engine; this actor does it and r
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-from actors import Actor, Ref, on
+from actors import Actor, ActorStopped, Ref, on
 from agentflow.definition.failure import ErrorInfo
 from agentflow.runtime.messages import (
     CallModel,
@@ -23,11 +24,12 @@ __all__ = ["AgentActor", "Directory"]
 
 
 class Directory:
-    """Where the calls of a run go: the actor of a provider, the actor of a service."""
+    """Where the calls of a run go: the actor of a provider, the actor of a service. Asked for each call, so
+    that one that is gone for good is replaced."""
 
-    def __init__(self, models: dict[str, Ref[Any]], tools: dict[str, Ref[Any]]) -> None:
-        self.models = models
-        self.tools = tools
+    def __init__(self, model: Callable[[str], Ref[Any]], tool: Callable[[str], Ref[Any]]) -> None:
+        self.model = model
+        self.tool = tool
 
 
 class AgentActor(Actor, mailbox=1_000):
@@ -39,29 +41,31 @@ class AgentActor(Actor, mailbox=1_000):
 
     @on(CallModel)
     def call_model(self, call: CallModel) -> None:
-        target = self._directory.models[call.ref.provider]
-
-        def lost(error: BaseException) -> Any:
-            info = ErrorInfo(
-                category="interrupted", code="interrupted", message=f"the model call was lost: {error}"
-            )
-            return self._report(ModelCallFailure(call_id=call.call_id, error=info, duration_ms=0))
+        def lost(error: BaseException) -> None:
+            self._report(ModelCallFailure(call_id=call.call_id, error=_lost("model", error), duration_ms=0))
 
         # The engine's deadlines bound the call; a second one here would only race with them.
-        self.ctx.pipe(target.ask(Complete(call=call), timeout=math.inf), self._report, lost)
+        asked = self._directory.model(call.ref.provider).ask(Complete(call=call), timeout=math.inf)
+        self.ctx.pipe(asked, self._report, lost)
 
     @on(CallTool)
     def call_tool(self, call: CallTool) -> None:
-        target = self._directory.tools[call.service]
+        def lost(error: BaseException) -> None:
+            info = _lost("tool", error)
+            self._report(ToolCallFailure(call_id=call.call_id, error=info, duration_ms=0, unknown=True))
 
-        def lost(error: BaseException) -> Any:
-            info = ErrorInfo(
-                category="interrupted", code="interrupted", message=f"the tool call was lost: {error}"
-            )
-            failure = ToolCallFailure(call_id=call.call_id, error=info, duration_ms=0, unknown=True)
-            return self._report(failure)
-
-        self.ctx.pipe(target.ask(call, timeout=math.inf), self._report, lost)
+        asked = self._directory.tool(call.service).ask(call, timeout=math.inf)
+        self.ctx.pipe(asked, self._report, lost)
 
     def _report(self, result: Any) -> None:
         self._supervisor.tell(result)
+
+
+def _lost(kind: str, error: BaseException) -> ErrorInfo:
+    """The other actor ended: interrupted, so made again. It has a bug: an error like any other."""
+    if isinstance(error, ActorStopped):
+        return ErrorInfo(
+            category="interrupted", code="interrupted", message=f"the {kind} call was lost: {error}"
+        )
+    message = f"the {kind} call failed inside the runtime: {type(error).__name__}: {error}"
+    return ErrorInfo(category="system", code="internal_error", message=message)

@@ -33,12 +33,13 @@ class EventBus(Actor, mailbox=100_000):
     @on(Commit)
     def commit(self, batch: Commit) -> None:
         sender = self.ctx.sender
-        stored: list[StoredEvent] = []
-        offset, ts, ulid = batch.expected, batch.ts, self._ids.ulid
-        for draft in batch.drafts:
-            sealed = seal(draft, workflow_id=batch.workflow_id, offset=offset, ts=ts, id=ulid("evt_"))
-            stored.append(sealed[1])
-            offset += 1
+        ts = batch.ts
+        try:
+            stored = self._seal(batch)
+        except Exception as error:  # what cannot be written is its run's misfortune, not that of all others
+            if sender is not None:
+                sender.tell(CommitFailed(error=f"{type(error).__name__}: {error}", kind="internal_error"))
+            return
         meta = None
         if batch.name is not None:
             meta = RunMeta(
@@ -48,7 +49,7 @@ class EventBus(Actor, mailbox=100_000):
                 labels=batch.labels,
                 owner=this_process(),
             )
-        done = self._log.append(
+        done = self._append(
             Append(
                 workflow_id=batch.workflow_id,
                 epoch=batch.epoch,
@@ -63,6 +64,23 @@ class EventBus(Actor, mailbox=100_000):
         else:
             self._last[batch.workflow_id] = done
             done.add_done_callback(lambda f: self._finish(f, batch, stored, sender))
+
+    def _append(self, batch: Append) -> asyncio.Future[None]:
+        try:
+            return self._log.append(batch)
+        except Exception as error:
+            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            refused.set_exception(StoreError(f"the store cannot take this: {error}"))
+            return refused
+
+    def _seal(self, batch: Commit) -> list[StoredEvent]:
+        offset, ulid = batch.expected, self._ids.ulid
+        stored: list[StoredEvent] = []
+        for draft in batch.drafts:
+            sealed = seal(draft, workflow_id=batch.workflow_id, offset=offset, ts=batch.ts, id=ulid("evt_"))
+            stored.append(sealed[1])
+            offset += 1
+        return stored
 
     @on(Barrier)
     def barrier(self, message: Barrier) -> None:

@@ -6,6 +6,7 @@ was cancelled, killed or timed out; its teller sent CancelCall) is dropped, or c
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Awaitable
 from typing import Any
@@ -15,9 +16,11 @@ from agentflow.runtime.messages import CancelCall
 
 __all__ = ["LimitedActor"]
 
+_log = logging.getLogger("agentflow.runtime")
+
 
 class _Piece:
-    __slots__ = ("call_id", "dropped", "message", "pipe", "reply", "sender")
+    __slots__ = ("begun", "call_id", "dropped", "message", "pipe", "reply", "sender")
 
     def __init__(self, message: Any, reply: Reply[Any], sender: Ref[Any] | None) -> None:
         self.message = message
@@ -25,6 +28,7 @@ class _Piece:
         self.sender = sender
         self.call_id: str = message.call_id
         self.pipe: Pipe | None = None
+        self.begun = False
         self.dropped = False
 
 
@@ -64,17 +68,23 @@ class LimitedActor(Actor, mailbox=10_000):
         self._told.pop(piece.call_id, None)
         if piece.pipe is not None:
             piece.pipe.cancel()
+            if not piece.begun:  # cancelled before its first step: `_run` will never give the place back
+                piece.begun = True
+                self._active -= 1
+                self._next()
 
     def _begin(self, piece: _Piece) -> None:
         self._active += 1
         piece.pipe = self.ctx.pipe(self._run(piece), _nothing)
 
     async def _run(self, piece: _Piece) -> None:
+        piece.begun = True
         try:
             result = await self.work(piece.message)
         except Exception as error:
+            # A bug of `work` is that call's misfortune; the service goes on for all others.
+            _log.exception("%s: %r", self.ctx.self.path, piece.call_id)
             piece.reply.fail(error)
-            raise  # a bug of `work`: supervision hears of it
         else:
             if piece.reply.asked:
                 piece.reply.set(result)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from itertools import count
+
+import msgspec
 
 from actors import on
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.ids import derive
-from agentflow.models import ModelError, ModelProvider
+from agentflow.models import ModelError, ModelProvider, ModelReply
 from agentflow.runtime.limited import LimitedActor
 from agentflow.runtime.messages import Complete, ModelCallFailure, ModelCallSuccess
 
@@ -19,9 +22,9 @@ __all__ = ["ModelActor"]
 class ModelActor(LimitedActor):
     """Makes single attempts; whether a failed call is made again is decided by the engine."""
 
-    def __init__(self, provider: ModelProvider) -> None:
-        super().__init__(provider.max_concurrency)
-        self._provider = provider
+    def __init__(self, limit: int, providers: Mapping[str, ModelProvider]) -> None:
+        super().__init__(limit)
+        self._providers = providers  # those that share this key's limit, by name
 
     @on(Complete)
     def complete(self, message: Complete) -> None:
@@ -40,7 +43,8 @@ class ModelActor(LimitedActor):
 
         try:
             async with asyncio.timeout(call.timeout):
-                reply = await self._provider.complete(call.request, new_call_id=new_call_id)
+                provider = self._providers[call.ref.provider]
+                reply = _checked(await provider.complete(call.request, new_call_id=new_call_id))
         except ModelError as error:
             return ModelCallFailure(
                 call_id=call.call_id,
@@ -58,6 +62,25 @@ class ModelActor(LimitedActor):
                 provider=call.ref.provider,
             )
             return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=passed())
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            info = ErrorInfo(
+                category="agent",
+                code="agent_error",
+                message=f"the adapter of {call.ref.provider} cancelled itself",
+                provider=call.ref.provider,
+            )
+            return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=passed())
+        except _BadReply as error:
+            info = ErrorInfo(
+                category="agent",
+                code="invalid_response",
+                message=f"{call.ref.name}: {error}",
+                provider=call.ref.provider,
+            )
+            return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=passed())
         except Exception as error:  # an adapter's bug ends one call, not the provider for all runs
             info = ErrorInfo(
                 category="agent",
@@ -67,3 +90,22 @@ class ModelActor(LimitedActor):
             )
             return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=passed())
         return ModelCallSuccess(call_id=call.call_id, reply=reply, duration_ms=passed())
+
+
+class _BadReply(ValueError):
+    """The adapter gave what is no reply."""
+
+
+def _checked(reply: object) -> ModelReply:
+    """The reply, if an event can hold it: an adapter's mistake must not reach the log's writer."""
+    if not isinstance(reply, ModelReply):
+        raise _BadReply(f"the adapter gave {type(reply).__name__}, not a ModelReply")
+    try:
+        return _decode(msgspec.json.encode(reply))
+    except UnicodeEncodeError:
+        raise _BadReply("the answer holds half a surrogate pair") from None
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise _BadReply(f"the reply is malformed: {error}") from None
+
+
+_decode = msgspec.json.Decoder(ModelReply).decode

@@ -12,8 +12,9 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
-from actors import Actor, ChildSpec, OneForOne, Ref, Terminated, on
+from actors import Actor, ChildSpec, OneForOne, Ref, Reply, Terminated, on
 from agentflow import engine
+from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.moves import Moves
 from agentflow.engine.state import OpenCall, RunState, Unit
 from agentflow.errors import Fenced, OffsetConflict, RunNotFound, StoreError
@@ -73,8 +74,10 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._units: dict[Ref[Any], str] = {}
         self._direct: dict[str, tuple[str, Ref[Any]]] = {}  # calls of tool nodes, which have no agent
         self._armed: int | None = None
+        self._replies: deque[tuple[int, Reply[str], str]] = deque()  # given once the offset is durable
         self._suspending: Suspend | None = None
         self._cancel: Cancel | None = None
+        self._cancel_from = 0  # the offset of the request, which must be durable first
 
     # -- beginning ------------------------------------------------------------------------------
 
@@ -106,8 +109,12 @@ class RunSupervisor(Actor, mailbox=100_000):
         if state.terminal:
             self._rest()
             return
+        if state.cancel_requested is not None:
+            forced = state.cancel_requested.mode == "hard"
+            self._advance(engine.cancel_finished(state, self._clock.now(), forced=forced))
+            return
         if self._admission.cancel is not None:
-            self.cancel(self._admission.cancel)
+            self._request_cancel(self._admission.cancel)
             return
         moves: Moves = []
         if state.status == "paused":
@@ -173,12 +180,26 @@ class RunSupervisor(Actor, mailbox=100_000):
                 self._dismiss(key)
             for call in batch.calls:
                 self._launch(call)
-        if not batches and self._state.status in ("completed", "failed", "cancelled", "paused", "waiting"):
+        while self._replies and self._replies[0][0] <= message.offset:
+            _, reply, value = self._replies.popleft()
+            reply.set(value)
+        if self._cancel is not None and self._cancel_from <= message.offset:
+            self._carry_out_cancel()
+        elif not batches:
+            self._maybe_rest()
+
+    def _maybe_rest(self) -> None:
+        state = self._state
+        if state.status in ("completed", "failed", "cancelled", "waiting"):
             self._rest()
+        elif state.status == "paused" and not state.calls:
+            self._rest()  # a pause lets what is in flight finish
 
     @on(CommitFailed)
     def commit_failed(self, message: CommitFailed) -> None:
         """The log refused: stop here and now, with nothing acknowledged. The log is the truth."""
+        if message.kind == "internal_error":
+            raise RuntimeError(message.error)  # supervision: fold the log and decide again
         kinds: dict[str, type[StoreError]] = {"fenced": Fenced}
         error: StoreError
         if message.kind == OffsetConflict.code:
@@ -207,17 +228,17 @@ class RunSupervisor(Actor, mailbox=100_000):
         if call.unit.agent is not None:
             self._worker(call.unit).tell(message)
             return
-        target = self._admission.directory.tools[message.service]
+        target = self._admission.directory.tool(message.service)
         self._direct[call.call_id] = (call.unit.key, target)
+        self.ctx.watch(target)
         target.tell(message)
 
     def _worker(self, unit: Unit) -> Ref[Any]:
         key = unit.key
         ref = self._workers.get(key)
         if ref is None:
-            name = f"{key[1:].replace('#', '-').replace('[', '-').rstrip(']')}-{unit.attempt}"
             factory = partial(AgentActor, self.ctx.self, self._admission.directory)
-            ref = self.ctx.spawn_soon(ChildSpec(f"agent-{name}", factory, restart="temporary"))
+            ref = self.ctx.spawn_soon(ChildSpec(f"{key[1:]}@{unit.attempt}", factory, restart="temporary"))
             self._workers[key] = ref
             self._units[ref] = key
             self.ctx.watch(ref)
@@ -248,12 +269,22 @@ class RunSupervisor(Actor, mailbox=100_000):
         fresh actor from the recorded conversation."""
         key = self._units.pop(signal.ref, None)
         if key is None:
+            self._service_lost(signal.ref)
             return
         self._workers.pop(key, None)
         unit = self._state.open.get(key)
         if unit is not None:
             reason = f"the agent's actor died: {signal.error!r}"
             self._advance(engine.unit_lost(self._state, unit, reason, self._clock.now()))
+
+    def _service_lost(self, ref: Ref[Any]) -> None:
+        """The actor of a service is gone for good, and with it the calls of tool nodes that it had."""
+        info = ErrorInfo(
+            category="interrupted", code="interrupted", message=f"{ref.path} ended during the call"
+        )
+        for call_id, (_, target) in list(self._direct.items()):
+            if target == ref:
+                self.tool_failed(ToolCallFailure(call_id=call_id, error=info, duration_ms=0, unknown=True))
 
     # -- answers from outside -------------------------------------------------------------------
 
@@ -315,11 +346,13 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._after_tool()
 
     @on(Answer)
-    def answered(self, message: Answer) -> str:
-        """The reply is `taken`, or `unknown_request`. Validated by the caller."""
+    def answered(self, message: Answer) -> str | None:
+        """The reply is `taken` once the answer is durable, or `unknown_request`. Validated by the caller."""
         request = self._state.requests.get(message.request_id)
         if request is None:
             return "unknown_request"
+        offset = self._state.next_offset
+        self._replies.append((offset, self.ctx.defer(), "taken"))
         data = request.data
         self._admission.reopen()
         self._advance(
@@ -335,7 +368,7 @@ class RunSupervisor(Actor, mailbox=100_000):
                 )
             ]
         )
-        return "taken"
+        return None
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -374,36 +407,49 @@ class RunSupervisor(Actor, mailbox=100_000):
     def work_stopped(self, message: WorkStopped) -> None:
         """Nothing worth waiting for is at work, or the time for it is over: write down where it stopped."""
         self.ctx.timers.cancel("grace")
-        now = self._clock.now()
+        if self._state.terminal or self._state.cancel_requested is not None:
+            return  # the end is on its way to the log
+        self._stop_work()
+        if self._suspending is not None and self._state.status != "paused":
+            moves = engine.interrupted(self._state, self._clock.now())
+            moves.append(ev.WorkflowPaused(reason=self._suspending.reason, detail=None, by="local"))
+            self._advance(moves)
+
+    def _stop_work(self) -> None:
         for key in list(self._workers):
             self._dismiss(key)
         self._cancel_direct(None)
-        if self._cancel is not None:
-            cancel, self._cancel = self._cancel, None
-            self._advance(engine.cancel_finished(self._state, now, forced=cancel.mode == "hard"))
-        elif self._suspending is not None and self._state.status != "paused":
-            moves = engine.interrupted(self._state, now)
-            moves.append(ev.WorkflowPaused(reason=self._suspending.reason, detail=None, by="local"))
-            self._advance(moves)
 
     def _rest_parked(self) -> None:
         self.ctx.self.stop()
 
     @on(Cancel)
-    def cancel(self, message: Cancel) -> str:
-        """The reply is `accepted`, or `run_terminal`. A second cancel only hardens."""
+    def cancel(self, message: Cancel) -> str | None:
+        """The reply is `accepted` once the request is durable, or `run_terminal`. Only then the work is
+        stopped. A second cancel changes nothing."""
         if self._state.terminal:
             return "run_terminal"
-        if self._state.cancel_requested is None:
-            request = ev.WorkflowCancelRequested(
-                mode="hard" if message.mode == "hard" else "soft",
-                grace_ms=round(message.grace * 1000),
-                reason=message.reason,
-                by=message.by,
-            )
-            self._cancel = message
-            self._advance([request])
-            for key in list(self._workers):
-                self._dismiss(key)
-            self.work_stopped(WorkStopped())
-        return "accepted"
+        if self._state.cancel_requested is not None:
+            return "accepted"
+        self._replies.append((self._state.next_offset, self.ctx.defer(), "accepted"))
+        self._request_cancel(message)
+        return None
+
+    def _request_cancel(self, message: Cancel) -> None:
+        request = ev.WorkflowCancelRequested(
+            mode="hard" if message.mode == "hard" else "soft",
+            grace_ms=round(message.grace * 1000),
+            reason=message.reason,
+            by=message.by,
+        )
+        self._cancel, self._cancel_from = message, self._state.next_offset
+        self._advance([request])
+
+    def _carry_out_cancel(self) -> None:
+        """The request is durable: stop the work, close what is open, end the log."""
+        assert self._cancel is not None
+        forced = self._cancel.mode == "hard"
+        self._cancel = None
+        self.ctx.timers.cancel("grace")
+        self._stop_work()
+        self._advance(engine.cancel_finished(self._state, self._clock.now(), forced=forced))

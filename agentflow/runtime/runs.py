@@ -31,6 +31,10 @@ def _decide(error: BaseException, history: History) -> Action:
     return "restart"
 
 
+def _nothing(_: object) -> None:
+    """A release that fails harms nobody: the owner's death is seen by the next claim."""
+
+
 class Runs(Actor, mailbox=100_000):
     """Children: one RunSupervisor for each run that is at work in this process."""
 
@@ -72,6 +76,7 @@ class Runs(Actor, mailbox=100_000):
             del self._live[run_id]
             admission = self._admissions.pop(run_id)
             # Another process may go on with it from here on.
-            self.ctx.pipe(self._log.release(run_id, this_process()), lambda _: None)
+            self.ctx.pipe(self._log.release(run_id, this_process()), _nothing, _nothing)
+            admission.gone.set_result(None)
             cause = f": {signal.error!r}" if signal.error is not None else ""
             admission.fail(AgentflowError(f"run {run_id} stopped before it came to rest{cause}"))

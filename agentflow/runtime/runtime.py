@@ -10,9 +10,10 @@ gives back is a projection of the log. All methods are for the event loop that e
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,7 @@ from typing import Any, Literal
 import anyio
 from msgspec import UNSET
 
-from actors import ActorStopped, ActorSystem, ChildSpec, Ref
+from actors import ActorStopped, ActorSystem, Backoff, ChildSpec, OneForOne, Ref
 from agentflow.definition.diagnostics import sort_diagnostics
 from agentflow.definition.ir import Workflow, canonical_json, decode_ir, ir_hash
 from agentflow.definition.loader import Definition, check_inputs
@@ -33,6 +34,7 @@ from agentflow.errors import (
     InvalidAnswer,
     RunExists,
     RunNotFound,
+    StoreError,
     UnknownRequest,
     WorkflowCancelled,
     WorkflowFailed,
@@ -96,9 +98,12 @@ class Runtime:
         self._system: ActorSystem | None = None
         self._admissions: dict[str, Admission] = {}
         self._live: dict[str, Ref[Any]] = {}
-        self._providers: dict[str, Ref[Any]] = {}
-        self._services: dict[int, tuple[Service, Ref[Any]]] = {}
+        self._providers: dict[str, tuple[dict[str, ModelProvider], Ref[Any] | None]] = {}
+        self._services: dict[tuple[Any, ...], tuple[Service, Ref[Any]]] = {}
+        self._numbers = itertools.count()
         self._plans: dict[str, Plan] = {}
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._closing = False
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -106,7 +111,10 @@ class Runtime:
         self._log = open_log(self._store) if isinstance(self._store, str) else self._store
         self.hub = Hub(self._log)
         try:
-            self._system = await ActorSystem(name="agentflow").__aenter__()
+            # The actors of services and providers restart as often as they must: one that fails for a while
+            # is no reason to end all others.
+            patient = OneForOne(max_restarts=1_000_000, within=60, backoff=Backoff(0.05, 5, jitter=0.2))
+            self._system = await ActorSystem(name="agentflow", supervise=patient).__aenter__()
             self._bus = await self._system.spawn(
                 ChildSpec("bus", partial(EventBus, self._log, self.hub, self._ids))
             )
@@ -127,17 +135,23 @@ class Runtime:
         system, log = self._system, self._log
         assert system is not None
         assert log is not None
-        try:
-            await self._park()
-        finally:
-            try:
-                await system.__aexit__(kind, error, traceback)
-            finally:
-                await self.models.aclose()
-                for run_id in list(self._admissions):
-                    await log.release(run_id, this_process())
+        self._closing = True
+        # A cancelled caller must not leave runs half written down; every step below is bounded.
+        with anyio.CancelScope(shield=True):
+            async with AsyncExitStack() as stack:  # the last one first, each whatever the others do
                 if isinstance(self._store, str):
-                    await log.close()
+                    stack.push_async_callback(log.close)
+                stack.push_async_callback(self._release)
+                stack.push_async_callback(self.models.aclose)
+                stack.callback(self.hub.close)
+                stack.push_async_exit(system.__aexit__)
+                stack.push_async_callback(self._park)
+
+    async def _release(self) -> None:
+        for run_id, admission in list(self._admissions.items()):
+            admission.fail(AgentflowError(f"the Runtime was closed before run {run_id} came to rest"))
+            with suppress(StoreError):
+                await self.log.release(run_id, this_process())
 
     async def _park(self) -> None:
         """Let every live run write down where it stopped, within the grace."""
@@ -205,9 +219,17 @@ class Runtime:
         if any(d.severity == "error" for d in found):
             raise DefinitionError(found)
         run_id = self._run_id(workflow_id)
-        if workflow_id is not None and await self._exists(run_id, definition, value):
-            return await self.attach(run_id)
-        started = started_event(definition, bound, value, labels or {}, options or {}, found, by)
+        started = started_event(definition, bound, value, _labels(labels), options or {}, found, by)
+        if workflow_id is None:
+            return await self._begin_run(run_id, definition, bound, started, by)
+        async with self._alone(run_id):
+            if await self._exists(run_id, definition, value):
+                return await self.attach(run_id)
+            return await self._begin_run(run_id, definition, bound, started, by)
+
+    async def _begin_run(
+        self, run_id: str, definition: Definition, bound: Bound, started: WorkflowStarted, by: str
+    ) -> RunHandle:
         await self.log.put_definition(definition.ir_hash, canonical_json(definition.workflow))
         return await self._admit(run_id, definition, bound, FIRST_EPOCH, started, by)
 
@@ -258,6 +280,8 @@ class Runtime:
         workflow: Workflow | None = None,
         cancel: Cancel | None = None,
     ) -> RunHandle:
+        if self._closing:
+            raise AgentflowError("the Runtime is closed; nothing was begun")
         graph = definition.workflow if definition is not None else workflow
         assert graph is not None
         admission = Admission(
@@ -284,29 +308,60 @@ class Runtime:
         return plan
 
     def _directory(self, bound: Bound) -> Directory:
-        """The actors that a run's calls go to; they are started when first needed and shared."""
-        models: dict[str, Ref[Any]] = {}
-        for binding in bound.steps.values():
-            for ref in binding.models:
-                if ref.provider not in models:
-                    models[ref.provider] = self._provider(self.models.provider(ref))
-        tools = {name: self._service(service) for name, service in bound.services.items()}
-        return Directory(models, tools)
+        """The actors that a run's calls go to; started when first needed, shared, replaced when gone."""
+        providers = {
+            ref.provider: self.models.provider(ref) for step in bound.steps.values() for ref in step.models
+        }
+        services = dict(bound.services)
+        return Directory(
+            lambda name: self._provider(providers[name]), lambda name: self._service(services[name])
+        )
 
     def _provider(self, provider: ModelProvider) -> Ref[Any]:
+        """One actor for each key: providers that share a rate limit share its places."""
         key = provider.limiter_key
-        ref = self._providers.get(key)
-        if ref is None:
-            spec = ChildSpec(f"model-{provider.name}-{len(self._providers)}", partial(ModelActor, provider))
-            ref = self._providers[key] = self.system.spawn_soon(spec)
+        sharing, ref = self._providers.get(key, ({}, None))
+        sharing[provider.name] = provider
+        if ref is None or not ref.is_alive:
+            name = f"model-{provider.name}-{next(self._numbers)}"
+            factory = partial(ModelActor, provider.max_concurrency, sharing)
+            ref = self.system.spawn_soon(ChildSpec(name, factory))
+            self._providers[key] = (sharing, ref)
         return ref
 
     def _service(self, service: Service) -> Ref[Any]:
-        known = self._services.get(id(service))
-        if known is None:
-            spec = ChildSpec(f"tools-{service.name}-{len(self._services)}", partial(ToolActor, service))
-            known = self._services[id(service)] = (service, self.system.spawn_soon(spec))
+        """One actor for the same functions, however often a document that declares them is bound."""
+        calls = tuple(sorted((name, id(tool.call)) for name, tool in service.tools.items()))
+        key = (service.name, canonical_json(service.spec), calls)
+        known = self._services.get(key)
+        if known is None or not known[1].is_alive:
+            name = f"tools-{service.name}-{next(self._numbers)}"
+            ref = self.system.spawn_soon(ChildSpec(name, partial(ToolActor, service)))
+            known = self._services[key] = (service, ref)  # keeps the functions, and so their ids
         return known[1]
+
+    @asynccontextmanager
+    async def _alone(self, workflow_id: str) -> AsyncGenerator[None]:
+        """Commands that take a run up come one after another."""
+        lock, users = self._locks.get(workflow_id, (asyncio.Lock(), 0))
+        self._locks[workflow_id] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[workflow_id]
+            if users == 1:
+                del self._locks[workflow_id]
+            else:
+                self._locks[workflow_id] = (lock, users - 1)
+
+    async def _at_work(self, workflow_id: str) -> Admission | None:
+        """The run's admission when its supervisor is here to stay; waits for one that is about to end."""
+        live = self._admissions.get(workflow_id)
+        if live is not None and live.leaving:
+            await asyncio.shield(live.gone)
+            live = self._admissions.get(workflow_id)
+        return live
 
     # -- going on -------------------------------------------------------------------------------
 
@@ -316,9 +371,13 @@ class Runtime:
         Recorded model and tool results are never repeated. A run that has ended gives its handle. Raises
         RunNotFound, Fenced (another live process owns it), DefinitionError (its code is not here).
         """
-        live = self._admissions.get(workflow_id)
-        if live is not None:
-            return RunHandle(self, workflow_id, live)
+        async with self._alone(workflow_id):
+            live = await self._at_work(workflow_id)
+            if live is not None:
+                return RunHandle(self, workflow_id, live)
+            return await self._take_up(workflow_id, by)
+
+    async def _take_up(self, workflow_id: str, by: str) -> RunHandle:
         begin = await self._begin(workflow_id)
         row = await self.log.run(workflow_id)
         if row.ended:
@@ -352,11 +411,14 @@ class Runtime:
     async def cancel(self, workflow_id: str, reason: str | None = None, *, mode: str = "soft") -> None:
         """Cancel a run; one that nobody is at work on is closed in the log. An ended one is left alone."""
         request = Cancel(mode=mode, reason=reason, by="local")
-        ref = self._live.get(workflow_id)
-        if ref is not None:
-            with suppress(ActorStopped):  # it came to its end first
-                await ref.ask(request)
-            return
+        async with self._alone(workflow_id):
+            if await self._at_work(workflow_id) is not None:
+                with suppress(ActorStopped):  # it came to its end first
+                    await self._live[workflow_id].ask(request, timeout=60)
+                    return
+            await self._close_log(workflow_id, request)
+
+    async def _close_log(self, workflow_id: str, request: Cancel) -> None:
         begin = await self._begin(workflow_id)
         if (await self.log.run(workflow_id)).ended:
             return
@@ -380,10 +442,11 @@ class Runtime:
         issues = validate(request.data.response_schema, value)
         if issues:
             raise InvalidAnswer(f"{issues[0].message} at {issues[0].path or '/'}")
-        if workflow_id not in self._live:
-            await self.resume(workflow_id)
-        ref = self._live[workflow_id]
-        taken = await ref.ask(Answer(request_id=request_id, value=value, by="local", via=via))
+        await self.resume(workflow_id)
+        ref = self._live.get(workflow_id)
+        if ref is None:
+            raise UnknownRequest(f"{workflow_id} has no open request {request_id}")
+        taken = await ref.ask(Answer(request_id=request_id, value=value, by="local", via=via), timeout=60)
         if taken != "taken":
             raise UnknownRequest(f"{workflow_id} has no open request {request_id}")
         return await self.attach(workflow_id)
@@ -444,3 +507,11 @@ class Runtime:
         if body is None:
             raise AgentflowError(f"the graph {begin.ir_hash} is not in the store")
         return decode_ir(body)
+
+
+def _labels(given: Mapping[str, str] | None) -> dict[str, str]:
+    labels = dict(given or {})
+    for key, value in labels.items():
+        if not isinstance(key, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"label {key!r}: names and values of labels are strings")
+    return labels

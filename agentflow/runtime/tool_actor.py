@@ -66,6 +66,15 @@ class ToolActor(LimitedActor):
             return ToolCallFailure(
                 call_id=message.call_id, error=error_info, duration_ms=_since(began), unknown=True
             )
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # a function's own kind of exception is its own affair too
+            info = ErrorInfo(
+                category="tool",
+                code="tool_execution_failed",
+                message=f"{tool.name} raised {type(error).__name__}: {error}",
+            )
+            return ToolCallFailure(call_id=message.call_id, error=info, duration_ms=_since(began))
         return ToolCallSuccess(call_id=message.call_id, output=output, duration_ms=_since(began))
 
 

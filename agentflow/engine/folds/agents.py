@@ -38,6 +38,7 @@ def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: in
     assert progress is not None
     due = ts + round(data.delay_ms * 1000)
     if data.kind == "restart":
+        state.closed.append(unit.key)  # whoever works on the old attempt is to stop
         unit.attempt = data.next_attempt
         state.nodes[data.step_id].attempt = data.next_attempt
         unit.failures += 1
