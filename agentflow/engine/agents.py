@@ -11,7 +11,7 @@ from typing import Any
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import AgentSpec, ModelRef, canonical_json
 from agentflow.engine import conversation
-from agentflow.engine.ends import agent_failed, fault
+from agentflow.engine.ends import fault
 from agentflow.engine.ids import derive
 from agentflow.engine.moves import (
     Moves,
@@ -20,6 +20,7 @@ from agentflow.engine.moves import (
     scope_fields,
     size_of,
 )
+from agentflow.engine.respond import attempt_failed
 from agentflow.engine.state import AgentProgress, RunState, Unit
 from agentflow.engine.tool_calls import tool_moves
 from agentflow.events import catalogue as ev
@@ -97,7 +98,7 @@ def _model_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int)
     if not repeat:
         if progress.turn - progress.repairs >= spec.max_turns:
             message = f"no answer after {spec.max_turns} turns"
-            return agent_failed(unit, fault("agent", "max_turns_exceeded", message), now)
+            return attempt_failed(state, unit, fault("agent", "max_turns_exceeded", message), now, 0.0)
         count = len(progress.messages) + len(progress.pending)
         moves.append(
             ev.AgentProcessing(
@@ -146,7 +147,7 @@ def _answer_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int
     spec = _spec(unit)
     if progress.finish_reason == "content_filter":
         message = "the provider withheld the answer"
-        return agent_failed(unit, fault("agent", "content_filtered", message), now)
+        return attempt_failed(state, unit, fault("agent", "content_filtered", message), now, 0.0)
     try:
         value = conversation.read_answer(spec, progress.answer)
     except conversation.BadAnswer as bad:
@@ -158,7 +159,7 @@ def _answer_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int
         )
         if progress.repairs < MAX_REPAIRS:
             return retrying(unit, "repair", error, 0, now)
-        return agent_failed(unit, error, now)
+        return attempt_failed(state, unit, error, now, 0.0)
     duration = elapsed_ms(unit.attempt_started, now)
     return [
         ev.AgentCompleted(

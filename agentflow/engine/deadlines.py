@@ -15,7 +15,7 @@ from agentflow.engine.respond import attempt_failed
 from agentflow.engine.state import OpenCall, RunState, ToolRecord, Unit
 from agentflow.events import catalogue as ev
 
-__all__ = ["cancel_finished", "close_calls", "interrupted", "next_due", "overdue", "unit_lost"]
+__all__ = ["cancel_finished", "close_calls", "interrupted", "next_due", "overdue", "step_limit", "unit_lost"]
 
 
 def next_due(state: RunState) -> int | None:
@@ -53,11 +53,23 @@ def _timeout(code: str, message: str) -> ErrorInfo:
 
 def _run_deadline(state: RunState, now: int) -> Moves:
     limit = state.plan.options.timeout or 0
-    error = _timeout("run_deadline", f"the run did not end within {limit:g} s")
-    moves: Moves = []
-    for unit in _innermost_first(state):
-        moves += abort(state, unit, error, now)
-    return moves + outcome.run_failed(state, error, now)
+    return _end_run(state, _timeout("run_deadline", f"the run did not end within {limit:g} s"), now)
+
+
+def step_limit(state: RunState, now: int) -> Moves:
+    """A graph that goes round for ever ends here (page 003 §6)."""
+    limit = state.plan.max_steps
+    message = f"the run began more than {limit} steps"
+    error = ErrorInfo(category="agent", code="step_limit_exceeded", message=message, details={"limit": limit})
+    return _end_run(state, error, now)
+
+
+def _end_run(state: RunState, error: ErrorInfo, now: int) -> Moves:
+    """First every open step with its iterations; once those ends are folded, the run."""
+    outer = [unit for unit in state.open.values() if unit.iteration is None]
+    if not outer:
+        return outcome.run_failed(state, error, now)
+    return [move for unit in outer for move in abort(state, unit, error, now)]
 
 
 def _innermost_first(state: RunState) -> list[Unit]:
@@ -102,7 +114,7 @@ def _closed(state: RunState, call: OpenCall, error: ErrorInfo, now: int) -> Any:
             will_retry=error.category == "interrupted",
         )
     record = _record(unit, call.call_id)
-    safe = record.info is not None and record.info.safe
+    safe = record.safe
     again = safe and error.category == "interrupted"
     return ev.ToolCallFailed(
         **scope_fields(unit),

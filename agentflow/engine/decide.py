@@ -18,7 +18,7 @@ from agentflow.definition.conversation import ToolCall
 from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine import agents, outcome
-from agentflow.engine.deadlines import overdue
+from agentflow.engine.deadlines import overdue, step_limit
 from agentflow.engine.ids import derive
 from agentflow.engine.moves import Moves, skipped, step_completed, step_failed, step_fields
 from agentflow.engine.plan import NodePlan
@@ -29,6 +29,7 @@ from agentflow.events import catalogue as ev
 __all__ = ["decide"]
 
 MAX_ITEMS = 10_000
+MAX_INTERRUPTIONS = 5
 
 
 def decide(state: RunState, now: int) -> Moves:
@@ -49,12 +50,19 @@ def decide(state: RunState, now: int) -> Moves:
         if moves:
             return moves
         del state.stirred[key]
-    if not (state.on_failure == "halt" and state.has_failed):
+    if state.on_failure == "halt" and state.has_failed:
+        # Nothing new is dispatched; a for_each that has begun is in flight, its other items still run.
+        unit = _next_due(state, begun=True)
+        if unit is not None and state.running < state.plan.options.max_parallel:
+            return _begin(state, unit, now)
+        if unit is not None:
+            return []
+    else:
         moves = _dispatch(state, now)
         if moves:
             return moves
         if state.tokens or state.frontier or state.due:
-            return []
+            return _waiting(state)
     if state.open:
         return _waiting(state)
     return outcome.run_ended(state, now)
@@ -62,6 +70,9 @@ def decide(state: RunState, now: int) -> Moves:
 
 def _unit_moves(state: RunState, unit: Unit, now: int) -> Moves:
     plan = unit.node
+    if unit.interruptions > MAX_INTERRUPTIONS:
+        detail = f"{plan.id} was interrupted {unit.interruptions} times without getting further"
+        return [ev.WorkflowPaused(reason="recovery_limit", detail=detail)]
     if plan.kind == "agent":
         if unit.agent is None and unit.due_at is None and plan.system_prompt is not None:
             # Only behind a log that was cut inside a batch; evaluating again gives the same.
@@ -168,6 +179,8 @@ def _take_token(state: RunState, token: Token, now: int) -> Moves:
 
 
 def _condition(state: RunState, unit: Unit, now: int) -> Moves:
+    if state.clock >= state.plan.max_steps:
+        return step_limit(state, now)
     unit.clock = state.clock
     assert unit.node.predicate is not None
     try:
@@ -261,12 +274,15 @@ def _grant(state: RunState, now: int) -> Moves:
     return _begin(state, unit, now) if unit is not None else []
 
 
-def _next_due(state: RunState) -> Unit | None:
+def _next_due(state: RunState, *, begun: bool = False) -> Unit | None:
+    """The unit whose turn it is; with `begun` only iterations of steps that have started."""
     best: Unit | None = None
     best_rank = (2, 0)
     for step_id, queue in state.due.items():
         node = state.nodes[step_id]
         unit = queue[0]
+        if begun and unit.iteration is None:
+            continue
         if unit.iteration is not None and node.slots >= (
             node.plan.max_parallel or state.plan.options.max_parallel
         ):
@@ -281,6 +297,8 @@ def _begin(state: RunState, unit: Unit, now: int) -> Moves:
     plan = unit.node
     node = state.nodes[plan.id]
     if unit.iteration is None:
+        if state.clock >= state.plan.max_steps:
+            return step_limit(state, now)
         unit.clock = state.clock
         unit.visit = node.visits
         unit.activation = f"/{plan.id}#{unit.visit}"

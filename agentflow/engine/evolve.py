@@ -29,3 +29,4 @@ def evolve(state: RunState, data: Any, offset: int, ts: int) -> None:
     fold = _FOLDS.get(data.__class__)
     if fold is not None:
         fold(state, data, offset, ts)
+    state.last_ts = ts

@@ -117,6 +117,7 @@ class Plan:
     def __init__(self, workflow: Workflow) -> None:
         self.workflow = workflow
         self.options = workflow.options
+        self.max_steps = max(workflow.options.max_steps, len(workflow.nodes))
         ordered = sorted(workflow.nodes, key=lambda n: (n.index, n.id))
         steps = [n for n in ordered if not isinstance(n, StartNode | EndNode)]
         ends = [n for n in ordered if isinstance(n, EndNode)]

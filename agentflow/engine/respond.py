@@ -160,7 +160,7 @@ def tool_failed(
         return []
     unit = call.unit
     record = _tool(unit, call_id)
-    safe = record.info is not None and record.info.safe
+    safe = record.safe
     outcome: Literal["not_started", "failed", "unknown"] = "failed"
     if not executed:
         outcome = "not_started"

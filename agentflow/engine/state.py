@@ -53,6 +53,7 @@ class ToolRecord:
         "outcome",
         "output",
         "parameters",
+        "safe",
         "state",
         "tries",
     )
@@ -68,6 +69,7 @@ class ToolRecord:
         self.executed = False
         self.outcome: str | None = None
         self.tries = 0
+        self.safe = False  # may be made again when its outcome is unknown
 
 
 class AgentProgress:
@@ -134,7 +136,9 @@ class Unit:
         "failures",
         "first_failure",
         "first_offset",
+        "held",
         "input",
+        "interruptions",
         "item",
         "iteration",
         "node",
@@ -172,6 +176,8 @@ class Unit:
         self.tool: ToolRecord | None = None  # of a tool node
         self.agent_duration_ms = 0
         self.tool_calls = 0
+        self.interruptions = 0  # since it last got further
+        self.held: dict[str, int] = {}  # what was left of its time limits when it began to wait (µs)
         self.unsafe = False  # an unsafe call is recorded: the attempt may not start over
         self.usage = _NO_USAGE
 
@@ -266,7 +272,9 @@ class RunState:
         "frontier",
         "granted",
         "has_failed",
+        "held",
         "input",
+        "last_ts",
         "name",
         "next_offset",
         "nodes",
@@ -321,6 +329,8 @@ class RunState:
         self.calls: dict[str, OpenCall] = {}
         self.requests: dict[str, OpenRequest] = {}
         self.timers: dict[str, int] = {}
+        self.held: dict[str, int] = {}  # what was left of the time limits when the run was paused (µs)
+        self.last_ts = 0
         self.fresh: list[OpenCall] = []
         self.closed: list[str] = []  # keys of units that ended since `take_closed`
         self.failed_steps: list[str] = []
@@ -348,6 +358,10 @@ class RunState:
         """The keys of units that were open and ended since this was last asked."""
         closed, self.closed = self.closed, []
         return closed
+
+    def hold(self, keys: list[str], now: int) -> dict[str, int]:
+        """Stop these clocks: what is left of each."""
+        return {key: max(0, self.timers.pop(key) - now) for key in keys if key in self.timers}
 
     def scope(self, unit: Unit | None = None) -> dict[str, Any]:
         """What expressions see (page 001 §5.3, page 003 §3)."""

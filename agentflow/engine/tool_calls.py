@@ -9,9 +9,10 @@ from msgspec import UNSET
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
 from agentflow.engine.conversation import parse
+from agentflow.engine.deadlines import close_calls
 from agentflow.engine.ends import agent_failed, fault
 from agentflow.engine.ids import derive
-from agentflow.engine.moves import Moves, idempotency_key, scope_fields
+from agentflow.engine.moves import Moves, idempotency_key, scope_fields, step_fields
 from agentflow.engine.state import AgentProgress, RunState, ToolRecord, Unit
 from agentflow.events import catalogue as ev
 
@@ -113,12 +114,18 @@ def settle_unknown(state: RunState, unit: Unit, unknown: list[ToolRecord], now: 
             message=f"{record.name} may have been executed, its result was not recorded",
             details={"tool_call_id": record.call.id},
         )
-        return agent_failed(unit, error, now, outcome="unknown")
+        return close_calls(state, unit, error, now) + agent_failed(unit, error, now, outcome="unknown")
     asked = {r.call_id for r in state.requests.values()}
-    return [_question(state, unit, r, now) for r in unknown if r.call.id not in asked]
+    moves: Moves = []
+    for record in unknown:
+        if record.call.id not in asked:
+            question = _question(state, unit, record, now)
+            waits = ev.WorkflowStepWaiting(**step_fields(unit), for_="input", ref=question.request_id)
+            moves += [question, waits]
+    return moves
 
 
-def _question(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Any:
+def _question(state: RunState, unit: Unit, record: ToolRecord, now: int) -> ev.InputRequested:
     return ev.InputRequested(
         **scope_fields(unit),
         request_id=derive("req_", now, state.workflow_id, record.call.id, record.tries),

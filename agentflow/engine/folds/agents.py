@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET
 
 from agentflow.engine import conversation
-from agentflow.engine.folds.common import open_call, progress_of, settle, unit_of, use
+from agentflow.engine.folds.common import open_call, progress_of, settle, unit_of, use, was_away
 from agentflow.engine.state import AgentProgress, RunState, ToolRecord
 from agentflow.events import catalogue as ev
 
@@ -98,6 +98,7 @@ def _model_completed(state: RunState, data: ev.ModelCallCompleted, offset: int, 
     progress.failed_calls = 0
     progress.first_failure = None
     progress.last_error = None
+    unit.interruptions = 0
     message = data.message
     progress.messages.append(message)
     if message.tool_calls:
@@ -115,7 +116,9 @@ def _model_failed(state: RunState, data: ev.ModelCallFailed, offset: int, ts: in
     progress = unit.agent
     assert progress is not None
     progress.model_call = None
-    if data.error.category != "interrupted":
+    if data.error.category == "interrupted":
+        was_away(state, unit, ts)
+    else:
         progress.failed_calls += 1
         progress.first_failure = progress.first_failure or ts
     progress.last_error = data.error

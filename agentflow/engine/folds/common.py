@@ -7,7 +7,7 @@ from typing import Any, Literal
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.engine.state import AgentProgress, OpenCall, RunState, ToolRecord, Unit
 
-__all__ = ["open_call", "progress_of", "record_of", "settle", "unit_of", "use"]
+__all__ = ["open_call", "progress_of", "record_of", "settle", "unit_of", "use", "was_away"]
 
 
 def unit_of(state: RunState, data: Any) -> Unit:
@@ -40,3 +40,14 @@ def use(state: RunState, unit: Unit, usage: Usage) -> None:
 def settle(state: RunState, unit: Unit) -> None:
     unit.result_ready = True
     state.settled[unit.key] = unit
+
+
+def was_away(state: RunState, unit: Unit, ts: int) -> None:
+    """A call of this unit was lost with the process or actor that made it. The time when nobody was at work
+    counts against no limit, so that recorded turns survive a long night."""
+    unit.interruptions += 1
+    gap = ts - state.last_ts
+    if gap > 0:
+        for key in state.timers:
+            if not key.startswith("retry "):
+                state.timers[key] += gap

@@ -31,10 +31,20 @@ def _waiting(state: RunState, data: ev.WorkflowWaiting, offset: int, ts: int) ->
 
 def _paused(state: RunState, data: ev.WorkflowPaused, offset: int, ts: int) -> None:
     state.status, state.pause = "paused", data.reason
+    # A pause counts against no limit; retries keep their time, and fire at the resume when it has passed.
+    state.held = state.hold([key for key in state.timers if not key.startswith("retry ")], ts)
 
 
 def _resumed(state: RunState, data: ev.WorkflowResumed, offset: int, ts: int) -> None:
     state.status, state.pause = "running", None
+    state.timers.update((key, ts + left) for key, left in state.held.items())
+    state.held = {}
+    for unit in state.open.values():
+        unit.interruptions = 0
+        if unit.agent is not None:
+            unit.agent.failed_calls, unit.agent.first_failure = 0, None
+        if unit.status == "running" and state.nodes[unit.node.id].outer is not unit:
+            state.stirred[unit.key] = unit
 
 
 def _cancel_requested(state: RunState, data: ev.WorkflowCancelRequested, offset: int, ts: int) -> None:

@@ -188,8 +188,10 @@ def _close(state: RunState, data: Any) -> Unit:
     if not outer:
         if unit.status != "waiting":
             state.running -= 1  # a step that waits for a person holds no slot
-        if unit.iteration is not None:
-            state.nodes[unit.node.id].slots -= 1
+            if unit.iteration is not None:
+                state.nodes[unit.node.id].slots -= 1
+    else:
+        state.due.pop(unit.node.id, None)  # items that never began
     state.stirred.pop(key, None)
     if state.settled:
         state.settled.pop(key, None)

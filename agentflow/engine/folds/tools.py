@@ -6,13 +6,13 @@ from typing import Any
 
 from agentflow.definition.conversation import ToolCall, Usage
 from agentflow.engine import conversation
-from agentflow.engine.folds.common import open_call, record_of, settle, unit_of, use
+from agentflow.engine.folds.common import open_call, record_of, settle, unit_of, use, was_away
 from agentflow.engine.state import OpenRequest, RunState, ToolRecord, Unit
 from agentflow.events import catalogue as ev
 
 __all__ = ["FOLDS"]
 
-_ONE_TOOL_CALL = Usage(tool_calls=1)
+_ONE_TOOL_CALL = Usage(tool_calls=1, cost_usd=0.0)
 
 
 def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: int) -> None:
@@ -24,12 +24,17 @@ def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: in
     tools = state.bindings.of(data.step_id).tools
     record.info = tools.get(data.tool_name)
     record.parameters = data.parameters
+    # A declaration that became harmless since the call was recorded does not make that call harmless.
+    harmless = record.info is not None and record.info.side_effect in ("none", "read")
+    record.safe = record.info is not None and record.info.safe
+    if harmless and data.side_effect not in ("none", "read"):
+        record.safe = False
     record.state = "open"
     record.tries += 1
     if record.tries == 1:
         unit.tool_calls += 1
         use(state, unit, _ONE_TOOL_CALL)
-    if record.info is not None and not record.info.safe:
+    if not record.safe and record.info is not None:
         unit.unsafe = True
     unit.due_at = None
     if state.timers:
@@ -44,6 +49,7 @@ def _tool_completed(state: RunState, data: ev.ToolCallCompleted, offset: int, ts
     record = record_of(unit, data.tool_call_id)
     assert record is not None
     record.state, record.output, record.executed = "done", data.output, True
+    unit.interruptions = 0
     _tool_settled(state, unit, record)
 
 
@@ -53,6 +59,8 @@ def _tool_failed(state: RunState, data: ev.ToolCallFailed, offset: int, ts: int)
     record = record_of(unit, data.tool_call_id)
     assert record is not None
     record.error, record.executed, record.outcome = data.error, data.executed, data.outcome
+    if data.error.category == "interrupted":
+        was_away(state, unit, ts)
     if data.will_retry:
         record.state = "planned"
         state.stirred[unit.key] = unit
@@ -90,6 +98,10 @@ def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: 
     if unit.status == "running":
         unit.status = "waiting"
         state.running -= 1
+        if unit.iteration is not None:
+            state.nodes[unit.node.id].slots -= 1
+        # Waiting for a person does not count against any limit of the step.
+        unit.held = state.hold([f"{kind} {unit.key}" for kind in ("attempt", "deadline")], ts)
 
 
 def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: int) -> None:
@@ -99,9 +111,7 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
     if state.status == "waiting":
         state.status = "running"
     unit = request.unit
-    if unit.status == "waiting" and not any(r.unit is unit for r in state.requests.values()):
-        unit.status = "running"
-        state.running += 1
+    _goes_on(state, unit, ts)
     record = record_of(unit, request.call_id)
     if record is None:
         return
@@ -119,9 +129,28 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
 
 def _input_cancelled(state: RunState, data: ev.InputCancelled, offset: int, ts: int) -> None:
     request = state.requests.pop(data.request_id, None)
-    if request is not None and request.unit.status == "waiting":
-        request.unit.status = "running"
-        state.running += 1
+    if request is not None:
+        _goes_on(state, request.unit, ts)
+
+
+def _goes_on(state: RunState, unit: Unit, ts: int) -> None:
+    """A question of this unit is closed; with its last one it is at work again, and its clocks run."""
+    if unit.status != "waiting" or any(r.unit is unit for r in state.requests.values()):
+        return
+    unit.status = "running"
+    state.running += 1
+    node = state.nodes[unit.node.id]
+    if unit.iteration is not None:
+        node.slots += 1
+    else:
+        node.status = "running"
+    state.timers.update((key, ts + left) for key, left in unit.held.items())
+    unit.held = {}
+
+
+def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts: int) -> None:
+    if data.iteration is None:
+        state.nodes[data.step_id].status = "waiting"
 
 
 FOLDS: dict[type, Any] = {
@@ -130,5 +159,6 @@ FOLDS: dict[type, Any] = {
     ev.ToolCallFailed: _tool_failed,
     ev.InputRequested: _input_requested,
     ev.InputReceived: _input_received,
+    ev.WorkflowStepWaiting: _step_waiting,
     ev.InputCancelled: _input_cancelled,
 }

@@ -276,27 +276,7 @@ FAMILIES = {
 }
 
 
-SLOT = "an iteration that waits for a person keeps its place among `max_parallel` of its step"
-BROKEN = {
-    "ordinary": SLOT,
-    "cancelled": SLOT,
-    "lost outcomes": SLOT,
-    "lost outcomes of narrow steps": SLOT,
-    "halting": "the iterations that were not begun keep their step open for ever",
-    "unknown outcomes that fail": "other open calls of the agent are not closed",
-    "steps with a time limit": "iterations that were not begun are begun behind the end of their step",
-    "runs with a time limit": "iterations are ended twice",
-}
-"""Families that fail for a known defect; strict, so that whoever mends it takes the entry away."""
-
-
-def _family(name: str) -> Any:
-    reason = BROKEN.get(name)
-    marks = [] if reason is None else [pytest.mark.xfail(strict=True, reason=reason)]
-    return pytest.param(FAMILIES[name], id=name, marks=marks)
-
-
-@pytest.mark.parametrize("family", [_family(name) for name in FAMILIES])
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_every_run_ends_and_its_log_keeps_the_promises(family):
     failures: dict[int, BaseException] = {}
     for seed in range(family.seeds):
