@@ -15,7 +15,7 @@ from agentflow.errors import StoreError
 from agentflow.events.envelope import Ids, StoredEvent, seal
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, EventLog, RunMeta
-from agentflow.events.owner import this_process
+from agentflow.events.owner import Owner
 from agentflow.runtime.messages import Barrier, Commit, CommitFailed, Committed
 
 __all__ = ["EventBus"]
@@ -24,10 +24,11 @@ __all__ = ["EventBus"]
 class EventBus(Actor, mailbox=100_000):
     """Single writer of a store. A batch is refused whole when it does not continue its run's log."""
 
-    def __init__(self, log: EventLog, hub: Hub, ids: Ids) -> None:
+    def __init__(self, log: EventLog, hub: Hub, ids: Ids, owner: Owner) -> None:
         self._log = log
         self._hub = hub
         self._ids = ids
+        self._owner = owner
         self._last: dict[str, asyncio.Future[None]] = {}  # the newest append of a run, while it is open
 
     @on(Commit)
@@ -47,7 +48,7 @@ class EventBus(Actor, mailbox=100_000):
                 definition_hash=batch.definition_hash or "",
                 created_at=ts,
                 labels=batch.labels,
-                owner=this_process(),
+                owner=self._owner,
             )
         done = self._append(
             Append(

@@ -238,7 +238,9 @@ class RunSupervisor(Actor, mailbox=100_000):
         ref = self._workers.get(key)
         if ref is None:
             factory = partial(AgentActor, self.ctx.self, self._admission.directory)
-            ref = self.ctx.spawn_soon(ChildSpec(f"{key[1:]}@{unit.attempt}", factory, restart="temporary"))
+            ref = self.ctx.spawn_soon(
+                ChildSpec(f"{key[1:].replace('/', ':')}@{unit.attempt}", factory, restart="temporary")
+            )
             self._workers[key] = ref
             self._units[ref] = key
             self.ctx.watch(ref)

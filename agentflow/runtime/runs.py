@@ -13,7 +13,7 @@ from actors import Actor, Backoff, ChildSpec, History, OneForOne, Ref, Terminate
 from actors.supervision import Action
 from agentflow.errors import AgentflowError, StoreError
 from agentflow.events.log import EventLog
-from agentflow.events.owner import this_process
+from agentflow.events.owner import Owner
 from agentflow.runtime.admission import Admission
 from agentflow.runtime.clock import Clock
 from agentflow.runtime.messages import StartRun
@@ -49,12 +49,14 @@ class Runs(Actor, mailbox=100_000):
         bus: Ref[Any],
         log: EventLog,
         clock: Clock,
+        owner: Owner,
     ) -> None:
         self._admissions = admissions  # put there by the Runtime before it sends StartRun
         self._live = live
         self._bus = bus
         self._log = log
         self._clock = clock
+        self._owner = owner
         self._ids: dict[Ref[Any], str] = {}
 
     @on(StartRun)
@@ -76,7 +78,7 @@ class Runs(Actor, mailbox=100_000):
             del self._live[run_id]
             admission = self._admissions.pop(run_id)
             # Another process may go on with it from here on.
-            self.ctx.pipe(self._log.release(run_id, this_process()), _nothing, _nothing)
+            self.ctx.pipe(self._log.release(run_id, self._owner), _nothing, _nothing)
             admission.gone.set_result(None)
             cause = f": {signal.error!r}" if signal.error is not None else ""
             admission.fail(AgentflowError(f"run {run_id} stopped before it came to rest{cause}"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -20,10 +21,11 @@ from types import TracebackType
 from typing import Any, Literal
 
 import anyio
+import msgspec
 from msgspec import UNSET
 
 from actors import ActorStopped, ActorSystem, Backoff, ChildSpec, OneForOne, Ref
-from agentflow.definition.diagnostics import sort_diagnostics
+from agentflow.definition.diagnostics import did_you_mean, sort_diagnostics
 from agentflow.definition.ir import Workflow, canonical_json, decode_ir, ir_hash
 from agentflow.definition.loader import Definition, check_inputs
 from agentflow.engine import Plan, RunState, compile_plan, evolve
@@ -93,6 +95,8 @@ class Runtime:
         self.registry = ToolRegistry(services)
         self.clock: Clock = clock or SystemClock()
         self._ids = ids or Ids()
+        # Two Runtimes of one process are two writers, and fence each other like two processes.
+        self.owner = msgspec.structs.replace(this_process(), token=secrets.token_hex(8))
         self._grace = grace
         self._implicit: Literal["allow", "deny"] = implicit_side_effects
         self._system: ActorSystem | None = None
@@ -116,9 +120,9 @@ class Runtime:
             patient = OneForOne(max_restarts=1_000_000, within=60, backoff=Backoff(0.05, 5, jitter=0.2))
             self._system = await ActorSystem(name="agentflow", supervise=patient).__aenter__()
             self._bus = await self._system.spawn(
-                ChildSpec("bus", partial(EventBus, self._log, self.hub, self._ids))
+                ChildSpec("bus", partial(EventBus, self._log, self.hub, self._ids, self.owner))
             )
-            runs = partial(Runs, self._admissions, self._live, self._bus, self._log, self.clock)
+            runs = partial(Runs, self._admissions, self._live, self._bus, self._log, self.clock, self.owner)
             self._runs = await self._system.spawn(ChildSpec("runs", runs, shutdown=30.0))
         except BaseException:
             if isinstance(self._store, str):
@@ -151,7 +155,7 @@ class Runtime:
         for run_id, admission in list(self._admissions.items()):
             admission.fail(AgentflowError(f"the Runtime was closed before run {run_id} came to rest"))
             with suppress(StoreError):
-                await self.log.release(run_id, this_process())
+                await self.log.release(run_id, self.owner)
 
     async def _park(self) -> None:
         """Let every live run write down where it stopped, within the grace."""
@@ -219,7 +223,7 @@ class Runtime:
         if any(d.severity == "error" for d in found):
             raise DefinitionError(found)
         run_id = self._run_id(workflow_id)
-        started = started_event(definition, bound, value, _labels(labels), options or {}, found, by)
+        started = started_event(definition, bound, value, _labels(labels), _options(options), found, by)
         if workflow_id is None:
             return await self._begin_run(run_id, definition, bound, started, by)
         async with self._alone(run_id):
@@ -398,7 +402,7 @@ class Runtime:
         errors = [d for d in bound.diagnostics if d.severity == "error"]
         if errors:
             raise DefinitionError(errors)
-        epoch = await self.log.claim(workflow_id, this_process())
+        epoch = await self.log.claim(workflow_id, self.owner)
         return await self._admit(workflow_id, None, bound, epoch, None, by, workflow)
 
     async def attach(self, workflow_id: str) -> RunHandle:
@@ -423,7 +427,7 @@ class Runtime:
         if (await self.log.run(workflow_id)).ended:
             return
         # Its models and functions need not be here: nothing of it will be carried out any more.
-        epoch = await self.log.claim(workflow_id, this_process())
+        epoch = await self.log.claim(workflow_id, self.owner)
         workflow = await self._graph(begin)
         handle = await self._admit(workflow_id, None, Bound(), epoch, None, "local", workflow, request)
         await handle.result()
@@ -507,6 +511,22 @@ class Runtime:
         if body is None:
             raise AgentflowError(f"the graph {begin.ir_hash} is not in the store")
         return decode_ir(body)
+
+
+_CHOICES = {"on_failure": ("halt", "continue"), "on_unknown": ("ask", "fail")}
+
+
+def _options(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    options = dict(given or {})
+    for key, value in options.items():
+        if key not in _CHOICES:
+            raise ConfigurationError(
+                f"unknown option {key!r}",
+                hint=did_you_mean(key, list(_CHOICES)) or f"known: {', '.join(_CHOICES)}",
+            )
+        if value not in _CHOICES[key]:
+            raise ConfigurationError(f"option {key}: {value!r} is not one of {', '.join(_CHOICES[key])}")
+    return options
 
 
 def _labels(given: Mapping[str, str] | None) -> dict[str, str]:

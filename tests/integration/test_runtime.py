@@ -9,7 +9,7 @@ import pytest
 from agentflow import AgentflowError, DefinitionError, Runtime, Service, WorkflowFailed, function
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import EndNode, StartNode, ToolNode, Workflow
-from agentflow.errors import InvalidAnswer, RunExists, RunNotFound, UnknownRequest
+from agentflow.errors import ConfigurationError, Fenced, InvalidAnswer, RunExists, RunNotFound, UnknownRequest
 from agentflow.events.envelope import decode
 from agentflow.events.memory import MemoryLog
 from agentflow.models import ModelError
@@ -129,6 +129,30 @@ class TestRefusals:
         error = next(d for d in caught.value.diagnostics if d.severity == "error")
         assert error.code == "E_UNKNOWN_MODEL"
         assert "agentflow model install smollm2-135m" in error.message + (error.hint or "")
+
+    @pytest.mark.parametrize("options", [{"on_failure": "explode"}, {"onfailure": "halt"}])
+    async def test_options_are_checked(self, options):
+        async with Runtime(models=[ScriptedModel(lambda r: "ok")]) as runtime:
+            with pytest.raises(ConfigurationError, match="on_?failure"):
+                await runtime.submit(agents("x"), "go", options=options)
+            assert await runtime.list() == []
+
+    async def test_two_runtimes_of_one_process_are_two_writers(self, tmp_path):
+        entered = asyncio.Event()
+
+        async def stuck(request):
+            entered.set()
+            await asyncio.Event().wait()
+
+        url = f"sqlite:{tmp_path / 'runs.db'}"
+        async with Runtime(url, models=[ScriptedModel(stuck)], grace=0.1) as one:
+            handle = await one.submit(agents("x"), "go")
+            await entered.wait()
+            async with Runtime(url, models=[ScriptedModel(lambda r: "ok")]) as two:
+                with pytest.raises(Fenced):
+                    await two.resume(handle.workflow_id)
+        async with Runtime(url, models=[ScriptedModel(lambda r: "ok")]) as three:
+            assert (await (await three.resume(handle.workflow_id)).result()).state == "completed"
 
     async def test_an_id_is_used_once(self):
         async with Runtime(models=[ScriptedModel(lambda r: "ok")]) as runtime:

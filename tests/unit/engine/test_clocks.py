@@ -109,10 +109,8 @@ def test_a_graph_that_goes_round_for_ever_ends_at_its_step_limit():
 
 
 def test_a_run_over_its_time_counts_the_steps_that_it_ended():
-    graph = steps(
-        agent("a", for_each="${{ inputs.l }}", max_parallel=1), agent("b"), options=Options(timeout=5)
-    )
-    driver = Driver(graph, {"l": [1, 2, 3]})
+    each = agent("a", for_each="${{ inputs.l }}", max_parallel=1)
+    driver = Driver(steps(each, agent("b"), options=Options(timeout=5)), {"l": [1, 2, 3]})
     driver.now += 6_000_000
     driver.advance([])
     failed = driver.events(ev.WorkflowFailed)[0]
