@@ -133,7 +133,7 @@ class TestRefusals:
     @pytest.mark.parametrize("options", [{"on_failure": "explode"}, {"onfailure": "halt"}])
     async def test_options_are_checked(self, options):
         async with Runtime(models=[ScriptedModel(lambda r: "ok")]) as runtime:
-            with pytest.raises(ConfigurationError, match="on_?failure"):
+            with pytest.raises(ConfigurationError, match=r"on_?failure"):
                 await runtime.submit(agents("x"), "go", options=options)
             assert await runtime.list() == []
 
