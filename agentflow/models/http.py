@@ -113,12 +113,20 @@ class HttpClient:
 
     def _open(self) -> httpx.AsyncClient:
         if self._client is None:
-            self._client = httpx.AsyncClient(
-                timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT),
-                limits=httpx.Limits(
-                    max_keepalive_connections=0 if self._loopback else None, keepalive_expiry=_IDLE_CONNECTION
-                ),
-                trust_env=not self._loopback,
-                verify=not self._loopback,
-            )
+            try:
+                self._client = self._made()
+            except (ImportError, ValueError, OSError) as failure:
+                kind = type(failure).__name__
+                problem = f"the proxy or the certificates of the environment cannot be used ({kind})"
+                raise HttpFailure("connect", problem) from failure
         return self._client
+
+    def _made(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT),
+            limits=httpx.Limits(
+                max_keepalive_connections=0 if self._loopback else None, keepalive_expiry=_IDLE_CONNECTION
+            ),
+            trust_env=not self._loopback,
+            verify=not self._loopback,
+        )

@@ -1,8 +1,8 @@
 """Labels chosen by what the input says, not by what the prompt suggests. Pure.
 
-A small model prefers the label of the last example, whatever the input. What it says to an input without
-content is that preference alone; subtracting it (contextual calibration) lifts labels of two and three
-classes from 53 % right to 84 % on average over 10 prompts, while the order of the examples stops to matter.
+A small model prefers one label of a prompt (often that of the last example), whatever the input. What it
+says to an input without content is that preference alone; subtracting it (contextual calibration) lifts
+labels of two to four classes from 51 % right to 80 %, on average over 14 prompts.
 """
 
 from __future__ import annotations

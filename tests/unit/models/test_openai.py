@@ -335,6 +335,16 @@ async def test_nobody_listens() -> None:
     assert time.monotonic() - started < 5
 
 
+async def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", f"ftp://user:{KEY}@proxy.example")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    provider = OpenAIProvider(base_url="http://model.example/v1")
+    with pytest.raises(ModelError, match="proxy or the certificates of the environment") as caught:
+        await provider.complete(ask(), new_call_id=ids())
+    assert KEY not in str(caught.value)
+    await provider.aclose()
+
+
 async def test_a_server_that_hangs_up_at_once() -> None:
     async def hang_up(exchange: Exchange) -> None:
         exchange.writer.close()
