@@ -230,7 +230,7 @@ class Cell(Mailbox):
         if self.limit == 0:
             self.grant()
         self.mode = BUSY
-        self.fresh = True
+        self.fresh = coroutine  # until the pump takes its first step
         self.since = scheduler.clock()
         scheduler.busy[self] = None
         task = scheduler.start(self.pump(coroutine), self.name)
@@ -239,7 +239,7 @@ class Cell(Mailbox):
 
     async def pump(self, coroutine: Coroutine[Any, Any, Any] | None) -> None:
         """Serve the actor, beginning with a handler's coroutine, for one turn: 64 messages or 2 ms."""
-        self.fresh = False
+        self.fresh = None
         if self.order & (
             KILL | FAIL | HALT
         ):  # before the first step, which a cancelled task would never take

@@ -150,7 +150,6 @@ def restart(parent: Cell, culprit: Cell, error: BaseException) -> Routine:
             else:
                 action = verdict(parent, cell, fault)
                 if action == "stop":
-                    yield from _dismantle(cell, fault)
                     yield from lifecycle.finish(cell, "failed", fault)
                 elif action == "escalate":
                     for other in members:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from actors.actor import UNBOUNDED, Actor, Table
@@ -88,7 +88,7 @@ class Mailbox:
         self.order: int = 0
         self.hand = NOTHING
         self.task: asyncio.Task[Any] | None = None
-        self.fresh = False
+        self.fresh: Coroutine[Any, Any, Any] | None = None
         self.since = 0.0
         self.children: dict[str, Cell] | None = None
         self.extras: Extras | None = None

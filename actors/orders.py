@@ -6,7 +6,6 @@ so between two messages, by `obey`.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from actors import failures, lifecycle, routines, states
@@ -95,8 +94,12 @@ def cancel(cell: Cell) -> None:
     if task is None:
         return
     if task.done() and cell.mode == states.BUSY:  # a stranger cancelled the pump before its first step
-        cell.conclude(cell.judge(asyncio.CancelledError()))
-    elif not cell.fresh:
+        if cell.fresh is not None:
+            cell.fresh.close()
+            cell.fresh = None
+            cell.give_back()
+        cell.conclude()
+    elif cell.fresh is None:
         cell.scheduler.cancel(task)
 
 

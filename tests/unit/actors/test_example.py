@@ -36,20 +36,15 @@ def expected(folder):
 
 
 def test_the_crawler_runs_from_the_command_line(folder):
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder), "--rate", "150"],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])},
-    )
+    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])}
+    command = [sys.executable, str(SCRIPT), str(folder), "--rate", "150"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True, env=env)
     summary = json.loads(done.stdout)
     summary["duplicates"] = [sorted(paths) for paths in summary["duplicates"]]
     assert summary == {**expected(folder), "restarts": 0}
     assert "files" in done.stderr
     wrong = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder / "nothing")], capture_output=True, check=False
+        [sys.executable, str(SCRIPT), str(folder / "nothing")], capture_output=True, check=False, env=env
     )
     assert wrong.returncode == 2
 
