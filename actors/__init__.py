@@ -215,16 +215,17 @@ from actors.errors import (
 from actors.groups import Group
 from actors.interceptor import Interceptor
 from actors.introspection import ActorInfo
-from actors.messages import DeadLetter, Failed, Message, ReceiveTimeout, Restarted, Terminated
+from actors.messages import Action, DeadLetter, Failed, Message, ReceiveTimeout, Restarted, Terminated
 from actors.pool import Pool
 from actors.question import Reply
 from actors.ref import Ref
 from actors.supervision import Backoff, ChildSpec, History, OneForAll, OneForOne, RestForOne, Strategy
-from actors.system import ActorSystem
+from actors.system import ActorSystem, Phase
 from actors.timers import Pipe
 from actors.trace import current_trace, tracing
 
 __all__ = [
+    "Action",
     "Actor",
     "ActorError",
     "ActorInfo",
@@ -248,6 +249,7 @@ __all__ = [
     "NameTaken",
     "OneForAll",
     "OneForOne",
+    "Phase",
     "Pipe",
     "Pool",
     "ReceiveTimeout",
