@@ -218,9 +218,10 @@ class Scheduler:
         running, self.running = self.running, None
         self._starting = True
         try:
-            return _eager_task(
+            task: asyncio.Task[None] = _eager_task(
                 coroutine, loop=self.loop, name=name, context=self.base.copy(), eager_start=True
             )
+            return task
         finally:
             self._starting = False
             self.running = running

@@ -3,7 +3,7 @@
 from types import CoroutineType
 from typing import Any
 
-COROUTINE: type = CoroutineType
+COROUTINE: type[Any] = CoroutineType
 """What a handler returns that awaits (the plain name would narrow to a type of unknown parts)."""
 
 IDLE, QUEUED, BUSY, HELD = range(4)

@@ -99,16 +99,16 @@ class Strategy:
             raise SpecError(f"{name}(max_restarts={self.max_restarts}): must not be negative")
         if self.within <= 0:
             raise SpecError(f"{name}(within={self.within}): must be more than 0 seconds")
+        if not (self.decide is None or callable(self.decide) or isinstance(self.decide, Mapping)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SpecError(
+                f"{name}(decide={self.decide!r}): give a mapping of exception types, or a function"
+            )
         table = self._table()
         if table is not None:
             for error, action in table.items():
                 if not (isinstance(error, type) and issubclass(error, BaseException)):  # pyright: ignore[reportUnnecessaryIsInstance]
                     raise SpecError(f"{name}(decide=...): {error!r} is not an exception type")
                 _check_action(name, action)
-        elif self.decide is not None and not callable(self.decide):
-            raise SpecError(
-                f"{name}(decide={self.decide!r}): give a mapping of exception types, or a function"
-            )
 
     def verdict(self, error: BaseException, history: History) -> Action:
         """The action for this failure: `restart`, `resume`, `stop` or `escalate`."""
@@ -125,8 +125,7 @@ class Strategy:
         return action
 
     def _table(self) -> Mapping[type[BaseException], Action] | None:
-        decide = self.decide
-        return cast("Mapping[type[BaseException], Action]", decide) if isinstance(decide, Mapping) else None
+        return None if callable(self.decide) else self.decide
 
     def affected(self, children: Sequence[T], failed: T) -> Sequence[T]:
         """Of `children` (in start order) those that restart together with `failed`."""
