@@ -10,10 +10,9 @@ gives back is a projection of the log. All methods are for the event loop that e
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -26,9 +25,8 @@ from msgspec import UNSET
 
 from actors import ActorStopped, ActorSystem, Backoff, ChildSpec, OneForOne, Ref
 from agentflow.definition.diagnostics import did_you_mean, sort_diagnostics
-from agentflow.definition.ir import Workflow, canonical_json, decode_ir, ir_hash
+from agentflow.definition.ir import Workflow, canonical_json, ir_hash
 from agentflow.definition.loader import Definition, check_inputs
-from agentflow.engine import Plan, RunState, compile_plan, evolve
 from agentflow.errors import (
     AgentflowError,
     ConfigurationError,
@@ -42,34 +40,31 @@ from agentflow.errors import (
     WorkflowFailed,
 )
 from agentflow.events.catalogue import WorkflowStarted
-from agentflow.events.envelope import Event, Ids, decode, micros
+from agentflow.events.envelope import Ids
 from agentflow.events.hub import Hub
-from agentflow.events.log import FIRST_EPOCH, EventLog, RunRow
+from agentflow.events.log import FIRST_EPOCH, EventLog
 from agentflow.events.open import open_log
 from agentflow.events.owner import this_process
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime.admission import Admission
-from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.binding import Bound, Pins, bind
 from agentflow.runtime.clock import Clock, SystemClock
 from agentflow.runtime.event_bus import EventBus
 from agentflow.runtime.handle import RunHandle
 from agentflow.runtime.messages import Answer, Cancel, StartRun, Suspend
-from agentflow.runtime.model_actor import ModelActor
-from agentflow.runtime.records import RunRecord, RunResult, run_record, run_result
+from agentflow.runtime.reader import RunReader
+from agentflow.runtime.records import RunResult
 from agentflow.runtime.runs import Runs
 from agentflow.runtime.submission import Submission, load, started_event
-from agentflow.runtime.tool_actor import ToolActor
+from agentflow.runtime.workshop import Workshop
 from agentflow.tools import Service, ToolRegistry
 
 __all__ = ["Runtime"]
 
 _RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}")
-_PAGE = 512
-_KEPT_PLANS = 64
 
 
-class Runtime:
+class Runtime(RunReader):
     """Runs workflows in this process on one store.
 
     `store`: `memory:`, `sqlite:FILE` or an open EventLog (which the caller then closes). `models` and
@@ -89,6 +84,7 @@ class Runtime:
         grace: float = 10.0,
         implicit_side_effects: Literal["allow", "deny"] = "deny",
     ) -> None:
+        super().__init__()
         self._store = store
         self._log: EventLog | None = None
         self.models = models if isinstance(models, Models) else Models(models)
@@ -102,10 +98,6 @@ class Runtime:
         self._system: ActorSystem | None = None
         self._admissions: dict[str, Admission] = {}
         self._live: dict[str, Ref[Any]] = {}
-        self._providers: dict[str, tuple[dict[str, ModelProvider], Ref[Any] | None]] = {}
-        self._services: dict[tuple[Any, ...], tuple[Service, Ref[Any]]] = {}
-        self._numbers = itertools.count()
-        self._plans: dict[str, Plan] = {}
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         self._closing = False
 
@@ -119,6 +111,7 @@ class Runtime:
             # is no reason to end all others.
             patient = OneForOne(max_restarts=1_000_000, within=60, backoff=Backoff(0.05, 5, jitter=0.2))
             self._system = await ActorSystem(name="agentflow", supervise=patient).__aenter__()
+            self._workshop = Workshop(self._system)
             self._bus = await self._system.spawn(
                 ChildSpec("bus", partial(EventBus, self._log, self.hub, self._ids, self.owner))
             )
@@ -292,7 +285,7 @@ class Runtime:
             run_id,
             self._plan(graph, definition.ir_hash if definition is not None else ir_hash(graph)),
             bound.bindings,
-            self._directory(bound),
+            self._workshop.directory(bound, self.models),
             epoch=epoch,
             started=started,
             by=by,
@@ -302,47 +295,6 @@ class Runtime:
         self._runs.tell(StartRun(workflow_id=run_id))
         await asyncio.shield(admission.accepted)
         return RunHandle(self, run_id, admission)
-
-    def _plan(self, workflow: Workflow, digest: str) -> Plan:
-        """The compiled graph; kept for the definitions that were used last."""
-        plan = self._plans.pop(digest, None) or compile_plan(workflow)
-        self._plans[digest] = plan
-        if len(self._plans) > _KEPT_PLANS:
-            del self._plans[next(iter(self._plans))]
-        return plan
-
-    def _directory(self, bound: Bound) -> Directory:
-        """The actors that a run's calls go to; started when first needed, shared, replaced when gone."""
-        providers = {
-            ref.provider: self.models.provider(ref) for step in bound.steps.values() for ref in step.models
-        }
-        services = dict(bound.services)
-        return Directory(
-            lambda name: self._provider(providers[name]), lambda name: self._service(services[name])
-        )
-
-    def _provider(self, provider: ModelProvider) -> Ref[Any]:
-        """One actor for each key: providers that share a rate limit share its places."""
-        key = provider.limiter_key
-        sharing, ref = self._providers.get(key, ({}, None))
-        sharing[provider.name] = provider
-        if ref is None or not ref.is_alive:
-            name = f"model-{provider.name}-{next(self._numbers)}"
-            factory = partial(ModelActor, provider.max_concurrency, sharing)
-            ref = self.system.spawn_soon(ChildSpec(name, factory))
-            self._providers[key] = (sharing, ref)
-        return ref
-
-    def _service(self, service: Service) -> Ref[Any]:
-        """One actor for the same functions, however often a document that declares them is bound."""
-        calls = tuple(sorted((name, id(tool.call)) for name, tool in service.tools.items()))
-        key = (service.name, canonical_json(service.spec), calls)
-        known = self._services.get(key)
-        if known is None or not known[1].is_alive:
-            name = f"tools-{service.name}-{next(self._numbers)}"
-            ref = self.system.spawn_soon(ChildSpec(name, partial(ToolActor, service)))
-            known = self._services[key] = (service, ref)  # keeps the functions, and so their ids
-        return known[1]
 
     @asynccontextmanager
     async def _alone(self, workflow_id: str) -> AsyncGenerator[None]:
@@ -454,63 +406,6 @@ class Runtime:
         if taken != "taken":
             raise UnknownRequest(f"{workflow_id} has no open request {request_id}")
         return await self.attach(workflow_id)
-
-    # -- reading --------------------------------------------------------------------------------
-
-    async def state(self, workflow_id: str) -> RunState:
-        """The fold of a run's durable events. Raises RunNotFound."""
-        begin = await self._begin(workflow_id)
-        workflow = await self._graph(begin)
-        state = RunState(workflow_id, self._plan(workflow, begin.ir_hash), Bound().bindings)
-        offset = 0
-        while rows := await self.log.read(workflow_id, offset, _PAGE):
-            for row in rows:
-                event = decode(row.body)
-                evolve(state, event.data, event.offset, micros(event.timestamp))
-            offset = rows[-1].offset + 1
-        return state
-
-    async def result(self, workflow_id: str) -> RunResult:
-        """Where the run stands in the log."""
-        state = await self.state(workflow_id)
-        row = await self.log.run(workflow_id)
-        return run_result(state, row.updated_at)
-
-    async def record(self, workflow_id: str) -> RunRecord:
-        """The run record. Raises RunNotFound."""
-        return run_record(await self.state(workflow_id))
-
-    async def graph(self, workflow_id: str) -> Workflow:
-        """The graph that the run is pinned to. Raises RunNotFound."""
-        return await self._graph(await self._begin(workflow_id))
-
-    async def rows(self, *, limit: int = 50, state: str | None = None) -> list[RunRow]:
-        """The newest runs as the store indexes them."""
-        return (await self.log.runs(limit=limit, state=state)).items
-
-    async def list(self, *, limit: int = 50, state: str | None = None) -> list[RunRecord]:
-        """The records of the newest runs, newest first."""
-        return [await self.record(row.workflow_id) for row in await self.rows(limit=limit, state=state)]
-
-    async def events(
-        self, workflow_id: str, after: int = -1, *, follow: bool = True
-    ) -> AsyncIterator[Event[Any]]:
-        """Events behind offset `after`, each once and in order. Raises RunNotFound at the first step."""
-        async for row in self.hub.subscribe(workflow_id, after, follow=follow):
-            yield decode(row.body)
-
-    async def _begin(self, workflow_id: str) -> WorkflowStarted:
-        rows = await self.log.read(workflow_id, 0, 1)
-        begin = decode(rows[0].body).data
-        if not isinstance(begin, WorkflowStarted):
-            raise AgentflowError(f"the log of {workflow_id} does not begin with workflow.started")
-        return begin
-
-    async def _graph(self, begin: WorkflowStarted) -> Workflow:
-        body = await self.log.get_definition(begin.ir_hash)
-        if body is None:
-            raise AgentflowError(f"the graph {begin.ir_hash} is not in the store")
-        return decode_ir(body)
 
 
 _CHOICES = {"on_failure": ("halt", "continue"), "on_unknown": ("ask", "fail")}

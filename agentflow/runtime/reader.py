@@ -1,0 +1,98 @@
+"""What a store tells of its runs: states, results, records, events. Reads only; everything is a projection
+of the log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from agentflow.definition.ir import Workflow, decode_ir
+from agentflow.engine import Bindings, Plan, RunState, compile_plan, evolve
+from agentflow.errors import AgentflowError
+from agentflow.events.catalogue import WorkflowStarted
+from agentflow.events.envelope import Event, decode, micros
+from agentflow.events.hub import Hub
+from agentflow.events.log import EventLog, RunRow
+from agentflow.runtime.records import RunRecord, RunResult, run_record, run_result
+
+__all__ = ["RunReader"]
+
+_PAGE = 512
+_KEPT_PLANS = 64
+
+
+class RunReader:
+    """The reading half of a Runtime. `hub` and `log` are there while it is open."""
+
+    hub: Hub
+
+    def __init__(self) -> None:
+        self._plans: dict[str, Plan] = {}
+
+    @property
+    def log(self) -> EventLog:
+        """The open store."""
+        raise NotImplementedError
+
+    async def state(self, workflow_id: str) -> RunState:
+        """The fold of a run's durable events. Raises RunNotFound."""
+        begin = await self._begin(workflow_id)
+        workflow = await self._graph(begin)
+        state = RunState(workflow_id, self._plan(workflow, begin.ir_hash), Bindings())
+        offset = 0
+        while rows := await self.log.read(workflow_id, offset, _PAGE):
+            for row in rows:
+                event = decode(row.body)
+                evolve(state, event.data, event.offset, micros(event.timestamp))
+            offset = rows[-1].offset + 1
+        return state
+
+    async def result(self, workflow_id: str) -> RunResult:
+        """Where the run stands in the log."""
+        state = await self.state(workflow_id)
+        row = await self.log.run(workflow_id)
+        return run_result(state, row.updated_at)
+
+    async def record(self, workflow_id: str) -> RunRecord:
+        """The run record. Raises RunNotFound."""
+        return run_record(await self.state(workflow_id))
+
+    async def graph(self, workflow_id: str) -> Workflow:
+        """The graph that the run is pinned to. Raises RunNotFound."""
+        return await self._graph(await self._begin(workflow_id))
+
+    async def rows(self, *, limit: int = 50, state: str | None = None) -> list[RunRow]:
+        """The newest runs as the store indexes them."""
+        return (await self.log.runs(limit=limit, state=state)).items
+
+    async def list(self, *, limit: int = 50, state: str | None = None) -> list[RunRecord]:
+        """The records of the newest runs, newest first."""
+        return [await self.record(row.workflow_id) for row in await self.rows(limit=limit, state=state)]
+
+    async def events(
+        self, workflow_id: str, after: int = -1, *, follow: bool = True
+    ) -> AsyncIterator[Event[Any]]:
+        """Events behind offset `after`, each once and in order. Raises RunNotFound at the first step."""
+        async for row in self.hub.subscribe(workflow_id, after, follow=follow):
+            yield decode(row.body)
+
+    async def _begin(self, workflow_id: str) -> WorkflowStarted:
+        rows = await self.log.read(workflow_id, 0, 1)
+        begin = decode(rows[0].body).data
+        if not isinstance(begin, WorkflowStarted):
+            raise AgentflowError(f"the log of {workflow_id} does not begin with workflow.started")
+        return begin
+
+    async def _graph(self, begin: WorkflowStarted) -> Workflow:
+        body = await self.log.get_definition(begin.ir_hash)
+        if body is None:
+            raise AgentflowError(f"the graph {begin.ir_hash} is not in the store")
+        return decode_ir(body)
+
+    def _plan(self, workflow: Workflow, digest: str) -> Plan:
+        """The compiled graph; kept for the definitions that were used last."""
+        plan = self._plans.pop(digest, None) or compile_plan(workflow)
+        self._plans[digest] = plan
+        if len(self._plans) > _KEPT_PLANS:
+            del self._plans[next(iter(self._plans))]
+        return plan

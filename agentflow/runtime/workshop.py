@@ -1,0 +1,61 @@
+"""The actors that all runs of a Runtime share: one for each provider key, one for each service."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+from actors import ActorSystem, ChildSpec, Ref
+from agentflow.definition.ir import canonical_json
+from agentflow.models import ModelProvider, Models
+from agentflow.runtime.agent_actor import Directory
+from agentflow.runtime.binding import Bound
+from agentflow.runtime.model_actor import ModelActor
+from agentflow.runtime.tool_actor import ToolActor
+from agentflow.tools import Service
+
+__all__ = ["Workshop"]
+
+
+class Workshop:
+    """Starts these actors when they are first needed; one that is gone for good is replaced."""
+
+    def __init__(self, system: ActorSystem) -> None:
+        self._system = system
+        self._providers: dict[str, tuple[dict[str, ModelProvider], Ref[Any] | None]] = {}
+        self._services: dict[tuple[Any, ...], tuple[Service, Ref[Any]]] = {}
+        self._numbers = itertools.count()
+
+    def directory(self, bound: Bound, models: Models) -> Directory:
+        """The actors that a run's calls go to; started when first needed, shared, replaced when gone."""
+        providers = {
+            ref.provider: models.provider(ref) for step in bound.steps.values() for ref in step.models
+        }
+        services = dict(bound.services)
+        return Directory(
+            lambda name: self._provider(providers[name]), lambda name: self._service(services[name])
+        )
+
+    def _provider(self, provider: ModelProvider) -> Ref[Any]:
+        """One actor for each key: providers that share a rate limit share its places."""
+        key = provider.limiter_key
+        sharing, ref = self._providers.get(key, ({}, None))
+        sharing[provider.name] = provider
+        if ref is None or not ref.is_alive:
+            name = f"model-{provider.name}-{next(self._numbers)}"
+            factory = partial(ModelActor, provider.max_concurrency, sharing)
+            ref = self._system.spawn_soon(ChildSpec(name, factory))
+            self._providers[key] = (sharing, ref)
+        return ref
+
+    def _service(self, service: Service) -> Ref[Any]:
+        """One actor for the same functions, however often a document that declares them is bound."""
+        calls = tuple(sorted((name, id(tool.call)) for name, tool in service.tools.items()))
+        key = (service.name, canonical_json(service.spec), calls)
+        known = self._services.get(key)
+        if known is None or not known[1].is_alive:
+            name = f"tools-{service.name}-{next(self._numbers)}"
+            ref = self._system.spawn_soon(ChildSpec(name, partial(ToolActor, service)))
+            known = self._services[key] = (service, ref)  # keeps the functions, and so their ids
+        return known[1]
