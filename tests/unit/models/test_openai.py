@@ -278,14 +278,18 @@ async def test_a_slow_first_byte_is_a_timeout(with_headers: bool) -> None:
     gone = asyncio.Event()
 
     async def silent(exchange: Exchange) -> None:
-        if with_headers:
-            await exchange.start_stream()
-        await exchange.client_gone()
-        gone.set()
+        try:
+            if with_headers:
+                await exchange.start_stream()
+            await exchange.client_gone()
+        finally:
+            gone.set()
 
-    async with Client(silent, first_byte_timeout=0.1) as client:
+    async with Client(silent, first_byte_timeout=0.2) as client:
         failure = await client.fails()
-        await gone.wait()
+        # On a busy machine the time may be over before the request was out.
+        if client.server.requests:
+            await gone.wait()
     assert (failure.info.category, failure.info.code) == ("timeout", "response_timeout")
     assert failure.info.retryable
 
@@ -294,11 +298,11 @@ async def test_a_slow_rest_is_left_to_the_caller() -> None:
     async def slow(exchange: Exchange) -> None:
         await exchange.start_stream()
         await exchange.chunk(event(delta(content="a")))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.2)
         await exchange.chunk(event(delta("stop", content="b")) + DONE)
         await exchange.send(b"0\r\n\r\n")
 
-    async with Client(slow, first_byte_timeout=0.2) as client:
+    async with Client(slow, first_byte_timeout=1.0) as client:
         assert (await client.ask()).message.content == "ab"
 
 
