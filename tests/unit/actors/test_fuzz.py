@@ -30,7 +30,7 @@ from actors import (
 )
 from actors.testing import run
 
-CHUNKS, RUNS = 20, 30
+CHUNKS, RUNS = 17, 30
 
 
 class Boom(Exception):
