@@ -12,7 +12,7 @@ from agentflow.definition.ir import EndNode, StartNode, ToolNode, Workflow
 from agentflow.errors import ConfigurationError, Fenced, InvalidAnswer, RunExists, RunNotFound, UnknownRequest
 from agentflow.events.envelope import decode
 from agentflow.events.memory import MemoryLog
-from agentflow.models import ModelError
+from agentflow.models import ModelError, ModelProfile
 from agentflow.runtime import SystemClock
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
@@ -129,6 +129,20 @@ class TestRefusals:
         error = next(d for d in caught.value.diagnostics if d.severity == "error")
         assert error.code == "E_UNKNOWN_MODEL"
         assert "agentflow model install smollm2-135m" in error.message + (error.hint or "")
+
+    async def test_a_model_that_takes_one_function_is_not_given_two(self):
+        tools = ["customer.getCustomer", "company.getCompany"]
+        document = agents("x")
+        document["agents"][0]["tools"] = tools
+        services = [Service.of("customer", shop.get_customer), Service.of("company", shop.get_company)]
+        model = ScriptedModel(["x"], profile=ModelProfile(tools="single"))
+        async with Runtime(models=[model], services=services) as runtime:
+            with pytest.raises(DefinitionError) as caught:
+                await runtime.submit(document, "go")
+            assert await runtime.list() == []
+        (error,) = [d for d in caught.value.diagnostics if d.severity == "error"]
+        assert error.code == "E_MODEL_CAPABILITY"
+        assert "takes one function" in error.message
 
     @pytest.mark.parametrize("options", [{"on_failure": "explode"}, {"onfailure": "halt"}])
     async def test_options_are_checked(self, options):
