@@ -50,6 +50,7 @@ class WireServer:
         self.answers = list(answers)
         self.requests: list[Seen] = []
         self.connections = 0
+        self._ending = False
 
     async def __aenter__(self) -> WireServer:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -58,11 +59,18 @@ class WireServer:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self._ending = True
+        # A connection that was accepted just now becomes a task within a few turns of the loop; a server that
+        # is closed before drops it without closing its socket. So: accept no more, let them come, then close.
+        for listening in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        await _turns()
         self._server.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.wait_closed()
+        await _turns()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -70,25 +78,32 @@ class WireServer:
         assert task is not None
         self._tasks.add(task)
         try:
-            while (seen := await self._read(reader)) is not None:
+            while True:
+                seen = await self._read(reader)
                 answer = self.answers[min(len(self.requests), len(self.answers) - 1)]
                 self.requests.append(seen)
                 await answer(Exchange(reader, writer, seen))
-        except (ConnectionError, asyncio.CancelledError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             self._tasks.discard(task)
-            writer.close()
+            if self._ending:
+                # `close` would wait for a client that may have stopped reading.
+                writer.transport.abort()
+            else:
+                writer.close()
 
-    async def _read(self, reader: asyncio.StreamReader) -> Seen | None:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.IncompleteReadError:
-            return None
+    async def _read(self, reader: asyncio.StreamReader) -> Seen:
+        head = await reader.readuntil(b"\r\n\r\n")
         first, *lines = head.decode().strip().split("\r\n")
         headers = {k.strip().lower(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         return Seen(first.split()[1], headers, json.loads(body))
+
+
+async def _turns(count: int = 8) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def event(payload: object) -> bytes:
