@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentflow.errors import ConfigurationError
-from agentflow.models import ModelError, ModelReply
+from agentflow.models import ModelError, ModelProfile, ModelReply
 from agentflow.models.openai import OpenAIProvider
 
 from .helpers import ask, ids, tool
@@ -61,7 +61,9 @@ class Client:
         return error
 
 
-async def test_a_streamed_answer() -> None:
+async def test_a_streamed_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    priced = ModelProfile(input_price=0.40, output_price=1.60, cached_input_price=0.10)
+    monkeypatch.setattr("agentflow.models.openai.known_profile", lambda provider, model: priced)
     answer = stream(
         b": hello\n\n",
         delta(role="assistant", content=""),
