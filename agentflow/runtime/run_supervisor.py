@@ -200,13 +200,9 @@ class RunSupervisor(Actor, mailbox=100_000):
         """The log refused: stop here and now, with nothing acknowledged. The log is the truth."""
         if message.kind == "internal_error":
             raise RuntimeError(message.error)  # supervision: fold the log and decide again
-        kinds: dict[str, type[StoreError]] = {"fenced": Fenced}
-        error: StoreError
-        if message.kind == OffsetConflict.code:
-            error = Fenced(message.error)
-        else:
-            error = kinds.get(message.kind, StoreError)(message.error)
-        self._admission.fail(error)
+        # Somebody else appended, or owns the run: to whoever waits here the two are the same.
+        lost = message.kind in (Fenced.code, OffsetConflict.code)
+        self._admission.fail((Fenced if lost else StoreError)(message.error))
         self.ctx.self.kill()
 
     def _rest(self) -> None:
@@ -395,7 +391,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         if self._state.terminal or self._suspending is not None:
             return
         if self._state.status == "waiting":
-            self._rest_parked()
+            self.ctx.self.stop()  # it is at rest already; the next answer finds it in the log
             return
         self._suspending = message
         self.ctx.timers.start("grace", message.grace, WorkStopped())
@@ -421,9 +417,6 @@ class RunSupervisor(Actor, mailbox=100_000):
         for key in list(self._workers):
             self._dismiss(key)
         self._cancel_direct(None)
-
-    def _rest_parked(self) -> None:
-        self.ctx.self.stop()
 
     @on(Cancel)
     def cancel(self, message: Cancel) -> str | None:

@@ -276,6 +276,10 @@ class TestRaces:
         async with Runtime(log, models=[ScriptedModel(lambda r: "ok")], grace=0.1) as runtime:
             twice = (getattr(runtime, command)(parked.workflow_id) for _ in range(2))
             await asyncio.wait_for(asyncio.gather(*twice), 3)
+            result = await settled(await runtime.attach(parked.workflow_id))
+            assert result.state == {"resume": "completed", "cancel": "cancelled"}[command]
+            ends = [t for t in await types(log, parked.workflow_id) if t == f"workflow.{result.state}"]
+            assert len(ends) == 1
         await log.close()
 
     @pytest.mark.parametrize("command", ["resume", "cancel"])
