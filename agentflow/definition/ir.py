@@ -16,6 +16,9 @@ from agentflow.definition.policy import RetryPolicy
 __all__ = [
     "AgentNode",
     "AgentSpec",
+    "Approval",
+    "Budget",
+    "Cache",
     "ConditionNode",
     "Edge",
     "EndNode",
@@ -92,6 +95,36 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout: float | None = None
 
 
+class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who must agree before work is done (page 001 §5.8). `message` is a template; `timeout` in seconds."""
+
+    before: Literal["step", "calls", "side_effects", "never"] = "step"
+    message: str | None = None
+    timeout: float | None = None
+    on_denied: Literal["fail", "skip"] = "fail"
+
+
+class Cache(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A step whose results of the last `ttl` seconds serve again (page 001 §5.8). `key` is a template."""
+
+    ttl: float
+    key: str | None = None
+    scope: Literal["definition", "global"] = "definition"
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run, step or agent may use (page 000 §10); None = no limit."""
+
+    max_cost_usd: float | None = None
+    max_tokens: int | None = None
+    max_model_calls: int | None = None
+    max_tool_calls: int | None = None
+    max_duration_s: float | None = None
+    max_steps: int | None = None
+    max_depth: int = 8
+    on_exceeded: Literal["pause", "ask", "fail"] = "pause"
+
+
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An agent: prompt (a template), model, functions, limits.
 
@@ -131,6 +164,9 @@ class NodeBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     max_parallel: int | None = None
     required: bool = True
     policy: Policy | None = None
+    approval: Approval | None = None
+    cache: Cache | None = None
+    budget: Budget | None = None
 
 
 class StartNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="start"):
@@ -186,10 +222,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Limits and policies of a run. `on_failure`: page 000 §2."""
 
     policy: Literal["eager"] = "eager"
-    on_failure: Literal["halt", "continue"] = "continue"
+    on_failure: Literal["halt", "continue", "hold"] = "continue"
     max_parallel: int = 8
     max_steps: int = 1_000
     timeout: float | None = None
+    budget: Budget | None = None
 
 
 class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
