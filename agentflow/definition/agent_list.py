@@ -9,14 +9,12 @@ from agentflow.definition.common_checks import (
     check_embedded_schema,
     compile_services,
     escaped,
-    refuse,
-    refuse_unsupported,
     service_names,
     warn_undeclared,
 )
 from agentflow.definition.ir import AgentNode, AgentSpec, EndNode, FunctionRef, Options, StartNode, Workflow
 from agentflow.definition.nodes import Object
-from agentflow.definition.policies import Models, merged_policy
+from agentflow.definition.policies import Models, compiled_budget, merged_policy
 from agentflow.definition.report import Report, shown
 from agentflow.definition.structure import Found, check_structure
 from agentflow.definition.vocabulary import AGENT_LIST
@@ -49,10 +47,6 @@ class _AgentList:
 
     def compile(self, default_name: str) -> Workflow:
         document = self._document
-        refuse_unsupported(document, self._report)
-        on_failure = document.get("on_failure")
-        if on_failure is not None and on_failure.value == "hold":
-            refuse(on_failure, "on_failure: hold", self._report)
         ids = self._step_ids()
         following = [*ids, _END][1:]
         nodes = [self._agent(i, *row) for i, row in enumerate(zip(self._agents, ids, following, strict=True))]
@@ -67,7 +61,9 @@ class _AgentList:
             services=compile_services(document, self._report),
             models=self._models.table(),
             options=Options(
-                on_failure=document.plain("on_failure", "halt"), timeout=document.plain("timeout")
+                on_failure=document.plain("on_failure", "halt"),
+                timeout=document.plain("timeout"),
+                budget=compiled_budget(document.get("budget")),
             ),
             metadata={"description": description} if description is not None else {},
         )
@@ -100,7 +96,6 @@ class _AgentList:
     def _agent(self, index: int, agent: Found, step_id: str, following: str) -> AgentNode:
         document = self._document
         defaults = document.get("defaults")
-        refuse_unsupported(agent, self._report)
         fallback = agent.get("fallback")
         choices = [self._models.choose(found) for found in fallback.value] if fallback else []
         schema = agent.get("output_schema")
@@ -118,6 +113,7 @@ class _AgentList:
             name=name,
             index=index,
             policy=merged_policy(retry, timeout),
+            budget=compiled_budget(agent.get("budget")),
             agent=AgentSpec(
                 name=name,
                 system_prompt=escaped(agent.plain("system_prompt", "")),

@@ -1,7 +1,4 @@
-"""Checks that the step document and the agent list share: schemas, services, what is not supported yet.
-
-What this version cannot run is refused at its place, so that nothing of a document is dropped silently.
-"""
+"""Checks that the step document and the agent list share: schemas, services, braces of templates."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ __all__ = [
     "checked_schema",
     "compile_services",
     "escaped",
-    "refuse",
-    "refuse_unsupported",
     "service_names",
     "warn_undeclared",
 ]
@@ -28,22 +23,6 @@ __all__ = [
 
 _REMEMBERED = 4096
 _valid_schemas: set[bytes] = set()
-
-
-def refuse(found: Found, what: str, report: Report) -> None:
-    """Reports that `found` is understood, but cannot be run."""
-    report.error("E_VALUE", f"{what} is not supported yet by this version", found.key, found.pointer)
-
-
-def refuse_unsupported(owner: Found, report: Report) -> None:
-    """Refuses `approval` (but never), `cache` and `budget` of a step, an agent or a workflow."""
-    for key in ("cache", "budget"):
-        found = owner.get(key)
-        if found is not None:
-            refuse(found, key, report)
-    approval = owner.get("approval")
-    if approval is not None and (approval.value is True or approval.plain("before", "step") != "never"):
-        refuse(approval, "approval", report)
 
 
 def check_embedded_schema(found: Found, code: str, prefix: str, report: Report) -> dict[str, Any] | bool:
@@ -115,9 +94,6 @@ def _service(found: Found, report: Report) -> ServiceSpec:
     functions: dict[str, dict[str, Any]] = {}
     declared = found.get("functions")
     for name, function in declared.items() if declared else ():
-        approval = function.get("approval")
-        if approval is not None and approval.value:
-            refuse(approval, "approval", report)
         for key in ("input_schema", "output_schema"):
             schema = function.get(key)
             if schema is not None:

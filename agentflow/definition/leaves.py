@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -138,6 +139,8 @@ def _text_problem(value: str, kind: Text | Id | Enum) -> Leaf | Problem:
 def _number_problem(value: float, kind: Number) -> Leaf | Problem:
     if kind.integer and not isinstance(value, int):
         return Problem("E_TYPE", "must be an integer")
+    if abs(value) > sys.float_info.max:
+        return Problem("E_VALUE", f"{shown(str(value))} is too large")
     if kind.minimum is not None and value < kind.minimum:
         return Problem("E_VALUE", f"{shown(str(value))} is below {kind.minimum:g}")
     if kind.maximum is not None and value > kind.maximum:

@@ -1,15 +1,17 @@
-"""Retry, time-out and models of a document, merged over their levels (page 000 §9, page 001 §1.4)."""
+"""Retry, time-out and models of a document, merged over their levels; approval, cache and budget of a step
+(page 000 §9, §10, page 001 §1.4)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from agentflow.definition.ir import ModelRef, Policy
+from agentflow.definition.common_checks import escaped
+from agentflow.definition.ir import Approval, Budget, Cache, ModelRef, Policy
 from agentflow.definition.policy import Backoff, RetryPolicy
 from agentflow.definition.report import Report, shown
 from agentflow.definition.structure import Found
 
-__all__ = ["Models", "merged_policy"]
+__all__ = ["Models", "compiled_approval", "compiled_budget", "compiled_cache", "merged_policy"]
 
 _MAX_CHAIN = 32
 
@@ -45,6 +47,40 @@ def _merged_backoff(backoff: dict[str, Any], found: Found) -> dict[str, Any]:
     if not isinstance(found.value, dict):
         return {"initial": found.value, "multiplier": 1.0, "max": found.value}
     return backoff | {key: float(item.value) for key, item in found.items()}
+
+
+def compiled_approval(found: Found | None) -> Approval | None:
+    """`true` is an approval before the step, without a message or an end of its own."""
+    if found is None:
+        return None
+    if found.value is True:
+        return Approval()
+    return Approval(
+        before=found.plain("before", "step"),
+        message=escaped(found.plain("message")),
+        timeout=found.plain("timeout"),
+        on_denied=found.plain("on_denied", "fail"),
+    )
+
+
+def compiled_cache(found: Found | None) -> Cache | None:
+    """None too if its `ttl` is missing, which was reported."""
+    if found is None or found.get("ttl") is None:
+        return None
+    return Cache(
+        ttl=found.plain("ttl"), key=escaped(found.plain("key")), scope=found.plain("scope", "definition")
+    )
+
+
+def compiled_budget(found: Found | None) -> Budget | None:
+    """An amount that may have a fraction is a float, whatever the source wrote."""
+    if found is None:
+        return None
+    given = {key: member.value for key, member in found.items()}
+    for key in ("max_cost_usd", "max_duration_s"):
+        if key in given:
+            given[key] = float(given[key])
+    return Budget(**given)
 
 
 class Models:

@@ -10,7 +10,6 @@ from agentflow.definition.common_checks import (
     check_embedded_schema,
     compile_services,
     escaped,
-    refuse_unsupported,
     service_names,
     warn_undeclared,
 )
@@ -31,7 +30,13 @@ from agentflow.definition.ir import (
     Workflow,
 )
 from agentflow.definition.nodes import Object
-from agentflow.definition.policies import Models, merged_policy
+from agentflow.definition.policies import (
+    Models,
+    compiled_approval,
+    compiled_budget,
+    compiled_cache,
+    merged_policy,
+)
 from agentflow.definition.report import Report
 from agentflow.definition.source_text import Source
 from agentflow.definition.structure import Found, check_structure
@@ -106,8 +111,6 @@ class _StepDocument:
     def compile(self, default_name: str) -> tuple[Workflow, InputNeeds]:
         document = self._document
         workflow = document.get("workflow")
-        if workflow is not None:
-            refuse_unsupported(workflow, self._report)
         compiled = [self._step(i, step) for i, step in enumerate(self._steps)]
         outputs = document.get("outputs")
         for _, output in outputs.items() if outputs else ():
@@ -184,7 +187,6 @@ class _StepDocument:
     def _step(self, index: int, step: Found) -> AgentNode:
         step_id: str = step.plain("id", f"step_{index}")
         agent = step.get("agent")
-        refuse_unsupported(step, self._report)
         for_each = step.get("for_each")
         iterates = step.has("for_each")
         named: str | None = step.plain("id")
@@ -208,6 +210,9 @@ class _StepDocument:
                 [self._default("retry"), step.get("retry")],
                 step.plain("timeout", self._default_value("timeout")),
             ),
+            approval=compiled_approval(step.get("approval")),
+            cache=compiled_cache(step.get("cache")),
+            budget=compiled_budget(step.get("budget")),
             agent=self._agent(step_id, step, agent),
             input=escaped(agent.plain("input")) if agent else None,
         )
@@ -299,6 +304,7 @@ def _options(workflow: Found | None) -> Options:
         on_failure="halt" if workflow.plain("fail_fast", False) else "continue",
         max_parallel=workflow.plain("max_parallel", 8),
         timeout=workflow.plain("timeout"),
+        budget=compiled_budget(workflow.get("budget")),
     )
 
 

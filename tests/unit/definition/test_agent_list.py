@@ -9,7 +9,16 @@ import pytest
 
 from agentflow.definition import check_inputs, load_value
 from agentflow.definition.expressions import compile_template
-from agentflow.definition.ir import AgentNode, EndNode, FunctionRef, ModelRef, Options, Policy, StartNode
+from agentflow.definition.ir import (
+    AgentNode,
+    Budget,
+    EndNode,
+    FunctionRef,
+    ModelRef,
+    Options,
+    Policy,
+    StartNode,
+)
 from agentflow.definition.policy import RetryPolicy
 from agentflow.errors import DefinitionError
 
@@ -122,6 +131,12 @@ def test_levels_of_retry_and_the_run_s_own_options():
     assert (one.agent.max_turns, two.agent.max_turns) == (2, 2)
 
 
+def test_budgets_of_the_list_and_of_its_agents():
+    made = load(agent(budget={"max_steps": 1}), agent(), budget={"max_tokens": 9}, on_failure="hold").workflow
+    assert made.options == Options(on_failure="hold", budget=Budget(max_tokens=9))
+    assert [n.budget for n in made.nodes[1:-1]] == [Budget(max_steps=1), None]
+
+
 def test_prompts_are_text():
     (made,) = nodes(agent(system_prompt="Say {{ hello }}"))
     template = compile_template(made.agent.system_prompt, braces=("${{", "{{"), text=True)
@@ -131,10 +146,7 @@ def test_prompts_are_text():
 @pytest.mark.parametrize(
     ("top", "agents", "expected"),
     [
-        ({"on_failure": "hold"}, [agent()], [("E_VALUE", "/on_failure")]),
         ({"on_failure": "explode"}, [agent()], [("E_VALUE", "/on_failure")]),
-        ({"budget": {"max_tokens": 1}}, [agent()], [("E_VALUE", "/budget")]),
-        ({}, [agent(budget={"max_steps": 1})], [("E_VALUE", "/agents/0/budget")]),
         ({}, [agent(systemPrompt="x")], [("E_UNKNOWN_KEY", "/agents/0/systemPrompt")]),
         ({}, [agent(), {"name": "b"}], [("E_AGENT_FIELD", "/agents/1")]),
         ({}, [{}], [("E_AGENT_FIELD", "/agents/0"), ("E_AGENT_FIELD", "/agents/0")]),

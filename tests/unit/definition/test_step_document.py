@@ -11,6 +11,9 @@ from agentflow.definition import load_value
 from agentflow.definition.expressions import compile_template
 from agentflow.definition.ir import (
     AgentNode,
+    Approval,
+    Budget,
+    Cache,
     Edge,
     EndNode,
     FunctionRef,
@@ -401,7 +404,6 @@ def test_services():
         ({"type": "mcp", "transport": "streamable_http", "url": "u", "headers": {"x-key": "v"}}, "type"),
         ({"type": "openapi", "document": "api.json"}, "type"),
         ({"type": "http", "base_url": "u", "functions": {"f": {"method": "GET", "path": "/"}}}, "type"),
-        ({"type": "python", "module": "m", "functions": {"f": {"approval": True}}}, "functions/f/approval"),
     ],
 )
 def test_services_that_cannot_be_run_yet_are_refused_at_their_place(service, path):
@@ -433,12 +435,60 @@ def test_services_are_checked(service, code, path):
     assert len(caught.value.diagnostics) == 1
 
 
-@pytest.mark.parametrize("key", ["budget", "cache", "approval"])
-def test_what_a_step_cannot_do_yet_is_refused_not_ignored(key):
-    value = {"budget": {"max_tokens": 1}, "cache": {"ttl": "1h", "key": "k"}, "approval": {"before": "calls"}}
-    with pytest.raises(DefinitionError, match="not supported yet") as caught:
-        load(step(**{key: value[key]}))
-    assert [(d.code, d.path) for d in caught.value.diagnostics] == [("E_VALUE", f"/workflow/steps/0/{key}")]
+@pytest.mark.parametrize(
+    ("written", "compiled"),
+    [
+        (True, Approval()),
+        ({}, Approval()),
+        ({"before": "never"}, Approval(before="never")),
+        (
+            {"before": "calls", "message": "{{ ${{ inputs.x }}", "timeout": "2h", "on_denied": "skip"},
+            Approval(before="calls", message="${{ '{{' }} ${{ inputs.x }}", timeout=7200.0, on_denied="skip"),
+        ),
+    ],
+)
+def test_an_approval_arrives_at_its_node(written, compiled):
+    assert node(step(approval=written)).approval == compiled
+
+
+@pytest.mark.parametrize(
+    ("written", "compiled"),
+    [
+        ({"ttl": 60}, Cache(ttl=60.0)),
+        (
+            {"ttl": "1d", "key": "k-${{ inputs.x }}{{", "scope": "global"},
+            Cache(ttl=86400.0, key="k-${{ inputs.x }}${{ '{{' }}", scope="global"),
+        ),
+    ],
+)
+def test_a_cache_arrives_at_its_node(written, compiled):
+    assert node(step(cache=written)).cache == compiled
+
+
+def test_budgets_arrive_at_the_node_and_at_the_run():
+    amounts = {"max_tokens": 9, "max_model_calls": 8, "max_tool_calls": 7, "max_steps": 6, "max_depth": 5}
+    whole = {**amounts, "max_cost_usd": 1, "max_duration_s": 2, "on_exceeded": "fail"}
+    workflow = load(step(budget={}), workflow={"budget": whole}).workflow
+    assert workflow.options.budget == Budget(
+        **amounts, max_cost_usd=1.0, max_duration_s=2.0, on_exceeded="fail"
+    )
+    assert isinstance(workflow.options.budget.max_cost_usd, float)
+    assert workflow.nodes[1].budget == Budget(max_depth=8, on_exceeded="pause")
+    assert decode_ir(canonical_json(workflow)) == workflow
+
+
+def test_a_step_without_approval_cache_and_budget_has_none():
+    made = node(step())
+    assert (made.approval, made.cache, made.budget) == (None, None, None)
+
+
+@pytest.mark.parametrize("key", ["max_cost_usd", "max_tokens"])
+def test_amounts_beyond_every_float_are_refused(key):
+    with pytest.raises(DefinitionError, match="too large") as caught:
+        load(step(budget={key: 10**400}))
+    assert [(d.code, d.path) for d in caught.value.diagnostics] == [
+        ("E_VALUE", f"/workflow/steps/0/budget/{key}")
+    ]
 
 
 def test_all_problems_are_told_at_once_in_their_order():
