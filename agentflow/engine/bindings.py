@@ -22,7 +22,8 @@ class ToolInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A function that a run may call. `name` is what a model sees (`service__function`).
 
     `self_checked`: its schema was made from its annotations and the call itself checks the arguments by
-    them, so that the engine need not check them by the schema as well.
+    them, so that the engine need not check them by the schema as well. `declared`: somebody said what it
+    does; otherwise `side_effect` is only the worst case. `approval`: each call needs a person's consent.
     """
 
     name: str
@@ -36,6 +37,8 @@ class ToolInfo(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float
     sensitive: bool = False
     self_checked: bool = False
+    declared: bool = False
+    approval: bool = False
 
     @property
     def safe(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.engine import outcome
+from agentflow.engine.approvals import expired, withdrawn
 from agentflow.engine.ends import agent_failed
 from agentflow.engine.moves import Moves, elapsed_ms, scope_fields, step_failed
 from agentflow.engine.respond import attempt_failed
@@ -31,6 +32,8 @@ def overdue(state: RunState, now: int) -> Moves:
         kind, _, unit_key = key.partition(" ")
         if kind == "run":
             return _run_deadline(state, now)
+        if kind == "approval":
+            return expired(state, unit_key)
         unit = state.open.get(unit_key)
         if unit is None or kind == "retry":
             del state.timers[key]  # derivable: the event that set it is in the log
@@ -66,14 +69,14 @@ def step_limit(state: RunState, now: int) -> Moves:
 
 def _end_run(state: RunState, error: ErrorInfo, now: int) -> Moves:
     """First every open step with its iterations; once those ends are folded, the run."""
-    outer = [unit for unit in state.open.values() if unit.iteration is None]
+    outer = [unit for unit in state.open.values() if unit.iteration is None] + list(state.parked.values())
     if not outer:
         return outcome.run_failed(state, error, now)
     return [move for unit in outer for move in abort(state, unit, error, now)]
 
 
 def _innermost_first(state: RunState) -> list[Unit]:
-    return sorted(state.open.values(), key=lambda u: u.iteration is None)
+    return sorted(state.open.values(), key=lambda u: u.iteration is None) + list(state.parked.values())
 
 
 def abort(state: RunState, unit: Unit, error: ErrorInfo, now: int) -> Moves:
@@ -96,9 +99,7 @@ def close_calls(state: RunState, unit: Unit, error: ErrorInfo, now: int) -> Move
             moves.append(_closed(state, call, error, now))
     for request in list(state.requests.values()):
         if request.unit is unit:
-            moves.append(
-                ev.InputCancelled(**scope_fields(unit), request_id=request.request_id, reason=error.code)
-            )
+            moves += withdrawn(request, error.code)
     return moves
 
 
@@ -160,7 +161,7 @@ def cancel_finished(state: RunState, now: int, *, forced: bool) -> Moves:
     steps: list[str] = []
     unknown: list[str] = []
     for unit in _innermost_first(state):
-        if unit.key not in state.open:
+        if unit.key not in state.open and unit.key not in state.parked:
             continue
         node = state.nodes[unit.node.id]
         if node.outer is unit:

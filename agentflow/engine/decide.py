@@ -18,6 +18,7 @@ from agentflow.definition.conversation import ToolCall
 from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine import agents, outcome
+from agentflow.engine.approvals import ask_step, refusal_moves, withdrawn
 from agentflow.engine.deadlines import overdue, step_limit
 from agentflow.engine.ids import derive
 from agentflow.engine.moves import Moves, skipped, step_completed, step_failed, step_fields
@@ -44,6 +45,8 @@ def decide(state: RunState, now: int) -> Moves:
             return moves
     if state.settled:
         return _end_of(state, next(iter(state.settled.values())), now)
+    if state.refused:
+        return refusal_moves(state, next(iter(state.refused.values())), now)
     while state.stirred:
         key, unit = next(iter(state.stirred.items()))
         moves = _unit_moves(state, unit, now)
@@ -57,13 +60,16 @@ def decide(state: RunState, now: int) -> Moves:
             return _begin(state, unit, now)
         if unit is not None:
             return []
+        for request in state.requests.values():
+            if request.unit.key in state.parked:  # it will not be dispatched any more
+                return withdrawn(request, "a step failed")
     else:
         moves = _dispatch(state, now)
         if moves:
             return moves
         if state.tokens or state.frontier or state.due:
             return _waiting(state)
-    if state.open:
+    if state.open or state.requests:
         return _waiting(state)
     return outcome.run_ended(state, now)
 
@@ -104,8 +110,8 @@ def _first_call(state: RunState, unit: Unit, parameters: Any, now: int) -> Moves
     record = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
     record.parameters = parameters
     moves = start_tool(state, unit, record, now)
-    if len(moves) > 1:
-        moves += step_failed(unit, moves[1].error, now)
+    if isinstance(moves[-1], ev.ToolCallFailed):
+        moves += step_failed(unit, moves[-1].error, now)
     return moves
 
 
@@ -173,6 +179,8 @@ def _take_token(state: RunState, token: Token, now: int) -> Moves:
     unit.input = token.payload
     if plan.kind == "condition":
         return _condition(state, unit, now)
+    if plan.asks:
+        return _consent(state, unit, now)
     state.tokens.popleft()
     state.due.setdefault(plan.id, deque()).append(unit)
     return []
@@ -209,16 +217,18 @@ def _examine(state: RunState, node: NodeState, now: int) -> Moves:
             view = _Status(state, plan) if status_guard else None
             if not _truth(plan.guard.evaluate(state.scope(), view)):
                 return skipped(unit, "condition_false", plan.guard.source, ())
-        if plan.for_each is None:
-            return []
+    except EvaluationError as error:
+        return step_failed(unit, _expression_error(error, "/if"), now)
+    if plan.for_each is None:
+        return _consent(state, unit, now) if plan.asks else []
+    try:
         items = plan.for_each.evaluate(state.scope())
     except EvaluationError as error:
-        where = "/for_each" if plan.guard is None else "/if"
-        return step_failed(unit, _expression_error(error, where), now)
-    return _items_moves(unit, items, now)
+        return step_failed(unit, _expression_error(error, "/for_each"), now)
+    return _items_moves(state, unit, items, now)
 
 
-def _items_moves(unit: Unit, items: Any, now: int) -> Moves:
+def _items_moves(state: RunState, unit: Unit, items: Any, now: int) -> Moves:
     plan = unit.node
     if not isinstance(items, list):
         kind = "null" if items is None else type(items).__name__
@@ -230,7 +240,31 @@ def _items_moves(unit: Unit, items: Any, now: int) -> Moves:
         message = f"for_each of {plan.id} gave {count} items, the limit is {MAX_ITEMS}"
         error = ErrorInfo(category="invalid_input", code="for_each_limit", message=message)
         return step_failed(unit, error, now)
+    if plan.asks:
+        return _consent(state, unit, now, items=items)
     return [_started(unit, cast(list[Any], items), {})]
+
+
+def _consent(state: RunState, unit: Unit, now: int, **subject: Any) -> Moves:
+    """Ask before the step starts. What is shown is what will run: it is not evaluated again."""
+    plan = unit.node
+    where = "/agent/input"
+    scope = state.scope()
+    try:
+        if plan.for_each is None:
+            subject["input"] = unit.input if plan.input is None else plan.input.evaluate(scope)
+            where = "/agent/tags"
+            if plan.tags is not None:
+                subject["tags"] = plan.tags.evaluate(scope)
+            where = "/agent/systemPrompt"
+            if plan.system_prompt is not None:
+                subject["system_prompt"] = plan.system_prompt.evaluate(scope)
+        where = "/approval/message"
+        if plan.message is not None:
+            subject["message"] = plan.message.evaluate(scope)
+    except EvaluationError as error:
+        return step_failed(unit, _expression_error(error, where), now)
+    return ask_step(state, unit, subject, now)
 
 
 def _dependency_skip(state: RunState, unit: Unit) -> Moves:
@@ -302,7 +336,10 @@ def _begin(state: RunState, unit: Unit, now: int) -> Moves:
         unit.clock = state.clock
         unit.visit = node.visits
         unit.activation = f"/{plan.id}#{unit.visit}"
+    if unit.snapshot is not None and "items" in unit.snapshot:
+        return [_started(unit, unit.snapshot["items"], {})]
     scope = state.scope(unit)
+    snapshot = unit.snapshot
     where = "/if"
     try:
         if unit.iteration is not None and plan.guard is not None and plan.guard_per_item:
@@ -310,14 +347,20 @@ def _begin(state: RunState, unit: Unit, now: int) -> Moves:
             if not _truth(plan.guard.evaluate(scope, view)):
                 return skipped(unit, "condition_false", plan.guard.source, ())
         where = "/agent/input"
-        payload = unit.input if plan.input is None else plan.input.evaluate(scope)
+        if snapshot is not None:
+            payload = snapshot["input"]
+        else:
+            payload = unit.input if plan.input is None else plan.input.evaluate(scope)
         where = "/agent/tags"
-        tags: dict[str, Any] = plan.tags.evaluate(scope) if plan.tags is not None else {}
+        tags: dict[str, Any] = snapshot.get("tags", {}) if snapshot is not None else _tags(plan, scope)
         if plan.context is not None:
             where = "/agent/context"
             plan.context.evaluate(scope)  # needed at each call of a function, where it must not fail
         where = "/agent/systemPrompt"
-        prompt = plan.system_prompt.evaluate(scope) if plan.system_prompt is not None else ""
+        if snapshot is not None:
+            prompt = snapshot.get("system_prompt", "")
+        else:
+            prompt = plan.system_prompt.evaluate(scope) if plan.system_prompt is not None else ""
     except EvaluationError as error:
         return step_failed(unit, _expression_error(error, where), now)
     moves: Moves = [_started(unit, payload, tags)]
@@ -326,6 +369,10 @@ def _begin(state: RunState, unit: Unit, now: int) -> Moves:
     elif plan.kind == "tool":
         moves += _first_call(state, unit, payload, now)
     return moves
+
+
+def _tags(plan: NodePlan, scope: dict[str, Any]) -> dict[str, Any]:
+    return plan.tags.evaluate(scope) if plan.tags is not None else {}
 
 
 def _started(unit: Unit, payload: Any, tags: dict[str, Any]) -> Any:

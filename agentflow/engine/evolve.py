@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from agentflow.engine.folds import agents, run, steps, tools
+from agentflow.engine.folds import agents, requests, run, steps, tools
 from agentflow.engine.state import RunState
 
 __all__ = ["evolve"]
@@ -20,6 +20,7 @@ _FOLDS: dict[type, Callable[[RunState, Any, int, int], None]] = {
     **steps.FOLDS,
     **agents.FOLDS,
     **tools.FOLDS,
+    **requests.FOLDS,
 }
 
 

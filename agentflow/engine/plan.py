@@ -34,6 +34,7 @@ class NodePlan:
     __slots__ = (
         "agent",
         "ancestors",
+        "asks",
         "context",
         "dependents",
         "deps",
@@ -46,6 +47,7 @@ class NodePlan:
         "join_any",
         "kind",
         "max_parallel",
+        "message",
         "next",
         "node",
         "ports",
@@ -85,6 +87,13 @@ class NodePlan:
         self.guard_per_item = self.guard is not None and bool(self.guard.roots & {"item", "index"})
         self.for_each: Expression | None = (
             parse_whole(node.for_each, bare=False, roots=ROOTS) if node.for_each else None
+        )
+        approval = node.approval
+        self.asks = approval is not None and approval.before == "step"
+        self.message = (
+            compile_template(approval.message, braces=_BRACES, text=True, roots=ROOTS)
+            if approval is not None and approval.message is not None
+            else None
         )
         self.predicate: Expression | None = None
         if isinstance(node, ConditionNode):

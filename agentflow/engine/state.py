@@ -14,12 +14,18 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import ModelRef
 from agentflow.engine.bindings import Bindings, ToolInfo
 from agentflow.engine.plan import NodePlan, Plan
-from agentflow.events.catalogue import InputRequested, WorkflowCancelRequested, WorkflowStarted
+from agentflow.events.catalogue import (
+    ApprovalRequested,
+    InputRequested,
+    WorkflowCancelRequested,
+    WorkflowStarted,
+)
 
 __all__ = [
     "AgentProgress",
     "NodeState",
     "OpenCall",
+    "OpenRequest",
     "RunState",
     "RunStatus",
     "StepStatus",
@@ -45,7 +51,9 @@ class ToolRecord:
     """One tool call of an agent or of a tool node, from the model's wish to its recorded end."""
 
     __slots__ = (
+        "approval",
         "call",
+        "denied",
         "error",
         "executed",
         "info",
@@ -63,13 +71,15 @@ class ToolRecord:
         self.name = name
         self.info: ToolInfo | None = None
         self.parameters: Any = None
-        self.state: Literal["planned", "open", "done", "failed", "unknown"] = "planned"
+        self.state: Literal["planned", "asked", "open", "done", "failed", "unknown"] = "planned"
         self.output: Any = None
         self.error: ErrorInfo | None = None
         self.executed = False
         self.outcome: str | None = None
         self.tries = 0
         self.safe = False  # may be made again when its outcome is unknown
+        self.approval: str | None = None  # the request in which a person agreed to it
+        self.denied: ErrorInfo | None = None
 
 
 class AgentProgress:
@@ -144,6 +154,7 @@ class Unit:
         "node",
         "output",
         "result_ready",
+        "snapshot",
         "started",
         "status",
         "tool",
@@ -180,6 +191,7 @@ class Unit:
         self.held: dict[str, int] = {}  # what was left of its time limits when it began to wait (µs)
         self.unsafe = False  # an unsafe call is recorded: the attempt may not start over
         self.usage = _NO_USAGE
+        self.snapshot: dict[str, Any] | None = None  # what a person agreed to: evaluated once, used as it is
 
     @property
     def key(self) -> str:
@@ -240,20 +252,32 @@ class OpenCall:
 
 
 class OpenRequest:
-    """A question to a person: what to do about a call whose outcome nobody knows."""
+    """A question to a person: whether work may be done, or what to do about a call whose outcome nobody
+    knows. `call_id` is the call in question, "" for a whole step."""
 
-    __slots__ = ("call_id", "data", "request_id", "unit")
+    __slots__ = ("call_id", "data", "offset", "request_id", "ts", "unit")
 
-    def __init__(self, request_id: str, unit: Unit, call_id: str, data: InputRequested) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        unit: Unit,
+        call_id: str,
+        data: InputRequested | ApprovalRequested,
+        offset: int,
+        ts: int,
+    ) -> None:
         self.request_id = request_id
         self.unit = unit
         self.call_id = call_id
         self.data = data
+        self.offset = offset
+        self.ts = ts
 
 
 class RunState:
     """The fold. `frontier` holds nodes whose dependencies are settled and `tokens` messages that no node
-    has taken; `due` iterations that wait for a slot; `open` units that have started and not ended."""
+    has taken; `due` iterations that wait for a slot; `open` units that have started and not ended; `parked`
+    steps that wait for consent before they start, `refused` those that did not get it."""
 
     __slots__ = (
         "begin",
@@ -262,6 +286,7 @@ class RunState:
         "cancel_requested",
         "clock",
         "closed",
+        "decided",
         "dispatched_at",
         "due",
         "end_payload",
@@ -283,8 +308,10 @@ class RunState:
         "on_unknown",
         "open",
         "output",
+        "parked",
         "pause",
         "plan",
+        "refused",
         "requests",
         "running",
         "settled",
@@ -328,6 +355,9 @@ class RunState:
         self.running = 0  # slots taken
         self.calls: dict[str, OpenCall] = {}
         self.requests: dict[str, OpenRequest] = {}
+        self.decided: dict[str, Any] = {}  # how closed requests were answered: `granted`, `denied`, a value
+        self.parked: dict[str, Unit] = {}
+        self.refused: dict[str, Unit] = {}
         self.timers: dict[str, int] = {}
         self.held: dict[str, int] = {}  # what was left of the time limits when the run was paused (µs)
         self.last_ts = 0

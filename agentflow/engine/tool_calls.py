@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
+from agentflow.engine.approvals import ask_call, call_needs_consent
 from agentflow.engine.conversation import parse
 from agentflow.engine.deadlines import close_calls
 from agentflow.engine.ends import agent_failed, fault
@@ -19,6 +20,7 @@ from agentflow.events import catalogue as ev
 __all__ = ["settle_unknown", "start_tool", "tool_moves"]
 
 TOOLS_AT_ONCE = 8
+_UNDER_WAY = ("open", "asked")
 
 
 def tool_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int) -> Moves:
@@ -30,14 +32,14 @@ def tool_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int) -
     if unknown:
         return settle_unknown(state, unit, unknown, now)
     at_once = TOOLS_AT_ONCE if spec.parallel_tool_calls else 1
-    room = at_once - sum(r.state == "open" for r in records)
+    room = at_once - sum(r.state in _UNDER_WAY for r in records)
     moves: Moves = []
     begun = 0
     for record in records:
         if record.state != "planned" or begun >= room:
             continue
         if record.tries == 0 and unit.tool_calls + begun >= spec.max_tool_calls:
-            if any(r.state == "open" for r in records) or moves:
+            if any(r.state in _UNDER_WAY for r in records) or moves:
                 break  # what is under way ends first
             message = f"more than {spec.max_tool_calls} tool calls"
             return agent_failed(unit, fault("agent", "max_tool_calls_exceeded", message), now)
@@ -47,7 +49,8 @@ def tool_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int) -
 
 
 def start_tool(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Moves:
-    """`tool.call_started`; followed at once by `tool.call_failed` when the call cannot be made."""
+    """`tool.call_started`; followed at once by `tool.call_failed` when the call cannot be made. A call that
+    needs a person's consent is asked about instead."""
     tools = state.bindings.of(unit.node.id).tools
     info = tools.get(record.name)
     problem: ErrorInfo | None = None
@@ -67,6 +70,10 @@ def start_tool(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Mov
                 details={"errors": [{"path": i.path, "message": i.message} for i in issues]},
             )
     call_id = record.call.id
+    if problem is None and record.denied is not None:
+        problem = record.denied
+    if problem is None and info is not None and call_needs_consent(unit, info, record):
+        return ask_call(state, unit, record, parameters, now)
     moves: Moves = [
         ev.ToolCallStarted(
             **scope_fields(unit),
@@ -77,6 +84,7 @@ def start_tool(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Mov
             agent_name=unit.node.agent.name if unit.node.agent else None,
             side_effect=info.side_effect if info else "none",
             idempotency_key=idempotency_key(state, unit, call_id),
+            request_id=UNSET if record.approval is None else record.approval,
         )
     ]
     if problem is not None:

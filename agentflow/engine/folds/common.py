@@ -5,9 +5,24 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from agentflow.definition.conversation import Usage, add_usage
+from agentflow.engine import conversation
 from agentflow.engine.state import AgentProgress, OpenCall, RunState, ToolRecord, Unit
 
-__all__ = ["open_call", "progress_of", "record_of", "settle", "unit_of", "use", "was_away"]
+__all__ = [
+    "WALL_CLOCK",
+    "open_call",
+    "progress_of",
+    "record_of",
+    "settle",
+    "settle_tool",
+    "unit_of",
+    "use",
+    "was_away",
+]
+
+
+WALL_CLOCK = ("retry ", "approval ")
+"""Timers that stand for a time of day and so run on while the run stands still."""
 
 
 def unit_of(state: RunState, data: Any) -> Unit:
@@ -49,5 +64,24 @@ def was_away(state: RunState, unit: Unit, ts: int) -> None:
     gap = ts - state.last_ts
     if gap > 0:
         for key in state.timers:
-            if not key.startswith("retry "):
+            if not key.startswith(WALL_CLOCK):
                 state.timers[key] += gap
+
+
+def settle_tool(state: RunState, unit: Unit, record: ToolRecord) -> None:
+    """A call has its end: the agent goes on when all of its round have, a tool node ends with it."""
+    if record is unit.tool:
+        if record.state == "done":
+            unit.output = record.output
+            settle(state, unit)
+        else:
+            unit.error = record.error
+        state.stirred[unit.key] = unit
+        return
+    progress = unit.agent
+    assert progress is not None
+    if all(r.state in ("done", "failed") for r in progress.tools.values()):
+        progress.pending = [conversation.tool_message(r) for r in progress.tools.values()]
+        progress.tools = {}
+        progress.settled_tools += 1
+    state.stirred[unit.key] = unit

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from agentflow.engine.folds.common import WALL_CLOCK
 from agentflow.engine.state import RunState, Token
 from agentflow.events import catalogue as ev
 
@@ -32,7 +33,7 @@ def _waiting(state: RunState, data: ev.WorkflowWaiting, offset: int, ts: int) ->
 def _paused(state: RunState, data: ev.WorkflowPaused, offset: int, ts: int) -> None:
     state.status, state.pause = "paused", data.reason
     # A pause counts against no limit; retries keep their time, and fire at the resume when it has passed.
-    state.held = state.hold([key for key in state.timers if not key.startswith("retry ")], ts)
+    state.held = state.hold([key for key in state.timers if not key.startswith(WALL_CLOCK)], ts)
 
 
 def _resumed(state: RunState, data: ev.WorkflowResumed, offset: int, ts: int) -> None:

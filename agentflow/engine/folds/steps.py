@@ -12,16 +12,16 @@ from agentflow.engine.folds.common import settle, unit_of
 from agentflow.engine.state import EXPRESSION_STATUS, NodeState, RunState, StepStatus, Token, Unit
 from agentflow.events import catalogue as ev
 
-__all__ = ["FOLDS"]
+__all__ = ["FOLDS", "dispatched", "take_unit"]
 
 
 def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts: int) -> None:
     if state.status in ("pending", "waiting"):
-        _dispatched(state, ts)
+        dispatched(state, ts)
     node = state.nodes[data.step_id]
     node.attempt = data.attempt
     if data.iteration is None:
-        unit = _take_unit(state, node, data.visit)
+        unit = take_unit(state, node, data.visit)
         node.visits = data.visit + 1
         node.status = "running"
         state.clock = data.clock + 1
@@ -46,14 +46,19 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
         state.timers[f"deadline {unit.key}"] = ts + round(plan.timeout * 1e6)
 
 
-def _dispatched(state: RunState, ts: int) -> None:
+def dispatched(state: RunState, ts: int) -> None:
+    """The run begins to move, or moves again."""
     state.status = "running"
     if state.dispatched_at is None:
         state.dispatched_at = ts
 
 
-def _take_unit(state: RunState, node: NodeState, visit: int) -> Unit:
+def take_unit(state: RunState, node: NodeState, visit: int) -> Unit:
     """The unit that this event starts: from the due queue, else from what would have become due."""
+    parked = state.parked.pop(f"/{node.plan.id}#{visit}", None)
+    if parked is not None:
+        state.refused.pop(parked.key, None)
+        return parked
     waiting = state.due.get(node.plan.id)
     if waiting:
         unit = waiting.popleft()
@@ -123,7 +128,7 @@ def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int
 
 def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: int) -> None:
     if state.status in ("pending", "waiting"):
-        _dispatched(state, ts)
+        dispatched(state, ts)
     unit = _close(state, data)
     unit.error = data.error
     status: StepStatus = "cancelled" if data.error.category == "cancelled" else "failed"
@@ -145,7 +150,7 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
 
 def _step_skipped(state: RunState, data: ev.WorkflowStepSkipped, offset: int, ts: int) -> None:
     if state.status in ("pending", "waiting"):
-        _dispatched(state, ts)
+        dispatched(state, ts)
     unit = _close(state, data)
     unit.status = "skipped"
     if data.iteration is not None:
@@ -180,7 +185,7 @@ def _close(state: RunState, data: Any) -> Unit:
             unit = node.units[data.iteration]
             _leave_due(state, unit)
         else:
-            unit = _take_unit(state, node, data.visit)
+            unit = take_unit(state, node, data.visit)
             node.visits = data.visit + 1
         return unit
     state.closed.append(key)

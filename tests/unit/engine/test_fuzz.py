@@ -14,8 +14,9 @@ import pytest
 
 from agentflow import engine
 from agentflow.definition.conversation import Message, ToolCall
-from agentflow.definition.ir import AgentNode, Options, Policy, Workflow
+from agentflow.definition.ir import AgentNode, Approval, Options, Policy, Workflow
 from agentflow.definition.policy import Backoff, RetryPolicy
+from agentflow.engine.approvals import decided
 from agentflow.engine.state import OpenCall, RunState
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import MODEL, OTHER, Driver, Fault, agent, steps, tool
@@ -45,6 +46,7 @@ class Family(NamedTuple):
     narrow: float = 0.0
     cancel: float = 0.0
     lost: float = 0.05
+    approvals: float = 0.0
     seeds: int = 250
 
 
@@ -104,6 +106,13 @@ class Fuzz:
             backoff=Backoff(initial=0.5),
             retry_on=rng.choice([("transient", "timeout", "rate_limited"), ("transient",), ()]),
         )
+        if self.chance(self.family.approvals):
+            more["approval"] = Approval(
+                before=rng.choice(["step", "step", "calls", "side_effects", "never"]),
+                timeout=rng.choice([None, 5.0]),
+                on_denied=rng.choice(["fail", "skip"]),
+                message=rng.choice([None, "${{ inputs.one }}", "${{ fromJSON('x') }}"]),
+            )
         limit = rng.choice([2.0, 10.0]) if self.chance(self.family.step_timeout) else None
         spec: dict[str, Any] = {
             "max_turns": rng.choice([2, 10]),
@@ -183,6 +192,9 @@ class Fuzz:
         request = self.rng.choice(list(self.driver.state.requests.values()))
         data = request.data
         self.driver.now += 1_000
+        if isinstance(data, ev.ApprovalRequested):
+            self.driver.advance(decided(request, granted=self.chance(0.7), by="test", via="api"))
+            return
         self.driver.advance(
             [
                 ev.InputReceived(
@@ -269,6 +281,9 @@ FAMILIES = {
     "cancelled": Family(cancel=0.02),
     "lost outcomes": Family(lost=0.3),
     "lost outcomes of narrow steps": Family(lost=0.3, narrow=1.0),
+    "approvals": Family(approvals=0.6, lost=0.1, seeds=500),
+    "approvals of a halting run": Family(approvals=0.6, halt=1.0, narrow=0.5, cancel=0.02),
+    "approvals with time limits": Family(approvals=0.6, step_timeout=0.5, run_timeout=0.5),
     "halting": Family(halt=0.8, narrow=0.5),
     "unknown outcomes that fail": Family(lost=0.3, on_unknown_fail=1.0),
     "steps with a time limit": Family(step_timeout=0.5, narrow=0.5, seeds=500),

@@ -1,0 +1,129 @@
+"""Consent: what a person is asked before work is done, and what follows from the answer (page 001 §5.8).
+
+A step that needs consent is asked about once, with the snapshot that it will run with; a call of a function
+with its arguments. Pure: asking, deciding and expiring only give the events that say so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from msgspec import UNSET
+
+from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import canonical_json
+from agentflow.engine.bindings import ToolInfo
+from agentflow.engine.ends import fault
+from agentflow.engine.ids import derive
+from agentflow.engine.moves import Moves, scope_fields, skipped, step_failed, step_fields
+from agentflow.engine.state import OpenRequest, RunState, ToolRecord, Unit
+from agentflow.events import catalogue as ev
+from agentflow.events.envelope import iso
+
+__all__ = ["ask_call", "ask_step", "call_needs_consent", "decided", "expired", "refusal_moves", "withdrawn"]
+
+
+def ask_step(state: RunState, unit: Unit, subject: dict[str, Any], now: int) -> Moves:
+    """Whether the step may start, with all that it will start with."""
+    policy = unit.node.node.approval
+    assert policy is not None
+    shown = {"before": policy.before, "on_denied": policy.on_denied}
+    return _ask(state, unit, "step", subject, now, seed=unit.key, policy=shown)
+
+
+def ask_call(state: RunState, unit: Unit, record: ToolRecord, parameters: Any, now: int) -> Moves:
+    """Whether this call of a function may be made, with its arguments."""
+    info = record.info or state.bindings.of(unit.node.id).tools[record.name]
+    subject = {
+        "tool_call_id": record.call.id,
+        "tool_name": record.name,
+        "service": info.service,
+        "function": info.function,
+        "parameters": parameters,
+    }
+    return _ask(state, unit, "tool", subject, now, seed=record.call.id, side_effect=info.side_effect)
+
+
+def _ask(
+    state: RunState, unit: Unit, kind: Any, subject: dict[str, Any], now: int, *, seed: str, **more: Any
+) -> Moves:
+    policy = unit.node.node.approval
+    deadline: Any = UNSET
+    if policy is not None and policy.timeout is not None:
+        deadline = iso(now + round(policy.timeout * 1e6))
+    request_id = derive("req_", now, state.workflow_id, "approval", seed)
+    digest = hashlib.sha256(canonical_json([state.workflow_id, unit.key, subject])).hexdigest()
+    return [
+        ev.ApprovalRequested(
+            **scope_fields(unit),
+            request_id=request_id,
+            kind=kind,
+            subject=subject,
+            digest=f"sha256:{digest}",
+            deadline=deadline,
+            **more,
+        ),
+        ev.WorkflowStepWaiting(**step_fields(unit), for_="approval", ref=request_id, deadline=deadline),
+    ]
+
+
+def call_needs_consent(unit: Unit, info: ToolInfo, record: ToolRecord) -> bool:
+    """Whether a call must be asked about first. `never` lowers only what the document itself asks for."""
+    if record.approval is not None:
+        return False
+    if info.approval:
+        return True
+    policy = unit.node.node.approval
+    if policy is None or policy.before in ("step", "never"):
+        return False
+    return policy.before == "calls" or (info.declared and info.side_effect not in ("none", "read"))
+
+
+def decided(request: OpenRequest, *, granted: bool, by: str, via: Any, reason: str | None = None) -> Moves:
+    """The decision of an open request."""
+    data = request.data
+    assert isinstance(data, ev.ApprovalRequested)
+    kind = ev.ApprovalGranted if granted else ev.ApprovalDenied
+    return [
+        kind(
+            step_id=data.step_id,
+            iteration=data.iteration,
+            activation=data.activation,
+            request_id=data.request_id,
+            digest=data.digest,
+            by=by,
+            via=via,
+            reason=UNSET if reason is None else reason,
+        )
+    ]
+
+
+def expired(state: RunState, request_id: str) -> Moves:
+    """Nobody decided in time."""
+    request = state.requests.get(request_id)
+    if request is None:
+        return []
+    return decided(request, granted=False, by="system", via="deadline", reason="the deadline has passed")
+
+
+def withdrawn(request: OpenRequest, reason: str) -> Moves:
+    """The question is closed because its run or step ends without an answer."""
+    data = request.data
+    if isinstance(data, ev.ApprovalRequested):
+        return decided(request, granted=False, by="system", via="policy", reason=reason)
+    return [ev.InputCancelled(**scope_fields(request.unit), request_id=request.request_id, reason=reason)]
+
+
+def refusal_moves(state: RunState, unit: Unit, now: int) -> Moves:
+    """The end of a step that may not start: failed, or skipped when the document says so."""
+    policy = unit.node.node.approval
+    error = unit.error or denial("the step was not approved")
+    if error.category == "policy" and policy is not None and policy.on_denied == "skip":
+        return skipped(unit, "approval_denied", error.message, ())
+    return step_failed(unit, error, now)
+
+
+def denial(message: str) -> ErrorInfo:
+    """The error of work that may not be done."""
+    return fault("policy", "approval_denied", message)
