@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["make_directories", "put_file", "sync_directory"]
+__all__ = ["make_directories", "put_file", "replace_file", "sync_directory"]
 
 
 def make_directories(directory: Path) -> None:
@@ -27,8 +27,12 @@ def sync_directory(directory: Path) -> None:
 
 def put_file(path: Path, data: bytes) -> None:
     """Write a file that is either whole and durable or not there; one that exists stays. OSError."""
-    if path.exists():
-        return
+    if not path.exists():
+        replace_file(path, data)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that at any time the old or the new one is there, whole; durable at return. OSError."""
     draft = path.with_name(path.name + ".tmp")
     fd = os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
     try:

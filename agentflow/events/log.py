@@ -176,9 +176,22 @@ class EventLog(Protocol):
     ) -> Page[LoggedEvent]:
         """Events of all runs in commit order. `types` may end in `.*`; times as in `runs`, of the events.
 
-        `next_cursor` is never None here unless nothing was ever found: kept, it continues with what is
-        committed later, so a consumer with a stored cursor misses nothing and sees nothing twice.
+        Without a cursor: from the oldest on. `next_cursor` is never None here, not even in an empty store:
+        kept, it continues with what is committed later, so a consumer with a stored cursor misses nothing
+        and sees nothing twice. A page that is not full was all there was.
         """
+        ...
+
+    async def latest_cursor(self) -> str:
+        """A cursor for `query` behind everything that is committed now: it gives only what comes later."""
+        ...
+
+    async def save_cursor(self, consumer: str, cursor: str) -> None:
+        """Keep the place of a consumer in `query`, durably; the last one that was saved holds."""
+        ...
+
+    async def load_cursor(self, consumer: str) -> str | None:
+        """The cursor that was last saved for `consumer`, or None: it starts at the beginning."""
         ...
 
     async def put_blob(self, data: bytes) -> str:

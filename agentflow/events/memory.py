@@ -72,6 +72,7 @@ class MemoryLog:
         self._all: list[tuple[str, StoredEvent]] = []  # in commit order
         self._blobs: dict[str, bytes] = {}
         self._definitions: dict[str, bytes] = {}
+        self._cursors: dict[str, str] = {}
         self._closed = False
         self._done: asyncio.Future[None] | None = None
 
@@ -174,18 +175,31 @@ class MemoryLog:
         wanted = None if types is None else TypeFilter(types)
         found: list[LoggedEvent] = []
         position = 0 if cursor is None else decode_cursor(cursor, tuple[int])[0]
-        for index in range(position, len(self._all)):
-            workflow_id, event = self._all[index]
+        while position < len(self._all) and len(found) < limit:
+            workflow_id, event = self._all[position]
+            position += 1
             if (
                 (wanted is None or wanted(event.type))
                 and (since is None or event.ts >= since)
                 and (until is None or event.ts < until)
             ):
                 found.append(LoggedEvent(workflow_id, event))
-                position = index + 1
-                if len(found) == limit:
-                    break
-        return Page(found, encode_cursor(position) if position else cursor)
+        return Page(found, encode_cursor(position))
+
+    async def latest_cursor(self) -> str:
+        """As `EventLog.latest_cursor`."""
+        self._check_open()
+        return encode_cursor(len(self._all))
+
+    async def save_cursor(self, consumer: str, cursor: str) -> None:
+        """As `EventLog.save_cursor`."""
+        self._check_open()
+        self._cursors[consumer] = cursor
+
+    async def load_cursor(self, consumer: str) -> str | None:
+        """As `EventLog.load_cursor`."""
+        self._check_open()
+        return self._cursors.get(consumer)
 
     async def put_blob(self, data: bytes) -> str:
         """As `EventLog.put_blob`."""

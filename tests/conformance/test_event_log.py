@@ -405,9 +405,10 @@ async def test_events_of_all_runs_are_found_by_type_in_commit_order(log):
 
 
 async def test_a_kept_cursor_continues_with_what_is_committed_later(log):
-    assert (await log.query()).next_cursor is None
+    empty = (await log.query()).next_cursor
     await fill(log, "wf_a", 3)
-    first = await log.query(limit=2)
+    first = await log.query(limit=2, cursor=empty)
+    assert await log.query(limit=2) == first
     second = await log.query(limit=2, cursor=first.next_cursor)
     assert [e.offset for _, e in first.items + second.items] == [0, 1, 2]
     nothing = await log.query(limit=2, cursor=second.next_cursor)
@@ -415,6 +416,42 @@ async def test_a_kept_cursor_continues_with_what_is_committed_later(log):
     await log.append(batch("wf_a", 3))
     late = await log.query(limit=2, cursor=nothing.next_cursor)
     assert [e.offset for _, e in late.items] == [3]
+
+
+async def test_the_latest_cursor_gives_only_what_comes_later(log):
+    start = await log.latest_cursor()
+    await fill(log, "wf_a", 3)
+    assert [e.offset for _, e in (await log.query(cursor=start)).items] == [0, 1, 2]
+    now = await log.latest_cursor()
+    assert (await log.query(cursor=now)).items == []
+    await log.append(batch("wf_a", 3))
+    assert [e.offset for _, e in (await log.query(cursor=now)).items] == [3]
+
+
+async def test_a_cursor_moves_past_what_its_filter_leaves_out(log):
+    await fill(log, "wf_a", 50)
+    page = await log.query(["tool.*"])
+    assert page.items == []
+    await log.append(batch("wf_a", 50, last_type="tool.call_started"))
+    assert [e.offset for _, e in (await log.query(["tool.*"], cursor=page.next_cursor)).items] == [50]
+
+
+async def test_a_consumers_cursor_is_kept_the_last_one_holds(log, kind, tmp_path):
+    assert await log.load_cursor("spans") is None
+    await fill(log, "wf_a", 3)
+    await log.save_cursor("spans", (await log.query(limit=1)).next_cursor)
+    await log.save_cursor("spans", (await log.query(limit=2)).next_cursor)
+    await log.save_cursor("of/another: ü", "x")
+    assert await log.load_cursor("of/another: ü") == "x"
+    cursor = await log.load_cursor("spans")
+    assert [e.offset for _, e in (await log.query(cursor=cursor)).items] == [2]
+    await log.close()
+    if log.durable:
+        again = open_log(url_of(kind, tmp_path))
+        assert await again.load_cursor("spans") == cursor
+        await again.append(batch("wf_a", 3))
+        assert [e.offset for _, e in (await again.query(cursor=cursor)).items] == [2, 3]
+        await again.close()
 
 
 # -- blobs and definitions
@@ -451,6 +488,9 @@ async def test_closing_writes_what_was_accepted_then_refuses(kind, tmp_path):
         log.read("wf_a"),
         log.runs(),
         log.query(),
+        log.latest_cursor(),
+        log.save_cursor("c", "x"),
+        log.load_cursor("c"),
         log.put_blob(b""),
         log.claim("wf_a", this_process()),
     ):

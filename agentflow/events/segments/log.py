@@ -86,6 +86,11 @@ class SegmentLog:
         """As `EventLog.put_definition`."""
         await self._group.call(lambda: self._store.put(self._definition_path(hash), source))
 
+    async def save_cursor(self, consumer: str, cursor: str) -> None:
+        """As `EventLog.save_cursor`."""
+        path = self._cursor_path(consumer)
+        await self._group.call(lambda: self._store.replace(path, cursor.encode()))
+
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`."""
         return await self._group.call(lambda: self._store.claim(workflow_id, owner))
@@ -153,6 +158,16 @@ class SegmentLog:
         """As `EventLog.query`; events of damaged runs are left out. Scans: half a million events a second."""
         return await self._in_thread(lambda: self._reader.query(types, since, until, cursor, limit))
 
+    async def latest_cursor(self) -> str:
+        """As `EventLog.latest_cursor`."""
+        self._check_open()
+        return self._reader.latest_cursor()
+
+    async def load_cursor(self, consumer: str) -> str | None:
+        """As `EventLog.load_cursor`."""
+        found = await self._in_thread(lambda: _content(self._cursor_path(consumer)))
+        return None if found is None else found.decode()
+
     async def get_blob(self, name: str) -> bytes | None:
         """As `EventLog.get_blob`."""
         if _BLOB.fullmatch(name) is None:
@@ -176,6 +191,9 @@ class SegmentLog:
     def _definition_path(self, hash: str) -> Path:
         return self.path / "definitions" / f"{quote(hash, safe='')}.source"
 
+    def _cursor_path(self, consumer: str) -> Path:
+        return self.path / "consumers" / f"{quote(consumer, safe='')}.cursor"
+
     def _check_open(self) -> None:
         if self._group.closed:
             raise LogClosed
@@ -195,7 +213,7 @@ class SegmentLog:
 def _lock(directory: Path) -> int:
     """Take the directory for this process; the descriptor holds it."""
     try:
-        for part in ("segments", "blobs", "definitions"):
+        for part in ("segments", "blobs", "definitions", "consumers"):
             make_directories(directory / part)
         lock = os.open(directory / "lock", os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as error:

@@ -76,7 +76,11 @@ class SegmentReader:
             if stop is not None or len(found) == limit:
                 break
             segment, position = segment + 1, 0
-        return Page(found, encode_cursor(segment, position) if (segment, position) != (1, 0) else cursor)
+        return Page(found, encode_cursor(segment, position))
+
+    def latest_cursor(self) -> str:
+        """The place behind all events."""
+        return encode_cursor(*self._store.end)
 
     def _scan(
         self,

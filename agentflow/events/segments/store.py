@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from agentflow.errors import AgentflowError, LogClosed, LogCorrupt, StoreError
-from agentflow.events.files import put_file, sync_directory
+from agentflow.events.files import put_file, replace_file, sync_directory
 from agentflow.events.group import Job, fail
 from agentflow.events.log import ENDED, FIRST_EPOCH, Append, refusal, state_after
 from agentflow.events.owner import Owner, next_epoch, this_process
@@ -234,6 +234,10 @@ class SegmentStore:
     def put(self, path: Path, data: bytes) -> None:
         """A file beside the segments, whole and durable when this returns."""
         put_file(path, data)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """A file beside the segments in place of the one of that name."""
+        replace_file(path, data)
 
     def _open_segment(self, number: int) -> int:
         path = segment_path(self.directory, number)

@@ -15,11 +15,12 @@ from typing import Literal
 
 from agentflow.errors import AgentflowError, ConfigurationError, LogClosed, LogCorrupt, StoreError
 from agentflow.events.files import make_directories
+from agentflow.events.references import names_in, parent_of
 
 __all__ = ["connect_reader", "failure_of", "network_file_system", "open_database"]
 
 _APPLICATION_ID = 0x61666C77  # "aflw": tells our files from other SQLite databases
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _BUSY_MS = 5_000  # how long a commit waits for another process's commit
 
@@ -33,8 +34,30 @@ _BROKEN = ("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PROTOCO
 
 Effect = Literal["final", "later", "refused"]
 
+
+def _add_retention(db: sqlite3.Connection) -> None:
+    """Version 1 to 2. What a run names and its size are read off its events, which may take a while."""
+    for column in (
+        "parent TEXT",
+        "earliest_offset INTEGER NOT NULL DEFAULT 0",
+        "bytes INTEGER NOT NULL DEFAULT 0",
+    ):
+        db.execute(f"ALTER TABLE run ADD COLUMN {column}")
+    _execute_script(db, "retention.sql")
+    db.execute("UPDATE run SET bytes = (SELECT sum(length(body)) FROM event WHERE event.run = run.id)")
+    names: set[tuple[int, str]] = set()
+    for run, offset, type_name, body in db.execute(
+        "SELECT run, offset, name, body FROM event JOIN event_type ON event_type.id = event.type"
+    ):
+        names.update((run, name) for name in names_in(body))
+        if offset == 0 and type_name == "workflow.started":
+            db.execute("UPDATE run SET parent = ? WHERE id = ?", (parent_of(body), run))
+    names.update(db.execute("SELECT id, definition_hash FROM run"))
+    db.executemany("INSERT INTO reference (run, name) VALUES (?, ?)", names)
+
+
 # From a version to the next; runs inside the transaction that also sets the version.
-_MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
+_MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_retention}
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -174,15 +197,20 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
         _check_version(db, path)  # again: another process may have been here since
         version = _pragma(db, "user_version")
         if version == 0:
-            script = resources.files("agentflow.events.sqlite").joinpath("schema.sql").read_text()
-            for statement in script.split(";\n"):
-                db.execute(statement)
+            _execute_script(db, "schema.sql")
+            _execute_script(db, "retention.sql")
             db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         else:
             for step in range(version, _SCHEMA_VERSION):
                 _MIGRATIONS[step](db)
         if version != _SCHEMA_VERSION:
             db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+
+
+def _execute_script(db: sqlite3.Connection, name: str) -> None:
+    # Not `executescript`, which commits the transaction that it finds.
+    for statement in resources.files("agentflow.events.sqlite").joinpath(name).read_text().split(";\n"):
+        db.execute(statement)
 
 
 @contextlib.contextmanager

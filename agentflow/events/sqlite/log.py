@@ -9,7 +9,7 @@ import asyncio
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -62,6 +62,10 @@ class SqliteLog:
     async def put_definition(self, hash: str, source: bytes) -> None:
         """As `EventLog.put_definition`."""
         await self._group.call(self._store.within(_insert_definition, hash, source))
+
+    async def save_cursor(self, consumer: str, cursor: str) -> None:
+        """As `EventLog.save_cursor`."""
+        await self._group.call(self._store.within(_save_cursor, consumer, cursor))
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`."""
@@ -127,6 +131,16 @@ class SqliteLog:
         self._check_open()
         return await self._readers.call(self._readers.query, types, since, until, cursor, limit)
 
+    async def latest_cursor(self) -> str:
+        """As `EventLog.latest_cursor`."""
+        self._check_open()
+        return await self._readers.call(self._readers.latest_cursor)
+
+    async def load_cursor(self, consumer: str) -> str | None:
+        """As `EventLog.load_cursor`."""
+        self._check_open()
+        return await self._readers.call(_select_one, "SELECT position FROM consumer WHERE name = ?", consumer)
+
     async def get_blob(self, name: str) -> bytes | None:
         """As `EventLog.get_blob`."""
         self._check_open()
@@ -182,6 +196,10 @@ def _release(db: sqlite3.Connection, workflow_id: str, owner: Owner) -> None:
     )
 
 
-def _select_one(db: sqlite3.Connection, statement: str, key: str) -> bytes | None:
+def _save_cursor(db: sqlite3.Connection, consumer: str, cursor: str) -> None:
+    db.execute("INSERT OR REPLACE INTO consumer (name, position) VALUES (?, ?)", (consumer, cursor))
+
+
+def _select_one(db: sqlite3.Connection, statement: str, key: str) -> Any:
     row = db.execute(statement, (key,)).fetchone()
     return None if row is None else row[0]

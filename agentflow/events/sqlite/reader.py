@@ -140,7 +140,8 @@ class Readers:
         limit: int,
     ) -> Page[LoggedEvent]:
         """A page of events of all runs."""
-        where, values = ["seq > ?"], [0 if cursor is None else decode_cursor(cursor, tuple[int])[0]]
+        after = 0 if cursor is None else decode_cursor(cursor, tuple[int])[0]
+        where, values = ["seq > ?"], [after]
         if types is not None:
             wanted = TypeFilter(types)
             ids = [i for i, name in db.execute("SELECT id, name FROM event_type").fetchall() if wanted(name)]
@@ -160,7 +161,11 @@ class Readers:
         ).fetchall()
         names = self._names(db, rows, 4)
         items = [LoggedEvent(row[1], StoredEvent(row[2], row[3], names[row[4]], row[5])) for row in rows]
-        return Page(items, encode_cursor(rows[-1][0]) if rows else cursor)
+        return Page(items, encode_cursor(rows[-1][0] if rows else after))
+
+    def latest_cursor(self, db: sqlite3.Connection) -> str:
+        """The place behind all events."""
+        return encode_cursor(db.execute("SELECT coalesce(max(seq), 0) FROM event").fetchone()[0])
 
     def _names(self, db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], column: int) -> dict[int, str]:
         """Names of types by id, with all that `rows` need; ids never change their name."""

@@ -1,4 +1,4 @@
--- The SQLite event log, version 1. Times are microseconds since the epoch.
+-- The SQLite event log, version 2. Times are microseconds since the epoch.
 
 -- One row a run: what lists and fencing need without reading an event.
 CREATE TABLE run (
@@ -12,7 +12,10 @@ CREATE TABLE run (
     updated_at INTEGER NOT NULL,
     last_offset INTEGER NOT NULL,
     epoch INTEGER NOT NULL,
-    owner TEXT
+    owner TEXT,
+    parent TEXT, -- the workflow id of the run that this one is a step of
+    earliest_offset INTEGER NOT NULL DEFAULT 0, -- events before it were trimmed
+    bytes INTEGER NOT NULL DEFAULT 0 -- of the bodies of its events
 ) STRICT;
 
 CREATE INDEX run_by_time ON run (created_at, workflow_id);
@@ -26,7 +29,8 @@ CREATE TABLE event_type (
     name TEXT NOT NULL UNIQUE
 ) STRICT;
 
--- `seq` is the order of commits over all runs; `body` is the JSON of the event, never changed.
+-- `seq` is the order of commits over all runs; `body` is the JSON of the event, never changed. The row of the
+-- greatest `seq` is never deleted, so that no number is given twice: cursors of consumers rest on it.
 CREATE TABLE event (
     seq INTEGER PRIMARY KEY,
     run INTEGER NOT NULL,

@@ -64,7 +64,7 @@ def test_the_settings_are_those_that_durability_rests_on(tmp_path):
         "journal_mode": "wal",
         "synchronous": 2,
         "wal_autocheckpoint": 0,
-        "user_version": 1,
+        "user_version": database._SCHEMA_VERSION,
         "application_id": 0x61666C77,
     }
 
@@ -90,28 +90,29 @@ def test_a_store_of_a_later_release_is_left_as_it_is(tmp_path):
     path = tmp_path / "runs.db"
     open_and_close(path)
     db = sqlite3.connect(path)
-    db.execute("PRAGMA user_version = 2")
+    db.execute("PRAGMA user_version = 99")
     db.close()
     before = path.read_bytes()
-    refused(path, r"newer agentflow \(schema 2")
+    refused(path, r"newer agentflow \(schema 99")
     assert path.read_bytes() == before
 
 
 def test_a_store_of_an_earlier_release_is_migrated(tmp_path, monkeypatch):
     path = tmp_path / "runs.db"
     open_and_close(path)
-    monkeypatch.setattr(database, "_SCHEMA_VERSION", 3)
+    version = database._SCHEMA_VERSION
+    monkeypatch.setattr(database, "_SCHEMA_VERSION", version + 2)
     monkeypatch.setattr(
         database,
         "_MIGRATIONS",
         {
-            1: lambda db: db.execute("CREATE TABLE added (x)"),
-            2: lambda db: db.execute("ALTER TABLE added ADD COLUMN y"),
+            version: lambda db: db.execute("CREATE TABLE added (x)"),
+            version + 1: lambda db: db.execute("ALTER TABLE added ADD COLUMN y"),
         },
     )
     open_and_close(path)
     db = sqlite3.connect(path)
-    assert db.execute("PRAGMA user_version").fetchone() == (3,)
+    assert db.execute("PRAGMA user_version").fetchone() == (version + 2,)
     db.execute("SELECT x, y FROM added")
     db.close()
 
@@ -119,19 +120,20 @@ def test_a_store_of_an_earlier_release_is_migrated(tmp_path, monkeypatch):
 def test_a_migration_that_fails_changes_nothing(tmp_path, monkeypatch):
     path = tmp_path / "runs.db"
     open_and_close(path)
-    monkeypatch.setattr(database, "_SCHEMA_VERSION", 3)
+    version = database._SCHEMA_VERSION
+    monkeypatch.setattr(database, "_SCHEMA_VERSION", version + 2)
     monkeypatch.setattr(
         database,
         "_MIGRATIONS",
         {
-            1: lambda db: db.execute("CREATE TABLE added (x)"),
-            2: lambda db: db.execute("ALTER TABLE no_such ADD y"),
+            version: lambda db: db.execute("CREATE TABLE added (x)"),
+            version + 1: lambda db: db.execute("ALTER TABLE no_such ADD y"),
         },
     )
     with pytest.raises(AgentflowError):
         SqliteLog(path)
     db = sqlite3.connect(path)
-    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    assert db.execute("PRAGMA user_version").fetchone() == (version,)
     assert db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'added'").fetchone() == (0,)
     db.close()
 
