@@ -6,9 +6,15 @@
     ├── StoreError             the event log cannot do what was asked
     │   ├── OffsetConflict     the log is not at the offset that the writer expected
     │   ├── Fenced             another process owns the run now
-    │   ├── LogClosed          the log was closed, or stopped after a failed write
+    │   ├── StorageUnavailable a full, busy or read-only store: it may take the same append later
+    │   ├── LogClosed          the log was closed
+    │   │   └── LogFailed      the log stopped for good after a failed write or sync
     │   └── LogCorrupt         stored bytes are not what was written
     ├── RunNotFound            no run of that id
+    ├── RunGone                the run was deleted; carries what is left of it
+    ├── OffsetTrimmed          the run's first events were taken away; carries the earliest that is left
+    ├── RunNotTerminal         the run has not ended, so nothing of it may be taken away
+    ├── InvalidExport          a file is not an exported log; carries the line
     ├── RunExists              the id is taken by a run with another input
     ├── RunTerminal            the run has ended; its log takes no more events
     ├── UnknownRequest         no open request of that id
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agentflow.definition.diagnostics import Diagnostic
+    from agentflow.events.tombstone import Tombstone
 
 __all__ = [
     "AgentflowError",
@@ -34,12 +41,18 @@ __all__ = [
     "DefinitionError",
     "Fenced",
     "InvalidAnswer",
+    "InvalidExport",
     "LogClosed",
     "LogCorrupt",
+    "LogFailed",
     "OffsetConflict",
+    "OffsetTrimmed",
     "RunExists",
+    "RunGone",
     "RunNotFound",
+    "RunNotTerminal",
     "RunTerminal",
+    "StorageUnavailable",
     "StoreError",
     "UnknownRequest",
     "WorkflowCancelled",
@@ -76,9 +89,17 @@ class ConfigurationError(AgentflowError):
 
 
 class StoreError(AgentflowError):
-    """The store cannot do this now; nothing was acknowledged."""
+    """The store cannot do this; nothing was acknowledged."""
 
     code = "storage_unavailable"
+    transient: ClassVar[bool] = False
+    """Whether the same call may succeed later, on this log or on the store once it is open again."""
+
+
+class StorageUnavailable(StoreError):
+    """The store takes nothing now: nothing was acknowledged and no offset used. Try again later."""
+
+    transient = True
 
 
 class OffsetConflict(StoreError):
@@ -98,7 +119,15 @@ class Fenced(StoreError):
 
 
 class LogClosed(StoreError):
-    """The event log is closed, or stopped after a failed write; open the store again."""
+    """The event log is closed; open the store again."""
+
+    transient = True
+
+
+class LogFailed(LogClosed):
+    """The event log stopped for good after a failed write or sync; check the disk, then open it again."""
+
+    transient = False
 
 
 class LogCorrupt(StoreError):
@@ -111,6 +140,45 @@ class RunNotFound(AgentflowError):
     """No run has this id; `agentflow list` shows the runs of a store."""
 
     code = "workflow_not_found"
+
+
+class RunGone(AgentflowError):
+    """The run was deleted. Its id is never used again."""
+
+    code = "run_gone"
+
+    def __init__(self, tombstone: Tombstone) -> None:
+        super().__init__(tombstone.describe())
+        self.tombstone = tombstone
+
+
+class OffsetTrimmed(AgentflowError):
+    """The first events of the run were taken away by retention."""
+
+    code = "offset_trimmed"
+
+    def __init__(self, workflow_id: str, earliest_offset: int, requested: int) -> None:
+        super().__init__(
+            f"{workflow_id} begins at offset {earliest_offset}, {requested} was asked for; "
+            "retention took the events before it"
+        )
+        self.workflow_id, self.earliest_offset, self.requested = workflow_id, earliest_offset, requested
+
+
+class RunNotTerminal(AgentflowError):
+    """The run has not ended; cancel it first."""
+
+    code = "run_not_terminal"
+
+
+class InvalidExport(AgentflowError):
+    """The file is not an exported log; `line` counts from 1."""
+
+    code = "invalid_export"
+
+    def __init__(self, path: str, line: int | None, problem: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{path}:{line}: {problem}" if line is not None else f"{path}: {problem}", hint=hint)
+        self.path, self.line, self.problem = path, line, problem
 
 
 class RunExists(AgentflowError):
