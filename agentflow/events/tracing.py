@@ -1,0 +1,290 @@
+"""Trace context of runs: which span an event opens, its ids and parent, and the W3C header that carries them.
+
+Ids follow from the log alone, so a run that goes on in another process goes on in the same trace, and a past
+run gives the same spans whenever it is exported. `RunTracer` is fed every event of a run in order; what it
+gives for an event that opens a span is stored in its envelope. Nothing here does I/O, reads a clock or draws
+a random number, and nothing here needs OpenTelemetry.
+
+| span | opened by | key | parent |
+|---|---|---|---|
+| run | `workflow.started` | `run` | the submitter's span, if `options.traceparent` names one |
+| superstep | `superstep.started` | `superstep N` | run |
+| step | `workflow.step_started` | `step ACTIVATION ATTEMPT` | superstep, enclosing step, or run |
+| iteration | the same, of an item | `step ACTIVATION[I] ATTEMPT` | its step |
+| agent | `agent.initialized` | `agent CONTEXT`, a context is one attempt | its step or iteration |
+| model call | `model.call_started` | `model CALL`, an id is one attempt | the agent, else the step |
+| tool call | `tool.call_started` | `tool CALL ATTEMPT` | the agent, else the step |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from agentflow.events import catalogue as ev
+from agentflow.events.envelope import Trace
+
+__all__ = [
+    "RunTracer",
+    "SpanContext",
+    "TraceParent",
+    "active",
+    "current",
+    "outgoing_headers",
+    "parse_traceparent",
+    "span_id_of",
+    "trace_id_of",
+    "traceparent_of",
+]
+
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
+
+
+class TraceParent(NamedTuple):
+    """A W3C `traceparent`: lower-case hex ids, and whether its sender records the trace."""
+
+    trace_id: str
+    span_id: str
+    sampled: bool
+
+    def __str__(self) -> str:
+        return f"00-{self.trace_id}-{self.span_id}-{'01' if self.sampled else '00'}"
+
+
+def parse_traceparent(text: object) -> TraceParent | None:
+    """The value of a `traceparent` header, or None if it is none (W3C Trace Context, level 1).
+
+    A version that is not known yet is read by its first four fields, as the standard asks.
+    """
+    match = _TRACEPARENT.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
+        return None
+    version, trace_id, span_id, flags, rest = match.groups()
+    if version == "ff" or (version == "00" and rest) or trace_id == _NO_TRACE or span_id == _NO_SPAN:
+        return None
+    return TraceParent(trace_id, span_id, bool(int(flags, 16) & 1))
+
+
+def traceparent_of(options: Mapping[str, Any]) -> TraceParent | None:
+    """What the options of `workflow.started` hold of their submitter's trace."""
+    return parse_traceparent(options.get("traceparent"))
+
+
+def trace_id_of(workflow_id: str) -> str:
+    """The trace of a run that was submitted without one: 32 hex digits."""
+    return blake2b(workflow_id.encode(), person=b"agentflow trace").hexdigest()[:32]
+
+
+def span_id_of(workflow_id: str, key: str) -> str:
+    """The id of the span with this key (see the module): 16 hex digits."""
+    # The unit separator stands in no id and in no key.
+    return blake2b(f"{workflow_id}\x1f{key}".encode()).hexdigest()[:16]
+
+
+class SpanContext(NamedTuple):
+    """A span that work is done in; what the messages of a run's actors carry."""
+
+    workflow_id: str
+    trace_id: str
+    span_id: str
+    sampled: bool = True
+
+    @property
+    def traceparent(self) -> str:
+        """The header that makes what another service does a part of this span."""
+        return f"00-{self.trace_id}-{self.span_id}-{'01' if self.sampled else '00'}"
+
+
+_current: ContextVar[SpanContext | None] = ContextVar("agentflow.span", default=None)
+
+
+def current() -> SpanContext | None:
+    """The span that this code works in: that of the model or tool call which is being carried out."""
+    return _current.get()
+
+
+@contextmanager
+def active(context: SpanContext | None) -> Generator[None]:
+    """Work of this block, and of tasks and threads begun in it, is done in this span."""
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def outgoing_headers() -> dict[str, str]:
+    """The headers that an HTTP request made here should carry: `traceparent`, or none outside of a run."""
+    context = _current.get()
+    return {} if context is None else {"traceparent": context.traceparent}
+
+
+class RunTracer:
+    """Follows one run. Holds the ids of its open steps, agents and calls, and nothing of what they did."""
+
+    __slots__ = (
+        "_agents",
+        "_calls",
+        "_root",
+        "_steps",
+        "_superstep",
+        "_tries",
+        "sampled",
+        "trace_id",
+        "workflow_id",
+    )
+
+    def __init__(self, workflow_id: str) -> None:
+        self.workflow_id = workflow_id
+        self.trace_id = trace_id_of(workflow_id)
+        self.sampled = True
+        self._root = span_id_of(workflow_id, "run")
+        self._superstep: tuple[int, str] | None = None
+        self._steps: dict[str, str] = {}  # by unit: an activation, or an iteration of it
+        self._agents: dict[str, str] = {}  # by unit
+        self._calls: dict[str, str] = {}
+        self._tries: dict[str, int] = {}  # failed attempts of a tool call, where there were any
+
+    @property
+    def root(self) -> SpanContext:
+        """The span of the run as a whole."""
+        return SpanContext(self.workflow_id, self.trace_id, self._root, self.sampled)
+
+    def call(self, call_id: str) -> SpanContext:
+        """The span of an open model or tool call; of the run if there is no such call."""
+        span_id = self._calls.get(call_id, self._root)
+        return SpanContext(self.workflow_id, self.trace_id, span_id, self.sampled)
+
+    def take(self, data: ev.RunEvent) -> Trace | None:
+        """Take the run's next event; the span that it opens, or None."""
+        move = _MOVES.get(data.__class__)
+        return None if move is None else move(self, data)
+
+    def parent_of(self, data: ev.RunEvent) -> str:
+        """The innermost open span that an event which opens none belongs to."""
+        activation: Any = getattr(data, "activation", None)
+        if not isinstance(activation, str):
+            return self._root
+        call_id: Any = getattr(data, "tool_call_id", None) or getattr(data, "model_call_id", None)
+        if call_id in self._calls:
+            return self._calls[call_id]
+        unit = _unit(data)
+        return self._agents.get(unit) or self._steps.get(unit) or self._steps.get(activation) or self._root
+
+    def _open(self, key: str, parent: str | None) -> Trace:
+        return Trace(trace_id=self.trace_id, span_id=span_id_of(self.workflow_id, key), parent_span_id=parent)
+
+    def _run_started(self, data: ev.WorkflowStarted) -> Trace:
+        given = traceparent_of(data.options)
+        if given is None:
+            return Trace(trace_id=self.trace_id, span_id=self._root)
+        self.trace_id, self.sampled = given.trace_id, given.sampled
+        return Trace(trace_id=self.trace_id, span_id=self._root, parent_span_id=given.span_id)
+
+    def _superstep_started(self, data: ev.SuperstepStarted) -> Trace:
+        trace = self._open(f"superstep {data.superstep}", self._root)
+        self._superstep = (data.superstep, trace.span_id)
+        return trace
+
+    def _superstep_completed(self, data: ev.SuperstepCompleted) -> None:
+        self._superstep = None
+
+    def _step_started(self, data: ev.WorkflowStepStarted) -> Trace:
+        unit = _unit(data)
+        trace = self._open(f"step {unit} {data.attempt}", self._around(data))
+        self._steps[unit] = trace.span_id
+        return trace
+
+    def _around(self, data: ev.WorkflowStepStarted) -> str:
+        steps = self._steps
+        if data.iteration is not None:
+            found = steps.get(data.activation)
+            if found is not None:
+                return found
+        if data.path:  # a child path: inside the activation that it begins with
+            outer = data.activation
+            while outer:
+                outer = outer.rpartition("/")[0]
+                if outer in steps:
+                    return steps[outer]
+        if self._superstep is not None and self._superstep[0] == data.superstep:
+            return self._superstep[1]
+        return self._root
+
+    def _step_ended(self, data: ev.WorkflowStepEvent) -> None:
+        unit = _unit(data)
+        self._steps.pop(unit, None)
+        self._agents.pop(unit, None)
+
+    def _agent_initialized(self, data: ev.AgentInitialized) -> Trace:
+        unit = _unit(data)
+        trace = self._open(f"agent {data.context_id}", self._steps.get(unit, self._root))
+        self._agents[unit] = trace.span_id
+        return trace
+
+    def _agent_ended(self, data: ev.AgentEvent) -> None:
+        self._agents.pop(_unit(data), None)
+
+    def _agent_retrying(self, data: ev.AgentRetrying) -> None:
+        if data.kind == "restart":  # the attempt is over; the next one is a new context
+            self._agents.pop(_unit(data), None)
+
+    def _inside(self, data: ev.StepEvent) -> str:
+        unit = _unit(data)
+        return self._agents.get(unit) or self._steps.get(unit) or self._root
+
+    def _model_started(self, data: ev.ModelCallStarted) -> Trace:
+        trace = self._open(f"model {data.model_call_id}", self._inside(data))
+        self._calls[data.model_call_id] = trace.span_id
+        return trace
+
+    def _model_ended(self, data: ev.ModelEvent) -> None:
+        self._calls.pop(data.model_call_id, None)
+
+    def _tool_started(self, data: ev.ToolCallStarted) -> Trace:
+        call_id = data.tool_call_id
+        trace = self._open(f"tool {call_id} {self._tries.get(call_id, 0) + 1}", self._inside(data))
+        self._calls[call_id] = trace.span_id
+        return trace
+
+    def _tool_completed(self, data: ev.ToolCallCompleted) -> None:
+        self._calls.pop(data.tool_call_id, None)
+
+    def _tool_failed(self, data: ev.ToolCallFailed) -> None:
+        call_id = data.tool_call_id
+        self._calls.pop(call_id, None)
+        self._tries[call_id] = self._tries.get(call_id, 0) + 1
+
+
+def _unit(data: Any) -> str:
+    iteration: int | None = data.iteration
+    return data.activation if iteration is None else f"{data.activation}[{iteration}]"
+
+
+_Move = Callable[[RunTracer, Any], Trace | None]
+
+# pyright: reportPrivateUsage=false
+_MOVES: dict[type, _Move] = {
+    ev.WorkflowStarted: RunTracer._run_started,
+    ev.SuperstepStarted: RunTracer._superstep_started,
+    ev.SuperstepCompleted: RunTracer._superstep_completed,
+    ev.WorkflowStepStarted: RunTracer._step_started,
+    ev.WorkflowStepCompleted: RunTracer._step_ended,
+    ev.WorkflowStepFailed: RunTracer._step_ended,
+    ev.AgentInitialized: RunTracer._agent_initialized,
+    ev.AgentCompleted: RunTracer._agent_ended,
+    ev.AgentFailed: RunTracer._agent_ended,
+    ev.AgentRetrying: RunTracer._agent_retrying,
+    ev.ModelCallStarted: RunTracer._model_started,
+    ev.ModelCallCompleted: RunTracer._model_ended,
+    ev.ModelCallFailed: RunTracer._model_ended,
+    ev.ToolCallStarted: RunTracer._tool_started,
+    ev.ToolCallCompleted: RunTracer._tool_completed,
+    ev.ToolCallFailed: RunTracer._tool_failed,
+}
+"""What each type of event changes; all others change nothing, so that most events cost one look-up."""
