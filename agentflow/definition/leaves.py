@@ -118,7 +118,9 @@ def check_leaf(node: Node, kind: Kind) -> Leaf | Problem:
 def _text_problem(value: str, kind: Text | Id | Enum) -> Leaf | Problem:
     if isinstance(kind, Enum):
         if value in kind.values:
-            return Leaf(value)
+            # The very object of the tables: the graph leaves out what is its default, by identity, and must
+            # not depend on where the word came from.
+            return Leaf(sys.intern(value))
         words = " or ".join(f'"{word}"' for word in kind.values)
         return Problem("E_VALUE", f'"{shown(value)}" is not allowed', f"write {words}")
     if isinstance(kind, Id):

@@ -1,73 +1,32 @@
-"""Documents and exactly the diagnostics that they get: code, place, path and hint (page 001 §3)."""
+"""Documents and exactly the diagnostics that they get: code, place, path and hint (page 001 §1 to §3)."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
+import msgspec
 import pytest
 
-from agentflow.definition import check_text, load_text
+from agentflow.definition import check_inputs, check_text, load_text
+from agentflow.definition.ir import canonical_json
 from agentflow.engine.plan import compile_plan
 from agentflow.errors import DefinitionError
+from tests.conformance.cases import Case, read_cases
 
-AGENT = "agent: {systemPrompt: p, input: x, resultSchema: true, attachedFunctions: none}"
-MARK = "▸"
-EXPECTED = re.compile(r"> (\w+) (\S.*?)(?: \| (.*))?")
-NOT_IN_DOCUMENTS = {"E_FILE", "E_LIMIT"}
-"""Codes of whole files, which have their own tests in test_document_files."""
+CASES = read_cases("documents/diagnostics")
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
-class Wanted(NamedTuple):
-    code: str
-    line: int
-    column: int
-    path: str
-    hint: str | None
-
-
-class Case(NamedTuple):
-    code: str
-    title: str
-    document: str
-    wanted: list[Wanted]
-
-
-def _case(part: str) -> Case:
-    head, _, rest = part.partition("\n")
-    code, _, title = head.partition(": ")
-    rows: list[tuple[str, str, str | None]] = []
-    while rest.startswith(">"):
-        line, _, rest = rest.partition("\n")
-        match = EXPECTED.fullmatch(line)
-        assert match, line
-        rows.append((match[1], "" if match[2] == "-" else match[2], match[3]))
-    places: list[tuple[int, int]] = []
-    lines = rest.replace("@agent", AGENT).split("\n")
-    for number, line in enumerate(lines, 1):
-        pieces = line.split(MARK)
-        places += [(number, len("".join(pieces[:i])) + 1) for i in range(1, len(pieces))]
-        lines[number - 1] = "".join(pieces)
-    wanted = [
-        Wanted(code, *place, path, hint) for (code, path, hint), place in zip(rows, places, strict=True)
-    ]
-    return Case(code, title, "\n".join(lines), wanted)
-
-
-def _cases() -> list[Case]:
-    path = Path(__file__).parent / "documents" / "diagnostics.cases"
-    parts = re.split(r"^=== ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return [_case(part) for part in parts[1:]]
-
-
-CASES = _cases()
-each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.code}: {case.title}")
+def options(case: Case) -> dict[str, Any]:
+    """What a case says beside its text: how it is named, and what the submission says of it."""
+    return {"media": case.raw.get("media", "yaml"), "format": case.raw.get("format")}
 
 
 @each_case
 def test_a_document_gets_exactly_its_diagnostics(case: Case):
-    found = check_text(case.document, media="yaml")
+    found = check_text(case.document, **options(case))
+    if "inputs" in case.raw:
+        found = [*found, *check_inputs(load_text(case.document, **options(case)), case.raw["inputs"])[1]]
     listing = "\n".join(d.render() for d in found)
     assert [(d.code, d.line, d.column, d.path or "") for d in found] == [w[:4] for w in case.wanted], listing
     for diagnostic, wanted in zip(found, case.wanted, strict=True):
@@ -78,40 +37,75 @@ def test_a_document_gets_exactly_its_diagnostics(case: Case):
 
 @each_case
 def test_a_case_is_about_its_code(case: Case):
-    assert {wanted.code for wanted in case.wanted} == ({case.code} if case.code != "ok" else set())
+    allowed = {case.code} if case.code else set(case.raw.get("also", []))
+    assert {wanted.code for wanted in case.wanted} == allowed
+    assert not set(case.near) & allowed
 
 
 @each_case
 def test_a_document_loads_unless_it_has_an_error(case: Case):
-    found = check_text(case.document, media="yaml")
-    if any(wanted.code.startswith("E_") for wanted in case.wanted):
+    found = check_text(case.document, **options(case))
+    if any(d.severity == "error" for d in found):
+        assert "graph" not in case.raw
         with pytest.raises(DefinitionError) as caught:
-            load_text(case.document, media="yaml")
+            load_text(case.document, **options(case))
         assert caught.value.diagnostics == found
     else:
-        definition = load_text(case.document, media="yaml")
+        definition = load_text(case.document, **options(case))
         assert definition.warnings == found
         assert compile_plan(definition.workflow).step_ids
+        holds(msgspec.json.decode(canonical_json(definition.workflow)), case.raw.get("graph", {}), "graph")
 
 
 @each_case
 def test_strict_turns_warnings_into_errors_and_keeps_the_rest(case: Case):
-    found = check_text(case.document, media="yaml", strict=True)
-    assert [d[0] for d in case.wanted] == [d.code for d in found]
+    usual = check_text(case.document, **options(case))
+    found = check_text(case.document, **options(case), strict=True)
+    assert [(d.code, d.line, d.column, d.path) for d in found] == [
+        (d.code, d.line, d.column, d.path) for d in usual
+    ]
     assert all(d.severity == "error" for d in found)
-    if case.wanted:
+    if found:
         with pytest.raises(DefinitionError):
-            load_text(case.document, media="yaml", strict=True)
+            load_text(case.document, **options(case), strict=True)
 
 
-def test_every_code_of_phase_l_has_a_case():
-    codes = {case.code for case in CASES} - {"ok"}
-    assert codes >= PHASE_L - NOT_IN_DOCUMENTS
-    assert codes <= PHASE_L
+def holds(value: Any, wanted: Any, at: str) -> None:
+    """`value` has everything that `wanted` has; further members of objects do not matter."""
+    if isinstance(wanted, dict):
+        assert isinstance(value, dict), at
+        for key, inner in wanted.items():
+            assert key in value or inner is None, f"{at}.{key} is missing"
+            holds(value.get(key), inner, f"{at}.{key}")
+    elif isinstance(wanted, list):
+        assert isinstance(value, list), at
+        assert len(value) == len(wanted), at
+        for i, inner in enumerate(wanted):
+            holds(value[i], inner, f"{at}[{i}]")
+    else:
+        assert value == wanted, at
+        assert type(value) is type(wanted), at
+
+
+# --- what the suite must have
+
+
+def test_every_code_of_the_loader_has_a_case_and_a_near_miss():
+    assert {case.code for case in CASES if case.code} == LOAD | SUBMIT
+    assert {code for case in CASES for code in case.near} == LOAD | SUBMIT
+
+
+def test_every_row_of_the_tables_of_the_format_has_a_case():
+    assert {row for case in CASES for row in case.raw.get("rows", [])} == ROWS
+
+
+def test_titles_name_one_case_each():
+    titles = [str(case) for case in CASES]
+    assert len(set(titles)) == len(titles)
 
 
 # fmt: off
-PHASE_L = {
+LOAD = {
     "E_FILE", "E_LIMIT", "E_SYNTAX", "E_YAML_SUBSET", "E_DUPLICATE_KEY", "W_YAML_AMBIGUOUS",
     "E_TYPE", "E_REQUIRED", "E_UNKNOWN_KEY", "E_VALUE", "E_VERSION", "W_VERSION_MISSING",
     "W_VERSION_TYPE", "E_FORMAT", "E_NO_STEPS", "E_NO_AGENTS", "E_AGENT_FIELD", "E_DUPLICATE_ID",
@@ -121,6 +115,20 @@ PHASE_L = {
     "E_EXPR_NAME", "E_EXPR_FUNCTION", "E_EXPR_ARITY", "E_EXPR_WHOLE", "E_EXPR_NOT_ALLOWED",
     "E_EXPR_SCOPE", "E_UNKNOWN_STEP", "E_REF_NOT_DEPENDENCY", "E_UNKNOWN_PROPERTY",
     "E_UNKNOWN_INPUT", "E_FOR_EACH_TYPE", "W_IF_STRING", "W_UNKNOWN_RESULT_PROPERTY",
-    "W_PROMPT_INJECTION", "E_INPUT_INVALID",
+    "W_PROMPT_INJECTION",
+}
+SUBMIT = {"E_INPUT_MISSING", "E_INPUT_INVALID", "W_INPUT_EXTRA"}
+ROWS = {
+    "1.1 version", "1.1 workflow", "1.1 format", "1.1 name, description, $schema", "1.1 inputs",
+    "1.1 outputs", "1.1 services", "1.1 models", "1.1 defaults", "1.1 workflow.steps",
+    "1.1 workflow.max_parallel", "1.1 workflow.fail_fast", "1.1 workflow.timeout, budget",
+    "1.2 type, id, agent", "1.2 depends_on", "1.2 if", "1.2 for_each", "1.2 required",
+    "1.2 max_parallel", "1.2 timeout", "1.2 retry, approval, cache, budget",
+    "1.3 systemPrompt", "1.3 input", "1.3 resultSchema", "1.3 attachedFunctions", "1.3 tags",
+    "1.3 context", "1.3 name, model, fallback, max_turns, max_tool_calls",
+    "1.4 input", "1.4 model", "1.4 retry", "1.4 approval", "1.4 cache", "1.4 budget", "1.4 service",
+    "1.4 python", "1.4 mcp", "1.4 openapi", "1.4 http", "1.5 agents", "1.5 tools",
+    "1.5 step ids", "1 x- keys", "1 Id", "1 Duration", "1 T",
+    "2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7",
 }
 # fmt: on

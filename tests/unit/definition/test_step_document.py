@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
 
-from agentflow.definition import load_value
+from agentflow.definition import load_text, load_value
 from agentflow.definition.expressions import compile_template
 from agentflow.definition.ir import (
     AgentNode,
@@ -475,6 +476,22 @@ def test_budgets_arrive_at_the_node_and_at_the_run():
     assert isinstance(workflow.options.budget.max_cost_usd, float)
     assert workflow.nodes[1].budget == Budget(max_depth=8, on_exceeded="pause")
     assert decode_ir(canonical_json(workflow)) == workflow
+
+
+def test_the_graph_does_not_depend_on_where_its_words_came_from():
+    value = {
+        "version": "1.0",
+        "workflow": {
+            "budget": {"on_exceeded": "pause"},
+            "steps": [
+                step(
+                    approval={"before": "step", "on_denied": "fail"},
+                    cache={"ttl": 1, "scope": "definition"},
+                )
+            ],
+        },
+    }
+    assert load_text(json.dumps(value)).ir_hash == load_value(value).ir_hash
 
 
 def test_a_step_without_approval_cache_and_budget_has_none():

@@ -1,0 +1,80 @@
+"""What must not be written down: values under keys that say so (page 000 §1), and known secrets in texts.
+
+Pure functions on JSON values. Nothing is changed in place; a value that needs no change is given back as it
+is, so that a caller can tell by identity.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+__all__ = ["HIDDEN", "is_sensitive", "masker", "redact"]
+
+HIDDEN = "***"
+
+# By the last word of a key: `X-Api-Key`, `accessToken` and `set-cookie` are meant, `token_count` is not.
+_SENSITIVE = frozenset(
+    {"authorization", "cookie", "cookies", "password", "passwords", "passwd", "apikey", "token", "secret"}
+    | {"secrets"}
+)
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SHORTEST_PART = 8
+_DEEPEST = 200
+
+
+def is_sensitive(key: str) -> bool:
+    """Whether a key (of an object, a header, a variable) says that its value is a secret."""
+    words = [word.lower() for word in _WORDS.findall(key)]
+    if not words:
+        return False
+    return words[-1] in _SENSITIVE or words[-2:] == ["api", "key"]
+
+
+def redact(value: Any) -> Any:
+    """A JSON value with `***` in the place of every value, but null, under a sensitive key."""
+    return _mapped(value, lambda text: text, by_key=True, depth=0)
+
+
+def masker(secrets: Iterable[str]) -> Callable[[Any], Any]:
+    """A function that puts `***` wherever one of these texts stands in a string, or in the strings and keys
+    of a JSON value.
+
+    What follows the scheme of a credential (`Bearer abc…`) counts as a secret of its own.
+    """
+    known: set[str] = set()
+    for secret in secrets:
+        known.add(secret)
+        known.update(part for part in secret.split() if len(part) >= _SHORTEST_PART)
+    known.discard("")
+    if not known:
+        return lambda value: value
+    # The longest first: one secret may begin with another.
+    pattern = re.compile("|".join(re.escape(s) for s in sorted(known, key=len, reverse=True)))
+    return lambda value: _mapped(value, lambda text: pattern.sub(HIDDEN, text), by_key=False, depth=0)
+
+
+def _mapped(value: Any, text: Callable[[str], str], *, by_key: bool, depth: int) -> Any:
+    if isinstance(value, str):
+        changed = text(value)
+        return value if changed == value else changed
+    if depth > _DEEPEST:
+        return HIDDEN
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        new = [_mapped(item, text, by_key=by_key, depth=depth + 1) for item in items]
+        return value if all(a is b for a, b in zip(new, items, strict=True)) else new
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        made = {
+            text(key): HIDDEN
+            if by_key and member is not None and is_sensitive(key)
+            else _mapped(member, text, by_key=by_key, depth=depth + 1)
+            for key, member in members.items()
+        }
+        same = len(made) == len(members) and all(
+            a == b and made[a] is members[b] for a, b in zip(made, members, strict=True)
+        )
+        return value if same else made
+    return value
