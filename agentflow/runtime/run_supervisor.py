@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
-from actors import Actor, ChildSpec, OneForOne, Ref, Reply, Terminated, on
+from actors import Actor, ChildSpec, OneForOne, Ref, Reply, Terminated, on, tracing
 from agentflow import engine
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.moves import Moves
@@ -21,6 +21,7 @@ from agentflow.errors import Fenced, OffsetConflict, RunNotFound, StoreError
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Draft, decode, micros
 from agentflow.events.log import EventLog
+from agentflow.events.tracing import RunTracer
 from agentflow.runtime.admission import Admission
 from agentflow.runtime.agent_actor import AgentActor
 from agentflow.runtime.calls import model_call, tool_call
@@ -69,6 +70,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._log = log
         self._clock = clock
         self._state = RunState(admission.workflow_id, admission.plan, admission.bindings)
+        self._tracer = RunTracer(admission.workflow_id)
         self._batches: deque[_Batch] = deque()
         self._workers: dict[str, Ref[Any]] = {}
         self._units: dict[Ref[Any], str] = {}
@@ -98,6 +100,7 @@ class RunSupervisor(Actor, mailbox=100_000):
                 for row in rows:
                     event = decode(row.body)
                     engine.evolve(state, event.data, event.offset, micros(event.timestamp))
+                    self._tracer.take(event.data)
                 offset = rows[-1].offset + 1
         except RunNotFound as error:
             self._admission.fail(error)
@@ -145,10 +148,10 @@ class RunSupervisor(Actor, mailbox=100_000):
 
     def _take(self, moves: Moves, drafts: list[Draft], now: int) -> None:
         state = self._state
-        evolve = engine.evolve
+        evolve, trace = engine.evolve, self._tracer.take
         for data in moves:
             evolve(state, data, state.next_offset, now)
-            drafts.append(Draft(data))
+            drafts.append(Draft(data, trace=trace(data)))
 
     def _commit(self, first: int, drafts: list[Draft], now: int) -> None:
         state = self._state
@@ -217,6 +220,10 @@ class RunSupervisor(Actor, mailbox=100_000):
     def _launch(self, call: OpenCall) -> None:
         if call.call_id not in self._state.calls or self._suspending is not None:
             return  # it was closed while its batch was on the way to the disk
+        with tracing(self._tracer.call(call.call_id)):
+            self._hand_on(call)
+
+    def _hand_on(self, call: OpenCall) -> None:
         if call.kind == "model":
             self._worker(call.unit).tell(model_call(self._state, call))
             return
