@@ -215,6 +215,7 @@ from actors.errors import (
 from actors.groups import Group
 from actors.interceptor import Interceptor
 from actors.introspection import ActorInfo
+from actors.limiter import Limiter
 from actors.messages import Action, DeadLetter, Failed, Message, ReceiveTimeout, Restarted, Terminated
 from actors.pool import Pool
 from actors.question import Reply
@@ -243,6 +244,7 @@ __all__ = [
     "HandlerCancelled",
     "History",
     "Interceptor",
+    "Limiter",
     "LinkBroken",
     "MailboxFull",
     "Message",

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from actors import gathering, lifecycle, orders, spawning
 from actors.actor import Table
 from actors.errors import ActorError, ActorStopped, Finished, StashFull
+from actors.limiter import Limiter
 from actors.messages import Terminated
 from actors.question import Question, Reply
-from actors.states import DEAD, FAIL, NOTHING
+from actors.states import DEAD, DRAIN, FAIL, NOTHING
 from actors.timers import Idle, Pipe, Timers
 
 if TYPE_CHECKING:
@@ -188,6 +189,15 @@ class Context:
             return await stack.enter_async_context(manager)
         return stack.enter_context(manager)
 
+    def limiter(self, limit: int) -> Limiter:
+        """A limit on what this instance does at once beside its mailbox; see `Limiter.submit`.
+
+        Make it once, in `on_start`. Raises `SpecError`.
+        """
+        limiter = Limiter(self._cell, limit)
+        self._cell.extra().limiters.append(limiter)
+        return limiter
+
     # Answers
 
     def defer(self) -> Reply[Any]:
@@ -195,10 +205,16 @@ class Context:
         question = self._question()
         if question is not None and not question.deferred:
             question.deferred = True
-            deferred = self._cell.extra().deferred
-            deferred[question] = None
-            question.future.add_done_callback(lambda _: deferred.pop(question, None))
+            self._cell.extra().deferred[question] = None
+            question.future.add_done_callback(lambda _: self._answered(question))
         return Reply(self._cell, question)
+
+    def _answered(self, question: Question) -> None:
+        cell = self._cell
+        if cell.extras is not None:
+            cell.extras.deferred.pop(question, None)
+            if cell.order & DRAIN:
+                cell.enqueue()
 
     @overload
     async def gather(

@@ -192,12 +192,14 @@ class Scheduler:
         name: str,
         cell: Cell | None = None,
         trace: Any = None,
+        question: Question | None = None,
         held: bool = True,
     ) -> asyncio.Task[T]:
-        """A task in a context of its own; it works for `cell`, which waits for it if `held`."""
+        """A task in a context of its own; it works for `cell`, which waits for it if `held`, and on a
+        question."""
         context = self.base.copy()
         if cell is not None:
-            context.run(FRAME.set, (cell, trace, None, held))
+            context.run(FRAME.set, (cell, trace, question, held))
         return asyncio.Task(coroutine, loop=self.loop, name=name, context=context)
 
     def at_once(self) -> bool:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from actors.cell import Cell
     from actors.groups import Group
+    from actors.limiter import Limiter
     from actors.question import Question
     from actors.timers import Idle, Pipe, Timer
 
@@ -46,6 +47,7 @@ class Extras:
         "idle",
         "intensity",
         "leftover",
+        "limiters",
         "links",
         "muted",
         "pipes",
@@ -71,6 +73,7 @@ class Extras:
         self.idle: Idle | None = None
         self.intensity: Intensity | None = None
         self.leftover: deque[Envelope] | None = None
+        self.limiters: list[Limiter] = []
         self.links: dict[Cell, None] = {}
         self.muted: set[Cell] = set()
         self.pipes: dict[Pipe, None] = {}

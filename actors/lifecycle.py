@@ -210,15 +210,21 @@ def clear(cell: Cell, unanswered: ActorStopped) -> Routine:
         if extras.idle is not None:
             extras.idle.cancel()
             extras.idle = None
+        for limiter in extras.limiters:
+            limiter.close()
+        extras.limiters.clear()
     if cell.children:
         yield from _stop_children(cell)
     extras = cell.extras
     if extras is None:
         return
-    for pipe in list(extras.pipes):
-        pipe.cancel()
-    for pipe in list(extras.pipes):
-        yield routines.done(pipe.task)
+    while extras.pipes:  # one that ends may begin another
+        pipes = list(extras.pipes)
+        for pipe in pipes:
+            pipe.cancel()
+        for pipe in pipes:
+            yield routines.done(pipe.task)
+            extras.pipes.pop(pipe, None)
     for question in list(extras.deferred):
         question.fail(ActorStopped(str(unanswered)))
     extras.deferred.clear()

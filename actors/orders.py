@@ -112,14 +112,20 @@ def _nudge(cell: Cell) -> None:
         cell.extras.wake.set_result(None)
 
 
+def _drained(cell: Cell) -> bool:
+    """Whether everything that was accepted is handled and answered."""
+    if cell.box or cell.urgent:
+        return False
+    extras = cell.extras
+    return extras is None or not (extras.deferred or any(limiter.owed() for limiter in extras.limiters))
+
+
 def obey(cell: Cell) -> bool:
     """Carry out what was ordered, between two messages; true if the cell has passed into a routine."""
     order = cell.order
     if order & states.KILL:
         routines.drive(cell.scheduler, lifecycle.finish(cell, "killed", None))
-    elif order & states.STOP or (
-        order & states.DRAIN and not cell.box and not cell.urgent and not order & ~states.DRAIN
-    ):
+    elif order & states.STOP or (order == states.DRAIN and _drained(cell)):
         routines.drive(cell.scheduler, lifecycle.finish(cell, "stopped", None))
     elif order & states.START:
         cell.order &= ~states.START

@@ -6,13 +6,11 @@ goes to the worker with the least in hand.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Generic
 
 from actors.actor import Actor, M, on
 from actors.errors import ActorStopped, SpecError
-from actors.question import Reply
 from actors.ref import Ref, delegate
 from actors.supervision import ChildSpec, Strategy
 
@@ -37,29 +35,34 @@ class Pool(Actor[M], Generic[M]):
         self._size = size
         self._limit = limit
         self._load: dict[Ref[M], int] = {}
-        self._freed: asyncio.Future[None] | None = None
         if supervise is not None:
             self.supervise = supervise
 
     async def on_start(self) -> None:
+        self._places = self.ctx.limiter(self._size * self._limit)
         for i in range(self._size):
             self._load[await self.ctx.spawn(ChildSpec(f"worker-{i}", self._worker))] = 0
 
     @on(object)
     async def work(self, message: Any) -> None:
         """Give the message to a worker as soon as one is free."""
-        reply = self.ctx.defer()
         worker = await self._free()
-        if reply.abandoned:
-            return
-        self._load[worker] += 1
-        self.ctx.pipe(
-            delegate(worker, message, self.ctx.remaining),
-            lambda answer: self._done(worker, reply, answer, None),
-            lambda error: self._done(worker, reply, None, error),
-        )
+        asked, remaining = self.ctx.self.cell.hand[3] is not None, self.ctx.remaining
+
+        async def hand_over() -> Any:
+            try:
+                return await delegate(worker, message, remaining)
+            except Exception:
+                if asked:
+                    raise  # else there is nobody to tell; the strategy has seen to it
+            finally:
+                self._load[worker] -= 1
+
+        if self._places.submit(hand_over, keep=True):
+            self._load[worker] += 1
 
     async def _free(self) -> Ref[M]:
+        """The worker with the least to do, as soon as it has a place; those that are gone have none."""
         while True:
             alive = [worker for worker in self._load if worker.is_alive]
             if not alive:
@@ -67,16 +70,5 @@ class Pool(Actor[M], Generic[M]):
             worker = min(alive, key=self._load.__getitem__)
             if self._load[worker] < self._limit:
                 return worker
-            self._freed = asyncio.get_running_loop().create_future()
-            await self._freed
-
-    def _done(self, worker: Ref[M], reply: Reply[Any], answer: Any, error: BaseException | None) -> None:
-        # Called in the task of the pipe, not as a message: the handler that waits for a free worker blocks
-        # the mailbox.
-        self._load[worker] -= 1
-        if error is not None:
-            reply.fail(error)
-        else:
-            reply.set(answer)
-        if self._freed is not None and not self._freed.done():
-            self._freed.set_result(None)
+            self._places.limit = len(alive) * self._limit
+            await self._places.vacancy()

@@ -132,7 +132,7 @@ class Ref(Generic[M]):
         else:
             sender, trace, parent, held = frame
             waiting = sender if held else None
-            if waiting is not None:
+            if waiting is not None or parent is not None:
                 self._check_cycle(waiting, parent)
             if parent is not None:
                 if parent.future.done():
@@ -167,10 +167,11 @@ class Ref(Generic[M]):
             if bucket is not None:
                 bucket.pop(question, None)
 
-    def _check_cycle(self, asker: Cell, question: Question | None) -> None:
-        """Raise `DeadlockError` if the target waits, over any number of asks, for this very asker."""
+    def _check_cycle(self, asker: Cell | None, question: Question | None) -> None:
+        """Raise `DeadlockError` if the target waits, over any number of asks, for this very asker, or for
+        the question that it works on."""
         cell = self.cell
-        chain = [asker]
+        chain = [] if asker is None else [asker]
         if asker is not cell:
             while question is not None and not question.future.done():
                 if question.waiting is not None:
@@ -237,8 +238,8 @@ async def delegate(ref: Ref[Any], message: Any, remaining: float) -> Any:
     cell = ref.cell
     scheduler = cell.scheduler
     frame = FRAME.get()
-    sender, trace = (None, None) if frame is None else frame[:2]
-    question = Question(scheduler.loop.create_future(), scheduler.loop.time() + remaining, None, None)
+    sender, trace, parent = (None, None, None) if frame is None else frame[:3]
+    question = Question(scheduler.loop.create_future(), scheduler.loop.time() + remaining, parent, None)
     await _deliver(cell, (message, sender, trace, question))
     return await question.future
 

@@ -15,7 +15,7 @@ from actors.messages import ReceiveTimeout
 from actors.trace import current_trace
 
 if TYPE_CHECKING:
-    from actors.cell import Cell
+    from actors.cell import Cell, Envelope
 
 __all__ = ["Idle", "Pipe", "Timer", "Timers"]
 
@@ -132,7 +132,7 @@ class Idle:
 
 class Pipe:
     """Work that an actor owns: it runs beside the mailbox and its result arrives as a message
-    (`ctx.pipe`)."""
+    (`ctx.pipe`). With an `envelope` it works for that message: its trace, its deadline, its chain of asks."""
 
     __slots__ = ("_awaitable", "_begun", "_cancelled", "_cell", "_on_error", "_to_message", "_trace", "task")
 
@@ -142,14 +142,18 @@ class Pipe:
         awaitable: Awaitable[Any],
         to_message: Callable[[Any], Any],
         on_error: Callable[[BaseException], Any] | None,
+        envelope: Envelope | None = None,
     ) -> None:
         self._cell = cell
         self._awaitable = awaitable
         self._to_message = to_message
         self._on_error = on_error
-        self._trace = current_trace()
+        self._trace = current_trace() if envelope is None else envelope[2]
+        question = None if envelope is None else envelope[3]
         self._begun = self._cancelled = False
-        self.task = cell.scheduler.task(self._run(), f"{cell.name}-pipe", cell, self._trace, held=False)
+        self.task = cell.scheduler.task(
+            self._run(), f"{cell.name}-pipe", cell, self._trace, question, held=False
+        )
         cell.extra().pipes[self] = None
         self.task.add_done_callback(self._ended)
 

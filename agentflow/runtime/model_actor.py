@@ -5,32 +5,38 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 from itertools import count
 
 import msgspec
 
-from actors import on
+from actors import Actor, on
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.ids import derive
 from agentflow.models import ModelError, ModelProvider, ModelReply
-from agentflow.runtime.limited import LimitedActor
-from agentflow.runtime.messages import Complete, ModelCallFailure, ModelCallSuccess
+from agentflow.runtime.messages import CallModel, Complete, ModelCallFailure, ModelCallSuccess
 
 __all__ = ["ModelActor"]
 
 
-class ModelActor(LimitedActor):
+class ModelActor(Actor, mailbox=10_000):
     """Makes single attempts; whether a failed call is made again is decided by the engine."""
 
     def __init__(self, limit: int, providers: Mapping[str, ModelProvider]) -> None:
-        super().__init__(limit)
+        self._limit = limit
         self._providers = providers  # those that share this key's limit, by name
+
+    def on_start(self) -> None:
+        self._limiter = self.ctx.limiter(self._limit)
 
     @on(Complete)
     def complete(self, message: Complete) -> None:
-        self.enqueue(message)
+        call = message.call
+        self._limiter.submit(
+            partial(self._attempt, message), timeout=call.timeout, on_timeout=partial(_timed_out, call)
+        )
 
-    async def work(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
+    async def _attempt(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
         call = message.call
         began = time.perf_counter()
         number = count()
@@ -42,9 +48,8 @@ class ModelActor(LimitedActor):
             return round((time.perf_counter() - began) * 1000)
 
         try:
-            async with asyncio.timeout(call.timeout):
-                provider = self._providers[call.ref.provider]
-                reply = _checked(await provider.complete(call.request, new_call_id=new_call_id))
+            provider = self._providers[call.ref.provider]
+            reply = _checked(await provider.complete(call.request, new_call_id=new_call_id))
         except ModelError as error:
             return ModelCallFailure(
                 call_id=call.call_id,
@@ -53,15 +58,9 @@ class ModelActor(LimitedActor):
                 retry_after=error.retry_after,
                 partial=error.partial,
             )
-        except TimeoutError:
-            info = ErrorInfo(
-                category="timeout",
-                code="response_timeout",
-                message=f"{call.ref.name} did not answer within {call.timeout:g} s",
-                retryable=True,
-                provider=call.ref.provider,
-            )
-            return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=passed())
+        except TimeoutError:  # the adapter's own limit, not ours
+            error_info = _late(call, "did not answer in time")
+            return ModelCallFailure(call_id=call.call_id, error=error_info, duration_ms=passed())
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -90,6 +89,22 @@ class ModelActor(LimitedActor):
             )
             return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=passed())
         return ModelCallSuccess(call_id=call.call_id, reply=reply, duration_ms=passed())
+
+
+def _timed_out(call: CallModel) -> ModelCallFailure:
+    assert call.timeout is not None
+    info = _late(call, f"did not answer within {call.timeout:g} s")
+    return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=round(call.timeout * 1000))
+
+
+def _late(call: CallModel, what: str) -> ErrorInfo:
+    return ErrorInfo(
+        category="timeout",
+        code="response_timeout",
+        message=f"{call.ref.name} {what}",
+        retryable=True,
+        provider=call.ref.provider,
+    )
 
 
 class _BadReply(ValueError):

@@ -1,31 +1,50 @@
-"""ToolActor: one for each service; executes its functions, a bounded number at once."""
+"""ToolActor: one for each service; executes its functions, a bounded number at once.
+
+Who asks gets a reply, who tells gets the result as a message, and takes a call back with CancelCall.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
-from actors import on
+from actors import Actor, on
 from agentflow.definition.failure import ErrorInfo
-from agentflow.runtime.limited import LimitedActor
-from agentflow.runtime.messages import CallTool, ToolCallFailure, ToolCallSuccess
+from agentflow.runtime.messages import CallTool, CancelCall, ToolCallFailure, ToolCallSuccess
 from agentflow.tools import Service, ToolContext, ToolError, invoke
 
 __all__ = ["ToolActor"]
 
 
-class ToolActor(LimitedActor):
-    """A function that raises is an answer, never a failure of the actor."""
+class ToolActor(Actor, mailbox=10_000):
+    """A function that raises is an answer, never a failure of the actor.
+
+    One that goes on after its time limit is answered for as `unknown` at that moment. It keeps its place
+    while it is being cancelled, since it may still do what the limit of the service protects from.
+    """
 
     def __init__(self, service: Service) -> None:
-        super().__init__(service.spec.max_concurrency)
         self._service = service
+
+    def on_start(self) -> None:
+        self._limiter = self.ctx.limiter(self._service.spec.max_concurrency)
 
     @on(CallTool)
     def call(self, message: CallTool) -> None:
-        self.enqueue(message)
+        self._limiter.submit(
+            partial(self._execute, message),
+            key=message.call_id,
+            timeout=message.timeout,
+            on_timeout=partial(_timed_out, message),
+            tell_back=True,
+        )
 
-    async def work(self, message: CallTool) -> ToolCallSuccess | ToolCallFailure:
+    @on(CancelCall)
+    def cancel_call(self, message: CancelCall) -> None:
+        self._limiter.cancel(message.call_id)
+
+    async def _execute(self, message: CallTool) -> ToolCallSuccess | ToolCallFailure:
         began = time.perf_counter()
         tool = self._service.tools.get(message.function)
         if tool is None:
@@ -49,22 +68,11 @@ class ToolActor(LimitedActor):
             attempt=message.attempt,
         )
         try:
-            async with asyncio.timeout(message.timeout):
-                output = await invoke(tool, message.parameters, context)
+            output = await invoke(tool, message.parameters, context)
         except ToolError as error:
             entered = error.info.code != "invalid_tool_input"
             return ToolCallFailure(
                 call_id=message.call_id, error=error.info, duration_ms=_since(began), executed=entered
-            )
-        except TimeoutError:
-            error_info = ErrorInfo(
-                category="timeout",
-                code="tool_timeout",
-                message=f"{tool.name} did not answer within {message.timeout:g} s",
-                retryable=True,
-            )
-            return ToolCallFailure(
-                call_id=message.call_id, error=error_info, duration_ms=_since(began), unknown=True
             )
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise
@@ -76,6 +84,20 @@ class ToolActor(LimitedActor):
             )
             return ToolCallFailure(call_id=message.call_id, error=info, duration_ms=_since(began))
         return ToolCallSuccess(call_id=message.call_id, output=output, duration_ms=_since(began))
+
+
+def _timed_out(message: CallTool) -> ToolCallFailure:
+    return ToolCallFailure(
+        call_id=message.call_id,
+        duration_ms=round(message.timeout * 1000),
+        unknown=True,
+        error=ErrorInfo(
+            category="timeout",
+            code="tool_timeout",
+            message=f"{message.service}.{message.function} did not answer within {message.timeout:g} s",
+            retryable=True,
+        ),
+    )
 
 
 def _since(began: float) -> int:
