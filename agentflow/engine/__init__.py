@@ -4,7 +4,7 @@ Pure: no clock, no randomness, no I/O, no await. Whoever drives it passes times 
 events durable before acting on them, and carries out the calls that they open.
 """
 
-from agentflow.engine.bindings import Bindings, StepBinding, ToolInfo
+from agentflow.engine.bindings import Bindings, ModelTerms, StepBinding, ToolInfo
 from agentflow.engine.deadlines import cancel_finished, interrupted, next_due, unit_lost
 from agentflow.engine.decide import decide
 from agentflow.engine.evolve import evolve
@@ -20,6 +20,7 @@ from agentflow.engine.state import RunState
 
 __all__ = [
     "Bindings",
+    "ModelTerms",
     "Plan",
     "RunState",
     "StepBinding",

@@ -11,6 +11,8 @@ from typing import Any
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import AgentSpec, ModelRef, canonical_json
 from agentflow.engine import conversation
+from agentflow.engine.bindings import ModelTerms
+from agentflow.engine.budgets import call_exceeds, exceeded_moves
 from agentflow.engine.ends import fault
 from agentflow.engine.ids import derive
 from agentflow.engine.moves import (
@@ -29,6 +31,7 @@ from agentflow.events.families.calls import AgentInput, AgentInputMetadata, Agen
 __all__ = ["initialize", "model_of", "next_moves"]
 
 MAX_REPAIRS = 2
+_NO_TERMS = ModelTerms()
 
 
 def initialize(
@@ -110,6 +113,12 @@ def _model_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int)
             )
         )
     ref = model_of(progress)
+    terms = state.bindings.of(unit.node.id).terms.get(ref.name, _NO_TERMS)
+    said, may_write = _reserve(progress, ref, terms)
+    cost = terms.cost(said, may_write)
+    over = call_exceeds(state, unit, tokens=said + may_write, cost=cost)
+    if over is not None:
+        return exceeded_moves(state, unit, over, now)
     new = tuple(progress.pending)
     attempt = progress.failed_calls
     moves.append(
@@ -124,7 +133,7 @@ def _model_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int)
             messages_from=len(progress.messages),
             messages=new,
             request_hash=_request_hash(progress.digest, ref, new),
-            reserved=ev.Reserved(tokens=_reserve(progress, ref), cost_usd=None),
+            reserved=ev.Reserved(tokens=said + may_write, cost_usd=cost),
         )
     )
     return moves
@@ -136,11 +145,12 @@ def _request_hash(before: str, ref: ModelRef, new: tuple[Any, ...]) -> str:
     return "sha256:" + hashlib.sha256(body).hexdigest()
 
 
-def _reserve(progress: AgentProgress, ref: ModelRef) -> int:
-    """The worst case in tokens: about four characters to one, and all that the model may write."""
+def _reserve(progress: AgentProgress, ref: ModelRef, terms: ModelTerms) -> tuple[int, int]:
+    """The worst case in tokens, read and written: about four characters to one, and all that the model may
+    write (nothing when nobody knows how much that is: then one call may go over)."""
     said = sum(len(m.content) for m in progress.messages) + sum(len(m.content) for m in progress.pending)
-    limit = ref.parameters.get("max_tokens", 0)
-    return said // 4 + (limit if isinstance(limit, int) else 0)
+    limit = ref.parameters.get("max_tokens", terms.max_output_tokens)
+    return said // 4, limit if isinstance(limit, int) else 0
 
 
 def _answer_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int) -> Moves:

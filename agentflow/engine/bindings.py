@@ -13,7 +13,7 @@ import msgspec
 from agentflow.definition.conversation import ToolSchema
 from agentflow.definition.ir import ModelRef
 
-__all__ = ["Bindings", "SideEffect", "StepBinding", "ToolInfo"]
+__all__ = ["Bindings", "ModelTerms", "SideEffect", "StepBinding", "ToolInfo"]
 
 SideEffect = Literal["none", "read", "write", "external", "irreversible"]
 
@@ -46,10 +46,26 @@ class ToolInfo(msgspec.Struct, frozen=True, kw_only=True):
         return self.idempotent or self.side_effect in ("none", "read")
 
 
+class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call of a model costs at most: tokens that it may write, prices in dollars per million."""
+
+    max_output_tokens: int | None = None
+    input_price: float | None = None
+    output_price: float | None = None
+
+    def cost(self, input_tokens: int, output_tokens: int) -> float | None:
+        """US dollars; None when a price is unknown."""
+        if self.input_price is None or self.output_price is None:
+            return None
+        return (input_tokens * self.input_price + output_tokens * self.output_price) / 1e6
+
+
 class StepBinding(msgspec.Struct, frozen=True, kw_only=True):
-    """The models of an agent, in order of choice, and the functions that it is offered, by tool name."""
+    """The models of an agent, in order of choice, and the functions that it is offered, by tool name.
+    `terms` is by `provider:model`."""
 
     models: tuple[ModelRef, ...] = ()
+    terms: dict[str, ModelTerms] = {}
     tools: dict[str, ToolInfo] = {}
 
     @property

@@ -10,13 +10,23 @@ from typing import Any
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.engine import outcome
 from agentflow.engine.approvals import expired, withdrawn
+from agentflow.engine.budgets import Exceeded, budget_error, paused
 from agentflow.engine.ends import agent_failed
 from agentflow.engine.moves import Moves, elapsed_ms, scope_fields, step_failed
 from agentflow.engine.respond import attempt_failed
 from agentflow.engine.state import OpenCall, RunState, ToolRecord, Unit
 from agentflow.events import catalogue as ev
 
-__all__ = ["cancel_finished", "close_calls", "interrupted", "next_due", "overdue", "step_limit", "unit_lost"]
+__all__ = [
+    "cancel_finished",
+    "close_calls",
+    "interrupted",
+    "next_due",
+    "overdue",
+    "step_limit",
+    "steps_exceeded",
+    "unit_lost",
+]
 
 
 def next_due(state: RunState) -> int | None:
@@ -55,7 +65,8 @@ def _timeout(code: str, message: str) -> ErrorInfo:
 
 
 def _run_deadline(state: RunState, now: int) -> Moves:
-    limit = state.plan.options.timeout or 0
+    limits = [state.plan.options.timeout, state.budget.get("max_duration_s")]
+    limit = min((x for x in limits if x is not None), default=0)
     return _end_run(state, _timeout("run_deadline", f"the run did not end within {limit:g} s"), now)
 
 
@@ -65,6 +76,13 @@ def step_limit(state: RunState, now: int) -> Moves:
     message = f"the run began more than {limit} steps"
     error = ErrorInfo(category="agent", code="step_limit_exceeded", message=message, details={"limit": limit})
     return _end_run(state, error, now)
+
+
+def steps_exceeded(state: RunState, limit: int, now: int) -> Moves:
+    """The budget of steps is used up."""
+    how = state.budget["on_exceeded"]
+    found = Exceeded("run", "max_steps", limit, state.clock, 0, 1, how)
+    return _end_run(state, budget_error(found), now) if how == "fail" else [paused(found)]
 
 
 def _end_run(state: RunState, error: ErrorInfo, now: int) -> Moves:

@@ -19,7 +19,8 @@ from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine import agents, outcome
 from agentflow.engine.approvals import ask_step, refusal_moves, withdrawn
-from agentflow.engine.deadlines import overdue, step_limit
+from agentflow.engine.deadlines import overdue, step_limit, steps_exceeded
+from agentflow.engine.holding import held_moves
 from agentflow.engine.ids import derive
 from agentflow.engine.moves import Moves, skipped, step_completed, step_failed, step_fields
 from agentflow.engine.plan import NodePlan
@@ -35,6 +36,8 @@ MAX_INTERRUPTIONS = 5
 
 def decide(state: RunState, now: int) -> Moves:
     """The next decision at the time `now` (microseconds since the epoch); empty when there is none."""
+    if state.status == "paused" and state.draining and state.cancel_requested is None:
+        return _in_flight(state, now)
     if state.status in ("completed", "failed", "cancelled", "paused") or state.next_offset == 0:
         return []
     if state.cancel_requested is not None:
@@ -43,6 +46,8 @@ def decide(state: RunState, now: int) -> Moves:
         moves = overdue(state, now)
         if moves:
             return moves
+    if state.holding:
+        return held_moves(state)
     if state.settled:
         return _end_of(state, next(iter(state.settled.values())), now)
     if state.refused:
@@ -72,6 +77,19 @@ def decide(state: RunState, now: int) -> Moves:
     if state.open or state.requests:
         return _waiting(state)
     return outcome.run_ended(state, now)
+
+
+def _in_flight(state: RunState, now: int) -> Moves:
+    """Paused, but what has begun comes to its end; nothing new begins."""
+    if state.settled:
+        return _end_of(state, next(iter(state.settled.values())), now)
+    while state.stirred:
+        key, unit = next(iter(state.stirred.items()))
+        moves = _unit_moves(state, unit, now)
+        if moves:
+            return moves
+        del state.stirred[key]
+    return []
 
 
 def _unit_moves(state: RunState, unit: Unit, now: int) -> Moves:
@@ -156,8 +174,7 @@ def _dispatch(state: RunState, now: int) -> Moves:
         if moves:
             return moves
         state.frontier.popleft()
-        unit = Unit(node.plan, node.visits, None)
-        state.due[step_id] = deque([unit])
+        state.due[step_id] = deque([node.unit(node.visits)])
     while state.tokens:
         token = state.tokens[0]
         moves = _take_token(state, token, now)
@@ -175,7 +192,7 @@ def _take_token(state: RunState, token: Token, now: int) -> Moves:
         state.end_payload = token.payload
         state.tokens.popleft()
         return []
-    unit = Unit(plan, node.visits + len(state.due.get(plan.id, ())), None)
+    unit = node.unit(node.visits + len(state.due.get(plan.id, ())))
     unit.input = token.payload
     if plan.kind == "condition":
         return _condition(state, unit, now)
@@ -205,7 +222,7 @@ def _condition(state: RunState, unit: Unit, now: int) -> Moves:
 def _examine(state: RunState, node: NodeState, now: int) -> Moves:
     """Whether a node whose dependencies are settled runs at all (page 001 §5.2)."""
     plan = node.plan
-    unit = Unit(plan, node.visits, None)
+    unit = node.unit(node.visits)
     unit.clock = state.clock
     status_guard = plan.guard is not None and bool(plan.guard.status_functions)
     if not status_guard and plan.node.join == "all_succeeded":
@@ -333,6 +350,9 @@ def _begin(state: RunState, unit: Unit, now: int) -> Moves:
     if unit.iteration is None:
         if state.clock >= state.plan.max_steps:
             return step_limit(state, now)
+        limit = state.budget.get("max_steps")
+        if limit is not None and state.clock >= limit:
+            return steps_exceeded(state, limit, now)
         unit.clock = state.clock
         unit.visit = node.visits
         unit.activation = f"/{plan.id}#{unit.visit}"

@@ -47,6 +47,9 @@ EXPRESSION_STATUS = {
 }
 
 
+_NO_USAGE = Usage()
+
+
 class ToolRecord:
     """One tool call of an agent or of a tool node, from the model's wish to its recorded end."""
 
@@ -153,6 +156,7 @@ class Unit:
         "iteration",
         "node",
         "output",
+        "overdrawn",
         "result_ready",
         "snapshot",
         "started",
@@ -191,6 +195,7 @@ class Unit:
         self.held: dict[str, int] = {}  # what was left of its time limits when it began to wait (µs)
         self.unsafe = False  # an unsafe call is recorded: the attempt may not start over
         self.usage = _NO_USAGE
+        self.overdrawn = False  # a person refused to raise the budget that it needs
         self.snapshot: dict[str, Any] | None = None  # what a person agreed to: evaluated once, used as it is
 
     @property
@@ -205,12 +210,14 @@ class NodeState:
     __slots__ = (
         "attempt",
         "items",
+        "next_attempt",
         "open_items",
         "outer",
         "plan",
         "slots",
         "status",
         "units",
+        "usage",
         "visits",
         "waiting_for",
     )
@@ -226,6 +233,14 @@ class NodeState:
         self.units: dict[int, Unit] = {}
         self.open_items = 0  # iterations that are not terminal
         self.slots = 0  # iterations at work now
+        self.next_attempt = 1  # of the next activation: a held step is tried again in place
+        self.usage = _NO_USAGE  # of all its work; kept when a budget asks for it
+
+    def unit(self, visit: int) -> Unit:
+        """The activation with this number, not begun yet."""
+        unit = Unit(self.plan, visit, None)
+        unit.attempt = self.next_attempt
+        return unit
 
 
 class Token:
@@ -242,13 +257,15 @@ class Token:
 class OpenCall:
     """A call that the log says was begun and that has no recorded end."""
 
-    __slots__ = ("call_id", "kind", "offset", "unit")
+    __slots__ = ("call_id", "cost", "kind", "offset", "tokens", "unit")
 
     def __init__(self, kind: Literal["model", "tool"], call_id: str, unit: Unit, offset: int) -> None:
         self.kind: Literal["model", "tool"] = kind
         self.call_id = call_id
         self.unit = unit
         self.offset = offset
+        self.tokens = 0  # reserved for it
+        self.cost = 0.0
 
 
 class OpenRequest:
@@ -282,12 +299,14 @@ class RunState:
     __slots__ = (
         "begin",
         "bindings",
+        "budget",
         "calls",
         "cancel_requested",
         "clock",
         "closed",
         "decided",
         "dispatched_at",
+        "draining",
         "due",
         "end_payload",
         "ended",
@@ -298,6 +317,7 @@ class RunState:
         "granted",
         "has_failed",
         "held",
+        "holding",
         "input",
         "last_ts",
         "name",
@@ -318,6 +338,7 @@ class RunState:
         "skipped",
         "started_at",
         "status",
+        "step_budgets",
         "steps_done",
         "steps_view",
         "stirred",
@@ -372,6 +393,10 @@ class RunState:
         self.error: ErrorInfo | None = None
         self.usage = _NO_USAGE
         self.pause: str | None = None
+        self.draining = False  # paused, but what has begun comes to its end
+        self.holding: dict[str, Unit] = {}  # failed steps about which a person decides
+        self.budget: dict[str, Any] = {}  # limits of the run
+        self.step_budgets: dict[str, dict[str, Any]] = {}
         self.cancel_requested: WorkflowCancelRequested | None = None
 
     @property
@@ -405,6 +430,3 @@ class RunState:
             scope["item"] = unit.item
             scope["index"] = unit.iteration
         return scope
-
-
-_NO_USAGE = Usage()

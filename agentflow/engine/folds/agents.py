@@ -86,7 +86,8 @@ def _model_started(state: RunState, data: ev.ModelCallStarted, offset: int, ts: 
     progress.model_call = data.model_call_id
     progress.due_at = None
     state.timers.pop(f"retry {unit.key}", None)
-    open_call(state, "model", data.model_call_id, unit, offset)
+    call = open_call(state, "model", data.model_call_id, unit, offset)
+    call.tokens, call.cost = data.reserved.tokens, data.reserved.cost_usd or 0.0
 
 
 def _model_completed(state: RunState, data: ev.ModelCallCompleted, offset: int, ts: int) -> None:

@@ -41,15 +41,21 @@ def record_of(unit: Unit, call_id: str) -> ToolRecord | None:
     return unit.agent.tools.get(call_id) if unit.agent is not None else None
 
 
-def open_call(state: RunState, kind: Literal["model", "tool"], call_id: str, unit: Unit, offset: int) -> None:
+def open_call(
+    state: RunState, kind: Literal["model", "tool"], call_id: str, unit: Unit, offset: int
+) -> OpenCall:
     call = OpenCall(kind, call_id, unit, offset)
     state.calls[call_id] = call
     state.fresh.append(call)
+    return call
 
 
 def use(state: RunState, unit: Unit, usage: Usage) -> None:
     unit.usage = add_usage(unit.usage, usage)
     state.usage = add_usage(state.usage, usage)
+    if state.step_budgets and unit.node.id in state.step_budgets:
+        node = state.nodes[unit.node.id]
+        node.usage = add_usage(node.usage, usage)
 
 
 def settle(state: RunState, unit: Unit) -> None:

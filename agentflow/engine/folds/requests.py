@@ -116,10 +116,14 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
         state.status = "running"
     unit = request.unit
     _goes_on(state, unit, ts)
+    asked = request.data
+    choice = data.value["choice"]
+    if isinstance(asked, ev.InputRequested) and asked.request_type == "budget":
+        _budget_answered(state, unit, asked.request, data.value)
+        return
     record = record_of(unit, request.call_id)
     if record is None:
         return
-    choice = data.value["choice"]
     if choice == "retry":
         record.state = "planned"
         state.stirred[unit.key] = unit
@@ -129,6 +133,17 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
     else:
         record.state = "failed"
     settle_tool(state, unit, record)
+
+
+def _budget_answered(state: RunState, unit: Unit, asked: dict[str, Any], value: dict[str, Any]) -> None:
+    if value["choice"] == "fail":
+        unit.overdrawn = True
+    elif asked["scope"] == "run":
+        state.budget = {**state.budget, asked["limit"]: value["limit"]}
+    else:
+        limits = state.step_budgets[asked["scope"]]
+        state.step_budgets[asked["scope"]] = {**limits, asked["limit"]: value["limit"]}
+    state.stirred[unit.key] = unit
 
 
 def _input_cancelled(state: RunState, data: ev.InputCancelled, offset: int, ts: int) -> None:

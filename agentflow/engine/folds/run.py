@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from agentflow.engine.budgets import limits_of, merged
 from agentflow.engine.folds.common import WALL_CLOCK
 from agentflow.engine.state import RunState, Token
 from agentflow.events import catalogue as ev
@@ -20,8 +21,15 @@ def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) ->
     options = data.options
     state.on_failure = options.get("on_failure") or state.on_failure
     state.on_unknown = options.get("on_unknown") or state.on_unknown
-    if state.plan.options.timeout is not None:
-        state.timers["run"] = ts + round(state.plan.options.timeout * 1e6)
+    given = limits_of(data.budget) if data.budget is not UNSET else {}
+    state.budget = merged(limits_of(state.plan.options.budget), given)
+    state.step_budgets = {
+        i: limits for i, n in state.nodes.items() if (limits := limits_of(n.plan.node.budget))
+    }
+    limits = [state.plan.options.timeout, state.budget.get("max_duration_s")]
+    shortest = min((limit for limit in limits if limit is not None), default=None)
+    if shortest is not None:
+        state.timers["run"] = ts + round(shortest * 1e6)
     state.frontier.extend(n.id for n in state.plan.graph_steps if not n.deps)
     state.tokens.extend(Token(target, data.input, None) for target in state.plan.entry)
 
@@ -32,12 +40,18 @@ def _waiting(state: RunState, data: ev.WorkflowWaiting, offset: int, ts: int) ->
 
 def _paused(state: RunState, data: ev.WorkflowPaused, offset: int, ts: int) -> None:
     state.status, state.pause = "paused", data.reason
+    state.draining = data.in_flight == "drain"
     # A pause counts against no limit; retries keep their time, and fire at the resume when it has passed.
     state.held = state.hold([key for key in state.timers if not key.startswith(WALL_CLOCK)], ts)
 
 
 def _resumed(state: RunState, data: ev.WorkflowResumed, offset: int, ts: int) -> None:
-    state.status, state.pause = "running", None
+    state.status, state.pause, state.draining = "running", None, False
+    if data.budget is not UNSET:
+        state.budget = {**state.budget, **limits_of(data.budget)}
+        steps: dict[str, Any] = data.budget.get("steps") or {}
+        for step_id, limits in steps.items():
+            state.step_budgets[step_id] = {**state.step_budgets.get(step_id, {}), **limits_of(limits)}
     state.timers.update((key, ts + left) for key, left in state.held.items())
     state.held = {}
     for unit in state.open.values():

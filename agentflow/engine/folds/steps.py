@@ -23,6 +23,7 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
     if data.iteration is None:
         unit = take_unit(state, node, data.visit)
         node.visits = data.visit + 1
+        node.next_attempt = 1
         node.status = "running"
         state.clock = data.clock + 1
     else:
@@ -55,6 +56,9 @@ def dispatched(state: RunState, ts: int) -> None:
 
 def take_unit(state: RunState, node: NodeState, visit: int) -> Unit:
     """The unit that this event starts: from the due queue, else from what would have become due."""
+    if node.plan.id in state.holding:
+        del state.holding[node.plan.id]
+        return node.unit(visit)
     parked = state.parked.pop(f"/{node.plan.id}#{visit}", None)
     if parked is not None:
         state.refused.pop(parked.key, None)
@@ -65,7 +69,7 @@ def take_unit(state: RunState, node: NodeState, visit: int) -> Unit:
         if not waiting:
             del state.due[node.plan.id]
         return unit
-    unit = Unit(node.plan, visit, None)
+    unit = node.unit(visit)
     if node.plan.join_any:
         for token in state.tokens:
             if token.target == node.plan.id:
@@ -77,6 +81,7 @@ def take_unit(state: RunState, node: NodeState, visit: int) -> Unit:
 
 
 def _open_items(state: RunState, node: NodeState, outer: Unit, items: list[Any]) -> None:
+    kept = node.units if outer.attempt > 1 else {}
     node.outer = outer
     node.items = items
     node.open_items = len(items)
@@ -84,7 +89,13 @@ def _open_items(state: RunState, node: NodeState, outer: Unit, items: list[Any])
     if plan.timeout is not None:
         state.timers[f"deadline {outer.key}"] = outer.started + round(plan.timeout * 1e6)
     queue: deque[Unit] = deque()
+    node.units = {}
     for i, item in enumerate(items):
+        earlier = kept.get(i)
+        if earlier is not None and earlier.status in ("succeeded", "skipped") and earlier.item == item:
+            node.units[i] = earlier  # a held step that is tried again keeps what was done
+            node.open_items -= 1
+            continue
         unit = Unit(plan, outer.visit, i)
         unit.item, unit.clock = item, outer.clock
         node.units[i] = unit
@@ -129,6 +140,7 @@ def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int
 def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: int) -> None:
     if state.status in ("pending", "waiting"):
         dispatched(state, ts)
+    final = data.step_id in state.holding
     unit = _close(state, data)
     unit.error = data.error
     status: StepStatus = "cancelled" if data.error.category == "cancelled" else "failed"
@@ -137,6 +149,11 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
         _item_done(state, unit)
         return
     node = state.nodes[data.step_id]
+    if status == "failed" and node.plan.required and state.on_failure == "hold" and not final:
+        node.status = status
+        unit.status = status
+        state.holding[data.step_id] = unit  # a person decides what follows from it
+        return
     state.steps_done[status] += 1
     if status == "failed" and node.plan.required:
         state.has_failed = True
@@ -163,6 +180,10 @@ def _step_skipped(state: RunState, data: ev.WorkflowStepSkipped, offset: int, ts
 
 
 def _step_retrying(state: RunState, data: ev.WorkflowStepRetrying, offset: int, ts: int) -> None:
+    held = state.holding.pop(data.step_id, None) if data.iteration is None else None
+    if held is not None:
+        _try_again(state, held, data.next_attempt)
+        return
     unit = unit_of(state, data)
     unit.attempt = data.next_attempt
     state.nodes[data.step_id].attempt = data.next_attempt
@@ -173,6 +194,16 @@ def _step_retrying(state: RunState, data: ev.WorkflowStepRetrying, offset: int, 
     state.timers[f"retry {unit.key}"] = unit.due_at
     state.timers.pop(f"attempt {unit.key}", None)
     state.stirred[unit.key] = unit
+
+
+def _try_again(state: RunState, held: Unit, attempt: int) -> None:
+    """A held step goes back to where it was before it was dispatched."""
+    node = state.nodes[held.node.id]
+    node.status, node.next_attempt = "pending", attempt
+    if held.node.join_any:
+        state.tokens.appendleft(Token(held.node.id, held.input, held.node.previous_agent))
+    else:
+        state.frontier.appendleft(held.node.id)
 
 
 def _close(state: RunState, data: Any) -> Unit:

@@ -37,6 +37,7 @@ SkipReason = Literal[
     "toolset_unavailable",
     "approval_denied",
     "approval_required",
+    "operator",
 ]
 
 

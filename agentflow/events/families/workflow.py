@@ -101,7 +101,8 @@ class WorkflowWaiting(RunEvent, frozen=True, kw_only=True):
 
 
 class WorkflowPaused(RunEvent, frozen=True, kw_only=True):
-    """The run stands still until it is resumed."""
+    """The run stands still until it is resumed. `in_flight`: `drain` lets steps that have begun come to
+    their end, `suspend` (and none) lets only their functions end."""
 
     EVENT_TYPE: ClassVar[str] = "workflow.paused"
 
@@ -110,6 +111,7 @@ class WorkflowPaused(RunEvent, frozen=True, kw_only=True):
     by: str | UnsetType = UNSET
     resume_after: str | UnsetType = UNSET
     budget: dict[str, Any] | UnsetType = UNSET
+    in_flight: Literal["drain", "suspend"] | UnsetType = UNSET
 
 
 class WorkflowResumed(RunEvent, frozen=True, kw_only=True):

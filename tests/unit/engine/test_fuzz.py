@@ -14,9 +14,10 @@ import pytest
 
 from agentflow import engine
 from agentflow.definition.conversation import Message, ToolCall
-from agentflow.definition.ir import AgentNode, Approval, Options, Policy, Workflow
+from agentflow.definition.ir import AgentNode, Approval, Budget, Options, Policy, Workflow
 from agentflow.definition.policy import Backoff, RetryPolicy
 from agentflow.engine.approvals import decided
+from agentflow.engine.holding import retry_all, settle_held
 from agentflow.engine.state import OpenCall, RunState
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import MODEL, OTHER, Driver, Fault, agent, steps, tool
@@ -47,6 +48,9 @@ class Family(NamedTuple):
     cancel: float = 0.0
     lost: float = 0.05
     approvals: float = 0.0
+    hold: float = 0.0
+    budget: float = 0.0
+    pause: float = 0.0
     seeds: int = 250
 
 
@@ -81,10 +85,30 @@ class Fuzz:
             *nodes,
             options=Options(
                 max_parallel=self.rng.choice([1, 2, 8]),
-                on_failure="halt" if self.chance(self.family.halt) else "continue",
+                on_failure=self.on_failure(),
+                budget=self.budget(),
                 timeout=self.rng.choice([2.0, 20.0]) if self.chance(self.family.run_timeout) else None,
             ),
         )
+
+    def on_failure(self) -> Any:
+        if self.chance(self.family.hold):
+            return "hold"
+        return "halt" if self.chance(self.family.halt) else "continue"
+
+    def budget(self) -> Budget | None:
+        if not self.chance(self.family.budget):
+            return None
+        limits = {
+            "max_tokens": self.rng.choice([5, 20, 60]),
+            "max_model_calls": self.rng.choice([1, 3, 6]),
+            "max_tool_calls": self.rng.choice([1, 2]),
+            "max_steps": self.rng.choice([1, 3]),
+            "max_duration_s": self.rng.choice([2, 20]),
+        }
+        chosen = self.rng.sample(sorted(limits), 2)
+        how = self.rng.choice(["pause", "ask", "fail"])
+        return Budget(**{key: limits[key] for key in chosen}, on_exceeded=how)
 
     def step(self, i: int) -> AgentNode:
         rng = self.rng
@@ -124,7 +148,12 @@ class Fuzz:
         if self.chance(0.05):
             spec["system_prompt"] = "${{ fromJSON('x') }}"
         return agent(
-            f"n{i}", spec=spec, policy=Policy(retry=retry, timeout=limit), required=self.chance(0.85), **more
+            f"n{i}",
+            spec=spec,
+            policy=Policy(retry=retry, timeout=limit),
+            required=self.chance(0.85),
+            budget=self.budget(),
+            **more,
         )
 
     # -- the world
@@ -173,9 +202,13 @@ class Fuzz:
     def move(self) -> None:
         driver, state = self.driver, self.driver.state
         driver.waiting = [c for c in driver.waiting if c.call_id in state.calls]
-        if state.status == "paused":
-            driver.now += 1_000
-            self.begin_anew([ev.WorkflowResumed(reason="resume", by="test")])
+        if state.status == "paused" and state.draining and driver.waiting and self.chance(0.8):
+            driver.answer(self.rng.choice(driver.waiting))
+        elif state.status == "paused":
+            self.resume()
+        elif self.chance(self.family.pause):
+            how = self.rng.choice(["drain", "suspend"])
+            driver.advance([ev.WorkflowPaused(reason="operator", detail=None, by="test", in_flight=how)])
         elif state.requests and (state.status == "waiting" or self.chance(0.2)):
             self.reply()
         elif self.chance(self.family.cancel):
@@ -188,6 +221,27 @@ class Fuzz:
         else:
             self.let_time_pass(driver.waiting)
 
+    def resume(self) -> None:
+        """As an operator would: what failed is decided about, what is used up is raised."""
+        driver, state = self.driver, self.driver.state
+        driver.now += 1_000
+        if state.holding and self.chance(0.6):
+            action = self.rng.choice(["retry", "retry", "skip", "done", "fail"])
+            step = self.rng.choice(sorted(state.holding))
+            driver.advance(settle_held(state, step, action, driver.now, by="test", output=1))
+            return
+        raised: dict[str, Any] = {key: 10_000 for key in state.budget if key.startswith("max")}
+        raised["steps"] = {
+            step: {key: 10_000 for key in limits if key.startswith("max")}
+            for step, limits in state.step_budgets.items()
+        }
+        resumed = ev.WorkflowResumed(reason="resume", by="test", budget=raised)
+        moves = [*retry_all(state, driver.now, by="test"), resumed]
+        if self.chance(0.5):
+            self.begin_anew(moves)
+        else:
+            driver.advance(moves)
+
     def reply(self) -> None:
         request = self.rng.choice(list(self.driver.state.requests.values()))
         data = request.data
@@ -195,6 +249,9 @@ class Fuzz:
         if isinstance(data, ev.ApprovalRequested):
             self.driver.advance(decided(request, granted=self.chance(0.7), by="test", via="api"))
             return
+        value: dict[str, Any] = {"choice": self.rng.choice(["retry", "done", "fail"])}
+        if data.request_type == "budget":
+            value = {"choice": "fail"} if self.chance(0.3) else {"choice": "raise", "limit": 10_000}
         self.driver.advance(
             [
                 ev.InputReceived(
@@ -202,7 +259,7 @@ class Fuzz:
                     iteration=data.iteration,
                     activation=data.activation,
                     request_id=request.request_id,
-                    value={"choice": self.rng.choice(["retry", "done", "fail"])},
+                    value=value,
                     by="test",
                     via="api",
                 )
@@ -267,6 +324,8 @@ def check(driver: Driver) -> None:
             assert where not in begun | ended, f"{where} was started twice"
             begun.add(where)
         elif kind in STEP_ENDS:
+            if where[1] is None:
+                begun.add(where)
             assert where not in ended, f"{where} ended twice"
             assert where not in opened.values(), f"{where} ended with an open call"
             ended.add(where)
@@ -284,6 +343,9 @@ FAMILIES = {
     "approvals": Family(approvals=0.6, lost=0.1, seeds=500),
     "approvals of a halting run": Family(approvals=0.6, halt=1.0, narrow=0.5, cancel=0.02),
     "approvals with time limits": Family(approvals=0.6, step_timeout=0.5, run_timeout=0.5),
+    "holding": Family(hold=0.9, approvals=0.2, lost=0.1),
+    "budgets": Family(budget=0.5, approvals=0.1),
+    "pauses": Family(pause=0.05, approvals=0.2, hold=0.3, step_timeout=0.3),
     "halting": Family(halt=0.8, narrow=0.5),
     "unknown outcomes that fail": Family(lost=0.3, on_unknown_fail=1.0),
     "steps with a time limit": Family(step_timeout=0.5, narrow=0.5, seeds=500),
