@@ -109,9 +109,12 @@ def current() -> SpanContext | None:
 
 
 @contextmanager
-def active(context: SpanContext | None) -> Generator[None]:
-    """Work of this block, and of tasks and threads begun in it, is done in this span."""
-    token = _current.set(context)
+def active(trace: object) -> Generator[None]:
+    """Work of this block, and of tasks and threads begun in it, is done in this span.
+
+    `trace` is what the message in hand carries; anything but a SpanContext is no span.
+    """
+    token = _current.set(trace if isinstance(trace, SpanContext) else None)
     try:
         yield
     finally:

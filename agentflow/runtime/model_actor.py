@@ -10,9 +10,10 @@ from itertools import count
 
 import msgspec
 
-from actors import Actor, on
+from actors import Actor, current_trace, on
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.ids import derive
+from agentflow.events.tracing import active
 from agentflow.models import ModelError, ModelProvider, ModelReply
 from agentflow.runtime.messages import CallModel, Complete, ModelCallFailure, ModelCallSuccess
 
@@ -49,7 +50,8 @@ class ModelActor(Actor, mailbox=10_000):
 
         try:
             provider = self._providers[call.ref.provider]
-            reply = _checked(await provider.complete(call.request, new_call_id=new_call_id))
+            with active(current_trace()):
+                reply = _checked(await provider.complete(call.request, new_call_id=new_call_id))
         except ModelError as error:
             return ModelCallFailure(
                 call_id=call.call_id,

@@ -9,8 +9,9 @@ import asyncio
 import time
 from functools import partial
 
-from actors import Actor, on
+from actors import Actor, current_trace, on
 from agentflow.definition.failure import ErrorInfo
+from agentflow.events.tracing import active
 from agentflow.runtime.messages import CallTool, CancelCall, ToolCallFailure, ToolCallSuccess
 from agentflow.tools import Service, ToolContext, ToolError, invoke
 
@@ -68,7 +69,8 @@ class ToolActor(Actor, mailbox=10_000):
             attempt=message.attempt,
         )
         try:
-            output = await invoke(tool, message.parameters, context)
+            with active(current_trace()):
+                output = await invoke(tool, message.parameters, context)
         except ToolError as error:
             entered = error.info.code != "invalid_tool_input"
             return ToolCallFailure(
