@@ -39,7 +39,10 @@ M = TypeVar("M")
 log = logging.getLogger("actors")
 
 Phase = Literal["stop_listening", "stop_admitting", "drain", "flush_log", "flush_telemetry"]
-"""The phases of a shutdown, in order; the actors end in `drain`, after its callbacks."""
+"""The phases of a shutdown, in order. The actors end in `drain`, after its callbacks: what is flushed and
+closed after that is used by none of them any more."""
+
+Callback = Callable[[], Awaitable[object] | None]
 
 
 class _Guardian(Actor):
@@ -72,7 +75,8 @@ class ActorSystem:
         self._debug = debug
         self._slow_handler = slow_handler
         self._interceptor = interceptor
-        self._callbacks: dict[Phase, list[tuple[Callable[[], Awaitable[object] | None], float]]] = {}
+        self._callbacks: dict[Phase, list[tuple[Callback, float, bool]]] = {}
+        self._failure: BaseException | None = None
         self._groups: dict[str, Group] = {}
         self._host: asyncio.Task[Any] | None = None
         self._cancelled_host = False
@@ -116,12 +120,12 @@ class ActorSystem:
                     if cancelled is not None or isinstance(exc, asyncio.CancelledError):
                         self._hurry.set()  # the second time: no more patience
                     cancelled = again
-        stuck = self._closing.exception()
         ours = self._cancelled_host and self._host is not None and self._host.uncancel() == 0
         if self.error is not None and (exc is None or (ours and isinstance(exc, asyncio.CancelledError))):
             raise self.error
-        if stuck is not None:
-            raise stuck
+        self._closing.result()
+        if self._failure is not None and exc is None:
+            raise self._failure
         if cancelled is not None and exc is None:
             raise cancelled
 
@@ -184,15 +188,18 @@ class ActorSystem:
     # The end
 
     def on_shutdown(
-        self, phase: Phase, callback: Callable[[], Awaitable[object] | None], timeout: float = 5.0
+        self, phase: Phase, callback: Callback, timeout: float = 5.0, *, raises: bool = False
     ) -> None:
         """Call `callback` in this phase of the shutdown, in order of registration.
 
         It has `timeout` seconds; after that, or when it raises, the shutdown goes on and says so in the log.
+        With `raises` its exception (`ShutdownTimeout` if it took too long) also leaves the block, the first
+        of them, after everything else is done, unless the block ended by another. A second cancellation of
+        the task that leaves the block cuts the phases short up to the end of the actors, not the later ones.
         """
         if phase not in get_args(Phase):
             raise ValueError(f"{phase!r} is no phase of a shutdown: {', '.join(get_args(Phase))}")
-        self._callbacks.setdefault(phase, []).append((callback, timeout))
+        self._callbacks.setdefault(phase, []).append((callback, timeout, raises))
 
     def _crash(self, error: BaseException) -> None:
         """The system itself fails: leave the block with this error."""
@@ -204,44 +211,54 @@ class ActorSystem:
                 self._host.cancel()
 
     async def _close(self) -> None:
+        hurry = self.scheduler.task(self._hurry.wait(), "actors-hurry")
+        stuck: ShutdownTimeout | None = None
         try:
             for phase in get_args(Phase):
-                for callback, timeout in self._callbacks.get(phase, ()):
-                    await self._call(phase, callback, timeout)
+                for callback, timeout, raises in self._callbacks.get(phase, ()):
+                    fault = await self._call(phase, callback, timeout, hurry)
+                    if raises and self._failure is None:
+                        self._failure = fault
                 if phase == "drain":
-                    await self._end_actors()
+                    stuck = await self._end_actors(hurry)
+                    hurry = None
         finally:
             self.scheduler.close()
+        if stuck is not None:
+            raise stuck
 
     async def _call(
-        self, phase: str, callback: Callable[[], Awaitable[object] | None], timeout: float
-    ) -> None:
-        try:
-            result = callback()
-            if isawaitable(result):
-                async with asyncio.timeout(timeout):
-                    await result
-        except TimeoutError:
-            log.error("shutdown, %s: %r took more than %g s", phase, callback, timeout)
-        except Exception:
-            log.exception("shutdown, %s: %r failed", phase, callback)
+        self, phase: str, callback: Callback, timeout: float, hurry: asyncio.Task[Any] | None
+    ) -> BaseException | None:
+        task = self.scheduler.task(_called(callback), f"{self.name}-{phase}")
+        await asyncio.wait(
+            (task,) if hurry is None else (task, hurry), timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not task.done():
+            self.scheduler.cancel(task)
+            await asyncio.wait((task,), timeout=1)  # one that swallows its cancellation holds up nobody
+            late = "was cut short" if hurry is not None and hurry.done() else f"took more than {timeout:g} s"
+            log.error("shutdown, %s: %r %s", phase, callback, late)
+            return ShutdownTimeout(f"shutdown, {phase}: {callback!r} {late}")
+        fault = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if fault is not None:
+            log.error("shutdown, %s: %r failed", phase, callback, exc_info=fault)
+        return fault
 
-    async def _end_actors(self) -> None:
+    async def _end_actors(self, hurry: asyncio.Task[Any]) -> ShutdownTimeout | None:
         root = self._root
         assert root is not None
         orders.stop(root)
         ended = lifecycle.ended_future(root)
-        hurry = self.scheduler.task(self._hurry.wait(), "actors-hurry")
-        try:
-            await asyncio.wait((ended, hurry), timeout=self._shutdown, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            hurry.cancel()
+        await asyncio.wait((ended, hurry), timeout=self._shutdown, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
         if not ended.done():
             log.warning("shutdown: %s; killing them", self._stuck(root))
             orders.kill(root)
             await asyncio.wait((ended,), timeout=self._shutdown)
-        if not ended.done():
-            raise ShutdownTimeout(f"these would not end: {self._stuck(root)}")
+        if ended.done():
+            return None
+        return ShutdownTimeout(f"these would not end: {self._stuck(root)}")
 
     def _stuck(self, root: Cell) -> str:
         paths: list[str] = []
@@ -252,3 +269,9 @@ class ActorSystem:
             if cell.task is not None:
                 paths.append(cell.path)
         return f"{', '.join(paths) or 'actors'} would not end within {self._shutdown:g} s"
+
+
+async def _called(callback: Callback) -> None:
+    result = callback()
+    if isawaitable(result):
+        await result

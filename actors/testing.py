@@ -10,12 +10,14 @@ they do, the clock may jump.
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import selectors
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from actors.actor import Actor, on
 from actors.dispatch import Scheduler
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
     from actors.ref import Ref
     from actors.system import ActorSystem
 
-__all__ = ["Probe", "VirtualLoop", "run", "run_until_idle"]
+__all__ = ["Probe", "VirtualLoop", "run", "run_until_idle", "virtual"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 PATIENCE = 0.02
@@ -129,6 +132,31 @@ def run(main: Coroutine[Any, Any, T], *, seed: int | None = None) -> T:
     """
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(seed)) as runner:
         return runner.run(main)
+
+
+@overload
+def virtual(test: Callable[P, Coroutine[Any, Any, T]], /) -> Callable[P, T]: ...
+@overload
+def virtual(
+    *, seed: int | None = None
+) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, T]]: ...
+def virtual(test: Callable[..., Any] | None = None, /, *, seed: int | None = None) -> Any:
+    """Make an `async` test a plain one that runs on the virtual clock: `@virtual` or `@virtual(seed=7)`.
+
+    Async fixtures of a test runner's own loop cannot be used by such a test; plain ones can.
+    """
+
+    def decorate(test: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+        @functools.wraps(test)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return run(test(*args, **kwargs), seed=seed)
+
+        # Test runners ask for the parameters, and must not find the coroutine function behind it.
+        vars(wrapper).pop("__wrapped__")
+        vars(wrapper)["__signature__"] = inspect.signature(test)
+        return wrapper
+
+    return decorate if test is None else decorate(test)
 
 
 async def run_until_idle() -> None:

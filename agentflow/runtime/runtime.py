@@ -13,13 +13,12 @@ import asyncio
 import re
 import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import anyio
 import msgspec
 from msgspec import UNSET
 
@@ -104,22 +103,28 @@ class Runtime(RunReader):
     # -- life -----------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Runtime:
-        self._log = open_log(self._store) if isinstance(self._store, str) else self._store
-        self.hub = Hub(self._log)
+        self._log = log = open_log(self._store) if isinstance(self._store, str) else self._store
+        self.hub = Hub(log)
+        # The actors of services and providers restart as often as they must: one that fails for a while
+        # is no reason to end all others.
+        patient = OneForOne(max_restarts=1_000_000, within=60, backoff=Backoff(0.05, 5, jitter=0.2))
+        self._system = system = await ActorSystem(name="agentflow", supervise=patient).__aenter__()
         try:
-            # The actors of services and providers restart as often as they must: one that fails for a while
-            # is no reason to end all others.
-            patient = OneForOne(max_restarts=1_000_000, within=60, backoff=Backoff(0.05, 5, jitter=0.2))
-            self._system = await ActorSystem(name="agentflow", supervise=patient).__aenter__()
-            self._workshop = Workshop(self._system)
-            self._bus = await self._system.spawn(
-                ChildSpec("bus", partial(EventBus, self._log, self.hub, self._ids, self.owner))
-            )
-            runs = partial(Runs, self._admissions, self._live, self._bus, self._log, self.clock, self.owner)
-            self._runs = await self._system.spawn(ChildSpec("runs", runs, shutdown=30.0))
-        except BaseException:
+            # The log, and what actors use, are closed when no actor is left: in the phases after theirs.
+            system.on_shutdown("stop_admitting", self._refuse)
+            system.on_shutdown("drain", self._park, self._grace + 5)
+            system.on_shutdown("flush_log", self.hub.close, raises=True)
+            system.on_shutdown("flush_log", self.models.aclose, 30, raises=True)
+            system.on_shutdown("flush_log", self._release, 30, raises=True)
             if isinstance(self._store, str):
-                await self._log.close()
+                system.on_shutdown("flush_log", log.close, 60, raises=True)
+            self._workshop = Workshop(system)
+            bus = partial(EventBus, log, self.hub, self._ids, self.owner)
+            self._bus = await system.spawn(ChildSpec("bus", bus))
+            runs = partial(Runs, self._admissions, self._live, self._bus, log, self.clock, self.owner)
+            self._runs = await system.spawn(ChildSpec("runs", runs, shutdown=30.0))
+        except BaseException as error:
+            await system.__aexit__(type(error), error, error.__traceback__)
             raise
         return self
 
@@ -129,20 +134,10 @@ class Runtime(RunReader):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        system, log = self._system, self._log
-        assert system is not None
-        assert log is not None
+        await self.system.__aexit__(kind, error, traceback)
+
+    def _refuse(self) -> None:
         self._closing = True
-        # A cancelled caller must not leave runs half written down; every step below is bounded.
-        with anyio.CancelScope(shield=True):
-            async with AsyncExitStack() as stack:  # the last one first, each whatever the others do
-                if isinstance(self._store, str):
-                    stack.push_async_callback(log.close)
-                stack.push_async_callback(self._release)
-                stack.push_async_callback(self.models.aclose)
-                stack.callback(self.hub.close)
-                stack.push_async_exit(system.__aexit__)
-                stack.push_async_callback(self._park)
 
     async def _release(self) -> None:
         for run_id, admission in list(self._admissions.items()):
@@ -155,9 +150,8 @@ class Runtime(RunReader):
         live = [ref for run_id, ref in self._live.items() if not self._admissions[run_id].rested.done()]
         for ref in live:
             ref.tell(Suspend(reason="drain", grace=self._grace))
-        with anyio.move_on_after(self._grace + 5):
-            for ref in live:
-                await ref.terminated()
+        for ref in live:
+            await ref.terminated()
 
     @property
     def log(self) -> EventLog:

@@ -8,6 +8,7 @@ from contextlib import suppress
 import anyio
 import pytest
 
+from actors.testing import virtual
 from agentflow import Runtime, Service, function
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import EndNode, StartNode, ToolNode, Workflow
@@ -249,6 +250,70 @@ class TestDyingActors:
                 asyncio.get_running_loop().call_soon(ref.tell, Cancel(mode="soft", reason=None, by="test"))
                 await settled(await submitting)
             assert (await settled(await runtime.submit(held(), {}))).state == "completed"
+
+
+class TestDeafFunctions:
+    """A function that swallows cancellation: its time limit holds all the same, and so does the service's."""
+
+    def service(self, deaf_for: int, entered: list[float]) -> Service:
+        """Functions of a service that does one thing at a time; `hold` goes on after so many cancels."""
+
+        @function(name="hold", timeout=10, side_effect="read")
+        async def hold() -> dict:
+            """Waits."""
+            left = deaf_for
+            while True:
+                try:
+                    await asyncio.sleep(1000)
+                except asyncio.CancelledError:
+                    left -= 1
+                    if left < 0:
+                        raise
+
+        @function(name="next", side_effect="none")
+        async def after() -> dict:
+            """Says when it was called."""
+            entered.append(asyncio.get_running_loop().time())
+            return {}
+
+        return Service.of("gate", hold, after, max_concurrency=1)
+
+    def graph(self, tool: str) -> Workflow:
+        nodes = (
+            StartNode(id="__start", next="t"),
+            ToolNode(id="t", tool=tool, next="__end", input={}),
+            EndNode(id="__end", drain=True),
+        )
+        return Workflow(name="deaf", nodes=nodes)
+
+    @pytest.mark.parametrize(("deaf_for", "free_at"), [(0, 10), (2, 12), (30, 15)])
+    @virtual
+    async def test_it_is_answered_for_at_its_limit_and_the_place_comes_back(self, deaf_for, free_at, caplog):
+        entered: list[float] = []
+        async with Runtime(services=[self.service(deaf_for, entered)], grace=0.1) as runtime:
+            slow = await runtime.submit(self.graph("gate.hold"), {})
+            await asyncio.sleep(1)
+            quick = await runtime.submit(self.graph("gate.next"), {})
+            result = await settled(slow, 60)
+            assert (result.state, asyncio.get_running_loop().time()) == ("failed", pytest.approx(10))
+            assert "tool_timeout" in str(result.error)
+            assert (await settled(quick, 60)).state == "completed"
+            assert entered == [pytest.approx(free_at)]
+            assert ("its place is given to the next" in caplog.text) == (free_at == 15)
+        assert asyncio.all_tasks() == {asyncio.current_task()}  # nothing of it is left when the Runtime is
+
+    @virtual
+    async def test_an_agents_call_too(self):
+        def answer(request):
+            return "done" if len(request.messages) > 2 else call("gate.hold")
+
+        document = agents("x", tools=["gate.hold"])
+        async with Runtime(
+            models=[ScriptedModel(answer)], services=[self.service(3, [])], grace=0.1
+        ) as runtime:
+            result = await settled(await runtime.submit(document, "go"), 600)
+        assert result.state == "completed"
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 class TestRaces:

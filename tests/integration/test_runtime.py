@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from actors.testing import run_until_idle, virtual
 from agentflow import AgentflowError, DefinitionError, Runtime, Service, WorkflowFailed, function
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import EndNode, StartNode, ToolNode, Workflow
@@ -366,6 +367,7 @@ class TestParking:
         assert events.count("workflow.completed") == 1
         await log.close()
 
+    @virtual
     async def test_a_tool_at_work_may_finish_before_the_run_is_parked(self):
         log, gate = MemoryLog(), Gate()
         runtime = Runtime(log, services=[gate.service()])
@@ -373,6 +375,8 @@ class TestParking:
         handle = await runtime.submit(held(), {})
         await gate.entered.wait()
         closing = asyncio.ensure_future(runtime.__aexit__(None, None, None))
+        await run_until_idle()
+        assert not closing.done()
         gate.leave.set()
         await closing
         assert (await handle.result()).state == "paused"

@@ -1,26 +1,13 @@
-"""What the tests of actors share: a decorator for the virtual clock, and actors that do as they are told."""
+"""What the tests of actors share: actors that do as they are told."""
 
 import asyncio
-import functools
 import itertools
 from typing import Any
 
 from actors import Actor, Failed, OneForOne, Reject, Restarted, Terminated, on
-from actors.testing import run
+from actors.testing import virtual
 
-
-def virtual(test=None, *, seed=None):
-    """Run an async test on the virtual clock."""
-    if test is None:
-        return functools.partial(virtual, seed=seed)
-
-    @functools.wraps(test)
-    def wrapper(*args, **kwargs):
-        return run(test(*args, **kwargs), seed=seed)
-
-    del wrapper.__wrapped__  # so that pytest-asyncio sees a plain function
-    wrapper.__signature__ = __import__("inspect").signature(test)
-    return wrapper
+__all__ = ["Boom", "Boss", "Call", "Do", "Puppet", "crash", "reject", "virtual"]
 
 
 class Boom(Exception):

@@ -644,3 +644,98 @@ async def test_rule_19_shutdown_phases_in_order_with_deadlines(caplog):
     assert asyncio.get_running_loop().time() == 2
     assert "took more than 2 s" in caplog.text
     assert "flush" in caplog.text
+
+
+@virtual
+async def test_rule_19_an_exception_of_a_phase_leaves_the_block_where_it_was_registered_so():
+    events = []
+
+    async def bad():
+        events.append("bad")
+        raise Boom("flush")
+
+    async def slow():
+        await asyncio.sleep(1000)
+
+    async def leave(*callbacks, by=None):
+        async with ActorSystem() as system:
+            for callback in callbacks:
+                system.on_shutdown("flush_log", callback, timeout=2, raises=True)
+            system.on_shutdown("flush_telemetry", lambda: events.append("telemetry"))
+            if by is not None:
+                raise by
+
+    with pytest.raises(Boom):
+        await leave(bad, slow)
+    assert events == ["bad", "telemetry"]
+    with pytest.raises(ShutdownTimeout, match=r"flush_log: .*slow.* took more than 2 s"):
+        await leave(slow)
+    with pytest.raises(ZeroDivisionError):
+        await leave(bad, by=ZeroDivisionError())
+
+
+@virtual
+async def test_rule_19_what_swallows_its_cancellation_holds_up_no_phase():
+    events, ended = [], asyncio.Event()
+
+    async def deaf():
+        while not ended.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1000)
+
+    async with ActorSystem() as system:
+        system.on_shutdown("drain", deaf, timeout=2)
+        system.on_shutdown("flush_log", lambda: events.append(asyncio.get_running_loop().time()))
+    assert events == [3]
+    ended.set()
+    await asyncio.sleep(5)  # it was cancelled again, all the time
+
+
+def test_rule_19_the_later_phases_come_though_actors_will_not_end():
+    ended, events = asyncio.Event(), []
+
+    async def immortal(_):
+        while not ended.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1000)
+
+    async def main():
+        try:
+            async with ActorSystem(shutdown=2) as system:
+                system.on_shutdown("flush_log", lambda: events.append("log"))
+                (await system.spawn(Puppet)).tell(Do(immortal))
+                await run_until_idle()
+        finally:
+            ended.set()
+            await asyncio.sleep(3)
+
+    with pytest.raises(ShutdownTimeout):
+        run(main())
+    assert events == ["log"]
+
+
+@virtual
+async def test_rule_19_a_second_cancellation_cuts_the_phases_before_the_end_short():
+    events = []
+
+    async def slow(name):
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            events.append(f"{name} cut")
+            raise
+        events.append(name)
+
+    async def main():
+        async with ActorSystem() as system:
+            system.on_shutdown("drain", lambda: slow("drain"), timeout=1000)
+            system.on_shutdown("flush_log", lambda: slow("flush"), timeout=1000)
+
+    task = asyncio.ensure_future(main())
+    for _ in range(2):
+        await run_until_idle()
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert events == ["drain cut", "flush"]
+    assert asyncio.get_running_loop().time() == pytest.approx(100)
