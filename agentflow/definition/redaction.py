@@ -63,11 +63,11 @@ def _mapped(value: Any, text: Callable[[str], str], *, by_key: bool, depth: int)
         return HIDDEN
     if isinstance(value, list):
         items = cast("list[Any]", value)
-        new = [_mapped(item, text, by_key=by_key, depth=depth + 1) for item in items]
-        return value if all(a is b for a, b in zip(new, items, strict=True)) else new
+        new: list[Any] = [_mapped(item, text, by_key=by_key, depth=depth + 1) for item in items]
+        return items if all(a is b for a, b in zip(new, items, strict=True)) else new
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value)
-        made = {
+        made: dict[str, Any] = {
             text(key): HIDDEN
             if by_key and member is not None and is_sensitive(key)
             else _mapped(member, text, by_key=by_key, depth=depth + 1)
@@ -76,5 +76,5 @@ def _mapped(value: Any, text: Callable[[str], str], *, by_key: bool, depth: int)
         same = len(made) == len(members) and all(
             a == b and made[a] is members[b] for a, b in zip(made, members, strict=True)
         )
-        return value if same else made
+        return members if same else made
     return value

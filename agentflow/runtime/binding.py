@@ -1,10 +1,12 @@
 """Binding: which models and functions a definition's agents get (page 001 §2 phase B).
 
-Reports every problem at once and starts nothing: a definition that does not bind leaves no run.
+Reports every problem at once. It opens services, which runs share; a definition that does not bind leaves no
+run.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -18,15 +20,18 @@ from agentflow.definition.ir import (
     AgentSpec,
     FunctionRef,
     ModelRef,
-    ServiceSpec,
     ToolNode,
     Workflow,
 )
 from agentflow.engine import Bindings, StepBinding, ToolInfo
 from agentflow.models import ModelResolutionError, Models
-from agentflow.tools import Service, Tool, ToolRegistry, load_python_service
+from agentflow.tools import PythonTool, Service, ServiceLoader, Tool, ToolRegistry
 
-__all__ = ["Bound", "Pins", "bind"]
+__all__ = ["Bound", "Implicit", "Pins", "bind"]
+
+Implicit = Literal["ask", "allow", "deny"]
+"""What becomes of functions that are declared to change something and granted only by "all" or `*`: offered,
+and a person is asked before each call; offered; not offered (page 001 §5.6)."""
 
 Locate = Callable[[str], tuple[int | None, int | None]]
 """A JSON pointer of the document to (line, column)."""
@@ -75,27 +80,38 @@ class _Binder:
         workflow: Workflow,
         registry: ToolRegistry,
         models: Models,
-        folder: Path | None,
         locate: Locate,
         file: str | None,
         linear: bool,
         pins: Pins | None,
-        implicit: Literal["allow", "deny"],
+        implicit: Implicit,
     ) -> None:
         self.workflow = workflow
         self.models = models
-        self.folder = folder
         self.locate = locate
         self.file = file
         self.pins = pins
-        self.implicit = implicit
+        self.implicit: Implicit = implicit
         self.bound = Bound()
         self.registry = registry.copy()
         self.linear = linear
+        self.broken: set[str] = set()  # what refers to these services is not reported once more
 
-    def run(self) -> Bound:
-        for name, spec in self.workflow.services.items():
-            self._load(name, spec)
+    async def run(self, loader: ServiceLoader, folder: Path | None, trusted: bool) -> Bound:
+        declared = self.workflow.services
+        loaded = await asyncio.gather(
+            *(loader.load(name, spec, folder, trusted=trusted) for name, spec in declared.items())
+        )
+        for name, (service, problems) in zip(declared, loaded, strict=True):
+            for p in problems:
+                self._report(
+                    p.code, p.message, f"/services/{_escape(name)}{p.path or ''}", p.hint, p.severity
+                )
+            if service is not None:
+                self.registry.add(service)
+            else:
+                self.broken.add(name)
+                self.registry.services.pop(name, None)
         for node in self.workflow.nodes:
             if isinstance(node, AgentNode):
                 self._agent(node)
@@ -127,15 +143,6 @@ class _Binder:
             )
         )
 
-    def _load(self, name: str, spec: ServiceSpec) -> None:
-        service, problems = load_python_service(name, spec, self.folder)
-        for problem in problems:
-            self._report(
-                problem.code, problem.message, f"/services/{name}", problem.hint, severity=problem.severity
-            )
-        if service is not None:
-            self.registry.add(service)
-
     # -- agents ---------------------------------------------------------------------------------
 
     def _agent(self, node: AgentNode) -> None:
@@ -144,8 +151,8 @@ class _Binder:
         tools = self._functions(node, spec, place)
         refs = self._models(node.id, spec, place)
         self._check_capability(node.id, spec, refs, tools, place)
-        self.bound.steps[node.id] = StepBinding(models=refs, tools={t.name: _info(t) for t in tools})
-        self.bound.grants[node.id] = [f"{t.service}.{t.function}" for t in tools]
+        self.bound.steps[node.id] = StepBinding(models=refs, tools=tools)
+        self.bound.grants[node.id] = [f"{t.service}.{t.function}" for t in tools.values()]
 
     def _models(self, step: str, spec: AgentSpec, place: str) -> tuple[ModelRef, ...]:
         if self.pins is not None and step in self.pins.models:
@@ -173,7 +180,7 @@ class _Binder:
         return msgspec.structs.replace(base, parameters={**base.parameters, **wanted.parameters})
 
     def _check_capability(
-        self, step: str, spec: AgentSpec, refs: tuple[ModelRef, ...], tools: list[Tool], place: str
+        self, step: str, spec: AgentSpec, refs: tuple[ModelRef, ...], tools: dict[str, ToolInfo], place: str
     ) -> None:
         for ref in refs:
             profile = self.models.profile(ref)
@@ -185,81 +192,108 @@ class _Binder:
             hint = "attach one function, or choose another model" if tools else "choose another model"
             self._report("E_MODEL_CAPABILITY", f"{ref.name} {lacks}{offered}", f"{place}/{key}", hint)
 
-    def _functions(self, node: AgentNode, spec: AgentSpec, place: str) -> list[Tool]:
-        tools: list[Tool] = []
+    def _functions(self, node: AgentNode, spec: AgentSpec, place: str) -> dict[str, ToolInfo]:
+        granted: dict[Tool, bool] = {}  # whether it is granted only by "all" or `*`
+        places: dict[Tool, str] = {}
         if spec.functions is None:
-            tools = self._implied(self.registry.all_public())
+            granted = dict.fromkeys(self.registry.all_public(), True)
         else:
             key = "tools" if self.linear else "attachedFunctions"
             for i, ref in enumerate(spec.functions):
-                found, problems = self.registry.resolve(ref)
-                for problem in problems:
-                    member = "" if self.linear else "/service" if "SERVICE" in problem.code else "/function"
-                    self._report(problem.code, problem.message, f"{place}/{key}/{i}{member}", problem.hint)
-                if ref.function == "*":
-                    found = self._implied(found)
-                tools += [t for t in found if t not in tools]
-        for problem in self.registry.duplicates(tools):
-            self._report(problem.code, problem.message, place, problem.hint)
+                for tool in self._resolve_ref(ref, f"{place}/{key}/{i}"):
+                    granted[tool] = granted.get(tool, True) and ref.function == "*"
+                    places.setdefault(tool, f"{place}/{key}/{i}")
+        tools = [tool for tool, implied in granted.items() if not implied or self._offered(tool)]
+        for tool, problem in self.registry.duplicates(tools):
+            self._report(problem.code, problem.message, places.get(tool, place), problem.hint)
         if self.pins is not None and node.id in self.pins.grants:
-            granted = self.pins.grants[node.id]
-            tools = [t for t in tools if f"{t.service}.{t.function}" in granted]
-        return tools
+            kept = self.pins.grants[node.id]
+            tools = [t for t in tools if f"{t.service}.{t.function}" in kept]
+        asks = self.implicit == "ask"
+        return {t.name: _info(t, implied=granted[t] and _changes(t), asks=asks) for t in tools}
 
-    def _implied(self, tools: list[Tool]) -> list[Tool]:
-        """What "all" and `*` give: a function that is declared to change something must be named, or the
-        Runtime must say `implicit_side_effects="allow"` (page 001 §5.6)."""
-        if self.implicit == "allow":
-            return tools
-        return [t for t in tools if not t.declared or t.side_effect in ("none", "read")]
+    def _resolve_ref(self, ref: FunctionRef, place: str) -> list[Tool]:
+        found, problems = self.registry.resolve(ref)
+        if ref.service in self.broken or (self.broken and not ref.service and not found):
+            return []  # reported where the service is declared
+        for problem in problems:
+            member = "" if self.linear else "/service" if "SERVICE" in problem.code else "/function"
+            self._report(problem.code, problem.message, f"{place}{member}", problem.hint)
+        return found
+
+    def _offered(self, tool: Tool) -> bool:
+        """Whether "all" and `*` give this function: one that is declared to change something must be named,
+        unless the Runtime says otherwise (page 001 §5.6)."""
+        return self.implicit != "deny" or not _changes(tool)
 
     def _tool(self, node: ToolNode) -> None:
         service, _, function = node.tool.rpartition(".")
         found, problems = self.registry.resolve(FunctionRef(service, function))
-        for problem in problems:
-            self._report(problem.code, problem.message, f"/nodes/{node.index}/tool", problem.hint)
+        if service not in self.broken:
+            for problem in problems:
+                self._report(problem.code, problem.message, f"/nodes/{node.index}/tool", problem.hint)
         self.bound.steps[node.id] = StepBinding(tools={t.name: _info(t) for t in found[:1]})
         self.bound.grants[node.id] = [f"{t.service}.{t.function}" for t in found[:1]]
 
 
-_infos: WeakKeyDictionary[Callable[..., Any], tuple[Tool, ToolInfo]] = WeakKeyDictionary()
+def _changes(tool: Tool) -> bool:
+    return tool.declared and tool.side_effect not in ("none", "read")
 
 
-def _info(tool: Tool) -> ToolInfo:
-    known = _infos.get(tool.call)
-    if known is not None and known[0] is tool:
-        return known[1]
-    info = ToolInfo(
-        name=tool.name,
-        service=tool.service,
-        function=tool.function,
-        description=tool.description,
-        input_schema=tool.input_schema,
-        schema_hash=tool.schema_hash,
-        side_effect=tool.side_effect,
-        idempotent=tool.idempotent,
-        timeout=tool.timeout,
-        sensitive=tool.sensitive,
-        self_checked=True,
-    )
-    _infos[tool.call] = (tool, info)
-    return info
+def _escape(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
 
 
-def bind(
+# Runs that are offered the same function share its description. A ToolInfo knows nothing of its Tool, so that
+# an entry goes with the service.
+_infos: WeakKeyDictionary[Tool, dict[tuple[bool, bool], ToolInfo]] = WeakKeyDictionary()
+
+
+def _info(tool: Tool, *, implied: bool = False, asks: bool = False) -> ToolInfo:
+    needs_approval = tool.approval or (implied and asks)
+    variants = _infos.setdefault(tool, {})
+    known = variants.get((implied, needs_approval))
+    if known is None:
+        known = variants[implied, needs_approval] = ToolInfo(
+            name=tool.name,
+            service=tool.service,
+            function=tool.function,
+            description=tool.description,
+            input_schema=tool.input_schema,
+            schema_hash=tool.schema_hash,
+            side_effect=tool.side_effect,
+            idempotent=tool.idempotent,
+            timeout=tool.timeout,
+            sensitive=tool.sensitive,
+            self_checked=isinstance(tool, PythonTool),
+            declared=tool.declared,
+            approval=tool.approval,
+            implied=implied,
+            needs_approval=needs_approval,
+        )
+    return known
+
+
+async def bind(
     workflow: Workflow,
     *,
     registry: ToolRegistry,
     models: Models,
+    loader: ServiceLoader,
     folder: Path | None = None,
     locate: Locate = lambda _: (None, None),
     file: str | None = None,
     linear: bool = False,
     pins: Pins | None = None,
-    implicit: Literal["allow", "deny"] = "deny",
+    implicit: Implicit = "deny",
+    trusted: bool = True,
 ) -> Bound:
-    """Resolve every model and function of the graph. Imports the modules of its python services.
+    """Resolve every model and function of the graph; see `Bound.diagnostics`.
 
-    With `pins`, an existing run keeps its models and is offered no function that it was not granted.
+    Imports the modules of its python services and starts, connects and lists its other ones, all at the same
+    time, each for 30 s at most. A submission that is not `trusted` gets no service that runs code, needs a
+    secret or has a private address. With `pins`, an existing run keeps its models and is offered no function
+    that it was not granted.
     """
-    return _Binder(workflow, registry, models, folder, locate, file, linear, pins, implicit).run()
+    binder = _Binder(workflow, registry, models, locate, file, linear, pins, implicit)
+    return await binder.run(loader, folder, trusted)

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -46,7 +46,7 @@ from agentflow.events.open import open_log
 from agentflow.events.owner import this_process
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime.admission import Admission
-from agentflow.runtime.binding import Bound, Pins, bind
+from agentflow.runtime.binding import Bound, Implicit, Pins, bind
 from agentflow.runtime.clock import Clock, SystemClock
 from agentflow.runtime.event_bus import EventBus
 from agentflow.runtime.handle import RunHandle
@@ -81,7 +81,7 @@ class Runtime(RunReader):
         clock: Clock | None = None,
         ids: Ids | None = None,
         grace: float = 10.0,
-        implicit_side_effects: Literal["allow", "deny"] = "deny",
+        implicit_side_effects: Implicit = "deny",
     ) -> None:
         super().__init__()
         self._store = store
@@ -93,7 +93,7 @@ class Runtime(RunReader):
         # Two Runtimes of one process are two writers, and fence each other like two processes.
         self.owner = msgspec.structs.replace(this_process(), token=secrets.token_hex(8))
         self._grace = grace
-        self._implicit: Literal["allow", "deny"] = implicit_side_effects
+        self._implicit: Implicit = implicit_side_effects
         self._system: ActorSystem | None = None
         self._admissions: dict[str, Admission] = {}
         self._live: dict[str, Ref[Any]] = {}
@@ -119,6 +119,7 @@ class Runtime(RunReader):
             if isinstance(self._store, str):
                 system.on_shutdown("flush_log", log.close, 60, raises=True)
             self._workshop = Workshop(system)
+            system.on_shutdown("flush_log", self._workshop.loader.aclose, 30, raises=True)
             bus = partial(EventBus, log, self.hub, self._ids, self.owner)
             self._bus = await system.spawn(ChildSpec("bus", bus))
             runs = partial(Runs, self._admissions, self._live, self._bus, log, self.clock, self.owner)
@@ -173,18 +174,21 @@ class Runtime(RunReader):
         """The definition of a submission. Raises DefinitionError with every diagnostic."""
         return load(submission)
 
-    def bind(self, definition: Definition, pins: Pins | None = None) -> Bound:
-        """Phase B of page 001: resolve models and functions; see `.diagnostics`."""
-        return bind(
+    async def bind(self, definition: Definition, pins: Pins | None = None, *, trusted: bool = True) -> Bound:
+        """Phase B of page 001: resolve models and functions; see `.diagnostics`. Opens the declared
+        services; a submission that is not `trusted` gets none that could harm this machine."""
+        return await bind(
             definition.workflow,
             registry=self.registry,
             models=self.models,
+            loader=self._workshop.loader,
             folder=definition.folder,
             locate=definition.positions.at,
             file=definition.file,
             linear=definition.format == "linear",
             pins=pins,
             implicit=self._implicit,
+            trusted=trusted,
         )
 
     async def submit(
@@ -196,21 +200,24 @@ class Runtime(RunReader):
         labels: Mapping[str, str] | None = None,
         options: Mapping[str, Any] | None = None,
         by: str = "local",
+        trusted: bool = True,
     ) -> RunHandle:
         """Check, bind and begin a run; returns once `workflow.started` is durable.
 
+        Not `trusted`: it comes from somebody who may not run code here, now or after a restart.
         `options`: `on_failure` halt|continue, `on_unknown` ask|fail. A repeated `workflow_id` with the same
         definition and input gives the existing run. Raises DefinitionError (nothing was written),
         RunExists, StoreError, ConfigurationError.
         """
         definition = self.load(submission)
         value, problems = check_inputs(definition, input)
-        bound = self.bind(definition)
+        bound = await self.bind(definition, trusted=trusted)
         found = sort_diagnostics([*definition.warnings, *bound.diagnostics, *problems])
         if any(d.severity == "error" for d in found):
             raise DefinitionError(found)
         run_id = self._run_id(workflow_id)
-        started = started_event(definition, bound, value, _labels(labels), _options(options), found, by)
+        kept = _options(options) if trusted else {**_options(options), "trusted": False}
+        started = started_event(definition, bound, value, _labels(labels), kept, found, by)
         if workflow_id is None:
             return await self._begin_run(run_id, definition, bound, started, by)
         async with self._alone(run_id):
@@ -337,13 +344,15 @@ class Runtime(RunReader):
         folder = options.get("folder")
         grants: Any = {} if begin.grants is UNSET else begin.grants
         pins = Pins(options.get("models") or {}, grants)
-        bound = bind(
+        bound = await bind(
             workflow,
             registry=self.registry,
             models=self.models,
+            loader=self._workshop.loader,
             folder=Path(folder) if folder else None,
             pins=pins,
             implicit=self._implicit,
+            trusted=options.get("trusted", True),
         )
         errors = [d for d in bound.diagnostics if d.severity == "error"]
         if errors:

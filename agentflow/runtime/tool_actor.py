@@ -11,9 +11,9 @@ from functools import partial
 
 from actors import Actor, current_trace, on
 from agentflow.definition.failure import ErrorInfo
-from agentflow.events.tracing import active
+from agentflow.events.tracing import SpanContext, active
 from agentflow.runtime.messages import CallTool, CancelCall, ToolCallFailure, ToolCallSuccess
-from agentflow.tools import Service, ToolContext, ToolError, invoke
+from agentflow.tools import Service, ToolContext, ToolError
 
 __all__ = ["ToolActor"]
 
@@ -41,6 +41,12 @@ class ToolActor(Actor, mailbox=10_000):
             tell_back=True,
         )
 
+    async def on_stop(self) -> None:
+        await self._service.aclose()
+
+    async def on_restart(self, exc: BaseException) -> None:
+        await self._service.aclose()
+
     @on(CancelCall)
     def cancel_call(self, message: CancelCall) -> None:
         self._limiter.cancel(message.call_id)
@@ -59,6 +65,7 @@ class ToolActor(Actor, mailbox=10_000):
                     message=f"service {message.service} has no function {message.function} any more",
                 ),
             )
+        trace = current_trace()
         context = ToolContext(
             context=message.context,
             workflow_id=message.workflow_id,
@@ -67,14 +74,18 @@ class ToolActor(Actor, mailbox=10_000):
             call_id=message.call_id,
             idempotency_key=message.idempotency_key,
             attempt=message.attempt,
+            traceparent=trace.traceparent if isinstance(trace, SpanContext) else None,
         )
         try:
-            with active(current_trace()):
-                output = await invoke(tool, message.parameters, context)
+            with active(trace):
+                output = await self._service.call(tool, message.parameters, context)
         except ToolError as error:
-            entered = error.info.code != "invalid_tool_input"
             return ToolCallFailure(
-                call_id=message.call_id, error=error.info, duration_ms=_since(began), executed=entered
+                call_id=message.call_id,
+                error=error.info,
+                duration_ms=_since(began),
+                executed=error.executed,
+                unknown=error.unknown,
             )
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise

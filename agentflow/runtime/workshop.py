@@ -7,25 +7,31 @@ from functools import partial
 from typing import Any
 
 from actors import ActorSystem, ChildSpec, Ref
-from agentflow.definition.ir import canonical_json
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.binding import Bound
 from agentflow.runtime.model_actor import ModelActor
 from agentflow.runtime.tool_actor import ToolActor
-from agentflow.tools import Service
+from agentflow.tools import Service, ServiceLoader
 
 __all__ = ["Workshop"]
 
+# A server that is a process of ours is asked to end, then told, then made to: 2 s each.
+_PATIENCE = 8.0
+
 
 class Workshop:
-    """Starts these actors when they are first needed; one that is gone for good is replaced."""
+    """Starts these actors when they are first needed; one that is gone for good is replaced.
+
+    `loader` holds the declared services themselves. It is closed when no actor is left.
+    """
 
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
         self._providers: dict[str, tuple[dict[str, ModelProvider], Ref[Any] | None]] = {}
         self._services: dict[tuple[Any, ...], tuple[Service, Ref[Any]]] = {}
         self._numbers = itertools.count()
+        self.loader = ServiceLoader()
 
     def directory(self, bound: Bound, models: Models) -> Directory:
         """The actors that a run's calls go to; started when first needed, shared, replaced when gone."""
@@ -50,12 +56,11 @@ class Workshop:
         return ref
 
     def _service(self, service: Service) -> Ref[Any]:
-        """One actor for the same functions, however often a document that declares them is bound."""
-        calls = tuple(sorted((name, id(tool.call)) for name, tool in service.tools.items()))
-        key = (service.name, canonical_json(service.spec), calls)
-        known = self._services.get(key)
+        """One actor for the same service, however often a document that declares it is bound."""
+        known = self._services.get(service.identity)
         if known is None or not known[1].is_alive:
             name = f"tools-{service.name}-{next(self._numbers)}"
-            ref = self._system.spawn_soon(ChildSpec(name, partial(ToolActor, service)))
-            known = self._services[key] = (service, ref)  # keeps the functions, and so their ids
+            ref = self._system.spawn_soon(ChildSpec(name, partial(ToolActor, service), shutdown=_PATIENCE))
+            # Keeps the functions, and so what they are known by.
+            known = self._services[service.identity] = (service, ref)
         return known[1]

@@ -9,7 +9,38 @@ from typing import Any, cast
 
 import msgspec
 
-__all__ = ["Unwritable", "to_json"]
+from agentflow.definition.redaction import redact
+from agentflow.definition.schemas import validate
+from agentflow.tools.tool import Tool, ToolError
+
+__all__ = ["Unwritable", "breaches", "checked_output", "to_json"]
+
+
+def checked_output(tool: Tool, result: Any) -> Any:
+    """The result of a function as an event may hold it: JSON-able builtins, of a sensitive function without
+    what stands under the keys of secrets. Raises ToolError (`invalid_tool_output`): no JSON, over
+    `max_output_bytes`, or in breach of `output_schema`."""
+    try:
+        value, size = to_json(result)
+    except Unwritable as error:
+        where = f" at {error.path}" if error.path else ""
+        message = f"the result of {tool.name} cannot be written as JSON{where}: {error}"
+        raise ToolError.of("tool", "invalid_tool_output", message, path=error.path or None) from None
+    if size > tool.max_output_bytes:
+        message = f"the result of {tool.name} has {size:,} bytes, the limit is {tool.max_output_bytes:,}"
+        raise ToolError.of("tool", "invalid_tool_output", message)
+    if tool.output_schema is not None:
+        details = breaches(tool.output_schema, value)
+        if details is not None:
+            message = f"the result of {tool.name} does not satisfy its schema"
+            raise ToolError.of("tool", "invalid_tool_output", message, details=details)
+    return redact(value) if tool.sensitive else value
+
+
+def breaches(schema: dict[str, Any], value: Any) -> dict[str, Any] | None:
+    """Every breach with its path, for the agent to mend; None if there is none."""
+    issues = validate(schema, value)
+    return {"errors": [{"path": i.path, "message": i.message} for i in issues]} if issues else None
 
 
 class Unwritable(Exception):

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from agentflow.definition.diagnostics import Diagnostic, did_you_mean
 from agentflow.definition.ir import FunctionRef
-from agentflow.tools.tool import Service, Tool
+from agentflow.tools.service import Service
+from agentflow.tools.tool import Tool
 
 __all__ = ["ToolRegistry"]
 
@@ -44,6 +45,10 @@ class ToolRegistry:
             return [t for t in service.tools.values() if not t.private], []
         tool = service.tools.get(ref.function)
         if tool is None:
+            reason = service.refused.get(ref.function)
+            if reason is not None:
+                message = f'"{ref.service}" cannot offer "{ref.function}": {reason}'
+                return [], [_error("E_UNKNOWN_FUNCTION", message, None)]
             known = list(service.tools)
             hint = did_you_mean(ref.function, known) or f"it has {', '.join(known)}"
             return [], [_error("E_UNKNOWN_FUNCTION", f'"{ref.service}" has no "{ref.function}"', hint)]
@@ -61,16 +66,17 @@ class ToolRegistry:
         return [], [_error("E_TOOL_UNKNOWN", f'no tool "{name}"', did_you_mean(name, known))]
 
     @staticmethod
-    def duplicates(tools: Iterable[Tool]) -> list[Diagnostic]:
-        """E_TOOL_DUPLICATE for functions of different identity that a model would see under one name."""
+    def duplicates(tools: Iterable[Tool]) -> list[tuple[Tool, Diagnostic]]:
+        """E_TOOL_DUPLICATE for functions of different identity that a model would see under one name, with
+        the later one of each pair."""
         seen: dict[str, Tool] = {}
-        problems: list[Diagnostic] = []
+        problems: list[tuple[Tool, Diagnostic]] = []
         for tool in tools:
             other = seen.setdefault(tool.name, tool)
             if (other.service, other.function) != (tool.service, tool.function):
                 one, two = f"{other.service}.{other.function}", f"{tool.service}.{tool.function}"
                 message = f'{one} and {two} are both "{tool.name}"'
-                problems.append(_error("E_TOOL_DUPLICATE", message, "rename a service"))
+                problems.append((tool, _error("E_TOOL_DUPLICATE", message, "rename a service")))
         return problems
 
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 
-from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.definition.ir import ServiceSpec, canonical_json
 from agentflow.errors import AgentflowError
 
-__all__ = ["Service", "SideEffect", "Tool", "ToolContext", "ToolError", "tool_name"]
+__all__ = ["PythonTool", "SideEffect", "Tool", "ToolContext", "ToolError", "settled", "tool_name"]
 
 SideEffect = Literal["none", "read", "write", "external", "irreversible"]
 
@@ -38,6 +38,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
 
     `context` is the agent's `context` of page 001, never seen by a model. `idempotency_key` is the same for
     all attempts of one call: a function that stores it with its effect can make that effect once.
+    `traceparent` is the W3C trace context of the call, None when the run is not traced.
     """
 
     context: Any
@@ -47,39 +48,70 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     call_id: str
     idempotency_key: str
     attempt: int
+    traceparent: str | None = None
 
 
 class ToolError(AgentflowError):
-    """The function could not be called, or it failed; `.info` says how."""
+    """The function could not be called, or it failed; `.info` says how.
+
+    `executed` False: nothing was begun. `unknown`: it may have had its effect all the same. `retry_after`:
+    seconds that the service asked to wait.
+    """
 
     code = "tool_execution_failed"
 
-    def __init__(self, info: ErrorInfo) -> None:
+    def __init__(
+        self,
+        info: ErrorInfo,
+        *,
+        executed: bool = True,
+        unknown: bool = False,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(info.message)
         self.info = info
+        self.executed = executed
+        self.unknown = unknown
+        self.retry_after = retry_after
+
+    @classmethod
+    def of(
+        cls,
+        category: Category,
+        code: str,
+        message: str,
+        *,
+        executed: bool = True,
+        unknown: bool = False,
+        retry_after: float | None = None,
+        **more: Any,
+    ) -> ToolError:
+        """The error of these members of an ErrorInfo; `retryable` follows from the category."""
+        retryable = category in ("transient", "timeout", "rate_limited")
+        info = ErrorInfo(category=category, code=code, message=message, retryable=retryable, **more)
+        return cls(info, executed=executed, unknown=unknown, retry_after=retry_after)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Equal by identity: a schema cannot be hashed, and two services never share a tool.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Tool:
     """A function of a service. `timeout` in seconds, `max_output_bytes` of JSON.
 
     An undeclared side effect counts as external: unknown is unsafe. `declared` tells the two apart.
+    `approval`: its document wants a person to agree to each call. `private`: offered only where it is named.
     """
 
     service: str
     function: str
     description: str
     input_schema: dict[str, Any]
-    call: Callable[..., Any]
-    is_async: bool
-    accepts_ctx: bool
-    arguments: type[Any]
     output_schema: dict[str, Any] | None = None
     side_effect: SideEffect = "external"
     idempotent: bool = False
     timeout: float = 60.0
     sensitive: bool = False
     private: bool = False
+    approval: bool = False
     declared: bool = False
     max_output_bytes: int = 1 << 20
     name: str = field(init=False)
@@ -91,20 +123,38 @@ class Tool:
         object.__setattr__(self, "schema_hash", f"sha256:{digest}")
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """Functions under one name, called by one actor with at most `spec.max_concurrency` at once."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PythonTool(Tool):
+    """A Python function. `arguments` is the Struct that its arguments are converted to."""
 
-    name: str
-    spec: ServiceSpec
-    tools: dict[str, Tool]
+    call: Callable[..., Any]
+    is_async: bool
+    accepts_ctx: bool
+    arguments: type[Any]
 
-    @staticmethod
-    def of(name: str, *functions: Callable[..., Any], max_concurrency: int = 8) -> Service:
-        """A service of Python functions, for registering with a Runtime. Raises TypeError for a function
-        whose parameters cannot be described by a JSON Schema."""
-        from agentflow.tools.python import make_tool
 
-        tools = [make_tool(name, f) for f in functions]
-        spec = ServiceSpec(type="python", max_concurrency=max_concurrency)
-        return Service(name, spec, {t.function: t for t in tools})
+def settled(
+    spec: ServiceSpec | None,
+    function: str,
+    *,
+    side_effect: SideEffect | None = None,
+    idempotent: bool | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+) -> dict[str, Any]:
+    """The options of a Tool: what the document says about the function wins over what the function, its
+    server or its description says of itself (the arguments; None = says nothing)."""
+    said: Mapping[str, Any] = (spec.functions.get(function) or {}) if spec is not None else {}
+    declared: SideEffect | None = said.get("side_effect") or side_effect
+    effect: SideEffect = declared or "external"
+    repeatable: bool | None = said.get("idempotent", idempotent)
+    default_timeout = spec.timeout if spec is not None else 60.0
+    return {
+        "description": said.get("description") or description or "",
+        "side_effect": effect,
+        "idempotent": effect in ("none", "read") if repeatable is None else repeatable,
+        "timeout": float(said.get("timeout") or timeout or default_timeout),
+        "private": bool(said.get("private", False)),
+        "approval": bool(said.get("approval", False)),
+        "declared": declared is not None,
+    }

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from agentflow.definition.failure import ErrorInfo
-from agentflow.tools import Tool, ToolContext, ToolError, function, invoke
+from agentflow.tools import PythonTool, ToolContext, ToolError, function, invoke
 from agentflow.tools.python import make_tool
 
 CTX = ToolContext(
@@ -34,11 +34,11 @@ CTX = ToolContext(
 )
 
 
-def tool(f: Callable[..., Any], **changes: Any) -> Tool:
+def tool(f: Callable[..., Any], **changes: Any) -> PythonTool:
     made = make_tool("s", f)
     # The two derived fields are not arguments.
     given = {f.name: getattr(made, f.name) for f in dataclasses.fields(made) if f.init}
-    return Tool(**{**given, **changes})
+    return PythonTool(**{**given, **changes})
 
 
 async def call(f: Callable[..., Any], /, **arguments: Any) -> Any:

@@ -119,7 +119,8 @@ def test_a_declared_service_hides_a_registered_one(registry: ToolRegistry) -> No
 
 def test_two_functions_of_one_tool_name() -> None:
     registry = ToolRegistry([service("a", "b__c", "d"), service("a__b", "c")])
-    (problem,) = registry.duplicates(registry.all_public())
+    ((later, problem),) = registry.duplicates(registry.all_public())
+    assert (later.service, later.function) == ("a__b", "c")
     assert (problem.code, problem.message, problem.hint) == (
         "E_TOOL_DUPLICATE",
         'a.b__c and a__b.c are both "a__b__c"',

@@ -1,0 +1,134 @@
+"""Declared services, each opened once and shared by all runs that declare the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agentflow.definition.diagnostics import Diagnostic
+from agentflow.definition.ir import ServiceSpec, canonical_json
+from agentflow.tools.modules import imported_service_module
+from agentflow.tools.problems import denied, unavailable
+from agentflow.tools.python_service import load_python_service
+from agentflow.tools.service import Service
+from agentflow.tools.threads import in_thread
+
+__all__ = ["Loaded", "ServiceLoader", "declared_service"]
+
+START_TIMEOUT = 30.0
+_MOST_KEPT = 256
+
+
+class Loaded(NamedTuple):
+    """A service that is ready, or None and why not. The path of a problem is one inside the service."""
+
+    service: Service | None
+    problems: list[Diagnostic]
+
+
+class ServiceLoader:
+    """Gives the same Service for the same name, declaration and folder, until `aclose`.
+
+    Modules are imported anew when they have changed; servers and descriptions are asked again when they may
+    have. At most 256 services are kept: of more, the one not wanted for longest gives back what it holds, and
+    opens it again when it is called.
+    """
+
+    def __init__(self, *, start_timeout: float = START_TIMEOUT) -> None:
+        self._start_timeout = start_timeout
+        self._kept: OrderedDict[tuple[str, bytes, str, bool], Service] = OrderedDict()
+        self._opening: dict[tuple[str, bytes, str, bool], asyncio.Lock] = {}
+
+    async def load(
+        self, name: str, spec: ServiceSpec, folder: Path | None, *, trusted: bool = True
+    ) -> Loaded:
+        """Import, connect and list, within the time limit. Raises nothing: problems are diagnostics.
+
+        Not `trusted`: a service that runs code, needs a secret or has a private address is E_SERVICE_DENIED.
+        """
+        if not trusted and (refusal := _needs_trust(name, spec)) is not None:
+            return Loaded(None, [refusal])
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                if spec.type == "python":
+                    return await _python(name, spec, folder)
+                return await self._remote(name, spec, folder, trusted)
+        except TimeoutError:
+            reason = f"it was not ready within {self._start_timeout:g} s"
+            return Loaded(None, [unavailable(name, reason)])
+
+    async def _remote(self, name: str, spec: ServiceSpec, folder: Path | None, trusted: bool) -> Loaded:
+        key = (name, canonical_json(spec), str(folder or ""), trusted)
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            service = self._kept.get(key)
+            if service is None:
+                service = declared_service(name, spec, folder, trusted=trusted)
+            kept = False
+            try:
+                problems = await service.open()
+                kept = not problems
+            finally:
+                if not kept and key not in self._kept:  # also when the time is over
+                    self._opening.pop(key, None)
+                    await service.aclose()
+            if problems:
+                return Loaded(None, problems)
+            self._kept[key] = service
+            self._kept.move_to_end(key)
+        while len(self._kept) > _MOST_KEPT:
+            oldest, forgotten = self._kept.popitem(last=False)
+            self._opening.pop(oldest, None)
+            await forgotten.aclose()
+        return Loaded(service, [])
+
+    async def aclose(self) -> None:
+        """End every connection and process that services hold; idempotent."""
+        services = list(self._kept.values())
+        self._kept.clear()
+        self._opening.clear()
+        await asyncio.gather(*(service.aclose() for service in services))
+
+
+def declared_service(
+    name: str, spec: ServiceSpec, folder: Path | None = None, *, trusted: bool = True
+) -> Service:
+    """A service of type http, openapi or mcp as it is declared; nothing is opened yet."""
+    if spec.type == "http":
+        from agentflow.tools.http_service import HttpService
+
+        return HttpService(name, spec, trusted=trusted)
+    if spec.type == "openapi":
+        from agentflow.tools.openapi_service import OpenApiService
+
+        return OpenApiService(name, spec, folder, trusted=trusted)
+    if spec.type == "mcp":
+        from agentflow.tools.mcp_service import McpService
+
+        return McpService(name, spec, folder, trusted=trusted)
+    raise ValueError(f'a service of type "{spec.type}" is not declared in this way')
+
+
+async def _python(name: str, spec: ServiceSpec, folder: Path | None) -> Loaded:
+    if imported_service_module(str(spec.options.get("module", "")), folder) is not None:
+        return Loaded(*load_python_service(name, spec, folder))
+    # A module's own code may take as long as it likes: not on the loop.
+    load = partial(load_python_service, name, spec, folder)
+    return Loaded(*await in_thread(load, f"agentflow import {name}"))
+
+
+def _needs_trust(name: str, spec: ServiceSpec) -> Diagnostic | None:
+    if spec.type == "python":
+        return denied(name, "runs code, this submission may not", "/type")
+    if spec.type == "mcp" and spec.options.get("transport") == "stdio":
+        return denied(name, "starts a process, this submission may not", "/transport")
+    for key in ("headers", "env"):
+        values: Mapping[str, Any] = spec.options.get(key) or {}
+        for header, value in values.items():
+            if isinstance(value, dict):
+                path = f"/{key}/{header.replace('~', '~0').replace('/', '~1')}"
+                return denied(name, "needs a secret, which this submission may not use", path)
+    return None

@@ -1,0 +1,49 @@
+"""Diagnostics about one service. `path` is a pointer inside the service's own object; whoever knows the
+document makes it one of the document, and gives it a place."""
+
+from __future__ import annotations
+
+from agentflow.definition.diagnostics import Diagnostic, did_you_mean
+
+__all__ = ["denied", "problem", "shortened", "unavailable", "unknown_functions"]
+
+_MAX_REASON = 300
+
+
+def problem(code: str, message: str, path: str = "", hint: str | None = None) -> Diagnostic:
+    """An error at a place of the service."""
+    return Diagnostic(code=code, severity="error", message=message, path=path, hint=hint)
+
+
+def unavailable(service: str, reason: str, path: str = "", hint: str | None = None) -> Diagnostic:
+    """E_SERVICE_UNAVAILABLE."""
+    return problem("E_SERVICE_UNAVAILABLE", f'service "{service}": {reason}', path, hint)
+
+
+def denied(service: str, what: str, path: str = "", hint: str | None = None) -> Diagnostic:
+    """E_SERVICE_DENIED. `what` ends the sentence that begins with the service."""
+    return problem("E_SERVICE_DENIED", f'service "{service}" {what}', path, hint)
+
+
+def unknown_functions(
+    service: str, named: list[str], known: list[str], refused: dict[str, str], key: str = "functions"
+) -> list[Diagnostic]:
+    """E_UNKNOWN_FUNCTION for names in the service's own `functions` or `include` that it does not have."""
+    found: list[Diagnostic] = []
+    for i, name in enumerate(named):
+        if name in known:
+            continue
+        path = f"/{key}/{name.replace('~', '~0').replace('/', '~1')}" if key == "functions" else f"/{key}/{i}"
+        if name in refused:
+            message = f'"{service}" cannot offer "{name}": {refused[name]}'
+            found.append(problem("E_UNKNOWN_FUNCTION", message, path))
+        else:
+            hint = did_you_mean(name, known)
+            found.append(problem("E_UNKNOWN_FUNCTION", f'"{service}" has no "{name}"', path, hint))
+    return found
+
+
+def shortened(text: str) -> str:
+    """At most 300 characters, on one line."""
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_REASON else text[: _MAX_REASON - 1] + "…"

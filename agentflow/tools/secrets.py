@@ -1,0 +1,78 @@
+"""Values of a service's `headers` and `env`: texts, and secrets, which the document only names.
+
+`{"$secret": "crm-token"}` is the value of the environment variable AGENTFLOW_SECRET_CRM_TOKEN: the name in
+capitals, every other character than letters and digits as `_`. It is read when it is needed, so a changed
+secret counts from the next call on, and it stands nowhere but here and in what is sent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from agentflow.definition.redaction import is_sensitive, masker
+
+__all__ = ["MissingSecret", "Values", "secret_variable"]
+
+
+class MissingSecret(Exception):
+    """The environment has no value for a secret; `key` is where it was wanted."""
+
+    def __init__(self, key: str, name: str) -> None:
+        super().__init__(f'secret "{name}" is not set')
+        self.key = key
+        self.name = name
+        self.hint = f"set {secret_variable(name)} in the environment"
+
+
+def secret_variable(name: str) -> str:
+    """The environment variable that holds a secret."""
+    return "AGENTFLOW_SECRET_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
+class Values:
+    """The headers, or the environment, of one service. Neither `repr` nor an error shows a value."""
+
+    def __init__(
+        self, given: Mapping[str, str | Mapping[str, Any]], environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._given = given
+        self._environ = environ
+        # Also those of before a change: an answer that is under way may still quote them.
+        self._seen = {
+            value for key, value in given.items() if isinstance(value, str) and value and is_sensitive(key)
+        }
+        self._mask = masker(self._seen)
+
+    def __repr__(self) -> str:
+        return f"Values({', '.join(self._given)})"
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """The secrets that are wanted: (key, name of the secret)."""
+        return [(k, str(v["$secret"])) for k, v in self._given.items() if isinstance(v, Mapping)]
+
+    def resolve(self) -> dict[str, str]:
+        """Every value as it is now. Raises MissingSecret."""
+        values: dict[str, str] = {}
+        before = len(self._seen)
+        for key, value in self._given.items():
+            if isinstance(value, str):
+                values[key] = value
+                continue
+            name = str(value["$secret"])
+            # A file that was read into the variable ends in a line break, which no header can hold.
+            secret = self._environ.get(secret_variable(name), "").strip("\r\n")
+            if not secret:
+                raise MissingSecret(key, name)
+            values[key] = secret
+            self._seen.add(secret)
+        if len(self._seen) != before:
+            self._mask = masker(self._seen)
+        return values
+
+    def mask(self, value: Any) -> Any:
+        """A text or a JSON value without the secrets that were resolved so far."""
+        return self._mask(value)
