@@ -4,10 +4,12 @@ Pure: no clock, no randomness, no I/O, no await. Whoever drives it passes times 
 events durable before acting on them, and carries out the calls that they open.
 """
 
+from agentflow.engine import commands
 from agentflow.engine.bindings import Bindings, ModelTerms, StepBinding, ToolInfo
 from agentflow.engine.deadlines import cancel_finished, interrupted, next_due, unit_lost
 from agentflow.engine.decide import decide
 from agentflow.engine.evolve import evolve
+from agentflow.engine.forking import BaseEvent, base_of, cut_of
 from agentflow.engine.plan import Plan, compile_plan
 from agentflow.engine.respond import (
     attempt_failed,
@@ -19,6 +21,7 @@ from agentflow.engine.respond import (
 from agentflow.engine.state import RunState
 
 __all__ = [
+    "BaseEvent",
     "Bindings",
     "ModelTerms",
     "Plan",
@@ -26,8 +29,11 @@ __all__ = [
     "StepBinding",
     "ToolInfo",
     "attempt_failed",
+    "base_of",
     "cancel_finished",
+    "commands",
     "compile_plan",
+    "cut_of",
     "decide",
     "evolve",
     "interrupted",

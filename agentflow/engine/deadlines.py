@@ -13,13 +13,14 @@ from agentflow.engine.approvals import expired, withdrawn
 from agentflow.engine.budgets import Exceeded, budget_error, paused
 from agentflow.engine.ends import agent_failed
 from agentflow.engine.moves import Moves, elapsed_ms, scope_fields, step_failed
-from agentflow.engine.respond import attempt_failed
+from agentflow.engine.respond import attempt_failed, tool_failed
 from agentflow.engine.state import OpenCall, RunState, ToolRecord, Unit
 from agentflow.events import catalogue as ev
 
 __all__ = [
     "cancel_finished",
     "close_calls",
+    "closed_call",
     "interrupted",
     "next_due",
     "overdue",
@@ -55,6 +56,18 @@ def overdue(state: RunState, now: int) -> Moves:
             return abort(state, unit, _timeout("step_deadline", message), now)
         message = f"an attempt of {unit.node.id} took longer than {unit.node.retry.timeout:g} s"
         error = _timeout("step_timeout", message)
+        if unit.tool is not None and unit.tool.state == "open":
+            call = next(c for c in state.calls.values() if c.unit is unit)
+            return tool_failed(
+                state,
+                call.call_id,
+                error,
+                executed=True,
+                unknown=True,
+                duration_ms=elapsed_ms(unit.attempt_started, now),
+                now=now,
+                draw=0.0,
+            )
         closed = close_calls(state, unit, error, now)
         return closed + attempt_failed(state, unit, error, now, 0.0)
     return []
@@ -114,14 +127,15 @@ def close_calls(state: RunState, unit: Unit, error: ErrorInfo, now: int) -> Move
     moves: Moves = []
     for call in list(state.calls.values()):
         if call.unit is unit:
-            moves.append(_closed(state, call, error, now))
+            moves.append(closed_call(state, call, error, now))
     for request in list(state.requests.values()):
         if request.unit is unit:
             moves += withdrawn(request, error.code)
     return moves
 
 
-def _closed(state: RunState, call: OpenCall, error: ErrorInfo, now: int) -> Any:
+def closed_call(state: RunState, call: OpenCall, error: ErrorInfo, now: int) -> Any:
+    """The recorded end of a call whose result will not come."""
     unit = call.unit
     if call.kind == "model":
         return ev.ModelCallFailed(
@@ -161,13 +175,13 @@ def interrupted(state: RunState, now: int) -> Moves:
     `outcome unknown` (page 000 §11 rule 4). Recorded turns and results are never repeated.
     """
     error = _cause("interrupted", "interrupted", "the process ended while this call was open")
-    return [_closed(state, call, error, now) for call in list(state.calls.values())]
+    return [closed_call(state, call, error, now) for call in list(state.calls.values())]
 
 
 def unit_lost(state: RunState, unit: Unit, message: str, now: int) -> Moves:
     """The actor that worked on this unit died: the same as `interrupted`, for its calls alone."""
     error = _cause("interrupted", "interrupted", message)
-    return [_closed(state, c, error, now) for c in list(state.calls.values()) if c.unit is unit]
+    return [closed_call(state, c, error, now) for c in list(state.calls.values()) if c.unit is unit]
 
 
 def cancel_finished(state: RunState, now: int, *, forced: bool) -> Moves:

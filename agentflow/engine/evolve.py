@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from agentflow.definition.conversation import Usage
 from agentflow.engine.folds import agents, requests, run, steps, tools
 from agentflow.engine.state import RunState
+from agentflow.events.catalogue import SystemStateSaved
 
 __all__ = ["evolve"]
 
@@ -22,6 +24,31 @@ _FOLDS: dict[type, Callable[[RunState, Any, int, int], None]] = {
     **tools.FOLDS,
     **requests.FOLDS,
 }
+
+
+def _fork(state: RunState, data: Any, offset: int, ts: int) -> None:
+    """The base of a fork: what the other run had reached, without what it cost and without its clocks."""
+    if data.kind != "fork_base" or not state.base:
+        return
+    for event in state.base:
+        fold = _FOLDS.get(event.data.__class__)
+        if fold is not None:
+            fold(state, event.data, offset, event.ts)
+    gap = ts - state.base[-1].ts
+    state.timers = {key: due if key == "run" else due + gap for key, due in state.timers.items()}
+    state.usage = Usage()
+    for unit in state.open.values():
+        unit.started += gap
+        unit.attempt_started += gap
+        unit.usage = Usage()
+    for node in state.nodes.values():
+        node.usage = Usage()
+    state.base = []
+    state.fresh.clear()
+    state.closed.clear()
+
+
+_FOLDS[SystemStateSaved] = _fork
 
 
 def evolve(state: RunState, data: Any, offset: int, ts: int) -> None:

@@ -7,7 +7,7 @@ the last events opened and ended, which whoever carries out the work takes away.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from agentflow.definition.conversation import Message, ToolCall, Usage
 from agentflow.definition.failure import ErrorInfo
@@ -17,9 +17,13 @@ from agentflow.engine.plan import NodePlan, Plan
 from agentflow.events.catalogue import (
     ApprovalRequested,
     InputRequested,
+    SignalReceived,
     WorkflowCancelRequested,
     WorkflowStarted,
 )
+
+if TYPE_CHECKING:
+    from agentflow.engine.forking import BaseEvent
 
 __all__ = [
     "AgentProgress",
@@ -297,6 +301,7 @@ class RunState:
     steps that wait for consent before they start, `refused` those that did not get it."""
 
     __slots__ = (
+        "base",
         "begin",
         "bindings",
         "budget",
@@ -330,11 +335,13 @@ class RunState:
         "output",
         "parked",
         "pause",
+        "paused_for",
         "plan",
         "refused",
         "requests",
         "running",
         "settled",
+        "signals",
         "skipped",
         "started_at",
         "status",
@@ -393,6 +400,9 @@ class RunState:
         self.error: ErrorInfo | None = None
         self.usage = _NO_USAGE
         self.pause: str | None = None
+        self.paused_for: dict[str, Any] | None = None  # the figures of a pause for a budget
+        self.signals: dict[str, SignalReceived] = {}
+        self.base: list[BaseEvent] = []  # what a fork begins with; put here by whoever folds the log
         self.draining = False  # paused, but what has begun comes to its end
         self.holding: dict[str, Unit] = {}  # failed steps about which a person decides
         self.budget: dict[str, Any] = {}  # limits of the run

@@ -41,6 +41,10 @@ def _waiting(state: RunState, data: ev.WorkflowWaiting, offset: int, ts: int) ->
 def _paused(state: RunState, data: ev.WorkflowPaused, offset: int, ts: int) -> None:
     state.status, state.pause = "paused", data.reason
     state.draining = data.in_flight == "drain"
+    state.paused_for = None if data.budget is UNSET else data.budget
+    if data.in_flight == "suspend":  # whoever makes model calls is to stop; functions come to their end
+        busy = {call.unit.key for call in state.calls.values()}
+        state.closed += [u.key for u in state.open.values() if u.agent is not None and u.key not in busy]
     # A pause counts against no limit; retries keep their time, and fire at the resume when it has passed.
     state.held = state.hold([key for key in state.timers if not key.startswith(WALL_CLOCK)], ts)
 
@@ -66,6 +70,10 @@ def _cancel_requested(state: RunState, data: ev.WorkflowCancelRequested, offset:
     state.cancel_requested = data
 
 
+def _signal(state: RunState, data: ev.SignalReceived, offset: int, ts: int) -> None:
+    state.signals[data.signal_id] = data
+
+
 def _completed(state: RunState, data: ev.WorkflowCompleted, offset: int, ts: int) -> None:
     state.status, state.output, state.ended = "completed", data.output, ts
 
@@ -88,4 +96,5 @@ FOLDS: dict[type, Any] = {
     ev.WorkflowCompleted: _completed,
     ev.WorkflowFailed: _failed,
     ev.WorkflowCancelled: _cancelled,
+    ev.SignalReceived: _signal,
 }

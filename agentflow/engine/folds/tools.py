@@ -38,6 +38,9 @@ def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: in
     unit.due_at = None
     if state.timers:
         state.timers.pop(f"retry {unit.key}", None)
+    limit = unit.node.retry.timeout
+    if record is unit.tool and limit is not None:
+        state.timers[f"attempt {unit.key}"] = ts + round(limit * 1e6)
     open_call(state, "tool", data.tool_call_id, unit, offset)
     state.stirred[unit.key] = unit
 

@@ -1,0 +1,212 @@
+"""What people and other programs tell a run, as events (page 000 §2, §8, §11).
+
+Each command gives the events that carry it out; none when its effect already holds. What does not fit the
+state is refused whole, with the code of page 000 §8.2. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import UNSET
+
+from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.schemas import validate
+from agentflow.engine import approvals
+from agentflow.engine.budgets import LIMITS, used_of
+from agentflow.engine.deadlines import closed_call
+from agentflow.engine.holding import HeldAction, retry_all, settle_held
+from agentflow.engine.moves import Moves
+from agentflow.engine.state import OpenRequest, RunState
+from agentflow.events import catalogue as ev
+
+__all__ = ["Refused", "answer", "decide_request", "pause", "resume", "retry", "signal", "withdraw"]
+
+
+class Refused(Exception):
+    """The command does not fit the state of the run; nothing changed. `code` as in page 000 §8.2."""
+
+    def __init__(self, code: str, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.details = details
+
+
+def _must_not_be_over(state: RunState) -> None:
+    if state.terminal:
+        raise Refused("run_terminal", f"{state.workflow_id} has ended ({state.status})", state=state.status)
+    if state.cancel_requested is not None:
+        raise Refused("invalid_transition", f"{state.workflow_id} is being cancelled")
+
+
+def pause(
+    state: RunState,
+    now: int,
+    *,
+    reason: str = "operator",
+    detail: str | None = None,
+    in_flight: Literal["drain", "suspend"] = "drain",
+    by: str,
+) -> Moves:
+    """Stand still. `suspend` closes open model calls, which are made again at the resume."""
+    _must_not_be_over(state)
+    if state.status == "paused":
+        return []
+    moves: Moves = []
+    if in_flight == "suspend":
+        error = ErrorInfo(category="interrupted", code="interrupted", message="the run was paused")
+        moves = [closed_call(state, c, error, now) for c in state.calls.values() if c.kind == "model"]
+    moves.append(ev.WorkflowPaused(reason=reason, detail=detail, by=by, in_flight=in_flight))
+    return moves
+
+
+def resume(
+    state: RunState, now: int, *, reason: str | None = None, budget: Mapping[str, Any] | None = None, by: str
+) -> Moves:
+    """Go on. Held steps are tried again. `budget` raises limits: of the run, or of the step that is stuck."""
+    _must_not_be_over(state)
+    if state.status != "paused":
+        if budget:
+            raise Refused("invalid_transition", f"{state.workflow_id} is not paused")
+        return []
+    raised: Any = _raised(state, budget) if budget else UNSET
+    resumed = ev.WorkflowResumed(reason=reason or "operator", by=by, budget=raised)
+    return [*retry_all(state, now, by=by), resumed]
+
+
+def _raised(state: RunState, budget: Mapping[str, Any]) -> dict[str, Any]:
+    scope: str = (state.paused_for or {}).get("scope", "run")
+    usage = state.usage if scope == "run" else state.nodes[scope].usage
+    used = used_of(usage, state.clock)
+    for key, value in budget.items():
+        if key in LIMITS and value <= (used.get(key) or 0):
+            raise Refused(
+                "budget_too_small", f"{key}: {value:g} is not above the {used.get(key):g} used", limit=key
+            )
+    return dict(budget) if scope == "run" else {"steps": {scope: dict(budget)}}
+
+
+def retry(
+    state: RunState, now: int, step_id: str, *, action: HeldAction = "retry", output: Any = None, by: str
+) -> Moves:
+    """What is to become of a step that is held after its failure."""
+    _must_not_be_over(state)
+    if step_id not in state.nodes:
+        raise Refused("step_not_found", f'{state.workflow_id} has no step "{step_id}"')
+    if step_id not in state.holding:
+        raise Refused("not_failed", f'step "{step_id}" is not held after a failure')
+    return settle_held(state, step_id, action, now, by=by, output=output)
+
+
+# -- requests -----------------------------------------------------------------------------------
+
+
+def decide_request(
+    state: RunState,
+    *,
+    request_id: str | None = None,
+    step_id: str | None = None,
+    granted: bool,
+    by: str,
+    via: Any = "api",
+    reason: str | None = None,
+    digest: str | None = None,
+) -> Moves:
+    """Grant or deny an approval, named by its id or by the step that waits for it."""
+    wanted = "granted" if granted else "denied"
+    if request_id is None:
+        request_id = _of_step(state, step_id or "")
+    request = state.requests.get(request_id)
+    if request is None or not isinstance(request.data, ev.ApprovalRequested):
+        before = state.decided.get(request_id)
+        if request is None and before == wanted:
+            return []
+        if request is None and before in ("granted", "denied"):
+            raise Refused("decision_conflict", f"{request_id} was {before}", decision=before)
+        _must_not_be_over(state)
+        raise Refused("unknown_request", f"{state.workflow_id} has no open approval {request_id}")
+    _must_not_be_over(state)
+    if digest is not None and digest != request.data.digest:
+        raise Refused(
+            "digest_mismatch", f"{request_id} asks about {request.data.digest}", digest=request.data.digest
+        )
+    return approvals.decided(request, granted=granted, by=by, via=via, reason=reason)
+
+
+def _of_step(state: RunState, step_id: str) -> str:
+    if step_id not in state.nodes:
+        raise Refused("step_not_found", f'{state.workflow_id} has no step "{step_id}"')
+    found = [
+        r.request_id
+        for r in state.requests.values()
+        if isinstance(r.data, ev.ApprovalRequested) and r.unit.node.id == step_id
+    ]
+    if not found:
+        _must_not_be_over(state)
+        raise Refused("unknown_request", f'step "{step_id}" waits for no approval')
+    if len(found) > 1:
+        names = ", ".join(found)
+        raise Refused("unknown_request", f'step "{step_id}" waits for several approvals: {names}')
+    return found[0]
+
+
+def answer(state: RunState, responses: Mapping[str, Any], *, by: str, via: Any = "api") -> Moves:
+    """Answer open inputs, all or none. The same answer again changes nothing."""
+    moves: Moves = []
+    for request_id, value in responses.items():
+        request = state.requests.get(request_id)
+        if request is None:
+            if request_id in state.decided:
+                if state.decided[request_id] == value:
+                    continue
+                raise Refused("already_answered", f"{request_id} has another answer")
+            _must_not_be_over(state)
+            raise Refused("unknown_request", f"{state.workflow_id} has no open request {request_id}")
+        if not isinstance(request.data, ev.InputRequested):
+            raise Refused("unknown_request", f"{request_id} is an approval: grant or deny it")
+        issues = validate(request.data.response_schema, value)
+        if issues:
+            where = issues[0].path or "/"
+            raise Refused("invalid_response", f"{request_id}: {issues[0].message} at {where}", path=where)
+        moves.append(_received(request, request.data, value, by, via))
+    if moves:
+        _must_not_be_over(state)
+    return moves
+
+
+def _received(request: OpenRequest, data: ev.InputRequested, value: Any, by: str, via: Any) -> Any:
+    return ev.InputReceived(
+        step_id=data.step_id,
+        iteration=data.iteration,
+        activation=data.activation,
+        request_id=request.request_id,
+        value=value,
+        by=by,
+        via=via,
+    )
+
+
+def withdraw(state: RunState, request_id: str, *, reason: str) -> Moves:
+    """Take a question about a budget or an outcome back: its call counts as failed.
+
+    An approval is denied instead.
+    """
+    request = state.requests.get(request_id)
+    if request is None:
+        if request_id in state.decided:
+            raise Refused("already_answered", f"{request_id} is answered")
+        raise Refused("unknown_request", f"{state.workflow_id} has no open request {request_id}")
+    _must_not_be_over(state)
+    if isinstance(request.data, ev.ApprovalRequested):
+        return approvals.decided(request, granted=False, by="operator", via="api", reason=reason)
+    return [_received(request, request.data, {"choice": "fail"}, "operator", "api")]
+
+
+def signal(state: RunState, signal_id: str, name: str, data: Any) -> Moves:
+    """Keep a signal for a step that waits for it, now or later. The same id again changes nothing."""
+    if signal_id in state.signals:
+        return []
+    _must_not_be_over(state)
+    return [ev.SignalReceived(signal_id=signal_id, name=name, data=data)]
