@@ -179,6 +179,14 @@ class RunTracer:
         unit = _unit(data)
         return self._agents.get(unit) or self._steps.get(unit) or self._steps.get(activation) or self._root
 
+    def tries(self, call_id: str) -> int:
+        """How many attempts of a tool call have failed."""
+        return self._tries.get(call_id, 0)
+
+    def lost(self, key: str, data: ev.RunEvent) -> Trace:
+        """The span with this key, whose beginning is not in the log any more, as far as it can be known."""
+        return self._open(key, self.parent_of(data))
+
     def _open(self, key: str, parent: str | None) -> Trace:
         return Trace(trace_id=self.trace_id, span_id=span_id_of(self.workflow_id, key), parent_span_id=parent)
 

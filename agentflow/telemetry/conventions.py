@@ -1,0 +1,185 @@
+"""The names of spans, attributes and metrics, and nothing else: the one module that knows them.
+
+`gen_ai.*` and `error.type` are those of the OpenTelemetry semantic conventions v1.41 for generative AI, which
+are still in development: a new version of them is a change of this file. What they have no name for is
+`agentflow.*`. Written out here and not imported: a release of another package must not rename what
+dashboards are built on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from agentflow.definition.conversation import Usage
+
+__all__ = [
+    "SCHEMA_URL",
+    "SCOPE",
+    "provider_name",
+    "request_attributes",
+    "usage_attributes",
+]
+
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.0"
+SCOPE: Final = "agentflow"
+
+# -- generative AI and general
+
+OPERATION: Final = "gen_ai.operation.name"
+PROVIDER: Final = "gen_ai.provider.name"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+RESPONSE_ID: Final = "gen_ai.response.id"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
+AGENT_NAME: Final = "gen_ai.agent.name"
+CONVERSATION: Final = "gen_ai.conversation.id"
+WORKFLOW_NAME: Final = "gen_ai.workflow.name"
+TOOL_NAME: Final = "gen_ai.tool.name"
+TOOL_CALL: Final = "gen_ai.tool.call.id"
+TOOL_TYPE: Final = "gen_ai.tool.type"
+TOKEN_TYPE: Final = "gen_ai.token.type"
+ERROR_TYPE: Final = "error.type"
+
+# Content; recorded only when the user asks for it.
+SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+TOOL_RESULT: Final = "gen_ai.tool.call.result"
+
+# Values of `gen_ai.operation.name`; a span is named by its operation and what it is done to.
+INVOKE_WORKFLOW: Final = "invoke_workflow"
+INVOKE_AGENT: Final = "invoke_agent"
+CHAT: Final = "chat"
+EXECUTE_TOOL: Final = "execute_tool"
+
+# Spans that the conventions do not know.
+PROCESS: Final = "process"
+SUPERSTEP_SPAN: Final = "superstep"
+
+_REQUEST = {
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "max_completion_tokens": "gen_ai.request.max_tokens",
+    "seed": "gen_ai.request.seed",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "n": "gen_ai.request.choice.count",
+}
+_STOP = "gen_ai.request.stop_sequences"
+
+_USAGE = (
+    ("input_tokens", "gen_ai.usage.input_tokens"),
+    ("output_tokens", "gen_ai.usage.output_tokens"),
+    ("cache_read_input_tokens", "gen_ai.usage.cache_read.input_tokens"),
+    ("cache_creation_input_tokens", "gen_ai.usage.cache_creation.input_tokens"),
+    ("reasoning_output_tokens", "gen_ai.usage.reasoning.output_tokens"),
+)
+_ALWAYS = 2  # input and output are written when they are 0 as well
+
+_PROVIDERS = {"gemini": "gcp.gemini", "vertex": "gcp.vertex_ai", "bedrock": "aws.bedrock", "xai": "x_ai"}
+
+
+def provider_name(provider: str) -> str:
+    """The name that the conventions have for a provider of ours; others keep their own."""
+    return _PROVIDERS.get(provider, provider)
+
+
+def request_attributes(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a model call's parameters has a name; a value of an odd type has none."""
+    found: dict[str, Any] = {}
+    for key, value in parameters.items():
+        name = _REQUEST.get(key)
+        if name is not None and isinstance(value, int | float) and not isinstance(value, bool):
+            found[name] = value
+        elif key == "stop":
+            words: Any = [value] if isinstance(value, str) else value
+            if isinstance(words, list | tuple) and all(isinstance(word, str) for word in words):  # pyright: ignore[reportUnknownVariableType]
+                found[_STOP] = list(words)  # pyright: ignore[reportUnknownArgumentType]
+    return found
+
+
+def usage_attributes(usage: Usage) -> dict[str, Any]:
+    """Tokens that were paid for, and their price when it is known."""
+    found: dict[str, Any] = {}
+    for i, (field, name) in enumerate(_USAGE):
+        count: int = getattr(usage, field)
+        if count or i < _ALWAYS:
+            found[name] = count
+    if usage.cost_usd:
+        found[COST] = usage.cost_usd
+    return found
+
+
+# -- agentflow
+
+WORKFLOW_ID: Final = "agentflow.workflow_id"
+STEP_ID: Final = "agentflow.step_id"
+STEP_INDEX: Final = "agentflow.step_index"
+STEP_KIND: Final = "agentflow.step_kind"
+ACTIVATION: Final = "agentflow.activation"
+ITERATION: Final = "agentflow.iteration"
+ITEMS: Final = "agentflow.items"
+ATTEMPT: Final = "agentflow.attempt"
+ATTEMPTS: Final = "agentflow.attempts"
+VISIT: Final = "agentflow.visit"
+SUPERSTEP: Final = "agentflow.superstep"
+OFFSET: Final = "agentflow.offset"
+END_OFFSET: Final = "agentflow.end_offset"
+STATE: Final = "agentflow.state"
+FORMAT: Final = "agentflow.definition.format"
+DEFINITION: Final = "agentflow.definition.id"
+VERSION: Final = "agentflow.definition.version"
+DEFINITION_HASH: Final = "agentflow.definition.hash"
+LABEL: Final = "agentflow.label."
+TAG: Final = "agentflow.tag."
+TURN: Final = "agentflow.turn"
+TURNS: Final = "agentflow.turns"
+TOOL_CALLS: Final = "agentflow.tool_calls"
+SERVICE: Final = "agentflow.service"
+SIDE_EFFECT: Final = "agentflow.side_effect"
+OUTCOME: Final = "agentflow.outcome"
+WILL_RETRY: Final = "agentflow.will_retry"
+ERROR_CATEGORY: Final = "agentflow.error.category"
+OUTPUT_SIZE: Final = "agentflow.output_size"
+NEXT: Final = "agentflow.next"
+COST: Final = "agentflow.cost_usd"
+REPLAYED_FROM: Final = "agentflow.replayed_from"
+CACHED_FROM: Final = "agentflow.cached_from"
+REPLAY_OF: Final = "agentflow.replay_of"
+FORKED_FROM: Final = "agentflow.forked_from"
+PARENT_RUN: Final = "agentflow.parent"
+CLOCK_STEPPED: Final = "agentflow.clock_stepped"
+TRIMMED: Final = "agentflow.trimmed"
+UNFINISHED: Final = "agentflow.unfinished"
+INPUT: Final = "agentflow.input"
+OUTPUT: Final = "agentflow.output"
+LINK: Final = "agentflow.link"
+
+RETRY_EVENT: Final = "agentflow.retry"
+STEP_SKIPPED_EVENT: Final = "agentflow.step_skipped"
+
+# -- metrics
+
+TOKEN_USAGE: Final = "gen_ai.client.token.usage"
+OPERATION_DURATION: Final = "gen_ai.client.operation.duration"
+TOKEN_BUCKETS: Final = tuple(float(4**n) for n in range(14))
+DURATION_BUCKETS: Final = tuple(0.01 * 2**n for n in range(14))
+
+RUN_DURATION: Final = "agentflow.run.duration"
+NODE_DURATION: Final = "agentflow.node.duration"
+NODE_RETRIES: Final = "agentflow.node.retries"
+SUPERSTEP_DURATION: Final = "agentflow.superstep.duration"
+COMMIT_DURATION: Final = "agentflow.log.commit.duration"
+EVENTS: Final = "agentflow.log.events"
+MAILBOX_DEPTH: Final = "agentflow.mailbox.depth"
+DEAD_LETTERS: Final = "agentflow.dead_letters"
+SPANS_EXPORTED: Final = "agentflow.spans.exported"
+SPANS_REFUSED: Final = "agentflow.spans.refused"
+EXPORT_FAILURES: Final = "agentflow.spans.export_failures"
+COMMIT_BUCKETS: Final = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+RUN_BUCKETS: Final = (0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
