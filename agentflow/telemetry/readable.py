@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -18,7 +19,6 @@ from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from agentflow import __version__
 from agentflow.telemetry import conventions as c
 from agentflow.telemetry.span import Span
 
@@ -37,7 +37,7 @@ def resource_of(*, instance: bool) -> Resource:
     Without `instance` it names the service and no process: a run goes on in another one, and its spans stay
     the same. Metrics need one, since each process counts for itself.
     """
-    found: dict[str, Any] = {SERVICE_VERSION: __version__, **Resource.create({}).attributes}
+    found: dict[str, Any] = {SERVICE_VERSION: version("agentflow"), **Resource.create({}).attributes}
     if str(found[SERVICE_NAME]).startswith("unknown_service"):
         found[SERVICE_NAME] = c.SCOPE
     if not instance and SERVICE_INSTANCE_ID not in OTELResourceDetector().detect().attributes:
@@ -52,7 +52,7 @@ class Readables:
 
     def __init__(self) -> None:
         self._resource = resource_of(instance=False)
-        self._scope = InstrumentationScope(c.SCOPE, __version__, c.SCHEMA_URL)
+        self._scope = InstrumentationScope(c.SCOPE, version("agentflow"), c.SCHEMA_URL)
 
     def of(self, spans: Iterable[Span]) -> list[ReadableSpan]:
         """In the same order. Every span must have ended."""
@@ -91,7 +91,7 @@ def _counted(items: list[T], dropped: int) -> Sequence[T]:
     """The items, and how many there were beside them; only a BoundedList can say that."""
     if not dropped:
         return items
-    counted: Any = BoundedList(len(items))
+    counted: BoundedList[T] = BoundedList(len(items))
     counted.extend(items)
     counted.dropped = dropped
     return counted
