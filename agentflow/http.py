@@ -7,9 +7,12 @@ holds neither headers nor bodies nor the user part of a URL.
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import httpx
@@ -19,7 +22,7 @@ from agentflow.addresses import PrivateAddress, check_host
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["AnswerTooLarge", "HttpClient", "HttpFailure", "HttpResponse"]
+__all__ = ["AnswerTooLarge", "HttpClient", "HttpFailure", "HttpResponse", "public_backend", "retry_after"]
 
 _CONNECT_TIMEOUT = 10.0
 # A server may close an idle connection in the moment in which a request goes out on it, and a POST must not
@@ -210,6 +213,27 @@ class HttpClient:
             verify=not self._loopback,
             transport=_PublicTransport(limits) if self._public_only else None,
         )
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that an answer asks to wait: `retry-after-ms`, or Retry-After as seconds or as a date."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after")
+    seconds = _number(value)
+    if seconds is not None or not value:
+        return seconds
+    try:
+        due = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return max(0.0, ((due if due.tzinfo else due.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds())
+
+
+def _number(text: str | None) -> float | None:
+    """A count of seconds as HTTP writes it; None for anything else, `nan` and `inf` included."""
+    return float(text) if text and re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else None
 
 
 class _PublicTransport(httpx.AsyncHTTPTransport):

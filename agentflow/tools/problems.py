@@ -4,8 +4,9 @@ document makes it one of the document, and gives it a place."""
 from __future__ import annotations
 
 from agentflow.definition.diagnostics import Diagnostic, did_you_mean
+from agentflow.tools.secrets import Values
 
-__all__ = ["denied", "problem", "shortened", "unavailable", "unknown_functions"]
+__all__ = ["denied", "missing_secrets", "problem", "shortened", "unavailable", "unknown_functions"]
 
 _MAX_REASON = 300
 
@@ -25,6 +26,18 @@ def denied(service: str, what: str, path: str = "", hint: str | None = None) -> 
     return problem("E_SERVICE_DENIED", f'service "{service}" {what}', path, hint)
 
 
+def missing_secrets(values: Values, key: str) -> list[Diagnostic]:
+    """E_SERVICE_DENIED for each secret that is not set; `key` is `headers` or `env`."""
+    return [
+        problem("E_SERVICE_DENIED", str(missing), f"/{key}/{_escape(missing.key)}", missing.hint)
+        for missing in values.missing()
+    ]
+
+
+def _escape(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
 def unknown_functions(
     service: str, named: list[str], known: list[str], refused: dict[str, str], key: str = "functions"
 ) -> list[Diagnostic]:
@@ -33,7 +46,7 @@ def unknown_functions(
     for i, name in enumerate(named):
         if name in known:
             continue
-        path = f"/{key}/{name.replace('~', '~0').replace('/', '~1')}" if key == "functions" else f"/{key}/{i}"
+        path = f"/{key}/{_escape(name)}" if key == "functions" else f"/{key}/{i}"
         if name in refused:
             message = f'"{service}" cannot offer "{name}": {refused[name]}'
             found.append(problem("E_UNKNOWN_FUNCTION", message, path))

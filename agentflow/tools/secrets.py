@@ -49,29 +49,34 @@ class Values:
     def __repr__(self) -> str:
         return f"Values({', '.join(self._given)})"
 
-    @property
-    def names(self) -> list[tuple[str, str]]:
-        """The secrets that are wanted: (key, name of the secret)."""
-        return [(k, str(v["$secret"])) for k, v in self._given.items() if isinstance(v, Mapping)]
+    def missing(self) -> list[MissingSecret]:
+        """The secrets that the environment does not have now, in order."""
+        found: list[MissingSecret] = []
+        for key, value in self._given.items():
+            try:
+                self._value(key, value)
+            except MissingSecret as missing:
+                found.append(missing)
+        return found
 
     def resolve(self) -> dict[str, str]:
         """Every value as it is now. Raises MissingSecret."""
-        values: dict[str, str] = {}
-        before = len(self._seen)
-        for key, value in self._given.items():
-            if isinstance(value, str):
-                values[key] = value
-                continue
-            name = str(value["$secret"])
-            # A file that was read into the variable ends in a line break, which no header can hold.
-            secret = self._environ.get(secret_variable(name), "").strip("\r\n")
-            if not secret:
-                raise MissingSecret(key, name)
-            values[key] = secret
-            self._seen.add(secret)
-        if len(self._seen) != before:
+        values = {key: self._value(key, value) for key, value in self._given.items()}
+        new = {values[k] for k, v in self._given.items() if not isinstance(v, str)} - self._seen
+        if new:
+            self._seen |= new
             self._mask = masker(self._seen)
         return values
+
+    def _value(self, key: str, value: str | Mapping[str, Any]) -> str:
+        if isinstance(value, str):
+            return value
+        name = str(value["$secret"])
+        # A file that was read into the variable ends in a line break, which no header can hold.
+        secret = self._environ.get(secret_variable(name), "").strip("\r\n")
+        if not secret:
+            raise MissingSecret(key, name)
+        return secret
 
     def mask(self, value: Any) -> Any:
         """A text or a JSON value without the secrets that were resolved so far."""

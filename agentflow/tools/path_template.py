@@ -1,0 +1,74 @@
+"""Paths with arguments in them: `/orders/{id}`. An argument stays inside its segment, whatever it holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+__all__ = ["BadArgument", "as_text", "expand", "path_arguments", "path_problem"]
+
+_ARGUMENT = re.compile(r"\{([^{}/?#]+)\}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class BadArgument(Exception):
+    """An argument cannot stand where it is to; the message names it."""
+
+
+def path_arguments(template: str) -> list[str]:
+    """The names in braces, in order."""
+    return list(dict.fromkeys(_ARGUMENT.findall(template)))
+
+
+def path_problem(template: str) -> str | None:
+    """What is wrong with a template, or None."""
+    if not template.startswith("/"):
+        return "does not begin with /"
+    rest = _ARGUMENT.sub("", template)
+    if "{" in rest or "}" in rest:
+        return "has a brace that names no argument"
+    if "?" in rest or "#" in rest or _CONTROL.search(rest) or " " in rest:
+        return "has ?, #, a blank or a control character in it; name arguments under query"
+    if any(segment in (".", "..") for segment in rest.split("/")):
+        return "has the segment . or .. in it"
+    return None
+
+
+def expand(template: str, arguments: Mapping[str, Any]) -> str:
+    """The path with its arguments, percent-encoded, `/` and `?` too. Raises BadArgument for one that is
+    missing, empty or no text, or that a server could take for another path."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        text = as_text(arguments.get(name))
+        if text is None:
+            raise BadArgument(f"{name} must be a text or a number to stand in the path")
+        if not text:
+            raise BadArgument(f"{name} is empty and cannot stand in the path")
+        # Servers decode %2F before they look for "..", and some take a backslash for a slash.
+        if any(part.strip() in (".", "..") for part in re.split(r"[/\\]", text)):
+            raise BadArgument(f"{name} would lead to another path")
+        if _CONTROL.search(text):
+            raise BadArgument(f"{name} has a control character in it")
+        try:
+            return quote(text, safe="")
+        except UnicodeEncodeError:
+            raise BadArgument(f"{name} has half of a surrogate pair in it") from None
+
+    path = _ARGUMENT.sub(value, template)
+    if any(segment in (".", "..") for segment in path.split("/")):
+        raise BadArgument("the arguments would lead to another path")
+    return path
+
+
+def as_text(value: Any) -> str | None:
+    """A scalar as it is written in a URL: true, 1.5, text. None for null, arrays and objects."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        return msgspec.json.encode(value).decode()
+    return None
