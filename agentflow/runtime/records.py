@@ -5,14 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
+from agentflow.engine.budgets import used_of
 from agentflow.engine.state import RunState
-from agentflow.events.catalogue import DefinitionInfo
+from agentflow.events.catalogue import DefinitionInfo, ForkOrigin, ParentRun
 from agentflow.events.envelope import iso
 
-__all__ = ["RunRecord", "RunResult", "StepSummary", "Waiting", "run_record", "run_result"]
+__all__ = [
+    "BudgetRecord",
+    "RunRecord",
+    "RunResult",
+    "StepSummary",
+    "Waiting",
+    "budget_record",
+    "run_record",
+    "run_result",
+]
 
 
 class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +55,19 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     signals: tuple[str, ...] = ()
 
 
+class BudgetRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run may use, what it has used, and what its open calls hold back, by the name of the limit."""
+
+    limits: dict[str, Any] = {}
+    used: dict[str, float | None] = {}
+    reserved: dict[str, float] = {}
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as `show` and `list` give it. Times are RFC 3339, null while they have not come."""
+    """A run as `show` and `list` give it. Times are RFC 3339, null while they have not come.
+
+    `children` are the runs that its steps began; `links` are paths of the daemon that gave the record.
+    """
 
     workflow_id: str
     definition: DefinitionInfo
@@ -65,6 +87,12 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Waiting
     pause: str | None
     usage: Usage
+    budget: BudgetRecord = BudgetRecord()
+    parent: ParentRun | None = None
+    children: tuple[str, ...] = ()
+    forked_from: ForkOrigin | None = None
+    archived: bool = False
+    links: dict[str, str] = {}
 
 
 def run_result(state: RunState, last: int) -> RunResult:
@@ -82,7 +110,7 @@ def run_result(state: RunState, last: int) -> RunResult:
     )
 
 
-def run_record(state: RunState) -> RunRecord:
+def run_record(state: RunState, *, earliest_offset: int = 0, children: tuple[str, ...] = ()) -> RunRecord:
     """The record of a folded run."""
     begin = state.begin
     assert begin is not None
@@ -97,7 +125,7 @@ def run_record(state: RunState) -> RunRecord:
         ended_at=iso(state.ended) if state.ended is not None else None,
         duration_ms=None if state.ended is None else max(0, state.ended - state.started_at) // 1000,
         last_offset=state.next_offset - 1,
-        earliest_offset=0,
+        earliest_offset=earliest_offset,
         input=begin.input,
         output=state.output,
         error=state.error,
@@ -105,7 +133,26 @@ def run_record(state: RunState) -> RunRecord:
         waiting=Waiting(requests=tuple(state.requests)),
         pause=state.pause,
         usage=state.usage,
+        budget=budget_record(state),
+        parent=None if begin.parent is UNSET else begin.parent,
+        children=children,
+        forked_from=None if begin.forked_from is UNSET else begin.forked_from,
     )
+
+
+def budget_record(state: RunState) -> BudgetRecord:
+    """What the run may use and what is left of it; empty for a run without a budget."""
+    limits = dict(state.budget)
+    if not limits:
+        return BudgetRecord()
+    used = {name: value for name, value in used_of(state.usage, state.clock).items() if name in limits}
+    calls = [call for call in state.calls.values() if call.kind == "model"]
+    reserved = {
+        "max_tokens": float(sum(call.tokens for call in calls)),
+        "max_cost_usd": sum(call.cost for call in calls),
+        "max_model_calls": float(len(calls)),
+    }
+    return BudgetRecord(limits=limits, used=used, reserved={k: v for k, v in reserved.items() if k in limits})
 
 
 def _steps(state: RunState) -> dict[str, StepSummary]:
