@@ -20,6 +20,7 @@ _VERBS = {
     "resume": ("run", "resume", "Go on with the run ID and follow it."),
     "check": ("check", "check", "Check a workflow FILE without running it."),
     "graph": ("graph", "graph", "Draw the graph of a FILE or of the run ID."),
+    "schema": ("schema", "schema", "Print the JSON Schema NAME: workflow, ir or event."),
     "list": ("inspect", "list_runs", "List the runs of the store, newest first."),
     "show": ("inspect", "show", "Show the run ID: state, steps, usage, output."),
     "events": ("inspect", "events", "Print the events of the run ID as NDJSON."),

@@ -9,6 +9,7 @@ from agentflow.definition.expressions import escape_braces
 from agentflow.definition.ir import ServiceSpec, canonical_json
 from agentflow.definition.nodes import Positions
 from agentflow.definition.report import Report, shown
+from agentflow.definition.urls import address_problem, path_problem
 from agentflow.definition.structure import Found
 
 __all__ = [
@@ -86,10 +87,6 @@ def compile_services(document: Found, report: Report) -> dict[str, ServiceSpec]:
 
 def _service(found: Found, report: Report) -> ServiceSpec:
     kind = found.get("type")
-    if kind is not None and kind.value != "python":
-        place = kind.place
-        message = f'service type "{kind.value}" is not supported yet by this version'
-        report.error("E_VALUE", message, place, kind.pointer, hint='write "python"')
     _check_transport(found, report)
     functions: dict[str, dict[str, Any]] = {}
     declared = found.get("functions")
@@ -98,7 +95,12 @@ def _service(found: Found, report: Report) -> ServiceSpec:
             schema = function.get(key)
             if schema is not None:
                 check_embedded_schema(schema, "E_INPUT_SCHEMA", f'function "{shown(name)}": ', report)
-        functions[name] = {key: option.value for key, option in function.items()}
+        path = function.get("path")
+        if path is not None and (wrong := path_problem(path.value)) is not None:
+            report.error("E_VALUE", f'path "{shown(path.value)}" {wrong}', path.place, path.pointer)
+        functions[name] = {
+            key: option.json() if key == "query" else option.value for key, option in function.items()
+        }
     include = found.get("include")
     own = ("type", "timeout", "max_concurrency", "include", "functions", "send_context")
     return ServiceSpec(
@@ -119,6 +121,11 @@ def _check_transport(found: Found, report: Report) -> None:
         report.error(
             "E_REQUIRED", f'service with transport {transport} has no "{needed}"', found.key, found.pointer
         )
+    for key in ("url", "base_url"):
+        address = found.get(key)
+        if address is not None and (wrong := address_problem(address.value)) is not None:
+            # Not the address itself: it may have a password in it.
+            report.error("E_VALUE", f"{key} {wrong}", address.place, address.pointer)
 
 
 def escaped(value: Any) -> Any:

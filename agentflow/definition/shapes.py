@@ -7,6 +7,7 @@ keys, `Map` one with free keys.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -22,6 +23,7 @@ __all__ = [
     "Map",
     "Number",
     "OneOf",
+    "Schema",
     "Shape",
     "Text",
 ]
@@ -72,11 +74,18 @@ class Json(msgspec.Struct, frozen=True):
     types: tuple[str, ...] = ()
 
 
+class Schema(Json, frozen=True):
+    """A JSON Schema, Draft 2020-12. Its own rules are checked by its reader."""
+
+    types: tuple[str, ...] = ("object", "boolean")
+
+
 class ArrayOf(msgspec.Struct, frozen=True):
-    """An array."""
+    """An array. An empty one where one element is needed (`min`) is reported by its reader."""
 
     of: Kind
     max: int | None = None
+    min: int = 0
 
 
 class Map(msgspec.Struct, frozen=True):
@@ -95,15 +104,23 @@ class OneOf(msgspec.Struct, frozen=True):
 
 
 class Field(msgspec.Struct, frozen=True):
-    """What stands behind one key. `code`: reported instead of E_REQUIRED when it is missing."""
+    """What stands behind one key.
+
+    `about`: what it is for, in a sentence or two, for people. `default`: what holds when it is left out, if
+    that can be written in its place. `code`: reported instead of E_REQUIRED when it is missing. `values`:
+    the only values, where its reader is stricter than its kind.
+    """
 
     kind: Kind
+    about: str
+    default: Any = msgspec.UNSET
     required: bool = False
     code: str = "E_REQUIRED"
+    values: tuple[Any, ...] = ()
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """An object with known keys.
+    """An object with known keys. `name`: what messages call it.
 
     `other` = what further keys may hold (None: there are none). `refused` keys are unknown even then.
     `code`: reported instead of E_TYPE and E_VALUE inside. `by`: a key whose value chooses the further

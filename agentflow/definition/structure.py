@@ -124,7 +124,11 @@ class _Checker:
         chosen = to_value(chooser.node) if chooser and isinstance(chooser.node, Scalar) else None
         if isinstance(chosen, str) and chosen in shape.variants:
             return {**shape.fields, **shape.variants[chosen]}
-        every = {key: Field(f.kind) for variant in shape.variants.values() for key, f in variant.items()}
+        every = {
+            key: msgspec.structs.replace(field, required=False)
+            for variant in shape.variants.values()
+            for key, field in variant.items()
+        }
         return {**every, **shape.fields}
 
     def _missing(self, key: str, wanted: Field, shape: Shape, pointer: str, place: Place) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from agentflow.definition.shapes import (
     ArrayOf,
-    Const,
     Duration,
     Enum,
     Field,
@@ -12,183 +11,36 @@ from agentflow.definition.shapes import (
     Json,
     Kind,
     Map,
-    Number,
     OneOf,
+    Schema,
     Shape,
     Text,
+)
+from agentflow.definition.vocabulary_values import (
+    APPROVAL,
+    BUDGET,
+    CACHE,
+    COUNT,
+    DEFAULTS,
+    FLAG,
+    INPUT,
+    MODEL,
+    RETRY,
+    SERVICE,
 )
 
 __all__ = ["AGENT_LIST", "MAX_STEPS", "STEP_DOCUMENT"]
 
 MAX_STEPS = 1_000
 
-_COUNT = Number(minimum=1, integer=True)
-_AMOUNT = Number(minimum=0)
-_SCHEMA = Json(types=("object", "boolean"))
-
-_RETRY_POLICY = Shape(
-    "retry",
-    {
-        "max_attempts": Field(_COUNT),
-        "backoff": Field(
-            OneOf(
-                {
-                    "string": Duration(),
-                    "number": Duration(),
-                    "object": Shape(
-                        "backoff",
-                        {
-                            "initial": Field(Duration()),
-                            "multiplier": Field(Number(minimum=1)),
-                            "max": Field(Duration()),
-                        },
-                        code="E_RETRY_POLICY",
-                    ),
-                }
-            )
-        ),
-        "jitter": Field(Number(minimum=0, maximum=1)),
-        "max_elapsed": Field(Duration()),
-        "timeout": Field(Duration()),
-        "retry_on": Field(ArrayOf(Text(max=64))),
-    },
-    code="E_RETRY_POLICY",
-)
-_RETRY = OneOf({"boolean": Const((False,)), "object": _RETRY_POLICY}, code="E_RETRY_POLICY")
-
-_BUDGET = Shape(
-    "budget",
-    {
-        "max_cost_usd": Field(_AMOUNT),
-        "max_tokens": Field(_COUNT),
-        "max_model_calls": Field(_COUNT),
-        "max_tool_calls": Field(_COUNT),
-        "max_duration_s": Field(Number(minimum=0)),
-        "max_steps": Field(_COUNT),
-        "max_depth": Field(_COUNT),
-        "on_exceeded": Field(Enum(("pause", "ask", "fail"))),
-    },
-)
-
-_APPROVAL = OneOf(
-    {
-        "boolean": Const((True,)),
-        "object": Shape(
-            "approval",
-            {
-                "before": Field(Enum(("step", "calls", "side_effects", "never"))),
-                "message": Field(Text(template=True)),
-                "timeout": Field(Duration()),
-                "on_denied": Field(Enum(("fail", "skip"))),
-            },
-        ),
-    }
-)
-
-_CACHE = Shape(
-    "cache",
-    {
-        "ttl": Field(Duration(), required=True),
-        "key": Field(Text(template=True)),
-        "scope": Field(Enum(("definition", "global"))),
-    },
-)
-
-_MODEL = OneOf(
-    {
-        "string": Text(max=256),
-        "object": Shape(
-            "model",
-            {
-                "use": Field(Id()),
-                "provider": Field(Text(max=64)),
-                "model": Field(Text(max=256)),
-                "temperature": Field(_AMOUNT),
-                "max_tokens": Field(_COUNT),
-            },
-            other=Json(),
-            refused=frozenset({"api_key", "base_url"}),
-        ),
-    }
-)
-
-_DEFAULTS = Shape(
-    "defaults",
-    {"retry": Field(_RETRY), "timeout": Field(Duration()), "max_turns": Field(_COUNT)},
-)
-
-_SECRET = Shape("secret", {"$secret": Field(Text(max=128), required=True)})
-_VALUES = Map(OneOf({"string": Text(blank=True), "object": _SECRET}), any_key=True)
-
-_FUNCTION_OPTIONS: dict[str, Field] = {
-    "side_effect": Field(Enum(("none", "read", "write", "external", "irreversible"))),
-    "idempotent": Field(Const((True, False))),
-    "description": Field(Text(blank=True)),
-    "timeout": Field(Duration()),
-    "approval": Field(Const((True, False))),
-    "private": Field(Const((True, False))),
-}
-_FUNCTIONS = Field(Map(Shape("function", _FUNCTION_OPTIONS), any_key=True))
-_HTTP_FUNCTION = Shape(
-    "function",
-    {
-        **_FUNCTION_OPTIONS,
-        "method": Field(Enum(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")), required=True),
-        "path": Field(Text(), required=True),
-        "query": Field(ArrayOf(Text())),
-        "input_schema": Field(_SCHEMA),
-        "output_schema": Field(_SCHEMA),
-    },
-)
-
-_SERVICE = Shape(
-    "service",
-    {
-        "type": Field(Enum(("python", "mcp", "openapi", "http")), required=True),
-        "timeout": Field(Duration()),
-        "max_concurrency": Field(_COUNT),
-        "include": Field(ArrayOf(Text())),
-        "functions": _FUNCTIONS,
-        "send_context": Field(Const((True, False))),
-    },
-    by="type",
-    variants={
-        "python": {"module": Field(Text(), required=True)},
-        "mcp": {
-            "transport": Field(Enum(("stdio", "streamable_http")), required=True),
-            "command": Field(Text()),
-            "args": Field(ArrayOf(Text(blank=True))),
-            "env": Field(_VALUES),
-            "cwd": Field(Text()),
-            "url": Field(Text()),
-            "headers": Field(_VALUES),
-        },
-        "openapi": {
-            "document": Field(Text(), required=True),
-            "base_url": Field(Text()),
-            "headers": Field(_VALUES),
-        },
-        "http": {
-            "base_url": Field(Text(), required=True),
-            "headers": Field(_VALUES),
-            "functions": Field(Map(_HTTP_FUNCTION, any_key=True), required=True),
-        },
-    },
-)
-
-_INPUT = Shape(
-    "input",
-    {
-        "schema": Field(_SCHEMA),
-        "type": Field(Json(types=("string", "array"))),
-        "default": Field(Json()),
-        "required": Field(Const((True, False))),
-        "description": Field(Text(blank=True)),
-    },
-)
+_MODEL_ABOUT = "The language model: an alias, provider:model, or an object with parameters."
 
 _FUNCTION = Shape(
-    "function", {"service": Field(Id(), required=True), "function": Field(Text(max=128), required=True)}
+    "function",
+    {
+        "service": Field(Id(), "The service that has the function.", required=True),
+        "function": Field(Text(max=128), "The function; * for all that the service has.", required=True),
+    },
 )
 
 _SCALAR: Kind = Json(template=True, types=("string", "number", "boolean", "null"))
@@ -196,99 +48,150 @@ _SCALAR: Kind = Json(template=True, types=("string", "number", "boolean", "null"
 _STEP_AGENT = Shape(
     "agent",
     {
-        "systemPrompt": Field(Text(template=True), required=True),
-        "input": Field(Json(template=True)),
-        "resultSchema": Field(_SCHEMA),
-        "attachedFunctions": Field(OneOf({"array": ArrayOf(_FUNCTION), "string": Enum(("none",))})),
-        "tags": Field(Map(_SCALAR, any_key=True)),
-        "context": Field(Json(template=True, types=("object",))),
-        "name": Field(Text(max=128)),
-        "model": Field(_MODEL),
-        "fallback": Field(ArrayOf(_MODEL)),
-        "max_turns": Field(_COUNT),
-        "max_tool_calls": Field(_COUNT),
+        "systemPrompt": Field(
+            Text(template=True),
+            "The instructions for the agent. A template; results of other steps belong into input.",
+            required=True,
+        ),
+        "input": Field(
+            Json(template=True),
+            "What the agent is given: any JSON, each string a template. A string goes to the model as it is.",
+        ),
+        "resultSchema": Field(
+            Schema(), "The JSON Schema (Draft 2020-12) that the result must satisfy. Without it, any result."
+        ),
+        "attachedFunctions": Field(
+            OneOf({"array": ArrayOf(_FUNCTION), "string": Enum(("none",))}),
+            "The functions that the agent may call. Absent or empty: all of them; none: none.",
+        ),
+        "tags": Field(
+            Map(_SCALAR, any_key=True),
+            "Names and values that go with the events of the step. They never influence it.",
+        ),
+        "context": Field(
+            Json(template=True, types=("object",)),
+            "Data that every function call of the agent receives, and the model never sees.",
+        ),
+        "name": Field(Text(max=128), "The agent's name; without it, the id of the step."),
+        "model": Field(MODEL, _MODEL_ABOUT),
+        "fallback": Field(ArrayOf(MODEL), "The models that are tried when the one before fails."),
+        "max_turns": Field(COUNT, "How often the model is called at most.", 10),
+        "max_tool_calls": Field(COUNT, "How many functions are called at most.", 50),
     },
 )
 
 _STEP = Shape(
     "step",
     {
-        "type": Field(Enum(("run",)), required=True),
-        "id": Field(Id(), required=True),
-        "agent": Field(_STEP_AGENT, required=True),
-        "depends_on": Field(ArrayOf(Text())),
-        "if": Field(OneOf({"string": Text(blank=True, template=True), "boolean": Const((True, False))})),
-        "for_each": Field(Text(blank=True, template=True)),
-        "required": Field(Const((True, False))),
-        "max_parallel": Field(_COUNT),
-        "timeout": Field(Duration()),
-        "retry": Field(_RETRY),
-        "approval": Field(_APPROVAL),
-        "cache": Field(_CACHE),
-        "budget": Field(_BUDGET),
+        "type": Field(Enum(("run",)), "The kind of step: run.", required=True),
+        "id": Field(Id(), "The name of the step, unique in the workflow.", required=True),
+        "agent": Field(_STEP_AGENT, "Who does the work.", required=True),
+        "depends_on": Field(
+            ArrayOf(Text()), "The steps that must have succeeded before this one begins.", ()
+        ),
+        "if": Field(
+            OneOf({"string": Text(blank=True, template=True), "boolean": FLAG}),
+            "A condition: the step is skipped when it is false. ${{ }} may be left out.",
+            True,
+        ),
+        "for_each": Field(
+            Text(blank=True, template=True),
+            "An expression in ${{ }} that gives an array: the step is done once for each item.",
+        ),
+        "required": Field(FLAG, "Whether the run fails when this step does.", True),
+        "max_parallel": Field(
+            COUNT, "With for_each: how many iterations work at once; without it, as many as in the workflow."
+        ),
+        "timeout": Field(
+            Duration(), "How long the step may take, all attempts and iterations; not waiting for a person."
+        ),
+        "retry": Field(RETRY, "When and how often failed work is tried again; false: never."),
+        "approval": Field(APPROVAL, "What a person must allow first; true: the step."),
+        "cache": Field(CACHE, "Results of equal steps that may be used again."),
+        "budget": Field(BUDGET, "What the step may use."),
     },
 )
 
 _WORKFLOW = Shape(
     "workflow",
     {
-        "steps": Field(ArrayOf(_STEP, max=MAX_STEPS), required=True),
-        "max_parallel": Field(_COUNT),
-        "fail_fast": Field(Const((True, False))),
-        "timeout": Field(Duration()),
-        "budget": Field(_BUDGET),
+        "steps": Field(
+            ArrayOf(_STEP, max=MAX_STEPS, min=1),
+            "The steps. Their order carries no meaning: depends_on does.",
+            required=True,
+        ),
+        "max_parallel": Field(COUNT, "How many agents of a run work at once, iterations included.", 8),
+        "fail_fast": Field(FLAG, "Whether nothing new begins after the first failure.", False),
+        "timeout": Field(Duration(), "How long a run may take."),
+        "budget": Field(BUDGET, "What a run may use."),
     },
 )
 
 _COMMON: dict[str, Field] = {
-    "format": Field(Text()),
-    "name": Field(Text(max=128)),
-    "description": Field(Text(blank=True)),
-    "$schema": Field(Text(blank=True)),
-    "services": Field(Map(_SERVICE)),
-    "models": Field(Map(_MODEL)),
-    "defaults": Field(_DEFAULTS),
+    "name": Field(Text(max=128), "The name of the workflow; without it, that of the file."),
+    "description": Field(Text(blank=True), "What the workflow is for."),
+    "$schema": Field(Text(blank=True), "The schema for editors. It has no meaning for a run."),
+    "services": Field(Map(SERVICE), "Where functions come from, by the name of the service."),
+    "models": Field(Map(MODEL), "Names for language models; `default` serves every agent that names none."),
+    "defaults": Field(DEFAULTS, "What holds for steps that leave a key out."),
 }
 
 STEP_DOCUMENT = Shape(
     "document",
     {
+        "version": Field(Json(), 'The version of the format: "1.0".', required=False, values=("1.0", 1.0)),
+        "format": Field(Enum(("agent-workflow/1.0",)), "The format, as the keys say it too."),
         **_COMMON,
-        "version": Field(Json()),
-        "workflow": Field(_WORKFLOW, required=True),
-        "inputs": Field(Map(_INPUT)),
-        "outputs": Field(Map(Json(template=True))),
+        "inputs": Field(Map(INPUT), "The inputs of a run. Once declared, no other input may be referenced."),
+        "workflow": Field(_WORKFLOW, "The steps, and the limits of a run.", required=True),
+        "outputs": Field(
+            Map(Json(template=True)),
+            "The output of a run, each string a template. Without it, the results of the last steps.",
+        ),
     },
 )
 
 _LIST_AGENT = Shape(
     "agent",
     {
-        "name": Field(Text(max=128), required=True, code="E_AGENT_FIELD"),
-        "system_prompt": Field(Text(), required=True, code="E_AGENT_FIELD"),
-        "tools": Field(ArrayOf(Text(max=129))),
-        "model": Field(_MODEL),
-        "id": Field(Id(max=128)),
-        "output_schema": Field(_SCHEMA),
-        "max_turns": Field(_COUNT),
-        "max_tool_calls": Field(_COUNT),
-        "parallel_tool_calls": Field(Const((True, False))),
-        "timeout": Field(Duration()),
-        "retry": Field(_RETRY),
-        "budget": Field(_BUDGET),
-        "fallback": Field(ArrayOf(_MODEL)),
+        "name": Field(Text(max=128), "The name of the agent.", required=True, code="E_AGENT_FIELD"),
+        "system_prompt": Field(
+            Text(), "The instructions for the agent, as they are.", required=True, code="E_AGENT_FIELD"
+        ),
+        "tools": Field(
+            ArrayOf(Text(max=129)), "The functions that it may call: names, or service.function.", ()
+        ),
+        "model": Field(MODEL, _MODEL_ABOUT),
+        "id": Field(Id(max=128), "The name of its step; without it, made from the name of the agent."),
+        "output_schema": Field(Schema(), "The JSON Schema (Draft 2020-12) that the result must satisfy."),
+        "max_turns": Field(COUNT, "How often the model is called at most.", 10),
+        "max_tool_calls": Field(COUNT, "How many functions are called at most.", 50),
+        "parallel_tool_calls": Field(FLAG, "Whether functions asked for together are called together.", True),
+        "timeout": Field(Duration(), "How long the agent may take, all attempts together."),
+        "retry": Field(RETRY, "When and how often failed work is tried again; false: never."),
+        "budget": Field(BUDGET, "What the agent may use."),
+        "fallback": Field(ArrayOf(MODEL), "The models that are tried when the one before fails."),
     },
 )
 
 AGENT_LIST = Shape(
     "document",
     {
+        "version": Field(Text(max=128), "The author's own version of the definition."),
+        "format": Field(Enum(("linear",)), "The format, as the keys say it too."),
         **_COMMON,
-        "version": Field(Text(max=128)),
-        "agents": Field(ArrayOf(_LIST_AGENT, max=MAX_STEPS), required=True),
-        "retry": Field(_RETRY),
-        "budget": Field(_BUDGET),
-        "timeout": Field(Duration()),
-        "on_failure": Field(Enum(("halt", "continue", "hold"))),
+        "agents": Field(
+            ArrayOf(_LIST_AGENT, max=MAX_STEPS, min=1),
+            "The agents, in their order: each gets the result of the one before.",
+            required=True,
+        ),
+        "retry": Field(RETRY, "The retry of agents; an agent's own keys win."),
+        "budget": Field(BUDGET, "What a run may use."),
+        "timeout": Field(Duration(), "How long a run may take."),
+        "on_failure": Field(
+            Enum(("halt", "continue", "hold")),
+            "After a failure: nothing more begins, or the rest goes on, or the run waits for a retry.",
+            "halt",
+        ),
     },
 )
