@@ -9,8 +9,8 @@ from agentflow.definition.expressions import escape_braces
 from agentflow.definition.ir import ServiceSpec, canonical_json
 from agentflow.definition.nodes import Positions
 from agentflow.definition.report import Report, shown
-from agentflow.definition.urls import address_problem, path_problem
 from agentflow.definition.structure import Found
+from agentflow.definition.urls import address_problem, path_problem
 
 __all__ = [
     "check_embedded_schema",

@@ -9,10 +9,11 @@ import msgspec
 
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import ServiceSpec
-from agentflow.tools.path_template import BadArgument, as_text, expand, path_arguments, path_problem
+from agentflow.definition.urls import address_problem, path_arguments, path_problem
+from agentflow.tools.path_template import BadArgument, as_text, expand
 from agentflow.tools.problems import problem, unavailable, unknown_functions
 from agentflow.tools.tool import SideEffect, Tool, ToolError, settled
-from agentflow.tools.web import Request, WebService, address_problem
+from agentflow.tools.web import Request, WebService
 
 __all__ = ["EFFECTS", "HttpService", "query_string"]
 

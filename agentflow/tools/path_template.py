@@ -9,33 +9,15 @@ from urllib.parse import quote
 
 import msgspec
 
-__all__ = ["BadArgument", "as_text", "expand", "path_arguments", "path_problem"]
+from agentflow.definition.urls import PATH_ARGUMENT
 
-_ARGUMENT = re.compile(r"\{([^{}/?#]+)\}")
+__all__ = ["BadArgument", "as_text", "expand"]
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class BadArgument(Exception):
     """An argument cannot stand where it is to; the message names it."""
-
-
-def path_arguments(template: str) -> list[str]:
-    """The names in braces, in order."""
-    return list(dict.fromkeys(_ARGUMENT.findall(template)))
-
-
-def path_problem(template: str) -> str | None:
-    """What is wrong with a template, or None."""
-    if not template.startswith("/"):
-        return "does not begin with /"
-    rest = _ARGUMENT.sub("", template)
-    if "{" in rest or "}" in rest:
-        return "has a brace that names no argument"
-    if "?" in rest or "#" in rest or _CONTROL.search(rest) or " " in rest:
-        return "has ?, #, a blank or a control character in it; name arguments under query"
-    if any(segment in (".", "..") for segment in rest.split("/")):
-        return "has the segment . or .. in it"
-    return None
 
 
 def expand(template: str, arguments: Mapping[str, Any]) -> str:
@@ -59,7 +41,7 @@ def expand(template: str, arguments: Mapping[str, Any]) -> str:
         except UnicodeEncodeError:
             raise BadArgument(f"{name} has half of a surrogate pair in it") from None
 
-    path = _ARGUMENT.sub(value, template)
+    path = PATH_ARGUMENT.sub(value, template)
     if any(segment in (".", "..") for segment in path.split("/")):
         raise BadArgument("the arguments would lead to another path")
     return path

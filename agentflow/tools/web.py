@@ -28,7 +28,7 @@ from agentflow.tools.secrets import MissingSecret, Values
 from agentflow.tools.service import Service
 from agentflow.tools.tool import Tool, ToolContext, ToolError
 
-__all__ = ["GIVEN_HEADERS", "Request", "WebService", "address_problem", "context_header"]
+__all__ = ["GIVEN_HEADERS", "Request", "WebService", "context_header"]
 
 GIVEN_HEADERS: Final = frozenset({"idempotency-key", "traceparent", "agentflow-context"})
 """Headers that each request has by itself, in lower case: no argument sets them."""
@@ -178,22 +178,6 @@ class WebService(Service):
             except OSError:
                 pass  # whether it can be reached shows when it is called
         return problems
-
-
-def address_problem(url: str) -> str | None:
-    """Why this is not the address of a server, or None. Credentials have their place in `headers`."""
-    try:
-        parts = urlsplit(url)
-        port_is_right = parts.port is None or parts.port > 0
-    except ValueError:
-        return "is not a URL"
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_right:
-        return "is not an http or https URL"
-    if parts.username is not None or parts.password is not None:
-        return "has credentials in it; put them under headers"
-    if re.search(r"[\x00-\x20\x7f]", url):
-        return "has a blank or a control character in it"
-    return None
 
 
 def context_header(context: Any) -> str:
