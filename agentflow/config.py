@@ -19,11 +19,41 @@ import platformdirs
 from agentflow.definition.diagnostics import did_you_mean
 from agentflow.errors import ConfigurationError
 
-__all__ = ["FILE_NAME", "Config", "default_store", "find_files", "load_config"]
+__all__ = [
+    "FILE_NAME",
+    "Config",
+    "ServerConfig",
+    "default_socket",
+    "default_store",
+    "find_files",
+    "load_config",
+]
 
 FILE_NAME = "agentflow.toml"
 
 _CREDENTIALS = ("api_key", "base_url")
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section `[server]`: what the daemon listens on and whom it lets in (page 000 §8.3).
+
+    `socket` "" means no Unix socket. `listen` are `HOST:PORT`. `hosts` are names beside those of loopback
+    that requests may name as their host. `tokens` is a file of mode 0600. `definitions` is the
+    folder of registered definitions. `drain` in seconds.
+    """
+
+    socket: str | None = None
+    listen: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    require_token: bool = False
+    tokens: str | None = None
+    insecure: bool = False
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    trust_submitted_services: bool = False
+    definitions: str | None = None
+    max_streams: int = 1_000
+    drain: float = 30.0
 
 
 class _File(msgspec.Struct, kw_only=True):
@@ -33,6 +63,7 @@ class _File(msgspec.Struct, kw_only=True):
     model: str | dict[str, Any] | None = None
     models: dict[str, str | dict[str, Any]] = {}
     on_unknown: Literal["ask", "fail"] | None = None
+    server: ServerConfig | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +78,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     model: str | dict[str, Any] | None = None
     models: dict[str, str | dict[str, Any]] = {}
     on_unknown: Literal["ask", "fail"] | None = None
+    server: ServerConfig = ServerConfig()
     files: tuple[Path, ...] = ()
 
     def for_models(self) -> dict[str, Any]:
@@ -77,6 +109,7 @@ def load_config(
         model=merged.model,
         models=merged.models,
         on_unknown=on_unknown or _on_unknown(environment) or merged.on_unknown,
+        server=merged.server or ServerConfig(),
         files=tuple(files),
     )
 
@@ -85,6 +118,12 @@ def default_store(env: Mapping[str, str] | None = None) -> str:
     """`sqlite:` + `$XDG_DATA_HOME/agentflow/agentflow.db`, or the platform's place for it."""
     base = _home("XDG_DATA_HOME", env) or platformdirs.user_data_path("agentflow", False)
     return f"sqlite:{base / 'agentflow.db'}"
+
+
+def default_socket(env: Mapping[str, str] | None = None) -> Path:
+    """`$XDG_RUNTIME_DIR/agentflow/agentflow.sock`, or the platform's place for it."""
+    base = _home("XDG_RUNTIME_DIR", env) or platformdirs.user_runtime_path("agentflow", False)
+    return base / "agentflow.sock"
 
 
 def find_files(env: Mapping[str, str] | None = None, folder: Path | None = None) -> list[Path]:
@@ -132,11 +171,20 @@ def _read(path: Path) -> _File:
     _check_models(path, settings)
     if settings.store is not None:
         settings.store = _relative_to(path.parent, settings.store)
+    if settings.server is not None:
+        settings.server = _server_beside(path.parent, settings.server)
     return settings
 
 
 def _check_keys(path: Path, table: dict[str, Any]) -> None:
-    known = list(_File.__struct_fields__)
+    _check_table(path, table, "", _File)
+    section = table.get("server")
+    if isinstance(section, dict):
+        _check_table(path, cast("dict[str, Any]", section), " in [server]", ServerConfig)
+
+
+def _check_table(path: Path, table: dict[str, Any], where: str, kind: type[msgspec.Struct]) -> None:
+    known = list(kind.__struct_fields__)
     unknown = [key for key in table if key not in known]
     if not unknown:
         return
@@ -144,7 +192,7 @@ def _check_keys(path: Path, table: dict[str, Any]) -> None:
     hints = [did_you_mean(key, known) for key in unknown]
     close = "; ".join(hint for hint in hints if hint is not None)
     raise ConfigurationError(
-        f"{path}: unknown key{'s' if len(unknown) > 1 else ''} {names}",
+        f"{path}: unknown key{'s' if len(unknown) > 1 else ''} {names}{where}",
         hint=close or f"the keys are {', '.join(known)}",
     )
 
@@ -176,3 +224,12 @@ def _relative_to(folder: Path, store: str) -> str:
     if scheme != "sqlite" or not colon or not rest or rest.startswith("/"):
         return store
     return f"sqlite:{folder / rest}"
+
+
+def _server_beside(folder: Path, server: ServerConfig) -> ServerConfig:
+    """Files that `[server]` names are beside the file that names them."""
+    named = {
+        name: getattr(server, name) for name in ("socket", "tokens", "tls_cert", "tls_key", "definitions")
+    }
+    placed = {name: str(folder / Path(value).expanduser()) for name, value in named.items() if value}
+    return msgspec.structs.replace(server, **placed)
