@@ -127,7 +127,7 @@ ROWS = {
     "1.3 systemPrompt", "1.3 input", "1.3 resultSchema", "1.3 attachedFunctions", "1.3 tags",
     "1.3 context", "1.3 name, model, fallback, max_turns, max_tool_calls",
     "1.4 input", "1.4 model", "1.4 retry", "1.4 approval", "1.4 cache", "1.4 budget", "1.4 service",
-    "1.4 python", "1.4 mcp", "1.4 openapi", "1.4 http", "1.5 agents", "1.5 tools",
+    "1.4 python", "1.4 mcp", "1.4 openapi", "1.4 http", "1.4 $secret", "1.5 agents", "1.5 tools",
     "1.5 step ids", "1 x- keys", "1 Id", "1 Duration", "1 T",
     "2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7",
 }

@@ -1,0 +1,313 @@
+"""What every event log does when runs are trimmed and deleted (page 000 §7). One suite for all back ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+import pytest
+
+from agentflow.errors import LogClosed, OffsetTrimmed, RunGone, RunNotFound, RunNotTerminal
+from agentflow.events.log import Append
+from agentflow.events.open import open_log
+from agentflow.events.owner import this_process
+from tests.conformance.test_event_log import (
+    BACK_ENDS,
+    T0,
+    batch,
+    event,
+    fill,
+    meta,
+    offsets,
+    url_of,
+)
+
+LATER = 4_000_000_000_000_000  # µs; beyond every time at which something was put
+
+
+@pytest.fixture(params=BACK_ENDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+async def log(kind, tmp_path):
+    log = open_log(url_of(kind, tmp_path))
+    yield log
+    await log.close()
+
+
+async def ended(log, workflow_id, count=5, *, created_at=T0, labels=None, state="completed"):
+    """A run of `count` events that has ended."""
+    run = meta(created_at=created_at, labels=labels)
+    await log.append(batch(workflow_id, 0, count, last_type=f"workflow.{state}", run=run))
+
+
+def naming(workflow_id, offset, *names, parent=None):
+    """A first or later event that names blobs."""
+    data = {"values": [{"$blob": name, "size": 1, "type": "json"} for name in names]}
+    if parent is not None:
+        data["parent"] = {"workflow_id": parent, "step_id": "s", "offset": 1}
+    head = msgspec.json.decode(
+        event(offset, "workflow.started" if offset == 0 else "output", workflow_id).body
+    )
+    return msgspec.structs.replace(
+        event(offset, head["type"], workflow_id), body=msgspec.json.encode({**head, "data": data})
+    )
+
+
+async def run_that_names(log, workflow_id, *names, parent=None, **first):
+    first_event = naming(workflow_id, 0, *names, parent=parent)
+    await log.append(Append(workflow_id, 1, 0, [first_event], "running", meta(**first)))
+    await log.append(batch(workflow_id, 1, 1, last_type="workflow.completed"))
+
+
+async def reopened(log, kind, tmp_path):
+    """The log as another process would find it; a log in memory as it is."""
+    if not log.durable:
+        return log
+    await log.close()
+    return open_log(url_of(kind, tmp_path))
+
+
+# -- what a row says
+
+
+async def test_a_row_tells_its_size_its_parent_and_when_it_ended(log, kind, tmp_path):
+    await run_that_names(log, "wf_child", parent="wf_parent")
+    await fill(log, "wf_a", 3)
+    log = await reopened(log, kind, tmp_path)
+    child, open_run = await log.run("wf_child"), await log.run("wf_a")
+    assert child.parent == "wf_parent"
+    assert child.ended_at == T0 + 1
+    assert child.bytes == sum(len(e.body) for e in await log.read("wf_child"))
+    assert (open_run.parent, open_run.ended_at, open_run.earliest_offset) == (None, None, 0)
+    await log.append(batch("wf_b", 0))  # the reopened log is closed by nobody else
+    await log.close()
+
+
+# -- trimming
+
+
+async def test_trimming_takes_leading_events_and_says_so_to_who_wants_them(log, kind, tmp_path):
+    await ended(log, "wf_a", 10)
+    await ended(log, "wf_b", 10)
+    before = await log.run("wf_a")
+    assert await log.trim("wf_a", 6) == 6
+    for _ in range(2):
+        row = await log.run("wf_a")
+        assert (row.earliest_offset, row.last_offset, row.state) == (6, 9, "completed")
+        assert row.created_at == before.created_at
+        assert row.bytes == sum(len(e.body) for e in await log.read("wf_a", 6))
+        assert await offsets(log, "wf_a", 6) == [6, 7, 8, 9]
+        assert await offsets(log, "wf_a", 8) == [8, 9]
+        for start in (0, 5):
+            with pytest.raises(OffsetTrimmed) as caught:
+                await log.read("wf_a", start)
+            assert (caught.value.earliest_offset, caught.value.requested) == (6, start)
+        assert [(w, e.offset) for w, e in (await log.query()).items] == [
+            *(("wf_a", n) for n in range(6, 10)),
+            *(("wf_b", n) for n in range(10)),
+        ]
+        assert await offsets(log, "wf_b") == list(range(10))
+        log = await reopened(log, kind, tmp_path)
+        await log.sweep(LATER)
+    await log.close()
+
+
+@pytest.mark.parametrize(("before", "earliest"), [(-3, 0), (0, 0), (4, 4), (5, 4), (99, 4)])
+async def test_the_last_event_stays_whatever_is_asked_for(log, before, earliest):
+    await ended(log, "wf_a", 5)
+    assert await log.trim("wf_a", before) == earliest
+    assert await offsets(log, "wf_a", earliest) == list(range(earliest, 5))
+    assert await log.trim("wf_a", 0) == earliest  # what is gone does not come back
+    assert await log.last("wf_a") == 4
+
+
+async def test_what_is_not_at_its_end_stays_whole(log):
+    await fill(log, "wf_a", 5)
+    for call in (log.trim("wf_a", 2), log.delete("wf_a", T0)):
+        with pytest.raises(RunNotTerminal, match="wf_a"):
+            await call
+    assert await offsets(log, "wf_a") == [0, 1, 2, 3, 4]
+    await log.append(batch("wf_a", 5))
+    for call in (log.trim("wf_no", 2), log.delete("wf_no", T0)):
+        with pytest.raises(RunNotFound):
+            await call
+
+
+# -- deleting
+
+
+async def test_a_deleted_run_leaves_its_tombstone_and_its_id_is_never_used_again(log, kind, tmp_path):
+    await ended(log, "wf_a", 5, created_at=T0 + 7, state="cancelled")
+    await ended(log, "wf_b", 2)
+    gone = await log.delete("wf_a", T0 + 1_000)
+    assert (gone.workflow_id, gone.state) == ("wf_a", "cancelled")
+    assert (gone.created_at, gone.ended_at, gone.deleted_at) == (T0 + 7, T0 + 4, T0 + 1_000)
+    for _ in range(2):
+        for call in (
+            log.read("wf_a"),
+            log.read("wf_a", 99),
+            log.last("wf_a"),
+            log.run("wf_a"),
+            log.claim("wf_a", this_process()),
+            log.trim("wf_a", 1),
+            log.delete("wf_a", T0 + 2_000),
+            log.put_snapshot("wf_a", "k", 1, b""),
+            log.latest_snapshot("wf_a", "k"),
+        ):
+            with pytest.raises(RunGone) as caught:
+                await call
+            assert caught.value.tombstone == gone
+        for again in (batch("wf_a", 0), batch("wf_a", 5), batch("wf_a", 0, epoch=2)):
+            with pytest.raises(RunGone):
+                await log.append(again)
+        assert [r.workflow_id for r in (await log.runs()).items] == ["wf_b"]
+        assert [w for w, _ in (await log.query()).items] == ["wf_b", "wf_b"]
+        log = await reopened(log, kind, tmp_path)
+        await log.sweep(LATER)
+    await log.append(batch("wf_c", 0))
+    await log.close()
+
+
+async def test_a_consumer_goes_on_where_it_was_whatever_was_deleted(log, kind, tmp_path):
+    """Its cursor may point into, before or behind what is gone; it sees each event that is left once."""
+    for name in ("wf_a", "wf_b", "wf_c"):
+        await ended(log, name, 4)
+    all_events = [(w, e.offset) for w, e in (await log.query()).items]
+    cursors = [(await log.query(limit=n)).next_cursor for n in range(1, 13)]
+    await log.delete("wf_c", T0)
+    await log.delete("wf_a", T0)
+    for _ in range(2):
+        for seen, cursor in enumerate(cursors, start=1):
+            found = [(w, e.offset) for w, e in (await log.query(cursor=cursor)).items]
+            assert found == [e for e in all_events[seen:] if e[0] == "wf_b"]
+        await log.sweep(LATER)
+        log = await reopened(log, kind, tmp_path)
+    await fill(log, "wf_d", 2)
+    for cursor in cursors[8:]:
+        found = [(w, e.offset) for w, e in (await log.query(cursor=cursor)).items]
+        assert found == [("wf_d", 0), ("wf_d", 1)]
+    await log.close()
+
+
+async def test_an_append_behind_a_deletion_in_the_queue_is_refused(log):
+    await ended(log, "wf_a", 3)
+    deletion = asyncio.ensure_future(log.delete("wf_a", T0))
+    await asyncio.sleep(0)  # it is on its way
+    with pytest.raises(RunGone):
+        await log.append(batch("wf_a", 0))
+    await deletion
+
+
+# -- what goes with a run
+
+
+async def test_blobs_and_definitions_go_with_the_last_run_that_names_them(log, kind, tmp_path):
+    one, two, both, none = [await log.put_blob(text) for text in (b"one", b"two", b"both", b"none")]
+    await log.put_definition("d" * 8, b"graph")
+    await run_that_names(log, "wf_a", one, both)
+    await run_that_names(log, "wf_b", both, two)
+
+    async def stored():
+        found = [await log.get_blob(name) for name in (one, two, both, none)]
+        return [each is not None for each in found], await log.get_definition("d" * 8)
+
+    log = await reopened(log, kind, tmp_path)
+    await log.sweep(0)  # all of it is younger than that
+    assert await stored() == ([True, True, True, True], b"graph")
+    swept = await log.sweep(LATER)
+    assert (swept.blobs, swept.definitions) == (1, 0)
+    assert await stored() == ([True, True, True, False], b"graph")
+    await log.delete("wf_a", T0)
+    await log.sweep(LATER)
+    assert await stored() == ([False, True, True, False], b"graph")
+    log = await reopened(log, kind, tmp_path)
+    await log.delete("wf_b", T0)
+    swept = await log.sweep(LATER)
+    assert (swept.blobs, swept.definitions) == (2, 1)
+    assert await stored() == ([False, False, False, False], None)
+    await log.close()
+
+
+async def test_what_is_put_again_while_its_run_is_deleted_stays(log):
+    """A blob is put before the event that names it: between the two no run does."""
+    blob = await log.put_blob(b"shared")
+    await log.put_definition("d" * 8, b"graph")
+    await run_that_names(log, "wf_a", blob)
+    await log.delete("wf_a", T0)
+    now = time.time_ns() // 1000
+    assert await log.put_blob(b"shared") == blob
+    await log.put_definition("d" * 8, b"graph")
+    await log.sweep(now)
+    assert await log.get_blob(blob) == b"shared"
+    assert await log.get_definition("d" * 8) == b"graph"
+
+
+async def test_a_blob_that_only_trimmed_events_name_goes(log):
+    first, last, kept = [await log.put_blob(text) for text in (b"first", b"last", b"kept")]
+    await log.append(Append("wf_a", 1, 0, [naming("wf_a", 0, first, kept)], "running", meta()))
+    await log.append(Append("wf_a", 1, 1, [naming("wf_a", 1, last)]))
+    await log.append(batch("wf_a", 2, 1, last_type="workflow.completed"))
+    await log.put_snapshot("wf_a", "record", 2, msgspec.json.encode({"output": {"$blob": kept}}))
+    await log.trim("wf_a", 1)
+    await log.sweep(LATER)
+    found = [await log.get_blob(name) for name in (first, last, kept)]
+    assert found == [None, b"last", b"kept"]
+
+
+# -- snapshots
+
+
+async def test_the_newest_snapshot_at_or_before_an_offset_is_found(log, kind, tmp_path):
+    await ended(log, "wf_a", 9)
+    assert await log.latest_snapshot("wf_a", "fold") is None
+    for offset in (2, 8, 5):
+        await log.put_snapshot("wf_a", "fold", offset, b"at %d" % offset)
+    await log.put_snapshot("wf_a", "state:/step#1[2]", 7, b"other")
+    await log.put_snapshot("wf_a", "fold", 5, b"again")
+    for _ in range(2):
+        found = {n: await log.latest_snapshot("wf_a", "fold", n) for n in (1, 2, 4, 5, 7, 8, 99)}
+        assert {n: s and (s.offset, s.data) for n, s in found.items()} == {
+            1: None,
+            2: (2, b"at 2"),
+            4: (2, b"at 2"),
+            5: (5, b"again"),
+            7: (5, b"again"),
+            8: (8, b"at 8"),
+            99: (8, b"at 8"),
+        }
+        assert (await log.latest_snapshot("wf_a", "fold")).offset == 8
+        assert (await log.latest_snapshot("wf_a", "state:/step#1[2]")).data == b"other"
+        await log.trim("wf_a", 8)
+        log = await reopened(log, kind, tmp_path)
+    with pytest.raises(RunNotFound):
+        await log.latest_snapshot("wf_no", "fold")
+    with pytest.raises(RunNotFound):
+        await log.put_snapshot("wf_no", "fold", 0, b"")
+    await log.close()
+
+
+async def test_after_closing_nothing_of_it_answers(log):
+    await ended(log, "wf_a", 3)
+    await log.close()
+    for call in (
+        log.trim("wf_a", 1),
+        log.delete("wf_a", T0),
+        log.sweep(LATER),
+        log.put_snapshot("wf_a", "k", 0, b""),
+        log.latest_snapshot("wf_a", "k"),
+        log.probe(),
+    ):
+        with pytest.raises(LogClosed):
+            await call
+
+
+async def test_a_probe_of_a_healthy_store_leaves_nothing_behind(log):
+    await fill(log, "wf_a", 1)
+    await log.probe()
+    await log.probe()
+    assert await offsets(log, "wf_a") == [0]
+    assert log.failure is None
