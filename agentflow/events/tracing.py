@@ -137,7 +137,7 @@ class RunTracer:
         "_steps",
         "_superstep",
         "_tries",
-        "sampled",
+        "parent",
         "trace_id",
         "workflow_id",
     )
@@ -145,13 +145,19 @@ class RunTracer:
     def __init__(self, workflow_id: str) -> None:
         self.workflow_id = workflow_id
         self.trace_id = trace_id_of(workflow_id)
-        self.sampled = True
+        self.parent: TraceParent | None = None
+        """The span of whoever submitted the run, if it named one."""
         self._root = span_id_of(workflow_id, "run")
         self._superstep: tuple[int, str] | None = None
         self._steps: dict[str, str] = {}  # by unit: an activation, or an iteration of it
         self._agents: dict[str, str] = {}  # by unit
         self._calls: dict[str, str] = {}
         self._tries: dict[str, int] = {}  # failed attempts of a tool call, where there were any
+
+    @property
+    def sampled(self) -> bool:
+        """False when whoever submitted the run does not record its trace."""
+        return self.parent is None or self.parent.sampled
 
     @property
     def root(self) -> SpanContext:
@@ -194,7 +200,7 @@ class RunTracer:
         given = traceparent_of(data.options)
         if given is None:
             return Trace(trace_id=self.trace_id, span_id=self._root)
-        self.trace_id, self.sampled = given.trace_id, given.sampled
+        self.trace_id, self.parent = given.trace_id, given
         return Trace(trace_id=self.trace_id, span_id=self._root, parent_span_id=given.span_id)
 
     def _superstep_started(self, data: ev.SuperstepStarted) -> Trace:

@@ -16,7 +16,7 @@ from agentflow.definition.conversation import Message
 from agentflow.definition.failure import ErrorInfo
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import SCHEMA_VERSION, Event, StoredEvent, Trace, decode
-from agentflow.events.tracing import RunTracer, SpanContext
+from agentflow.events.tracing import RunTracer, SpanContext, TraceParent
 from agentflow.telemetry import content
 from agentflow.telemetry import conventions as c
 from agentflow.telemetry.notes import NOTES, note_attributes
@@ -87,9 +87,9 @@ class RunSpans:
         self._last_steps: dict[str, tuple[str, Relation]] = {}
 
     @property
-    def sampled(self) -> bool:
-        """Whether whoever submitted the run records its trace."""
-        return self._tracer.sampled
+    def parent(self) -> TraceParent | None:
+        """The span of whoever submitted the run, if it named one."""
+        return self._tracer.parent
 
     @property
     def trace_id(self) -> str:
@@ -144,9 +144,8 @@ class RunSpans:
         return span
 
     def _finish(
-        self, span: Span, ts: int, offset: int, attributes: dict[str, Any], duration_ms: int | None = None
+        self, span: Span, ts: int, attributes: dict[str, Any], duration_ms: int | None = None
     ) -> None:
-        attributes[c.END_OFFSET] = offset
         span.attributes.update(bounded(attributes, self._limits))
         span.close(ts, duration_ms)
         self._done.append(span)
@@ -216,7 +215,7 @@ class RunSpans:
             *reversed(self._steps.values()),
             *([self._superstep] if self._superstep is not None else ()),
         ):
-            self._finish(span, ts, offset, {c.UNFINISHED: True})
+            self._finish(span, ts, {c.UNFINISHED: True})
         self._calls, self._agents, self._steps, self._superstep = {}, {}, {}, None
         root, self._root = self._root, None
         assert root is not None
@@ -228,7 +227,7 @@ class RunSpans:
             root.error = "cancelled"
         elif self._capture:
             attributes[c.OUTPUT] = content.text(data.output)
-        self._finish(root, ts, offset, attributes, data.duration_ms)
+        self._finish(root, ts, attributes, data.duration_ms)
 
     def _superstep_started(
         self, data: ev.SuperstepStarted, ts: int, offset: int, trace: Trace | None
@@ -241,7 +240,7 @@ class RunSpans:
     ) -> None:
         span, self._superstep = self._superstep, None
         if span is not None:
-            self._finish(span, ts, offset, {"agentflow.queued": data.queued})
+            self._finish(span, ts, {"agentflow.queued": data.queued})
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -249,10 +248,8 @@ class RunSpans:
         attributes = _scope(data)
         attributes.update(
             {
-                c.STEP_INDEX: data.step_index,
                 c.STEP_KIND: data.kind,
                 c.ATTEMPT: data.attempt,
-                c.VISIT: data.visit,
             }
         )
         if data.superstep is not UNSET:
@@ -269,7 +266,7 @@ class RunSpans:
         unit = _unit(data)
         before = self._steps.get(unit)
         if before is not None and before.span_id != span.span_id:  # an attempt that nobody ended
-            self._finish(before, ts, offset, {c.UNFINISHED: True})
+            self._finish(before, ts, {c.UNFINISHED: True})
         self._steps[unit] = span
 
     def _join(self, span: Span, data: ev.WorkflowStepStarted) -> None:
@@ -295,7 +292,7 @@ class RunSpans:
         if span is None:
             key = f"step {unit} {data.attempt}"
             span = self._lost(f"{c.PROCESS} {data.step_id}", key, data, ts)
-        self._end_inside(unit, ts, offset)
+        self._end_inside(unit, ts)
         if data.iteration is None:
             relation = Relation(span.trace_id, span.span_id, {})
             self._last_steps[data.step_id] = (data.activation, relation)
@@ -310,7 +307,7 @@ class RunSpans:
             attributes[c.OUTCOME] = data.outcome
         else:
             self._step_result(data, attributes)
-        self._finish(span, ts, offset, attributes, data.duration_ms)
+        self._finish(span, ts, attributes, data.duration_ms)
 
     def _step_result(self, data: ev.WorkflowStepCompleted, attributes: dict[str, Any]) -> None:
         attributes[c.OUTPUT_SIZE] = data.output_size
@@ -323,10 +320,10 @@ class RunSpans:
         if self._capture:
             attributes[c.OUTPUT] = content.text(data.output)
 
-    def _end_inside(self, unit: str, ts: int, offset: int) -> None:
+    def _end_inside(self, unit: str, ts: int) -> None:
         agent = self._agents.pop(unit, None)
         if agent is not None:  # its step ended without a word on it
-            self._finish(agent.span, ts, offset, {c.UNFINISHED: True})
+            self._finish(agent.span, ts, {c.UNFINISHED: True})
 
     # -- agents -----------------------------------------------------------------------------------
 
@@ -350,7 +347,7 @@ class RunSpans:
         span = self._begin(f"{c.INVOKE_AGENT} {data.agent_name}", trace, ts, offset, attributes)
         self._link(span, self._last_agents.get(unit), "retry")
         self._last_models.pop(unit, None)
-        self._end_inside(unit, ts, offset)
+        self._end_inside(unit, ts)
         self._agents[unit] = _Agent(span)
 
     def _agent_retrying(self, data: ev.AgentRetrying, ts: int, offset: int, trace: Trace | None) -> None:
@@ -363,7 +360,7 @@ class RunSpans:
             self._last_agents[unit] = Relation(span.trace_id, span.span_id, {})
             self._fail(span, data.error)
             span.note(c.RETRY_EVENT, ts, note_attributes(data), self._limits)
-            self._finish(span, ts, offset, {c.WILL_RETRY: True})
+            self._finish(span, ts, {c.WILL_RETRY: True})
 
     def _agent_ended(self, data: Any, ts: int, offset: int, trace: Trace | None) -> None:
         unit = _unit(data)
@@ -383,7 +380,7 @@ class RunSpans:
             attributes[c.TOOL_CALLS] = data.output.metadata.tool_calls_count
             if self._capture:
                 attributes[c.OUTPUT] = content.text(data.output.data)
-        self._finish(span, ts, offset, attributes, data.duration_ms)
+        self._finish(span, ts, attributes, data.duration_ms)
 
     # -- model calls ------------------------------------------------------------------------------
 
@@ -427,7 +424,7 @@ class RunSpans:
             self._last_models[_unit(data)] = Relation(span.trace_id, span.span_id, {})
         else:
             self._model_result(data, attributes)
-        self._finish(span, ts, offset, attributes, data.duration_ms)
+        self._finish(span, ts, attributes, data.duration_ms)
 
     def _model_result(self, data: ev.ModelCallCompleted, attributes: dict[str, Any]) -> None:
         attributes[c.RESPONSE_MODEL] = data.response_model
@@ -483,7 +480,7 @@ class RunSpans:
             attributes[c.OUTPUT_SIZE] = data.output_size
             if self._capture:
                 attributes[c.TOOL_RESULT] = content.text(data.output)
-        self._finish(span, ts, offset, attributes, data.duration_ms)
+        self._finish(span, ts, attributes, data.duration_ms)
 
     # -- what happened inside a span --------------------------------------------------------------
 

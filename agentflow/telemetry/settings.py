@@ -22,6 +22,7 @@ Protocol = Literal["http/protobuf", "grpc"]
 
 DEFAULT_ENDPOINT = "http://localhost:4318"
 LENGTH_LIMIT = 8_192
+LENGTH_AT_MOST = 131_072  # a request must stay below what collectors take
 COUNT_LIMIT = 128
 
 
@@ -85,10 +86,13 @@ def read_settings(env: Mapping[str, str] | None = None) -> TelemetrySettings:
         metrics_protocol=_protocol(get("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL") or general, metrics == "otlp"),
         endpoint="the console" if traces == "console" else _shown(own or everything or DEFAULT_ENDPOINT),
         capture_content=_content(get(_CONTENT)),
-        value_length=_limit(
-            values,
-            ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"),
-            LENGTH_LIMIT,
+        value_length=min(
+            LENGTH_AT_MOST,
+            _limit(
+                values,
+                ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"),
+                LENGTH_LIMIT,
+            ),
         ),
         event_count=_limit(values, ("OTEL_SPAN_EVENT_COUNT_LIMIT",), COUNT_LIMIT),
         link_count=_limit(values, ("OTEL_SPAN_LINK_COUNT_LIMIT",), COUNT_LIMIT),

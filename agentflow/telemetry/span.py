@@ -105,11 +105,17 @@ class Span:
 
 
 def bounded(attributes: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """The attributes with long texts cut; `…` says so. Changes and returns the given mapping."""
+    """The attributes as they can be sent: long texts are cut, `…` says so, and integers fit 64 bits.
+
+    Changes and returns the given mapping.
+    """
     for name, value in attributes.items():
         if isinstance(value, str):
             if len(value) > limits.value:
                 attributes[name] = cut(value, limits.value)
+        elif isinstance(value, int):
+            if not -(1 << 63) <= value < 1 << 63:  # no exporter can encode it, now or ever
+                attributes[name] = str(value)
         elif isinstance(value, list):
             words = cast("list[Any]", value)[: limits.notes]
             attributes[name] = [cut(w, limits.value) if isinstance(w, str) else w for w in words]

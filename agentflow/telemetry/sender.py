@@ -1,0 +1,153 @@
+"""Gives spans to an exporter, and knows what became of them: sent, refused for good, or to be sent again.
+
+Runs in the telemetry thread and may block. The one module that makes exporters; imported only when spans are
+exported.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from opentelemetry import context
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
+
+from agentflow.errors import ConfigurationError
+from agentflow.logs import get_logger
+from agentflow.telemetry.projector import NotSent
+from agentflow.telemetry.readable import Readables
+from agentflow.telemetry.settings import TelemetrySettings
+from agentflow.telemetry.span import Span
+
+__all__ = ["Sender", "open_sender"]
+
+_log = get_logger("agentflow.telemetry")
+
+_REFUSED_FOR_GOOD = frozenset({400, 413, 422})
+"""Answers that say something about the data, which will be no better the next time. Others (a wrong token, a
+wrong path, too many requests) say something about the world, which may change."""
+
+
+class Sender:
+    """A SpanSink over an OpenTelemetry exporter. `source` names the logger that the exporter complains to."""
+
+    def __init__(self, exporter: SpanExporter, *, answers: Answers | None = None, source: str = "") -> None:
+        self._exporter = exporter
+        self._answers = answers or Answers()
+        self._readables = Readables()
+        self._quiet = _Quiet()
+        self._logger = logging.getLogger(source) if source else None
+        if self._logger is not None:
+            self._logger.addFilter(self._quiet)
+        self._closed = False
+
+    def send(self, spans: Sequence[Span]) -> int:
+        """As SpanSink; a request that is refused as a whole is divided, to lose no more than it must."""
+        token = context.attach(context.set_value("suppress_instrumentation", True))
+        self._quiet.thread = threading.get_ident()
+        try:
+            return self._send(self._readables.of(spans))
+        finally:
+            self._quiet.thread = None
+            context.detach(token)
+
+    def _send(self, spans: list[ReadableSpan]) -> int:
+        done = refused = 0
+        left = [spans]
+        while left:
+            some = left.pop()
+            reason = self._export(some)
+            if reason is not None and self._answers.last() not in _REFUSED_FOR_GOOD:
+                raise NotSent(reason, done=done, refused=refused)
+            if reason is None or len(some) == 1:
+                done += len(some)
+                if reason is not None:
+                    refused += 1
+                    _log.error("span_refused", span=some[0].name, reason=reason)
+            else:
+                middle = len(some) // 2
+                left += [some[middle:], some[:middle]]
+        return refused
+
+    def _export(self, spans: list[ReadableSpan]) -> str | None:
+        """One request; why it failed, or None."""
+        self._quiet.said = ""
+        self._answers.clear()
+        if self._exporter.export(spans) is SpanExportResult.SUCCESS:
+            return None
+        return self._quiet.said or "the exporter failed"
+
+    def close(self) -> None:
+        """As SpanSink."""
+        if not self._closed:
+            self._closed = True
+            self._exporter.shutdown()
+            if self._logger is not None:
+                self._logger.removeFilter(self._quiet)
+
+
+class Answers:
+    """The HTTP status of the newest answer; the exporter itself tells only that it failed."""
+
+    def __init__(self) -> None:
+        self._status: int | None = None
+
+    def clear(self) -> None:
+        """Before a request."""
+        self._status = None
+
+    def last(self) -> int | None:
+        """What the request was answered; None if it was not."""
+        return self._status
+
+    def note(self, response: Any, *_: Any, **__: Any) -> None:
+        """A response hook of `requests`."""
+        self._status = response.status_code
+
+
+class _Quiet(logging.Filter):
+    """Keeps what the exporter logs while it works for us: said once, in our words, and not at each try."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread: int | None = None
+        self.said = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.thread != self.thread:
+            return True
+        self.said = record.getMessage()
+        return False
+
+
+def open_sender(settings: TelemetrySettings) -> Sender:
+    """The sender that the settings name. ConfigurationError if its package is not installed.
+
+    The console is stderr: stdout belongs to the results of commands.
+    """
+    if settings.traces == "console":
+        return Sender(ConsoleSpanExporter(out=sys.stderr, formatter=_line))
+    if settings.protocol == "grpc":
+        name = "opentelemetry.exporter.otlp.proto.grpc"
+        module: Any = import_module(f"{name}.trace_exporter")
+        return Sender(module.OTLPSpanExporter(), source=f"{name}.exporter")
+    try:
+        import requests
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError as error:
+        raise ConfigurationError(
+            "spans cannot be sent: the package opentelemetry-exporter-otlp-proto-http is not installed",
+            hint='pip install "agentflow[otel]"',
+        ) from error
+    answers, session = Answers(), requests.Session()
+    session.hooks["response"].append(answers.note)
+    return Sender(OTLPSpanExporter(session=session), answers=answers, source=OTLPSpanExporter.__module__)
+
+
+def _line(span: ReadableSpan) -> str:
+    return span.to_json(indent=None) + "\n"
