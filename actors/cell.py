@@ -19,6 +19,7 @@ from actors.extras import Envelope, Extras, Failure
 from actors.mailbox import Mailbox
 from actors.messages import SIGNALS, DeadLetter, DeadLetterReason
 from actors.question import Question
+from actors.routines import thrown_away
 from actors.states import (
     BLOCKED,
     BUSY,
@@ -76,7 +77,7 @@ class Cell(Mailbox):
 
     def turn(self, until: float) -> None:
         """Serve up to 64 messages, not past `until` (perf_counter seconds). Called by the run queue."""
-        if (self.order or self.urgent is not None) and self.attend():
+        if (self.order or self.urgent is not None) and self.attend(until):
             return
         box = self.box
         if not box:
@@ -118,11 +119,12 @@ class Cell(Mailbox):
             scheduler.running = None
         self.conclude()
 
-    def attend(self) -> bool:
+    def attend(self, until: float) -> bool:
         """See to orders and the signal lane; true if the cell has passed into other hands."""
         if self.order and orders.obey(self):
             return True
         scheduler = self.scheduler
+        budget, clock = scheduler.burst, scheduler.clock
         scheduler.running = self
         try:
             while self.urgent:
@@ -133,7 +135,8 @@ class Cell(Mailbox):
                 if type(result) is COROUTINE:
                     self.take_over(result)
                     return True
-                if self.order & ~DRAIN:
+                budget -= 1
+                if self.order & ~DRAIN or not budget or clock() > until:
                     break
         except BaseException as exc:
             scheduler.running = None
@@ -143,7 +146,7 @@ class Cell(Mailbox):
             scheduler.running = None
         if not self.urgent:
             self.urgent = None
-        if self.order & ~DRAIN:
+        if self.order & ~DRAIN or self.urgent:
             self.conclude()
             return True
         return False
@@ -155,6 +158,8 @@ class Cell(Mailbox):
         message, _, _, condition = envelope
         if condition is not None:
             if isinstance(condition, Failure):
+                if isinstance(condition.error, Reject):
+                    condition.error.passing = envelope  # of owned work: nobody here is to blame for it
                 raise condition.error
             if not condition.due():
                 return None
@@ -194,8 +199,7 @@ class Cell(Mailbox):
     def judge(self, exc: BaseException) -> BaseException | None:
         """A handler raised: tell the asker. Returns the error by which the actor fails, if it does."""
         question = self.hand[3] if type(self.hand[3]) is Question else None
-        if isinstance(exc, Reject) and not exc.delivered:
-            exc.delivered = True
+        if isinstance(exc, Reject) and exc.passing is not self.hand:
             if question is None:
                 self.bury(self.hand, "unhandled")
             elif not question.fail(exc):
@@ -270,9 +274,9 @@ class Cell(Mailbox):
                 else:
                     result = await coroutine
                     coroutine = None
-            except GeneratorExit:
-                raise
             except BaseException as exc:
+                if thrown_away(exc, self.task):
+                    raise
                 coroutine = None
                 fault = self.judge(exc)
                 if fault is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from inspect import iscoroutinefunction
+from inspect import iscoroutine, iscoroutinefunction
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -112,7 +112,7 @@ class Context:
         if target.phase == DEAD:
             cell.signal(Terminated(ref, "stopped"))
             return
-        extras = cell.extra()
+        extras = cell.living()
         extras.muted.discard(target)
         extras.watching[target] = None
         target.extra().watchers[cell] = None
@@ -141,7 +141,7 @@ class Context:
         """
         if ref.cell.phase == DEAD:
             raise ActorStopped(f"{ref.path} has stopped; there is nothing to link")
-        self._cell.extra().links[ref.cell] = None
+        self._cell.living().links[ref.cell] = None
         ref.cell.extra().links[self._cell] = None
 
     def unlink(self, ref: Ref[Any]) -> None:
@@ -159,7 +159,9 @@ class Context:
 
     def receive_timeout(self, seconds: float | None) -> None:
         """Get a `ReceiveTimeout` signal after every `seconds` without a message; None ends that."""
-        extras = self._cell.extra()
+        if seconds is not None and not seconds > 0:
+            raise ValueError(f"receive_timeout({seconds}): give more than 0 seconds, or None")
+        extras = self._cell.living()
         if extras.idle is not None:
             extras.idle.cancel()
         extras.idle = None if seconds is None else Idle(self._cell, seconds)
@@ -175,8 +177,11 @@ class Context:
 
         What it raises goes through `on_error` likewise; without one the actor fails by it. Takes no slot of
         the mailbox. The work ends with this instance of the actor: cancelled, and awaited before the actor
-        is gone.
+        is gone. Raises `ActorStopped`, and closes a coroutine, when it is gone already.
         """
+        if self._cell.phase == DEAD and iscoroutine(awaitable):
+            awaitable.close()
+        self._cell.living()
         return Pipe(self._cell, awaitable, to_message, on_error)
 
     async def enter(self, manager: AbstractAsyncContextManager[T] | AbstractContextManager[T]) -> T:
@@ -195,7 +200,7 @@ class Context:
         Make it once, in `on_start`. Raises `SpecError`.
         """
         limiter = Limiter(self._cell, limit)
-        self._cell.extra().limiters.append(limiter)
+        self._cell.living().limiters.append(limiter)
         return limiter
 
     # Answers

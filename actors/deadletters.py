@@ -30,6 +30,7 @@ class DeadLetters:
         self._since = -PERIOD
         self._logged = 0
         self._omitted = 0
+        self._publishing = False
 
     @property
     def total(self) -> int:
@@ -39,7 +40,7 @@ class DeadLetters:
     def subscribe(self, subscriber: Callable[[DeadLetter], object] | Ref[Any]) -> Callable[[], None]:
         """Hand every later dead letter to a plain function, called in place, or tell it to an actor.
 
-        Returns the function that ends the subscription. A subscriber's own troubles make no dead letters.
+        Returns the function that ends the subscription. What a subscriber causes meanwhile is counted only.
         """
         self._subscribers.append(subscriber)
 
@@ -52,16 +53,20 @@ class DeadLetters:
     def publish(self, letter: DeadLetter) -> None:
         """Count, log and hand on."""
         self.counts[letter.reason] = self.counts.get(letter.reason, 0) + 1
-        if isinstance(letter.message, DeadLetter):
-            return  # a subscriber that is gone or full must not be told about itself
+        if self._publishing or isinstance(letter.message, DeadLetter):
+            return  # made by a subscriber that is told of one; it must not be told of its own
         self._log(letter)
-        for subscriber in tuple(self._subscribers):
-            try:
-                subscriber(letter) if callable(subscriber) else subscriber.tell(letter)
-            except MailboxFull:
-                pass
-            except Exception:
-                log.exception("a subscriber to dead letters failed")
+        self._publishing = True
+        try:
+            for subscriber in tuple(self._subscribers):
+                try:
+                    subscriber(letter) if callable(subscriber) else subscriber.tell(letter)
+                except MailboxFull:
+                    pass
+                except Exception:
+                    log.exception("a subscriber to dead letters failed")
+        finally:
+            self._publishing = False
 
     def _log(self, letter: DeadLetter) -> None:
         now = self._clock()

@@ -48,8 +48,9 @@ class ActorError(Exception):
 class Reject(ActorError):
     """The message was rejected; correct it and send it again. The actor lives on."""
 
-    delivered = False
-    """Set when the asker was told. One that lets it pass fails by it: its own asker is not to blame."""
+    passing: object = None
+    """The message in whose handling an ask raised it. A handler that lets it pass fails by it: its own asker
+    is not to blame."""
 
 
 class Unhandled(ActorError):

@@ -64,7 +64,7 @@ class Extras:
 
     def __init__(self) -> None:
         self.deferred: dict[Question, None] = {}
-        self.ended: list[asyncio.Future[None]] = []
+        self.ended: dict[asyncio.Future[None], None] = {}
         self.failure: BaseException | None = None
         self.grace: asyncio.TimerHandle | None = None
         self.group: deque[tuple[Cell, BaseException]] | None = None

@@ -165,6 +165,7 @@ def restart(parent: Cell, culprit: Cell, error: BaseException) -> Routine:
         if retry is None:
             return
         culprit, error = retry
+        yield asyncio.sleep(0)  # one that never starts must not freeze the loop
 
 
 def _members(parent: Cell, strategy: Strategy, culprit: Cell) -> list[Cell]:

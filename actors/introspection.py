@@ -35,19 +35,34 @@ class ActorInfo(msgspec.Struct, frozen=True):
     children: list[ActorInfo]
 
     def __str__(self) -> str:
-        lines = [f"{self.path} {self.type} {self.phase} depth={self.depth} restarts={self.restarts}"]
-        if self.busy is not None:
-            lines[0] += f" busy={self.busy}"
-        for child in self.children:
-            lines.extend(f"  {line}" for line in str(child).splitlines())
+        lines: list[str] = []
+        pending = [(self, 0)]  # a loop: trees can be deeper than the stack
+        while pending:
+            info, level = pending.pop()
+            busy = "" if info.busy is None else f" busy={info.busy}"
+            lines.append(
+                f"{'  ' * level}{info.path} {info.type} {info.phase} depth={info.depth} "
+                f"restarts={info.restarts}{busy}"
+            )
+            pending.extend((child, level + 1) for child in reversed(info.children))
         return "\n".join(lines)
 
 
 def describe(cell: Cell) -> ActorInfo:
     """The actor and everything below it."""
+    root = _one(cell)
+    pending = [(cell, root)]
+    while pending:
+        parent, info = pending.pop()
+        for child in (parent.children or {}).values():
+            info.children.append(_one(child))
+            pending.append((child, info.children[-1]))
+    return root
+
+
+def _one(cell: Cell) -> ActorInfo:
     busy, busy_for = cell.busy()
-    extras = cell.extras
-    streak = None if extras is None else extras.streak
+    streak = None if cell.extras is None else cell.extras.streak
     return ActorInfo(
         path=cell.path,
         incarnation=cell.uid,
@@ -58,5 +73,5 @@ def describe(cell: Cell) -> ActorInfo:
         busy=busy,
         busy_for=busy_for,
         restarts=0 if streak is None else streak.restarts,
-        children=[describe(child) for child in (cell.children or {}).values()],
+        children=[],
     )

@@ -169,12 +169,18 @@ def _stop_children(cell: Cell) -> Routine:
     if cell.order & states.KILL:
         for child in reversed(list((cell.children or {}).values())):
             orders.kill(child)
+    served = 0
     while cell.children:
-        child = next(reversed(cell.children.values()))
-        yield from _stop_child(child)
+        for child in reversed(list(cell.children.values())):
+            yield from _stop_child(child)
+            served += 1
+            if served % states.BURST == 0:  # so that the end of very many does not freeze the loop
+                yield asyncio.sleep(0)
 
 
 def _stop_child(child: Cell) -> Routine:
+    if child.phase == states.DEAD:
+        return
     if child.phase == states.FAILED or (child.mode == states.IDLE and not child.children):
         child.order |= states.STOP
         orders.shut(child)
@@ -196,7 +202,9 @@ def ended_future(cell: Cell) -> asyncio.Future[None]:
     if cell.phase == states.DEAD:
         future.set_result(None)
     else:
-        cell.extra().ended.append(future)
+        ended = cell.extra().ended
+        ended[future] = None
+        future.add_done_callback(lambda _: ended.pop(future, None))  # whoever waited may have gone away
     return future
 
 
@@ -287,7 +295,7 @@ def _bury(cell: Cell, terminated: Terminated, tell_parent: bool) -> None:
         elif tell_parent:
             parent.signal(terminated)
     if extras is not None:
-        for future in extras.ended:
+        for future in list(extras.ended):
             if not future.done():
                 future.set_result(None)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from actors.errors import ActorStopped, AskTimeout, HandlerCancelled, MailboxFull, SpecError
 from actors.messages import DeadLetter
 from actors.question import Reply
+from actors.routines import thrown_away
 from actors.states import DRAIN
 from actors.timers import Pipe
 
@@ -190,8 +191,8 @@ class Limiter:
         job.begun = True
         try:
             result = await job.work()
-        except (Exception, asyncio.CancelledError) as error:
-            if job.pipe is None or not job.pipe.due():
+        except (Exception, asyncio.CancelledError, GeneratorExit) as error:
+            if job.pipe is None or not job.pipe.due() or thrown_away(error, job.pipe.task):
                 raise
             self._fail(job, error)
         else:

@@ -15,7 +15,7 @@ from actors.actor import UNBOUNDED, Actor, Table
 from actors.errors import ActorStopped, MailboxFull
 from actors.extras import Envelope, Extras, Failure
 from actors.messages import SIGNALS, DeadLetter, DeadLetterReason
-from actors.states import HELD, IDLE, NOTHING, STARTING, STOPPING
+from actors.states import DEAD, HELD, IDLE, NOTHING, STARTING, STOPPING
 from actors.supervision import RestartType
 
 if TYPE_CHECKING:
@@ -108,6 +108,12 @@ class Mailbox:
         if extras is None:
             extras = self.extras = Extras()
         return extras
+
+    def living(self) -> Extras:
+        """As `extra`, for what would outlive an actor that is gone. Raises `ActorStopped`."""
+        if self.phase == DEAD:
+            raise ActorStopped(f"{self.path} is gone; its context does nothing any more")
+        return self.extra()
 
     def busy(self) -> tuple[str | None, float | None]:
         """The type of the message in hand, and for how long (seconds) its handler has been at work."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from actors import lifecycle, orders
 from actors.dispatch import TICKS
-from actors.errors import ActorStopped, AskTimeout, DeadlockError, WrongThread
+from actors.errors import ActorStopped, AskTimeout, DeadlockError, Reject, WrongThread
 from actors.messages import Asks
 from actors.question import Question
 from actors.states import DEAD, IDLE, QUEUED
@@ -158,6 +158,9 @@ class Ref(Generic[M]):
             else:
                 await _deliver(cell, (message, sender, trace, question))
             return await question.future
+        except Reject as exc:
+            exc.passing = None if sender is None else sender.hand
+            raise
         except asyncio.CancelledError:
             future = question.future
             if future.done() and not future.cancelled():

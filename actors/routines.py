@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actors.cell import Cell
     from actors.dispatch import Scheduler
 
-__all__ = ["Routine", "caught", "done", "drive", "fault_of", "hook", "within"]
+__all__ = ["Routine", "caught", "done", "drive", "fault_of", "hook", "thrown_away", "within"]
 
 Routine = Generator[Awaitable[object], None, None]
 
@@ -50,11 +50,22 @@ async def _proceed(scheduler: Scheduler, routine: Routine, awaited: Awaitable[ob
 async def caught(coroutine: Coroutine[Any, Any, object]) -> BaseException | None:
     try:
         await coroutine
-    except GeneratorExit:
-        raise
     except BaseException as exc:
+        if thrown_away(exc, None):
+            raise
         return exc
     return None
+
+
+def thrown_away(exc: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Whether a coroutine is being closed unfinished, by its loop or the garbage collector, and not by code
+    in it that raises GeneratorExit. `task` is the one that runs it, None for that of the caller."""
+    if not isinstance(exc, GeneratorExit):
+        return False
+    try:
+        return asyncio.current_task() is not task if task is not None else asyncio.current_task() is None
+    except RuntimeError:
+        return True
 
 
 async def done(task: asyncio.Task[Any], timeout: float | None = None) -> None:

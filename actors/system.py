@@ -111,6 +111,9 @@ class ActorSystem:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         cancelled: asyncio.CancelledError | None = None
+        if self._closing is not None:  # closed by hand, and again
+            await asyncio.wait((self._closing,))
+            return
         self._closing = self.scheduler.task(self._close(), f"{self.name}-shutdown")
         with anyio.CancelScope(shield=True):
             while not self._closing.done():
@@ -212,16 +215,17 @@ class ActorSystem:
 
     async def _close(self) -> None:
         hurry = self.scheduler.task(self._hurry.wait(), "actors-hurry")
+        impatient: asyncio.Task[Any] | None = hurry
         stuck: ShutdownTimeout | None = None
         try:
             for phase in get_args(Phase):
                 for callback, timeout, raises in self._callbacks.get(phase, ()):
-                    fault = await self._call(phase, callback, timeout, hurry)
+                    fault = await self._call(phase, callback, timeout, impatient)
                     if raises and self._failure is None:
                         self._failure = fault
                 if phase == "drain":
                     stuck = await self._end_actors(hurry)
-                    hurry = None
+                    impatient = None
         finally:
             self.scheduler.close()
         if stuck is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.errors import HandlerCancelled
 from actors.messages import ReceiveTimeout
+from actors.routines import thrown_away
 from actors.trace import current_trace
 
 if TYPE_CHECKING:
@@ -71,10 +72,11 @@ class Timers:
         """Send `message` to this actor after `delay` seconds, every `delay` seconds with `repeat`.
 
         An earlier timer of the same key is cancelled first, and its message with it if it waits unhandled.
+        Raises `ValueError` for a delay that is none, `ActorStopped` when the actor is gone.
         """
-        if delay < 0 or (repeat and delay == 0):
+        if not delay >= 0 or (repeat and delay == 0):
             raise ValueError(f"timer {key!r}: a delay of {delay} s is not possible")
-        timers = self._cell.extra().timers
+        timers = self._cell.living().timers
         if key in timers:
             timers[key].cancel()
         timers[key] = Timer(self._cell, key, delay, message, repeat)
@@ -175,9 +177,9 @@ class Pipe:
         self._begun = True
         try:
             message = self._to_message(await self._awaitable)
-        except GeneratorExit:
-            raise
         except BaseException as exc:
+            if thrown_away(exc, self.task):
+                raise
             self._failed(exc)
         else:
             self._deliver(message)
