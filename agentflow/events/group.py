@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from agentflow.errors import AgentflowError, LogClosed, StoreError
-from agentflow.events.log import Append, check_batch
+from agentflow.events.rows import Append
+from agentflow.events.rules import check_batch
 
 __all__ = ["GroupCommit", "Job", "Store", "fail"]
 

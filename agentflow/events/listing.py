@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from agentflow.events.log import Order, Page, RunRow, decode_cursor, encode_cursor
+from agentflow.events.cursors import decode_cursor, encode_cursor
+from agentflow.events.rows import Order, Page, RunRow
 
 __all__ = ["RunQuery", "page_of_runs"]
 
@@ -35,9 +36,9 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page_of_runs(
-    keys: Sequence[tuple[int, str]], row_of: Callable[[str], RunRow], query: RunQuery
+    keys: Sequence[tuple[int, str]], row_of: Callable[[str], RunRow | None], query: RunQuery
 ) -> Page[RunRow]:
-    """A page of the runs with these (created_at, workflow_id), which are sorted."""
+    """A page of the runs with these (created_at, workflow_id), which are sorted; None: it is gone since."""
     rising = query.order == "asc"
     states, after = query.states(), query.after()
     found: list[RunRow] = []
@@ -50,7 +51,7 @@ def page_of_runs(
         ):
             continue
         row = row_of(workflow_id)
-        if (
+        if row is None or (
             (states is not None and row.state not in states)
             or (query.name is not None and row.name != query.name)
             or (query.label is not None and row.labels.get(query.label[0]) != query.label[1])

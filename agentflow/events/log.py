@@ -2,23 +2,32 @@
 
 Appends are all or nothing and durable once their future is done; reads give the stored bytes of durable
 events only. Each run has one writer: it names the offset it expects and its epoch, so a writer that lost its
-run is refused, never merged. This module holds the protocol, its values, and the one rule by which a batch is
-accepted; it does no I/O.
+run is refused, never merged. This module holds the protocol alone; its values stand in `rows`, the rule by
+which a batch is accepted in `rules`.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
-from agentflow.errors import AgentflowError, Fenced, OffsetConflict, RunTerminal, StoreError
-from agentflow.events.catalogue import TERMINAL_TYPES
+from agentflow.errors import AgentflowError
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.owner import Owner
+from agentflow.events.rows import (
+    ENDED,
+    FIRST_EPOCH,
+    Append,
+    LoggedEvent,
+    Notice,
+    Order,
+    Page,
+    RunMeta,
+    RunRow,
+    Snapshot,
+    Swept,
+)
+from agentflow.events.tombstone import Tombstone
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,82 +38,15 @@ __all__ = [
     "Append",
     "EventLog",
     "LoggedEvent",
+    "Notice",
     "Page",
     "RunMeta",
     "RunRow",
+    "Snapshot",
     "StoredEvent",
-    "blob_hash",
-    "check_batch",
-    "decode_cursor",
-    "encode_cursor",
-    "refusal",
-    "state_after",
+    "Swept",
+    "Tombstone",
 ]
-
-FIRST_EPOCH = 1
-"""The epoch of a run's first append."""
-
-T = TypeVar("T")
-Order = Literal["asc", "desc"]
-
-
-class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What the log records of a run beside its events, given with its first batch. `created_at` in µs."""
-
-    name: str | None
-    definition_hash: str
-    created_at: int
-    labels: Mapping[str, str] = {}
-    owner: Owner | None = None
-
-
-class Append(msgspec.Struct, frozen=True):
-    """A batch for one run: `events` at the offsets `expected`, `expected` + 1 ….
-
-    `state` is the run's state after the batch (None: as before); a terminal event decides it by itself.
-    `run` comes with the first batch of a run and with no other.
-    """
-
-    workflow_id: str
-    epoch: int
-    expected: int
-    events: Sequence[StoredEvent]
-    state: str | None = None
-    run: RunMeta | None = None
-
-
-class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as the log knows it, without decoding any event. Times in µs since the epoch."""
-
-    workflow_id: str
-    name: str | None
-    definition_hash: str
-    state: str
-    labels: dict[str, str]
-    created_at: int
-    updated_at: int
-    last_offset: int
-    epoch: int
-    owner: Owner | None
-
-    @property
-    def ended(self) -> bool:
-        """Whether the log is complete for ever."""
-        return self.state in ENDED
-
-
-class LoggedEvent(NamedTuple):
-    """An event found across runs."""
-
-    workflow_id: str
-    event: StoredEvent
-
-
-class Page(msgspec.Struct, Generic[T], frozen=True):
-    """Some items, and the cursor that continues after them; None when there is nothing after them."""
-
-    items: list[T]
-    next_cursor: str | None
 
 
 class EventLog(Protocol):
@@ -130,24 +72,36 @@ class EventLog(Protocol):
         """Why the log stopped for good, if it did."""
         ...
 
+    @property
+    def notices(self) -> Sequence[Notice]:
+        """What opening the store found or mended, for its logs and for `system.error`."""
+        ...
+
     def append(self, batch: Append) -> asyncio.Future[None]:
         """Accept `batch`; the future is done once it is durable, or holds why nothing of it was written.
 
-        OffsetConflict, Fenced, RunTerminal, LogClosed or StoreError. Batches of one run commit in the order
-        of their calls. Cancelling the future takes nothing back. ValueError if the batch is malformed.
+        OffsetConflict, Fenced, RunTerminal, RunGone, or a StoreError whose `transient` says whether the
+        same batch may be taken later: StorageUnavailable (a full, busy or read-only store; `probe` tells when
+        it is over) and LogClosed are, LogFailed and LogCorrupt are not. Whatever the error, nothing of the
+        batch is in the log and no offset is used. Batches of one run commit in the order of their calls.
+        Cancelling the future takes nothing back. ValueError if the batch is malformed.
         """
         ...
 
     async def read(self, workflow_id: str, from_offset: int = 0, limit: int = 256) -> list[StoredEvent]:
-        """Up to `limit` durable events from `from_offset` on, in order; empty beyond the end. RunNotFound."""
+        """Up to `limit` durable events from `from_offset` on, in order; empty beyond the end.
+
+        RunNotFound; RunGone; OffsetTrimmed before the earliest offset that is left; LogCorrupt from where the
+        run is damaged on.
+        """
         ...
 
     async def last(self, workflow_id: str) -> int:
-        """The offset of the last durable event. RunNotFound."""
+        """The offset of the last durable event. RunNotFound, RunGone, LogCorrupt."""
         ...
 
     async def run(self, workflow_id: str) -> RunRow:
-        """The run's row. RunNotFound."""
+        """The run's row. RunNotFound, RunGone, LogCorrupt."""
         ...
 
     async def runs(
@@ -195,7 +149,10 @@ class EventLog(Protocol):
         ...
 
     async def put_blob(self, data: bytes) -> str:
-        """Store `data` once; its name `sha256:…` is valid in events appended after this call was made."""
+        """Store `data` once; its name `sha256:…` is valid in events appended after this call was made.
+
+        It stays as long as an event of a run names it as `{"$blob": name}`.
+        """
         ...
 
     async def get_blob(self, name: str) -> bytes | None:
@@ -203,7 +160,7 @@ class EventLog(Protocol):
         ...
 
     async def put_definition(self, hash: str, source: bytes) -> None:
-        """Store a definition under its hash; the first one stays."""
+        """Store a definition under its hash; the first one stays, as long as an event names it."""
         ...
 
     async def get_definition(self, hash: str) -> bytes | None:
@@ -213,8 +170,8 @@ class EventLog(Protocol):
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """Become the one writer of a run; the epoch that its appends must carry from now on.
 
-        Fenced while another live process owns it. A run that does not exist yet is not created: its first
-        append carries epoch 1.
+        Fenced while another live process owns it; RunGone. A run that does not exist yet is not created: its
+        first append carries epoch 1.
         """
         ...
 
@@ -222,72 +179,42 @@ class EventLog(Protocol):
         """Give the run up, so that another process may claim it; nothing happens if it is not `owner`'s."""
         ...
 
+    async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
+        """Keep `data`, which the events up to `offset` imply; it goes with the run. RunNotFound, RunGone."""
+        ...
+
+    async def latest_snapshot(
+        self, workflow_id: str, kind: str, at_or_before: int | None = None
+    ) -> Snapshot | None:
+        """The newest intact snapshot of this kind, or None: a cache may be missing at any time, so its reader
+        must be able to do without. RunNotFound, RunGone."""
+        ...
+
+    async def trim(self, workflow_id: str, before: int) -> int:
+        """Take the events before offset `before` away; the earliest offset that is left.
+
+        The last event, the row and the snapshots stay. Durable at return. RunNotTerminal, RunNotFound,
+        RunGone, LogCorrupt.
+        """
+        ...
+
+    async def delete(self, workflow_id: str, at: int) -> Tombstone:
+        """Take the run away; what is left of it. `at` is now, in µs. Durable at return.
+
+        From then on reads and appends get RunGone for ever. RunNotTerminal, RunNotFound, RunGone.
+        """
+        ...
+
+    async def sweep(self, before: int) -> Swept:
+        """Give back the space of what was trimmed and deleted, and of blobs and definitions that no run names
+        and that were put before `before` (µs): a younger one may be named by an event on its way."""
+        ...
+
+    async def probe(self) -> None:
+        """Whether the store takes appends now: writes something small, durably. StorageUnavailable if not
+        yet, LogFailed or LogClosed if never again."""
+        ...
+
     async def close(self) -> None:
         """Write what was accepted, then refuse everything with LogClosed. Idempotent."""
         ...
-
-
-ENDED = frozenset(name.partition(".")[2] for name in TERMINAL_TYPES)
-"""The states in which a run's log is complete for ever."""
-
-
-def check_batch(batch: Append) -> None:
-    """ValueError unless the batch is well formed by itself; a caller's mistake, not a conflict."""
-    events = batch.events
-    if not events:
-        raise ValueError("a batch holds at least one event")
-    if (batch.run is None) != (batch.expected > 0):
-        raise ValueError("`run` comes with the batch at offset 0, and with no other")
-    offset = batch.expected
-    for event in events:
-        if event.offset != offset:
-            raise ValueError(f"event at offset {event.offset} where {offset} was due")
-        offset += 1
-    if len(events) > 1 and any(event.type in TERMINAL_TYPES for event in events[:-1]):
-        raise ValueError("no event may follow a terminal one")
-
-
-def refusal(batch: Append, last: int, epoch: int, ended: bool) -> StoreError | RunTerminal | None:
-    """Why a log that ends at `last` (-1: no such run) must not take this batch, or None.
-
-    Creation is answered first: two that start one run both believe that it is theirs.
-    """
-    if batch.run is not None or last < 0:
-        if last >= 0 or batch.expected != 0:
-            return OffsetConflict(batch.workflow_id, batch.expected, last + 1)
-        if batch.epoch != FIRST_EPOCH:
-            return Fenced(f"{batch.workflow_id}: a new run has epoch {FIRST_EPOCH}, not {batch.epoch}")
-        return None
-    if batch.epoch != epoch:
-        return Fenced(f"{batch.workflow_id}: epoch {batch.epoch} is over, the run is at epoch {epoch}")
-    if ended:
-        return RunTerminal(f"{batch.workflow_id} has ended at offset {last}")
-    if batch.expected != last + 1:
-        return OffsetConflict(batch.workflow_id, batch.expected, last + 1)
-    return None
-
-
-def state_after(batch: Append, before: str) -> str:
-    """The run's state once the batch is in the log."""
-    last = batch.events[-1].type
-    if last in TERMINAL_TYPES:
-        return last.partition(".")[2]
-    return batch.state or before
-
-
-def blob_hash(data: bytes) -> str:
-    """The name of a blob with these bytes."""
-    return "sha256:" + hashlib.sha256(data).hexdigest()
-
-
-def encode_cursor(*position: int | str) -> str:
-    """An opaque, URL-safe cursor for a position."""
-    return base64.urlsafe_b64encode(msgspec.json.encode(position)).rstrip(b"=").decode()
-
-
-def decode_cursor(cursor: str, shape: type[T]) -> T:
-    """The position of a cursor; ValueError when it is not one of ours."""
-    try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=shape)
-    except (ValueError, msgspec.DecodeError) as error:
-        raise ValueError(f"{cursor!r} is not a cursor of this list") from error

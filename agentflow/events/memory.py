@@ -3,45 +3,98 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import repeat
-from typing import Literal
+from typing import NamedTuple
 
-from agentflow.errors import AgentflowError, LogClosed, RunNotFound
+from agentflow.errors import AgentflowError, LogClosed
+from agentflow.events.base import BaseLog, EventQuery
+from agentflow.events.cursors import decode_cursor, encode_cursor
 from agentflow.events.envelope import StoredEvent
-from agentflow.events.filters import TypeFilter
 from agentflow.events.listing import RunQuery, page_of_runs
-from agentflow.events.log import (
+from agentflow.events.owner import Owner, next_epoch, this_process
+from agentflow.events.references import names_in, parent_of
+from agentflow.events.rows import (
+    ENDED,
     FIRST_EPOCH,
     Append,
     LoggedEvent,
     Page,
     RunMeta,
     RunRow,
+    Snapshot,
+    Swept,
+)
+from agentflow.events.rules import (
     blob_hash,
     check_batch,
-    decode_cursor,
-    encode_cursor,
+    check_removable,
+    check_start,
+    first_kept,
+    no_run,
     refusal,
     state_after,
+    tombstone_of,
 )
-from agentflow.events.owner import Owner, next_epoch, this_process
+from agentflow.events.tombstone import Tombstone
 
 __all__ = ["MemoryLog"]
 
 
 class _Run:
-    __slots__ = ("ended", "epoch", "events", "meta", "owner", "state", "updated_at")
+    """`events` begins at offset `earliest`; `names` are the blobs and definitions that the run names."""
 
-    def __init__(self, meta: RunMeta) -> None:
+    __slots__ = (
+        "bytes",
+        "earliest",
+        "ended",
+        "epoch",
+        "events",
+        "meta",
+        "names",
+        "owner",
+        "parent",
+        "snapshots",
+        "state",
+        "updated_at",
+    )
+
+    def __init__(self, meta: RunMeta, first: StoredEvent) -> None:
         self.meta = meta
+        self.parent = parent_of(first.body)
         self.owner: Owner | None = meta.owner or this_process()
         self.epoch = FIRST_EPOCH
         self.events: list[StoredEvent] = []
+        self.earliest = 0
+        self.bytes = 0
+        self.names = {meta.definition_hash}
+        self.snapshots: dict[str, dict[int, bytes]] = {}
         self.state = "pending"
         self.updated_at = meta.created_at
         self.ended = False
+
+    @property
+    def last(self) -> int:
+        return self.earliest + len(self.events) - 1
+
+    def extend(self, batch: Append) -> None:
+        self.events.extend(batch.events)
+        self.updated_at = batch.events[-1].ts
+        for event in batch.events:
+            self.bytes += len(event.body)
+            self.names |= names_in(event.body)
+        self.state = state_after(batch, self.state)
+        self.ended = self.state in ENDED
+
+    def trim(self, before: int) -> int:
+        earliest = first_kept(self.earliest, self.last, before)
+        del self.events[: earliest - self.earliest]
+        self.earliest = earliest
+        self.bytes = sum(len(event.body) for event in self.events)
+        kept = [event.body for event in self.events]
+        kept += [data for snapshots in self.snapshots.values() for data in snapshots.values()]
+        self.names = {self.meta.definition_hash}.union(*map(names_in, kept))
+        return earliest
 
     def row(self, workflow_id: str) -> RunRow:
         return RunRow(
@@ -52,13 +105,24 @@ class _Run:
             labels=dict(self.meta.labels),
             created_at=self.meta.created_at,
             updated_at=self.updated_at,
-            last_offset=len(self.events) - 1,
+            last_offset=self.last,
             epoch=self.epoch,
             owner=self.owner,
+            parent=self.parent,
+            earliest_offset=self.earliest,
+            bytes=self.bytes,
         )
 
 
-class MemoryLog:
+class _Entry(NamedTuple):
+    """An event in the order of commits; numbers of events that were taken away are not used again."""
+
+    number: int
+    workflow_id: str
+    event: StoredEvent
+
+
+class MemoryLog(BaseLog):
     """An EventLog in dictionaries of this process. Methods never suspend."""
 
     durable = False
@@ -68,39 +132,41 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
+        self._gone: dict[str, Tombstone] = {}
         self._order: list[tuple[int, str]] = []  # (created_at, workflow_id), sorted
-        self._all: list[tuple[str, StoredEvent]] = []  # in commit order
+        self._all: list[_Entry] = []
+        self._count = 0  # events ever appended
         self._blobs: dict[str, bytes] = {}
         self._definitions: dict[str, bytes] = {}
+        self._put_at: dict[str, int] = {}
         self._cursors: dict[str, str] = {}
         self._closed = False
         self._done: asyncio.Future[None] | None = None
 
+    # -- writing
+
     def append(self, batch: Append) -> asyncio.Future[None]:
         """As `EventLog.append`; the future is already done."""
         check_batch(batch)
-        workflow_id = batch.workflow_id
-        run = self._runs.get(workflow_id)
         if self._closed:
             return _failed(LogClosed())
+        workflow_id = batch.workflow_id
+        run = self._runs.get(workflow_id)
         if run is None:
-            error = refusal(batch, -1, 0, False)
+            error = refusal(batch, -1, 0, False, self._gone.get(workflow_id))
         else:
-            error = refusal(batch, len(run.events) - 1, run.epoch, run.ended)
+            error = refusal(batch, run.last, run.epoch, run.ended)
         if error is not None:
             return _failed(error)
         if run is None:
             assert batch.run is not None  # refusal() let only a first batch pass
-            run = self._runs[workflow_id] = _Run(batch.run)
+            run = self._runs[workflow_id] = _Run(batch.run, batch.events[0])
             key = (batch.run.created_at, workflow_id)
             self._order.insert(bisect_left(self._order, key), key)
-        run.events.extend(batch.events)
-        run.updated_at = batch.events[-1].ts
-        self._all.extend(zip(repeat(workflow_id), batch.events, strict=False))
-        before = run.state
-        run.state = state_after(batch, before)
-        if run.state != before:
-            run.ended = run.row(workflow_id).ended
+        run.extend(batch)
+        number = self._count
+        self._all.extend(_Entry(number + k, workflow_id, event) for k, event in enumerate(batch.events))
+        self._count += len(batch.events)
         return self._acknowledged()
 
     def _acknowledged(self) -> asyncio.Future[None]:
@@ -112,123 +178,36 @@ class MemoryLog:
             done.set_result(None)
         return done
 
-    def _find(self, workflow_id: str) -> _Run:
+    async def put_blob(self, data: bytes) -> str:
+        """As `EventLog.put_blob`."""
+        name = blob_hash(data)
+        self._put(self._blobs, name, data)
+        return name
+
+    async def put_definition(self, hash: str, source: bytes) -> None:
+        """As `EventLog.put_definition`."""
+        self._put(self._definitions, hash, source)
+
+    def _put(self, into: dict[str, bytes], name: str, data: bytes) -> None:
         self._check_open()
-        run = self._runs.get(workflow_id)
-        if run is None:
-            raise RunNotFound(f"no run {workflow_id}")
-        return run
+        into.setdefault(name, data)
+        self._put_at[name] = time.time_ns() // 1000
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise LogClosed
-
-    async def read(self, workflow_id: str, from_offset: int = 0, limit: int = 256) -> list[StoredEvent]:
-        """As `EventLog.read`."""
-        return self._find(workflow_id).events[max(from_offset, 0) :][:limit]
-
-    async def last(self, workflow_id: str) -> int:
-        """As `EventLog.last`."""
-        return len(self._find(workflow_id).events) - 1
-
-    async def run(self, workflow_id: str) -> RunRow:
-        """As `EventLog.run`."""
-        return self._find(workflow_id).row(workflow_id)
-
-    async def runs(
-        self,
-        *,
-        state: str | Sequence[str] | None = None,
-        name: str | None = None,
-        label: tuple[str, str] | None = None,
-        since: int | None = None,
-        until: int | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-        order: Literal["asc", "desc"] = "desc",
-    ) -> Page[RunRow]:
-        """As `EventLog.runs`."""
-        self._check_open()
-        query = RunQuery(
-            state=state,
-            name=name,
-            label=label,
-            since=since,
-            until=until,
-            limit=limit,
-            cursor=cursor,
-            order=order,
-        )
-        return page_of_runs(self._order, lambda found: self._runs[found].row(found), query)
-
-    async def query(
-        self,
-        types: Sequence[str] | None = None,
-        *,
-        since: int | None = None,
-        until: int | None = None,
-        cursor: str | None = None,
-        limit: int = 256,
-    ) -> Page[LoggedEvent]:
-        """As `EventLog.query`."""
-        self._check_open()
-        wanted = None if types is None else TypeFilter(types)
-        found: list[LoggedEvent] = []
-        position = 0 if cursor is None else decode_cursor(cursor, tuple[int])[0]
-        while position < len(self._all) and len(found) < limit:
-            workflow_id, event = self._all[position]
-            position += 1
-            if (
-                (wanted is None or wanted(event.type))
-                and (since is None or event.ts >= since)
-                and (until is None or event.ts < until)
-            ):
-                found.append(LoggedEvent(workflow_id, event))
-        return Page(found, encode_cursor(position))
-
-    async def latest_cursor(self) -> str:
-        """As `EventLog.latest_cursor`."""
-        self._check_open()
-        return encode_cursor(len(self._all))
+    async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
+        """As `EventLog.put_snapshot`."""
+        self._find(workflow_id).snapshots.setdefault(kind, {})[offset] = data
 
     async def save_cursor(self, consumer: str, cursor: str) -> None:
         """As `EventLog.save_cursor`."""
         self._check_open()
         self._cursors[consumer] = cursor
 
-    async def load_cursor(self, consumer: str) -> str | None:
-        """As `EventLog.load_cursor`."""
-        self._check_open()
-        return self._cursors.get(consumer)
-
-    async def put_blob(self, data: bytes) -> str:
-        """As `EventLog.put_blob`."""
-        self._check_open()
-        name = blob_hash(data)
-        self._blobs.setdefault(name, data)
-        return name
-
-    async def get_blob(self, name: str) -> bytes | None:
-        """As `EventLog.get_blob`."""
-        self._check_open()
-        return self._blobs.get(name)
-
-    async def put_definition(self, hash: str, source: bytes) -> None:
-        """As `EventLog.put_definition`."""
-        self._check_open()
-        self._definitions.setdefault(hash, source)
-
-    async def get_definition(self, hash: str) -> bytes | None:
-        """As `EventLog.get_definition`."""
-        self._check_open()
-        return self._definitions.get(hash)
-
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`."""
         self._check_open()
-        run = self._runs.get(workflow_id)
-        if run is None:
+        if workflow_id not in self._runs and workflow_id not in self._gone:
             return FIRST_EPOCH
+        run = self._find(workflow_id)
         run.epoch = next_epoch(workflow_id, run.epoch, run.owner, owner)
         run.owner = owner
         return run.epoch
@@ -239,6 +218,110 @@ class MemoryLog:
         run = self._runs.get(workflow_id)
         if run is not None and run.owner == owner:
             run.owner = None
+
+    # -- reading
+
+    def _find(self, workflow_id: str) -> _Run:
+        self._check_open()
+        run = self._runs.get(workflow_id)
+        if run is None:
+            raise no_run(workflow_id, self._gone.get(workflow_id))
+        return run
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogClosed
+
+    async def read(self, workflow_id: str, from_offset: int = 0, limit: int = 256) -> list[StoredEvent]:
+        """As `EventLog.read`."""
+        run, start = self._find(workflow_id), max(from_offset, 0)
+        check_start(workflow_id, run.earliest, start)
+        return run.events[start - run.earliest :][:limit]
+
+    async def run(self, workflow_id: str) -> RunRow:
+        """As `EventLog.run`."""
+        return self._find(workflow_id).row(workflow_id)
+
+    async def _list(self, query: RunQuery) -> Page[RunRow]:
+        return page_of_runs(self._order, lambda found: self._runs[found].row(found), query)
+
+    async def _query(self, query: EventQuery) -> Page[LoggedEvent]:
+        found: list[LoggedEvent] = []
+        after = 0 if query.cursor is None else decode_cursor(query.cursor, tuple[int])[0]
+        position = bisect_left(self._all, after, key=lambda entry: entry.number)
+        while position < len(self._all) and len(found) < query.limit:
+            number, workflow_id, event = self._all[position]
+            position += 1
+            after = number + 1
+            if query.takes(event.type, event.ts):
+                found.append(LoggedEvent(workflow_id, event))
+        return Page(found, encode_cursor(after))
+
+    async def latest_cursor(self) -> str:
+        """As `EventLog.latest_cursor`."""
+        self._check_open()
+        return encode_cursor(self._count)
+
+    async def load_cursor(self, consumer: str) -> str | None:
+        """As `EventLog.load_cursor`."""
+        self._check_open()
+        return self._cursors.get(consumer)
+
+    async def get_blob(self, name: str) -> bytes | None:
+        """As `EventLog.get_blob`."""
+        self._check_open()
+        return self._blobs.get(name)
+
+    async def get_definition(self, hash: str) -> bytes | None:
+        """As `EventLog.get_definition`."""
+        self._check_open()
+        return self._definitions.get(hash)
+
+    async def latest_snapshot(
+        self, workflow_id: str, kind: str, at_or_before: int | None = None
+    ) -> Snapshot | None:
+        """As `EventLog.latest_snapshot`."""
+        kept = self._find(workflow_id).snapshots.get(kind, {})
+        offsets = [offset for offset in kept if at_or_before is None or offset <= at_or_before]
+        return Snapshot(max(offsets), kept[max(offsets)]) if offsets else None
+
+    # -- retention
+
+    async def trim(self, workflow_id: str, before: int) -> int:
+        """As `EventLog.trim`."""
+        run = self._find(workflow_id)
+        check_removable(workflow_id, run.state, run.ended)
+        earliest = run.trim(before)
+        self._all = [e for e in self._all if e.workflow_id != workflow_id or e.event.offset >= earliest]
+        return earliest
+
+    async def delete(self, workflow_id: str, at: int) -> Tombstone:
+        """As `EventLog.delete`."""
+        run = self._find(workflow_id)
+        check_removable(workflow_id, run.state, run.ended)
+        gone = self._gone[workflow_id] = tombstone_of(run.row(workflow_id), at)
+        del self._runs[workflow_id]
+        self._order.remove((run.meta.created_at, workflow_id))
+        self._all = [entry for entry in self._all if entry.workflow_id != workflow_id]
+        return gone
+
+    async def sweep(self, before: int) -> Swept:
+        """As `EventLog.sweep`."""
+        self._check_open()
+        named = {name for run in self._runs.values() for name in run.names}
+        old = {name for name, at in self._put_at.items() if at < before} - named
+        counts = [
+            sum(kept.pop(name, None) is not None for name in old) for kept in (self._blobs, self._definitions)
+        ]
+        for name in old:
+            del self._put_at[name]
+        return Swept(blobs=counts[0], definitions=counts[1])
+
+    # -- life
+
+    async def probe(self) -> None:
+        """As `EventLog.probe`."""
+        self._check_open()
 
     async def close(self) -> None:
         """As `EventLog.close`; what was stored is gone."""

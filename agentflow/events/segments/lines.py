@@ -4,6 +4,10 @@
 
 A batch is what one sync made durable. The checksum covers the bytes after `c`. `r` is there only when the
 event changes what the log records of its run beside the events: its identity, its state, its epoch.
+
+A segment that was rewritten without the lines of deleted runs begins with a line that says so:
+
+    {"c":"<crc32>","g":generation,"first":batch,"last":batch}
 """
 
 from __future__ import annotations
@@ -16,13 +20,16 @@ import msgspec
 __all__ = [
     "Head",
     "Line",
+    "Rewritten",
     "RunChange",
     "RunIdentity",
     "Salvaged",
     "encode_change",
     "encode_line",
+    "encode_rewritten",
     "event_of",
     "parse_line",
+    "parse_rewritten",
     "salvage",
 ]
 
@@ -69,6 +76,14 @@ class Line(msgspec.Struct, frozen=True):
         return _head_decoder.decode(self.e)
 
 
+class Rewritten(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first line of a segment that was rewritten: how often, and which batches it held."""
+
+    g: int
+    first: int
+    last: int
+
+
 class Salvaged(msgspec.Struct, frozen=True):
     """What a damaged line still says of itself; to be believed only if its neighbours agree."""
 
@@ -80,6 +95,7 @@ class Salvaged(msgspec.Struct, frozen=True):
 
 
 _line_decoder = msgspec.json.Decoder(Line)
+_rewritten_decoder = msgspec.json.Decoder(Rewritten)
 _head_decoder = msgspec.json.Decoder(Head)
 _change_encoder = msgspec.json.Encoder()
 _SALVAGE = re.compile(
@@ -95,6 +111,22 @@ def encode_line(batch: int, index: int, count: int, change: bytes, body: bytes) 
     return b'{"c":"%08x",%b\n' % (zlib.crc32(rest), rest)
 
 
+def encode_rewritten(head: Rewritten) -> bytes:
+    """The first line of a rewritten segment, with its end."""
+    rest = msgspec.json.encode(head)[1:]
+    return b'{"c":"%08x",%b\n' % (zlib.crc32(rest), rest)
+
+
+def parse_rewritten(line: bytes) -> Rewritten | None:
+    """The head of a rewritten segment, if this is one: its first line without the end."""
+    if not _is_intact(line):
+        return None
+    try:
+        return _rewritten_decoder.decode(b"{" + line[_PREFIX:])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
 def encode_change(change: RunChange) -> bytes:
     """The JSON of `r`."""
     return _change_encoder.encode(change)
@@ -102,12 +134,16 @@ def encode_change(change: RunChange) -> bytes:
 
 def parse_line(line: bytes) -> Line | None:
     """The line (without its end) if it is what was written, else None."""
-    if line[:6] != b'{"c":"' or line[6:14] != b"%08x" % zlib.crc32(memoryview(line)[_PREFIX:]):
+    if not _is_intact(line):
         return None
     try:
         return _line_decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def _is_intact(line: bytes) -> bool:
+    return line[:6] == b'{"c":"' and line[6:14] == b"%08x" % zlib.crc32(memoryview(line)[_PREFIX:])
 
 
 def event_of(line: bytes, size: int) -> bytes | None:

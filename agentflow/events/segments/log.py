@@ -5,33 +5,36 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, TypeVar
-from urllib.parse import quote
+from typing import TypeVar
 
 from agentflow.errors import AgentflowError, ConfigurationError, LogClosed, StoreError
+from agentflow.events.base import BaseLog, EventQuery
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.files import make_directories
 from agentflow.events.group import GroupCommit
 from agentflow.events.listing import RunQuery, page_of_runs
-from agentflow.events.log import Append, LoggedEvent, Page, RunRow, blob_hash
 from agentflow.events.owner import Owner
+from agentflow.events.rows import Append, LoggedEvent, Notice, Page, RunRow, Snapshot, Swept
+from agentflow.events.rules import blob_hash
+from agentflow.events.segments.compact import swap_in, worth_rewriting, write_draft
+from agentflow.events.segments.layout import PARTS, Layout
 from agentflow.events.segments.reader import SegmentReader
-from agentflow.events.segments.recovery import recover
+from agentflow.events.segments.recovery import Recovered, recover
+from agentflow.events.segments.removed import load_removed
 from agentflow.events.segments.store import SegmentStore
+from agentflow.events.tombstone import Tombstone
 
 __all__ = ["SegmentLog"]
 
 T = TypeVar("T")
 
-_BLOB = re.compile(r"sha256:([0-9a-f]{64})")
 
-
-class SegmentLog:
-    """An EventLog in `directory`; made if there is none. Opening reads all segments, so it may take seconds.
+class SegmentLog(BaseLog):
+    """An EventLog in `directory`; made if there is none. Opening reads the newest segment, and those closed
+    ones that have no good sidecar, so it may take seconds.
 
     ConfigurationError: the directory cannot be a store, or another process has it. LogCorrupt: it is damaged,
     and which run's events are lost cannot be told. A run that is known to be damaged raises LogCorrupt by
@@ -44,10 +47,11 @@ class SegmentLog:
     def __init__(self, directory: Path | str) -> None:
         self.path = Path(directory).absolute()
         self.url = f"file:{directory}"
-        self._lock = _lock(self.path)
+        self._layout = Layout(self.path)
+        self._lock = _lock(self._layout)
         try:
-            found = recover(self.path)
-            self._store = SegmentStore(self.path, found)
+            found = _recover(self._layout)
+            self._store = SegmentStore(self._layout, found)
         except OSError as error:
             os.close(self._lock)
             raise ConfigurationError(
@@ -57,8 +61,7 @@ class SegmentLog:
         except AgentflowError:
             os.close(self._lock)
             raise
-        self.cut = found.cut
-        """Bytes of a batch, never acknowledged, that a crash had left torn and opening cut off."""
+        self._notices = found.notices
         self._index = found.index
         self._group = GroupCommit(self._store)
         self._reader = SegmentReader(self._store)
@@ -70,6 +73,11 @@ class SegmentLog:
         """Why the log stopped for good, if it did."""
         return self._store.failure
 
+    @property
+    def notices(self) -> Sequence[Notice]:
+        """As `EventLog.notices`."""
+        return self._notices
+
     # -- writing
 
     def append(self, batch: Append) -> asyncio.Future[None]:
@@ -79,16 +87,22 @@ class SegmentLog:
     async def put_blob(self, data: bytes) -> str:
         """As `EventLog.put_blob`."""
         name = blob_hash(data)
-        await self._group.call(lambda: self._store.put(self._blob_path(name), data))
+        path = self._layout.blob(name)
+        assert path is not None  # it has just been made
+        await self._group.call(lambda: self._store.put(path, data))
         return name
 
     async def put_definition(self, hash: str, source: bytes) -> None:
         """As `EventLog.put_definition`."""
-        await self._group.call(lambda: self._store.put(self._definition_path(hash), source))
+        await self._group.call(lambda: self._store.put(self._layout.definition(hash), source))
+
+    async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
+        """As `EventLog.put_snapshot`."""
+        await self._group.call(lambda: self._store.put_snapshot(workflow_id, kind, offset, data))
 
     async def save_cursor(self, consumer: str, cursor: str) -> None:
         """As `EventLog.save_cursor`."""
-        path = self._cursor_path(consumer)
+        path = self._layout.cursor(consumer)
         await self._group.call(lambda: self._store.replace(path, cursor.encode()))
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
@@ -99,84 +113,104 @@ class SegmentLog:
         """As `EventLog.release`."""
         await self._group.call(lambda: self._store.release(workflow_id, owner))
 
+    async def probe(self) -> None:
+        """As `EventLog.probe`."""
+        await self._group.call(self._store.probe)
+
+    # -- retention
+
+    async def trim(self, workflow_id: str, before: int) -> int:
+        """As `EventLog.trim`."""
+        # The log of a run that has ended does not change, so what its events name can be read before.
+        names = await self._in_thread(lambda: self._reader.names(workflow_id, before))
+        return await self._group.call(lambda: self._store.trim(workflow_id, before, names))
+
+    async def delete(self, workflow_id: str, at: int) -> Tombstone:
+        """As `EventLog.delete`."""
+        return await self._group.call(lambda: self._store.delete(workflow_id, at))
+
+    async def sweep(self, before: int) -> Swept:
+        """As `EventLog.sweep`: rewrites the segments of which a quarter or more is dead. Appends go on
+        meanwhile; reads wait while a rewritten file takes the place of the old one."""
+        blobs, definitions, freed = await self._group.call(lambda: self._store.sweep_files(before))
+        newest, length = self._store.end
+        if await asyncio.to_thread(worth_rewriting, self._index, newest, length):
+            await self._group.call(self._store.roll)
+        for number in sorted(self._index.segments):
+            freed += await self._rewrite(number)
+        return Swept(blobs=blobs, definitions=definitions, bytes=freed)
+
+    async def _rewrite(self, number: int) -> int:
+        segment = self._index.segments[number]
+        if number == self._store.end[0]:
+            return 0
+        if not await asyncio.to_thread(worth_rewriting, self._index, number, segment.size):
+            return 0
+        try:
+            draft = await asyncio.to_thread(write_draft, self._layout, self._index, number)
+        except OSError as error:
+            self._layout.draft(number).unlink(missing_ok=True)
+            raise StoreError(f"segment {number} cannot be rewritten: {error.strerror}") from error
+
+        def swap() -> int:
+            self._reader.forget(number)
+            return swap_in(self._layout, self._index, draft)
+
+        return await self._in_thread(swap)
+
     # -- reading
 
     async def read(self, workflow_id: str, from_offset: int = 0, limit: int = 256) -> list[StoredEvent]:
-        """As `EventLog.read`; LogCorrupt from where the run is damaged on."""
+        """As `EventLog.read`."""
         return await self._in_thread(lambda: self._reader.read(workflow_id, max(from_offset, 0), limit))
 
-    async def last(self, workflow_id: str) -> int:
-        """As `EventLog.last`; LogCorrupt if the run is damaged."""
-        self._check_open()
-        run = self._index.find(workflow_id)
-        run.check_whole()
-        return run.last
-
     async def run(self, workflow_id: str) -> RunRow:
-        """As `EventLog.run`; LogCorrupt if the run is damaged."""
+        """As `EventLog.run`."""
         self._check_open()
         run = self._index.find(workflow_id)
         run.check_whole()
         return run.row()
 
-    async def runs(
-        self,
-        *,
-        state: str | Sequence[str] | None = None,
-        name: str | None = None,
-        label: tuple[str, str] | None = None,
-        since: int | None = None,
-        until: int | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-        order: Literal["asc", "desc"] = "desc",
-    ) -> Page[RunRow]:
-        """As `EventLog.runs`; a damaged run stands there as far as it is whole."""
-        self._check_open()
-        query = RunQuery(
-            state=state,
-            name=name,
-            label=label,
-            since=since,
-            until=until,
-            limit=limit,
-            cursor=cursor,
-            order=order,
-        )
-        keys = self._index.order.copy()  # the writing thread may insert meanwhile
-        return page_of_runs(keys, lambda found: self._index.runs[found].row(), query)
+    async def _list(self, query: RunQuery) -> Page[RunRow]:
+        # A damaged run stands there as far as it is whole.
+        keys, runs = (
+            self._index.order.copy(),
+            self._index.runs,
+        )  # the writing thread may change them meanwhile
 
-    async def query(
-        self,
-        types: Sequence[str] | None = None,
-        *,
-        since: int | None = None,
-        until: int | None = None,
-        cursor: str | None = None,
-        limit: int = 256,
-    ) -> Page[LoggedEvent]:
-        """As `EventLog.query`; events of damaged runs are left out. Scans: half a million events a second."""
-        return await self._in_thread(lambda: self._reader.query(types, since, until, cursor, limit))
+        def row_of(workflow_id: str) -> RunRow | None:
+            run = runs.get(workflow_id)
+            return None if run is None else run.row()
+
+        return page_of_runs(keys, row_of, query)
+
+    async def _query(self, query: EventQuery) -> Page[LoggedEvent]:
+        # Events of damaged runs are left out. Scans: half a million events a second.
+        return await self._in_thread(lambda: self._reader.query(query))
 
     async def latest_cursor(self) -> str:
         """As `EventLog.latest_cursor`."""
-        self._check_open()
-        return self._reader.latest_cursor()
+        return await self._in_thread(self._reader.latest_cursor)
 
     async def load_cursor(self, consumer: str) -> str | None:
         """As `EventLog.load_cursor`."""
-        found = await self._in_thread(lambda: _content(self._cursor_path(consumer)))
+        found = await self._in_thread(lambda: _content(self._layout.cursor(consumer)))
         return None if found is None else found.decode()
 
     async def get_blob(self, name: str) -> bytes | None:
         """As `EventLog.get_blob`."""
-        if _BLOB.fullmatch(name) is None:
-            return None
-        return await self._in_thread(lambda: _content(self._blob_path(name)))
+        path = self._layout.blob(name)
+        return None if path is None else await self._in_thread(lambda: _content(path))
 
     async def get_definition(self, hash: str) -> bytes | None:
         """As `EventLog.get_definition`."""
-        return await self._in_thread(lambda: _content(self._definition_path(hash)))
+        return await self._in_thread(lambda: _content(self._layout.definition(hash)))
+
+    async def latest_snapshot(
+        self, workflow_id: str, kind: str, at_or_before: int | None = None
+    ) -> Snapshot | None:
+        """As `EventLog.latest_snapshot`."""
+        return await self._in_thread(lambda: self._reader.snapshot(workflow_id, kind, at_or_before))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         self._check_open()
@@ -185,14 +219,7 @@ class SegmentLog:
         except OSError as error:
             raise StoreError(f"the store cannot be read: {error.strerror}") from error
 
-    def _blob_path(self, name: str) -> Path:
-        return self.path / "blobs" / name.removeprefix("sha256:")
-
-    def _definition_path(self, hash: str) -> Path:
-        return self.path / "definitions" / f"{quote(hash, safe='')}.source"
-
-    def _cursor_path(self, consumer: str) -> Path:
-        return self.path / "consumers" / f"{quote(consumer, safe='')}.cursor"
+    # -- life
 
     def _check_open(self) -> None:
         if self._group.closed:
@@ -210,15 +237,26 @@ class SegmentLog:
         os.close(self._lock)  # last: now another process may open the directory
 
 
-def _lock(directory: Path) -> int:
+def _recover(layout: Layout) -> Recovered:
+    for left_over in (*layout.segments.glob("*.new"), layout.probe):
+        left_over.unlink(missing_ok=True)
+    removed, cut = load_removed(layout.removed)
+    found = recover(layout, removed)
+    if cut:
+        text = f"{cut} bytes of a removal that was never acknowledged were cut off {layout.removed.name}"
+        found.notices.append(Notice(kind="torn_tail", text=text, bytes=cut))
+    return found
+
+
+def _lock(layout: Layout) -> int:
     """Take the directory for this process; the descriptor holds it."""
     try:
-        for part in ("segments", "blobs", "definitions", "consumers"):
-            make_directories(directory / part)
-        lock = os.open(directory / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+        for part in PARTS:
+            make_directories(layout.directory / part)
+        lock = os.open(layout.lock, os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as error:
         raise ConfigurationError(
-            f"the store {directory} cannot be opened: {error.strerror}",
+            f"the store {layout.directory} cannot be opened: {error.strerror}",
             hint="choose a directory that you may write to (`--store file:DIR`)",
         ) from error
     try:
@@ -226,7 +264,7 @@ def _lock(directory: Path) -> int:
     except OSError as error:
         os.close(lock)
         raise ConfigurationError(
-            f"the store {directory} is in use by another process",
+            f"the store {layout.directory} is in use by another process",
             hint="use that process, or a `sqlite:` store, which several can share",
         ) from error
     return lock

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from agentflow.errors import AgentflowError, LogClosed, LogCorrupt, StoreError
-from agentflow.events.files import put_file, replace_file, sync_directory
+from agentflow.errors import AgentflowError, LogCorrupt, LogFailed, StorageUnavailable, StoreError
+from agentflow.events.files import make_directories, put_file, replace_file, sync_directory
 from agentflow.events.group import Job, fail
-from agentflow.events.log import ENDED, FIRST_EPOCH, Append, refusal, state_after
 from agentflow.events.owner import Owner, next_epoch, this_process
-from agentflow.events.segments.index import RunIndex
+from agentflow.events.references import names_in, parent_of
+from agentflow.events.rows import ENDED, FIRST_EPOCH, Append
+from agentflow.events.rules import check_removable, first_kept, refusal, state_after, tombstone_of
+from agentflow.events.segments.index import PLACE_BITS, RunIndex, Segment
+from agentflow.events.segments.layout import Layout
 from agentflow.events.segments.lines import RunChange, RunIdentity, encode_change, encode_line
-from agentflow.events.segments.recovery import Recovered, segment_path
+from agentflow.events.segments.recovery import Recovered
+from agentflow.events.segments.removed import Deleted, Trimmed, encode_removal
+from agentflow.events.segments.sidecar import save_sidecar
+from agentflow.events.tombstone import Tombstone
 
 __all__ = ["SegmentStore"]
 
 T = TypeVar("T")
 
 SEGMENT_BYTES = 64 << 20
+_PROBE_BYTES = 64 << 10
 
-# After these nothing was taken and space may come back; after any other error the disk cannot be trusted.
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# After these nothing was taken and it may be taken later; after any other error the disk cannot be trusted.
+_UNTAKEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 
 class _Staged:
@@ -43,14 +53,17 @@ class _Staged:
 class SegmentStore:
     """Appends groups to the newest segment of what `recover` has found."""
 
-    def __init__(self, directory: Path, found: Recovered) -> None:
-        self.directory = directory
+    def __init__(self, layout: Layout, found: Recovered) -> None:
+        self.layout = layout
         self.index = found.index
-        self.failure: StoreError | None = None
-        self._batch = found.batch
+        self.failure: LogFailed | None = None
+        self.batch = found.batch
+        """The last durable batch."""
         self.end = (max(found.segment, 1), found.end)
         """Segment and position up to which everything is durable; read by other threads."""
-        self._fd = self._open_segment(self.end[0])
+        self._fd = self._open(layout.segment(self.end[0]))
+        self._removed_fd = self._open(layout.removed)
+        self._segment = self.index.segments.setdefault(self.end[0], Segment(self.end[0], self.batch + 1))
 
     # -- Store
 
@@ -66,21 +79,32 @@ class SegmentStore:
 
     def tend(self) -> None:
         """As `Store.tend`: begins a new segment when the newest is long enough."""
-        if self.failure is None and self.end[1] >= SEGMENT_BYTES:
-            number = self.end[0] + 1
-            try:
-                os.fsync(self._fd)  # also that what a failed write had left is gone
-                fd = self._open_segment(number)
-            except OSError as error:
-                if error.errno not in _FULL:
-                    self._stop(error)
-                return  # the old one grows on
-            os.close(self._fd)
-            self._fd, self.end = fd, (number, 0)
+        if self.end[1] >= SEGMENT_BYTES:
+            self.roll()
+
+    def roll(self) -> None:
+        """Close the newest segment, which may grow on if there is no space, and begin another."""
+        if self.failure is not None or not self.end[1]:
+            return
+        number = self.end[0] + 1
+        try:
+            os.fsync(self._fd)  # also that what a failed write had left is gone
+            fd = self._open(self.layout.segment(number))
+        except OSError as error:
+            if error.errno not in _UNTAKEN:
+                self._stop(error)
+            return
+        os.close(self._fd)
+        closed = self._segment
+        closed.last, closed.size = self.batch, self.end[1]
+        self._segment = self.index.segments[number] = Segment(number, self.batch + 1)
+        self._fd, self.end = fd, (number, 0)
+        save_sidecar(self.layout.segment(closed.number), self.index, closed.number)
 
     def finish(self) -> None:
         """As `Store.finish`."""
         os.close(self._fd)
+        os.close(self._removed_fd)
 
     # -- batches
 
@@ -88,7 +112,7 @@ class SegmentStore:
         if not group:
             return
         if self.failure is not None:
-            fail(group, LogClosed(str(self.failure), hint=self.failure.hint))
+            fail(group, self._refused(self.failure))
             return
         staged: dict[str, _Staged] = {}
         accepted: list[tuple[Append, RunChange | None, bytes]] = []
@@ -101,7 +125,7 @@ class SegmentStore:
         lines: list[bytes] = []
         for batch, _, change in accepted:
             for event in batch.events:
-                lines.append(encode_line(self._batch + 1, len(lines), count, change, event.body))
+                lines.append(encode_line(self.batch + 1, len(lines), count, change, event.body))
                 change = b""
         try:
             self._sync(b"".join(lines))
@@ -122,7 +146,8 @@ class SegmentStore:
         try:
             if run is not None:
                 run.check_whole()
-            error = refusal(batch, now.last, now.epoch, now.ended)
+            gone = self.index.removed.gone.get(batch.workflow_id) if run is None else None
+            error = refusal(batch, now.last, now.epoch, now.ended, gone)
             if error is not None:
                 return error
             change = _change(batch, now)
@@ -150,10 +175,7 @@ class SegmentStore:
                 written += os.pwrite(self._fd, memoryview(data)[written:], end + written)
         except OSError as error:
             self._take_back(end, error)
-            raise self.failure or StoreError(
-                f"the store failed: {error.strerror}",
-                hint="free space on the disk of the store; runs go on by themselves",
-            ) from error
+            raise self.failure or _unavailable(error) from error
         try:
             os.fdatasync(self._fd)
         except OSError as error:
@@ -166,22 +188,25 @@ class SegmentStore:
             os.ftruncate(self._fd, end)
         except OSError as error:
             self._stop(error)
-        if cause.errno not in _FULL:
+        if cause.errno not in _UNTAKEN:
             self._stop(cause)
 
     def _stop(self, error: OSError) -> None:
         if self.failure is None:
             self.failure = self._final(error)
 
-    def _final(self, error: OSError) -> LogClosed:
-        return LogClosed(
+    def _final(self, error: OSError) -> LogFailed:
+        return LogFailed(
             f"the store failed: {error.strerror}",
             hint="check the disk and start again; what was acknowledged is kept",
         )
 
+    def _refused(self, failure: LogFailed) -> LogFailed:
+        return LogFailed(str(failure), hint=failure.hint)
+
     def _apply(self, accepted: list[tuple[Append, RunChange | None, bytes]], lines: Sequence[bytes]) -> None:
         """The group is durable: let readers see it."""
-        self._batch += 1
+        self.batch += 1
         segment, position = self.end
         index, type_id = self.index, self.index.type_id
         sizes = iter(lines)
@@ -191,34 +216,40 @@ class SegmentStore:
                 assert change is not None
                 assert change.run is not None  # refusal() lets only a first batch create a run
                 run = index.create(batch.workflow_id, change.run)
+                run.parent = parent_of(batch.events[0].body)
                 assert batch.run is not None
                 run.owner = batch.run.owner or this_process()
             if change is not None:
                 run.apply(change)
             for event in batch.events:
-                size = len(next(sizes))
-                run.add(segment, position, size - 1, len(event.body), event.ts, type_id(event.type))
+                size, body = len(next(sizes)), event.body
+                place = segment << PLACE_BITS | position
+                run.add(place, size - 1, len(body), event.ts, type_id(event.type))
+                run.names |= names_in(body)
                 position += size
+            self._segment.grow(batch.workflow_id, batch.expected, len(batch.events))
         self.end = (segment, position)  # last: a scan goes by it, and looks the runs up in the index
 
     # -- calls
 
     def _call(self, job: Job, call: Callable[[], T]) -> None:
         if self.failure is not None:
-            job.error = LogClosed(str(self.failure), hint=self.failure.hint)
+            job.error = self._refused(self.failure)
             return
         try:
             job.result = call()
         except AgentflowError as error:
             job.error = error
         except OSError as error:
-            job.error = StoreError(f"the store failed: {error.strerror}")
+            untaken = error.errno in _UNTAKEN
+            job.error = _unavailable(error) if untaken else StoreError(f"the store failed: {error.strerror}")
 
     def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`. The epoch becomes durable with the next append: until then nobody can hold it,
         since the directory belongs to this process."""
         run = self.index.runs.get(workflow_id)
         if run is None:
+            self.index.check_not_gone(workflow_id)
             return FIRST_EPOCH
         run.check_whole()
         run.epoch = next_epoch(workflow_id, run.epoch, run.owner, owner)
@@ -232,15 +263,92 @@ class SegmentStore:
             run.owner = None
 
     def put(self, path: Path, data: bytes) -> None:
-        """A file beside the segments, whole and durable when this returns."""
+        """A file beside the segments, whole and durable when this returns; one that exists stays, but is
+        young again: see `sweep_files`."""
+        if path.exists():
+            now = time.time_ns()  # the time that the kernel would take may be some ms old
+            os.utime(path, ns=(now, now))
         put_file(path, data)
 
     def replace(self, path: Path, data: bytes) -> None:
         """A file beside the segments in place of the one of that name."""
         replace_file(path, data)
 
-    def _open_segment(self, number: int) -> int:
-        path = segment_path(self.directory, number)
+    def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
+        """As `EventLog.put_snapshot`."""
+        self.index.find(workflow_id)
+        folder = self.layout.snapshots_of(workflow_id, kind)
+        make_directories(folder)
+        replace_file(folder / f"{offset}.snapshot", b"%08x" % zlib.crc32(data) + data)
+
+    def probe(self) -> None:
+        """As `EventLog.probe`."""
+        try:
+            replace_file(self.layout.probe, bytes(_PROBE_BYTES))
+        finally:
+            self.layout.probe.unlink(missing_ok=True)
+
+    # -- retention
+
+    def trim(self, workflow_id: str, before: int, names: set[str]) -> int:
+        """As `EventLog.trim`; `names` is what the events that stay, and the snapshots, name."""
+        run = self.index.find(workflow_id)
+        run.check_whole()
+        check_removable(workflow_id, run.state, run.ended)
+        earliest = first_kept(run.earliest, run.last, before)
+        if earliest > run.earliest:
+            known = (run.identity, run.state, run.stored_epoch, run.parent)
+            self._remove(Trimmed(workflow_id, earliest, *known, sorted(names)))
+            with self.index.moving:
+                self.index.runs[workflow_id] = run.trimmed(earliest, names)
+        return earliest
+
+    def delete(self, workflow_id: str, at: int) -> Tombstone:
+        """As `EventLog.delete`."""
+        run = self.index.find(workflow_id)
+        check_removable(workflow_id, run.state, run.ended)
+        gone = tombstone_of(run.row(), at)
+        self._remove(Deleted(gone))
+        self.index.take_out(run)
+        shutil.rmtree(self.layout.snapshots_of(workflow_id), ignore_errors=True)
+        return gone
+
+    def _remove(self, removal: Deleted | Trimmed) -> None:
+        """Write a removal down, durably. StoreError: it is not there."""
+        line, end = encode_removal(removal), os.fstat(self._removed_fd).st_size
+        try:
+            written = 0
+            while written < len(line):
+                written += os.pwrite(self._removed_fd, memoryview(line)[written:], end + written)
+        except OSError:
+            try:
+                os.ftruncate(self._removed_fd, end)
+            except OSError as worse:
+                self._stop(worse)
+            raise
+        try:
+            os.fsync(self._removed_fd)
+        except OSError as error:
+            self._stop(error)
+            raise self._final(error) from error
+        self.index.removed.add(removal)
+
+    def sweep_files(self, before: int) -> tuple[int, int, int]:
+        """Remove blobs, definitions and snapshots that nobody names; how many blobs and definitions, and
+        their bytes. Files put after `before` (µs) may be named by an event on its way."""
+        named = {name for run in self.index.runs.values() for name in run.names}
+        blobs = {path for name in named if (path := self.layout.blob(name)) is not None}
+        definitions = {self.layout.definition(name) for name in named}
+        counts = [
+            _remove_files(folder.iterdir(), kept, before)
+            for folder, kept in ((self.layout.blobs, blobs), (self.layout.definitions, definitions))
+        ]
+        there = {self.layout.snapshots_of(workflow_id) for workflow_id in self.index.runs}
+        for folder in set(self.layout.snapshots.iterdir()) - there:
+            shutil.rmtree(folder, ignore_errors=True)
+        return counts[0][0], counts[1][0], counts[0][1] + counts[1][1]
+
+    def _open(self, path: Path) -> int:
         fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
         try:
             sync_directory(path.parent)
@@ -248,6 +356,23 @@ class SegmentStore:
             os.close(fd)
             raise
         return fd
+
+
+def _unavailable(error: OSError) -> StorageUnavailable:
+    return StorageUnavailable(
+        f"the store takes nothing now: {error.strerror}",
+        hint="see that the store's disk has space and can be written to; runs go on by themselves",
+    )
+
+
+def _remove_files(paths: Iterable[Path], kept: set[Path], before: int) -> tuple[int, int]:
+    count = size = 0
+    for path in list(paths):
+        status = path.stat()
+        if path not in kept and status.st_mtime_ns // 1000 < before:
+            path.unlink()
+            count, size = count + 1, size + status.st_size
+    return count, size
 
 
 def _change(batch: Append, now: _Staged) -> RunChange | None:

@@ -13,7 +13,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from agentflow.errors import AgentflowError, ConfigurationError, LogClosed, LogCorrupt, StoreError
+from agentflow.errors import (
+    AgentflowError,
+    ConfigurationError,
+    LogCorrupt,
+    LogFailed,
+    StorageUnavailable,
+    StoreError,
+)
 from agentflow.events.files import make_directories
 from agentflow.events.references import names_in, parent_of
 
@@ -30,6 +37,10 @@ _NETWORK_FILE_SYSTEMS = frozenset(
 )
 
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+# A write was refused (no space, quota, limit of size, read-only) before any sync of it: the transaction is
+# undone, and the next one writes over what is there of it.
+_UNTAKEN = frozenset({"SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE"})
+_SPACE_HINT = "see that the store's disk has space and can be written to; runs go on by themselves"
 _BROKEN = ("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PROTOCOL")
 
 Effect = Literal["final", "later", "refused"]
@@ -102,21 +113,21 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 def failure_of(error: sqlite3.Error) -> tuple[AgentflowError, Effect]:
     """What a failed commit means: `final` stops the log, `later` may be better, `refused`: no disk's fault.
 
-    A full disk or a busy database took nothing. After a failed write or sync nobody knows what is on the
-    disk, and a second sync may falsely succeed.
+    A full disk or a busy database took nothing. After a failed sync nobody knows what is on the disk, and a
+    second sync may falsely succeed.
     """
     name: str = getattr(error, "sqlite_errorname", None) or type(error).__name__
     text = f"the store failed: {error} ({name})"
     if name.startswith(_DAMAGED):
         return LogCorrupt(text), "final"
+    if name in _UNTAKEN:
+        return StorageUnavailable(text, hint=_SPACE_HINT), "later"
     if name.startswith(_BROKEN):
-        return LogClosed(
+        return LogFailed(
             text, hint="check the disk, then start again; what was acknowledged is kept"
         ), "final"
-    if name == "SQLITE_FULL":
-        return StoreError(text, hint="free space on the disk of the store; runs go on by themselves"), "later"
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_NOMEM")):
-        return StoreError(text), "later"
+        return StorageUnavailable(text), "later"
     return StoreError(text), "refused"
 
 
@@ -178,6 +189,7 @@ def _check_version(db: sqlite3.Connection, path: Path) -> None:
 
 def _set_durable(db: sqlite3.Connection, path: Path) -> None:
     """Set what durability rests on, and believe only what is read back."""
+    db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # for a new file; an old one stays as it is
     mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     db.execute("PRAGMA synchronous = FULL")
     if mode != "wal" or _pragma(db, "synchronous") != 2:
@@ -235,7 +247,7 @@ def _has_tables(db: sqlite3.Connection) -> bool:
 def _unusable(error: sqlite3.Error, path: Path) -> AgentflowError:
     name: str = getattr(error, "sqlite_errorname", None) or type(error).__name__
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL")):
-        return StoreError(f"the store {path} cannot be opened now: {error}")
+        return StorageUnavailable(f"the store {path} cannot be opened now: {error}")
     if name.startswith(_DAMAGED):
         return LogCorrupt(f"the store {path} is damaged: {error}")
     return ConfigurationError(

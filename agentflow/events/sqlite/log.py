@@ -6,27 +6,32 @@ The loop's thread only queues and resolves futures; it never touches the databas
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
+from typing import Any, TypeVar
 
 from agentflow.errors import AgentflowError, LogClosed
+from agentflow.events.base import BaseLog, EventQuery
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.group import GroupCommit
 from agentflow.events.listing import RunQuery
-from agentflow.events.log import FIRST_EPOCH, Append, LoggedEvent, Page, RunRow, blob_hash
-from agentflow.events.owner import Owner, next_epoch
+from agentflow.events.owner import Owner
+from agentflow.events.rows import Append, LoggedEvent, Page, RunRow, Snapshot, Swept
+from agentflow.events.rules import blob_hash
+from agentflow.events.sqlite import calls
 from agentflow.events.sqlite.database import open_database
 from agentflow.events.sqlite.reader import Readers
+from agentflow.events.sqlite.sweep import sweep
 from agentflow.events.sqlite.writer import SqliteStore
+from agentflow.events.tombstone import Tombstone
 
 __all__ = ["SqliteLog"]
 
 
-class SqliteLog:
+T = TypeVar("T")
+
+
+class SqliteLog(BaseLog):
     """An EventLog in the file `path`; made, with its directory, if there is none. Opening blocks for some ms.
 
     ConfigurationError: the path or the file cannot be a store. Belongs to the event loop of its first use.
@@ -53,103 +58,100 @@ class SqliteLog:
         """As `EventLog.append`."""
         return self._group.append(batch)
 
+    async def _write(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Run `call(connection, *arguments)` in the writer's transaction."""
+        return await self._group.call(self._store.within(call, *arguments))
+
     async def put_blob(self, data: bytes) -> str:
         """As `EventLog.put_blob`."""
         name = blob_hash(data)
-        await self._group.call(self._store.within(_insert_blob, name, data))
+        await self._write(calls.put_blob, name, data)
         return name
 
     async def put_definition(self, hash: str, source: bytes) -> None:
         """As `EventLog.put_definition`."""
-        await self._group.call(self._store.within(_insert_definition, hash, source))
+        await self._write(calls.put_definition, hash, source)
+
+    async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
+        """As `EventLog.put_snapshot`."""
+        await self._write(calls.put_snapshot, workflow_id, kind, offset, data)
 
     async def save_cursor(self, consumer: str, cursor: str) -> None:
         """As `EventLog.save_cursor`."""
-        await self._group.call(self._store.within(_save_cursor, consumer, cursor))
+        await self._write(calls.save_cursor, consumer, cursor)
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`."""
-        return await self._group.call(self._store.within(_claim, workflow_id, owner))
+        return await self._write(calls.claim, workflow_id, owner)
 
     async def release(self, workflow_id: str, owner: Owner) -> None:
         """As `EventLog.release`."""
-        await self._group.call(self._store.within(_release, workflow_id, owner))
+        await self._write(calls.release, workflow_id, owner)
+
+    async def probe(self) -> None:
+        """As `EventLog.probe`."""
+        await self._write(calls.probe)
+
+    # -- retention
+
+    async def trim(self, workflow_id: str, before: int) -> int:
+        """As `EventLog.trim`."""
+        return await self._write(calls.trim, workflow_id, before)
+
+    async def delete(self, workflow_id: str, at: int) -> Tombstone:
+        """As `EventLog.delete`."""
+        return await self._write(calls.delete, workflow_id, at)
+
+    async def sweep(self, before: int) -> Swept:
+        """As `EventLog.sweep`. The file becomes shorter with the next checkpoint, which begins now."""
+        swept = await sweep(self._write, before)
+        self._store.checkpoint()
+        return swept
 
     # -- reading
 
+    async def _read(self, query: Callable[..., T], *arguments: Any) -> T:
+        """Run `query(connection, *arguments)` in a thread, on a connection that cannot write."""
+        self._check_open()
+        return await self._readers.call(query, *arguments)
+
     async def read(self, workflow_id: str, from_offset: int = 0, limit: int = 256) -> list[StoredEvent]:
         """As `EventLog.read`."""
-        self._check_open()
-        return await self._readers.call(self._readers.read, workflow_id, from_offset, limit)
-
-    async def last(self, workflow_id: str) -> int:
-        """As `EventLog.last`."""
-        self._check_open()
-        return await self._readers.call(self._readers.last, workflow_id)
+        return await self._read(self._readers.read, workflow_id, from_offset, limit)
 
     async def run(self, workflow_id: str) -> RunRow:
         """As `EventLog.run`."""
-        self._check_open()
-        return await self._readers.call(self._readers.run, workflow_id)
+        return await self._read(self._readers.run, workflow_id)
 
-    async def runs(
-        self,
-        *,
-        state: str | Sequence[str] | None = None,
-        name: str | None = None,
-        label: tuple[str, str] | None = None,
-        since: int | None = None,
-        until: int | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-        order: Literal["asc", "desc"] = "desc",
-    ) -> Page[RunRow]:
-        """As `EventLog.runs`."""
-        self._check_open()
-        query = RunQuery(
-            state=state,
-            name=name,
-            label=label,
-            since=since,
-            until=until,
-            limit=limit,
-            cursor=cursor,
-            order=order,
-        )
-        return await self._readers.call(self._readers.runs, query)
+    async def _list(self, query: RunQuery) -> Page[RunRow]:
+        return await self._read(self._readers.runs, query)
 
-    async def query(
-        self,
-        types: Sequence[str] | None = None,
-        *,
-        since: int | None = None,
-        until: int | None = None,
-        cursor: str | None = None,
-        limit: int = 256,
-    ) -> Page[LoggedEvent]:
-        """As `EventLog.query`."""
-        self._check_open()
-        return await self._readers.call(self._readers.query, types, since, until, cursor, limit)
+    async def _query(self, query: EventQuery) -> Page[LoggedEvent]:
+        return await self._read(self._readers.query, query)
 
     async def latest_cursor(self) -> str:
         """As `EventLog.latest_cursor`."""
-        self._check_open()
-        return await self._readers.call(self._readers.latest_cursor)
+        return await self._read(self._readers.latest_cursor)
 
     async def load_cursor(self, consumer: str) -> str | None:
         """As `EventLog.load_cursor`."""
-        self._check_open()
-        return await self._readers.call(_select_one, "SELECT position FROM consumer WHERE name = ?", consumer)
+        return await self._read(calls.select_one, "SELECT position FROM consumer WHERE name = ?", consumer)
 
     async def get_blob(self, name: str) -> bytes | None:
         """As `EventLog.get_blob`."""
-        self._check_open()
-        return await self._readers.call(_select_one, "SELECT body FROM blob WHERE name = ?", name)
+        return await self._read(calls.select_one, "SELECT body FROM blob WHERE name = ?", name)
 
     async def get_definition(self, hash: str) -> bytes | None:
         """As `EventLog.get_definition`."""
-        self._check_open()
-        return await self._readers.call(_select_one, "SELECT source FROM definition WHERE hash = ?", hash)
+        return await self._read(calls.select_one, "SELECT source FROM definition WHERE hash = ?", hash)
+
+    async def latest_snapshot(
+        self, workflow_id: str, kind: str, at_or_before: int | None = None
+    ) -> Snapshot | None:
+        """As `EventLog.latest_snapshot`."""
+        return await self._read(self._readers.snapshot, workflow_id, kind, at_or_before)
+
+    # -- life
 
     def _check_open(self) -> None:
         if self._group.closed:
@@ -163,43 +165,3 @@ class SqliteLog:
     def _shut_down(self) -> None:
         self._readers.close()
         self._group.stop()  # last: closing the last connection folds the write-ahead log in
-
-
-# -- calls inside the writer's transaction
-
-
-def _insert_blob(db: sqlite3.Connection, name: str, data: bytes) -> None:
-    db.execute("INSERT OR IGNORE INTO blob (name, body) VALUES (?, ?)", (name, data))
-
-
-def _insert_definition(db: sqlite3.Connection, hash: str, source: bytes) -> None:
-    db.execute("INSERT OR IGNORE INTO definition (hash, source) VALUES (?, ?)", (hash, source))
-
-
-def _claim(db: sqlite3.Connection, workflow_id: str, owner: Owner) -> int:
-    row = db.execute("SELECT epoch, owner FROM run WHERE workflow_id = ?", (workflow_id,)).fetchone()
-    if row is None:
-        return FIRST_EPOCH
-    holder = None if row[1] is None else msgspec.json.decode(row[1], type=Owner)
-    epoch = next_epoch(workflow_id, row[0], holder, owner)
-    db.execute(
-        "UPDATE run SET epoch = ?, owner = ? WHERE workflow_id = ?",
-        (epoch, msgspec.json.encode(owner).decode(), workflow_id),
-    )
-    return epoch
-
-
-def _release(db: sqlite3.Connection, workflow_id: str, owner: Owner) -> None:
-    db.execute(
-        "UPDATE run SET owner = NULL WHERE workflow_id = ? AND owner = ?",
-        (workflow_id, msgspec.json.encode(owner).decode()),
-    )
-
-
-def _save_cursor(db: sqlite3.Connection, consumer: str, cursor: str) -> None:
-    db.execute("INSERT OR REPLACE INTO consumer (name, position) VALUES (?, ?)", (consumer, cursor))
-
-
-def _select_one(db: sqlite3.Connection, statement: str, key: str) -> Any:
-    row = db.execute(statement, (key,)).fetchone()
-    return None if row is None else row[0]

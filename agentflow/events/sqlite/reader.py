@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import sqlite3
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,26 +16,31 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from agentflow.errors import LogCorrupt, RunNotFound, StoreError
+from agentflow.errors import LogCorrupt, OffsetTrimmed, StoreError
+from agentflow.events.base import EventQuery
+from agentflow.events.cursors import decode_cursor, encode_cursor
 from agentflow.events.envelope import StoredEvent
-from agentflow.events.filters import TypeFilter
 from agentflow.events.listing import RunQuery
-from agentflow.events.log import LoggedEvent, Page, RunRow, decode_cursor, encode_cursor
 from agentflow.events.owner import Owner
+from agentflow.events.rows import LoggedEvent, Page, RunRow, Snapshot
+from agentflow.events.rules import no_run
 from agentflow.events.sqlite.database import connect_reader, failure_of
+from agentflow.events.tombstone import Tombstone
 
-__all__ = ["Readers"]
+__all__ = ["Readers", "find_run", "tombstone"]
 
 T = TypeVar("T")
 
 _THREADS = 2
 
+# One statement, so that what it sees was there at one time: trimming goes on beside it.
 _READ = """
     SELECT offset, ts, type, body FROM event
-    WHERE run = (SELECT id FROM run WHERE workflow_id = ?) AND offset >= ?
-    ORDER BY offset LIMIT ?"""
+    WHERE run = (SELECT id FROM run WHERE workflow_id = ?1)
+      AND offset >= max(?2, (SELECT earliest_offset FROM run WHERE workflow_id = ?1))
+    ORDER BY offset LIMIT ?3"""
 _RUN_COLUMNS = """workflow_id, name, definition_hash, state, labels, created_at, updated_at, last_offset,
-    epoch, owner"""
+    epoch, owner, parent, earliest_offset, bytes"""
 
 _labels_decoder = msgspec.json.Decoder(dict[str, str])
 _owner_decoder = msgspec.json.Decoder(Owner)
@@ -65,8 +71,9 @@ class Readers:
             finally:
                 self._free.put(db)
         except sqlite3.Error as error:
-            failure, _ = failure_of(error)
-            raise (failure if isinstance(failure, LogCorrupt) else StoreError(str(failure))) from error
+            failure, effect = failure_of(error)
+            told = effect == "later" or isinstance(failure, LogCorrupt)
+            raise (failure if told else StoreError(str(failure))) from error
 
     def close(self) -> None:
         """Let reads under way finish, then close; blocks."""
@@ -80,23 +87,27 @@ class Readers:
         """A page of one run."""
         rows = db.execute(_READ, (workflow_id, start, limit)).fetchall()
         if not rows:
-            self.last(db, workflow_id)
+            find_run(db, workflow_id)
+        elif start < rows[0][0]:
+            raise OffsetTrimmed(workflow_id, rows[0][0], max(start, 0))
         names = self._names(db, rows, 2)
         return [StoredEvent(offset, ts, names[type_id], body) for offset, ts, type_id, body in rows]
 
-    def last(self, db: sqlite3.Connection, workflow_id: str) -> int:
-        """The last offset of one run."""
-        row = db.execute("SELECT last_offset FROM run WHERE workflow_id = ?", (workflow_id,)).fetchone()
-        if row is None:
-            raise RunNotFound(f"no run {workflow_id}")
-        return row[0]
-
     def run(self, db: sqlite3.Connection, workflow_id: str) -> RunRow:
         """One run's row."""
-        row = db.execute(f"SELECT {_RUN_COLUMNS} FROM run WHERE workflow_id = ?", (workflow_id,)).fetchone()
-        if row is None:
-            raise RunNotFound(f"no run {workflow_id}")
-        return _run_row(row)
+        return find_run(db, workflow_id)[1]
+
+    def snapshot(
+        self, db: sqlite3.Connection, workflow_id: str, kind: str, at_or_before: int | None
+    ) -> Snapshot | None:
+        """The newest intact snapshot."""
+        run, row = find_run(db, workflow_id)
+        rows = db.execute(
+            "SELECT offset, crc, body FROM snapshot WHERE run = ? AND kind = ? AND offset <= ?"
+            " ORDER BY offset DESC",
+            (run, kind, row.last_offset if at_or_before is None else at_or_before),
+        )
+        return next((Snapshot(offset, body) for offset, crc, body in rows if zlib.crc32(body) == crc), None)
 
     def runs(self, db: sqlite3.Connection, query: RunQuery) -> Page[RunRow]:
         """A page of runs."""
@@ -130,34 +141,26 @@ class Readers:
         more = len(rows) > query.limit and items
         return Page(items, encode_cursor(items[-1].created_at, items[-1].workflow_id) if more else None)
 
-    def query(
-        self,
-        db: sqlite3.Connection,
-        types: Sequence[str] | None,
-        since: int | None,
-        until: int | None,
-        cursor: str | None,
-        limit: int,
-    ) -> Page[LoggedEvent]:
+    def query(self, db: sqlite3.Connection, query: EventQuery) -> Page[LoggedEvent]:
         """A page of events of all runs."""
-        after = 0 if cursor is None else decode_cursor(cursor, tuple[int])[0]
-        where, values = ["seq > ?"], [after]
-        if types is not None:
-            wanted = TypeFilter(types)
+        after = 0 if query.cursor is None else decode_cursor(query.cursor, tuple[int])[0]
+        where, values, wanted = ["seq > ?"], [after], query.wanted
+        if wanted is not None:
             ids = [i for i, name in db.execute("SELECT id, name FROM event_type").fetchall() if wanted(name)]
             where.append(f"event.type IN ({', '.join('?' * len(ids))})")
             values += ids
         # The plus keeps SQLite from walking the time index, which would sort all that matches for one page.
-        if since is not None:
+        if query.since is not None:
             where.append("+ts >= ?")
-            values.append(since)
-        if until is not None:
+            values.append(query.since)
+        if query.until is not None:
             where.append("+ts < ?")
-            values.append(until)
+            values.append(query.until)
         rows = db.execute(
-            "SELECT seq, workflow_id, offset, ts, type, body FROM event JOIN run ON run.id = event.run "
+            "SELECT seq, workflow_id, offset, ts, type, body FROM event "
+            "JOIN run ON run.id = event.run AND event.offset >= run.earliest_offset "
             f"WHERE {' AND '.join(where)} ORDER BY seq LIMIT ?",
-            (*values, limit),
+            (*values, query.limit),
         ).fetchall()
         names = self._names(db, rows, 4)
         items = [LoggedEvent(row[1], StoredEvent(row[2], row[3], names[row[4]], row[5])) for row in rows]
@@ -175,6 +178,26 @@ class Readers:
         return names
 
 
+def find_run(db: sqlite3.Connection, workflow_id: str) -> tuple[int, RunRow]:
+    """A run and the number that stands for it. RunNotFound, RunGone."""
+    row = db.execute(f"SELECT {_RUN_COLUMNS}, id FROM run WHERE workflow_id = ?", (workflow_id,)).fetchone()
+    if row is None:
+        raise no_run(workflow_id, tombstone(db, workflow_id))
+    return row[-1], _run_row(row)
+
+
+def tombstone(db: sqlite3.Connection, workflow_id: str) -> Tombstone | None:
+    """What is left of a run, if it was deleted."""
+    row = db.execute(
+        "SELECT state, created_at, ended_at, deleted_at FROM tombstone WHERE workflow_id = ?", (workflow_id,)
+    ).fetchone()
+    if row is None:
+        return None
+    return Tombstone(
+        workflow_id=workflow_id, state=row[0], created_at=row[1], ended_at=row[2], deleted_at=row[3]
+    )
+
+
 def _run_row(row: tuple[Any, ...]) -> RunRow:
     return RunRow(
         workflow_id=row[0],
@@ -187,4 +210,7 @@ def _run_row(row: tuple[Any, ...]) -> RunRow:
         last_offset=row[7],
         epoch=row[8],
         owner=None if row[9] is None else _owner_decoder.decode(row[9]),
+        parent=row[10],
+        earliest_offset=row[11],
+        bytes=row[12],
     )

@@ -13,12 +13,15 @@ from typing import TypeVar
 
 import msgspec
 
-from agentflow.errors import AgentflowError, LogClosed, StoreError
+from agentflow.errors import AgentflowError, LogFailed, StoreError
 from agentflow.events.group import Job, fail
-from agentflow.events.log import ENDED, FIRST_EPOCH, Append, refusal, state_after
 from agentflow.events.owner import this_process
+from agentflow.events.references import names_in, parent_of
+from agentflow.events.rows import ENDED, FIRST_EPOCH, Append
+from agentflow.events.rules import refusal, state_after
 from agentflow.events.sqlite.checkpoint import Checkpointer
 from agentflow.events.sqlite.database import failure_of
+from agentflow.events.sqlite.reader import tombstone
 
 __all__ = ["SqliteStore"]
 
@@ -29,24 +32,27 @@ _ROW_OVERHEAD = 120  # bytes of keys and indexes, about
 _CACHED_RUNS = 8_192
 
 _INSERT_EVENT = "INSERT INTO event (run, offset, ts, type, body) VALUES (?, ?, ?, ?, ?)"
-_UPDATE_RUN = "UPDATE run SET last_offset = ?, state = ?, updated_at = ? WHERE id = ?"
-_SELECT_RUN = "SELECT id, epoch, last_offset, state FROM run WHERE workflow_id = ?"
+_INSERT_NAME = "INSERT OR IGNORE INTO reference (run, name) VALUES (?, ?)"
+_UPDATE_RUN = "UPDATE run SET last_offset = ?, state = ?, updated_at = ?, bytes = ? WHERE id = ?"
+_SELECT_RUN = "SELECT id, epoch, last_offset, state, bytes FROM run WHERE workflow_id = ?"
 _INSERT_RUN = """
     INSERT INTO run
-        (workflow_id, name, definition_hash, state, labels, created_at, updated_at, last_offset, epoch, owner)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+        (workflow_id, name, definition_hash, state, labels, created_at, updated_at, last_offset, epoch, owner,
+         parent)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
 class _Run:
     """What the writer knows of a run while no other process has written."""
 
-    __slots__ = ("epoch", "id", "last", "state", "updated_at")
+    __slots__ = ("bytes", "epoch", "id", "last", "state", "updated_at")
 
-    def __init__(self, id: int, epoch: int, last: int, state: str) -> None:
+    def __init__(self, id: int, epoch: int, last: int, state: str, size: int) -> None:
         self.id = id
         self.epoch = epoch
         self.last = last
         self.state = state
+        self.bytes = size
         self.updated_at = 0
 
 
@@ -59,6 +65,7 @@ class SqliteStore:
         self._types: dict[str, int] = {}
         self._data_version = -1
         self._rows: list[tuple[int, int, int, int, bytes]] = []
+        self._names: list[tuple[int, str]] = []
         self._touched: dict[str, _Run] = {}
         self._unsynced = 0
         self.failure: AgentflowError | None = None
@@ -71,7 +78,7 @@ class SqliteStore:
     def write(self, group: list[Job]) -> None:
         """As `Store.write`."""
         if self.failure is not None:
-            fail(group, LogClosed(str(self.failure), hint=self.failure.hint))
+            fail(group, LogFailed(str(self.failure), hint=self.failure.hint))
             return
         try:
             self._commit(group)
@@ -120,7 +127,7 @@ class SqliteStore:
         """Add a batch to the group, or say why not."""
         run = self._runs.get(batch.workflow_id) or self._load(batch.workflow_id)
         if run is None:
-            error = refusal(batch, -1, 0, False)
+            error = refusal(batch, -1, 0, False, tombstone(self._db, batch.workflow_id))
         else:
             error = refusal(batch, run.last, run.epoch, run.state in ENDED)
         if error is not None:
@@ -130,13 +137,17 @@ class SqliteStore:
         else:
             run.last += len(batch.events)
             run.state = state_after(batch, run.state)
-            run.updated_at = batch.events[-1].ts
-            self._touched[batch.workflow_id] = run
-        types, run_id, rows = self._types, run.id, self._rows
+        run.updated_at = batch.events[-1].ts
+        self._touched[batch.workflow_id] = run
+        types, run_id, rows, before = self._types, run.id, self._rows, run.bytes
         for event in batch.events:
             type_id = types.get(event.type) or self._intern(event.type)
-            rows.append((run_id, event.offset, event.ts, type_id, event.body))
-            self._unsynced += len(event.body) + _ROW_OVERHEAD
+            body = event.body
+            rows.append((run_id, event.offset, event.ts, type_id, body))
+            run.bytes += len(body)
+            for name in names_in(body):
+                self._names.append((run_id, name))
+        self._unsynced += run.bytes - before + _ROW_OVERHEAD * len(batch.events)
         return None
 
     def _load(self, workflow_id: str) -> _Run | None:
@@ -164,10 +175,12 @@ class SqliteStore:
                 len(batch.events) - 1,
                 FIRST_EPOCH,
                 msgspec.json.encode(owner).decode(),
+                parent_of(batch.events[0].body),
             ),
         )
         assert cursor.lastrowid is not None
-        run = _Run(cursor.lastrowid, FIRST_EPOCH, len(batch.events) - 1, state)
+        self._names.append((cursor.lastrowid, meta.definition_hash))
+        run = _Run(cursor.lastrowid, FIRST_EPOCH, len(batch.events) - 1, state, 0)
         self._runs[batch.workflow_id] = run
         return run
 
@@ -192,9 +205,12 @@ class SqliteStore:
         if self._rows:
             self._db.executemany(_INSERT_EVENT, self._rows)
             self._rows.clear()
+        if self._names:
+            self._db.executemany(_INSERT_NAME, self._names)
+            self._names.clear()
         if self._touched:
             self._db.executemany(
-                _UPDATE_RUN, [(r.last, r.state, r.updated_at, r.id) for r in self._touched.values()]
+                _UPDATE_RUN, [(r.last, r.state, r.updated_at, r.bytes, r.id) for r in self._touched.values()]
             )
             for workflow_id, run in self._touched.items():
                 if run.state in ENDED:
@@ -205,6 +221,7 @@ class SqliteStore:
         self._runs.clear()
         self._types.clear()
         self._rows.clear()
+        self._names.clear()
         self._touched.clear()
         if self._db.in_transaction:
             try:
@@ -224,6 +241,10 @@ class SqliteStore:
         elif self._unsynced > _CHECKPOINT_BYTES:
             self._unsynced = 0
             self._checkpointer.nudge()
+
+    def checkpoint(self) -> None:
+        """Begin to move the write-ahead log into the file; returns at once. For any thread."""
+        self._checkpointer.nudge()
 
     def finish(self) -> None:
         """As `Store.finish`."""

@@ -81,10 +81,10 @@ def failing_sync(tmp_path_factory):
 def test_the_first_failed_sync_ends_the_log(url, failing_sync):
     run_appender(url, "wf_s", 5)
     lines = run_appender(url, "wf_s", 400, LD_PRELOAD=str(failing_sync), SYNCS_THAT_SUCCEED="12")
-    failed = lines.index("LogClosed")
+    failed = lines.index("LogFailed")
     acknowledged = [int(line) for line in lines[:failed]]
     assert acknowledged, "the sync failed before anything was acknowledged; raise the number"
-    assert {line for line in lines[failed:] if line != "failure"} == {"LogClosed"}
-    assert lines[-2:] == ["failure", "LogClosed"]
+    assert {line for line in lines[failed:] if line != "failure"} == {"LogFailed"}
+    assert lines[-2:] == ["failure", "LogFailed"]
     asyncio.run(check_gapless(url, "wf_s", acknowledged[-1]))
     assert int(run_appender(url, "wf_s", 1)[-1]) > acknowledged[-1]  # a new process goes on

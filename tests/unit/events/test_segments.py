@@ -84,7 +84,7 @@ def test_files_are_for_their_owner_alone(tmp_path):
 async def check_prefix(directory, cut, whole):
     """After reopening: whole batches only, and the log goes on."""
     log = SegmentLog(directory)
-    assert log.cut == cut
+    assert [(n.kind, n.bytes) for n in log.notices] == ([("torn_tail", cut)] if cut else [])
     runs = [row.workflow_id for row in (await log.runs(order="asc")).items]
     found = {run: await all_offsets(log, run) for run in runs}
     assert found == whole
@@ -93,7 +93,7 @@ async def check_prefix(directory, cut, whole):
     await log.append(batch(start, epoch=last))
     await log.close()
     again = SegmentLog(directory)
-    assert again.cut == 0
+    assert not again.notices
     assert await all_offsets(again, "wf_a") == list(range(start + 1))
     await again.close()
 
@@ -143,6 +143,7 @@ async def test_a_damaged_event_quarantines_its_run_and_no_other(tmp_path):
     path.write_bytes(b"".join(lines))
     log = SegmentLog(tmp_path)
     assert [e.offset for e in await log.read("wf_a")] == [0, 1]
+    assert [(n.kind, n.workflow_id) for n in log.notices] == [("damaged_run", "wf_a")]
     for call in (log.read("wf_a", 2), log.last("wf_a"), log.run("wf_a"), log.claim("wf_a", this_process())):
         with pytest.raises(LogCorrupt, match="wf_a is damaged from offset 2"):
             await call
@@ -199,8 +200,23 @@ async def test_damage_that_happens_while_the_log_is_open_is_seen_by_the_reader(t
     await log.append(batch(0, 3))
     damage(tmp_path, b'"offset":1,"timestamp":"1970', b'"offset":1,"timestamp":"1971')
     assert [e.offset for e in await log.read("wf_a")] == [0]
-    with pytest.raises(LogCorrupt, match="offset 1"):
-        await log.read("wf_a", 1)
+    for call in (log.read("wf_a", 1), log.read("wf_a", 2), log.run("wf_a"), log.trim("wf_a", 1)):
+        with pytest.raises(LogCorrupt, match="damaged from offset 1"):
+            await call
+    with pytest.raises(LogCorrupt):
+        await log.append(batch(3))
+    await log.close()
+
+
+async def test_damage_that_a_query_meets_quarantines_the_run_and_is_not_passed_over(tmp_path):
+    log = SegmentLog(tmp_path)
+    await log.append(batch(0, 3))
+    await log.append(batch(0, 2, workflow_id="wf_b"))
+    damage(tmp_path, b'"offset":1,"timestamp":"1970', b'"offset":1,"timestamp":"1971')
+    found = [(run, e.offset) for run, e in (await log.query()).items]
+    assert found == [("wf_a", 0), ("wf_b", 0), ("wf_b", 1)]
+    with pytest.raises(LogCorrupt, match="damaged from offset 1"):
+        await log.read("wf_a", 2)
     await log.close()
 
 
@@ -212,7 +228,7 @@ async def test_a_long_log_lies_in_several_segments(tmp_path, monkeypatch):
     log = SegmentLog(tmp_path)
     for n in range(100):
         await log.append(batch(n, size=500))
-    names = sorted(p.name for p in (tmp_path / "segments").iterdir())
+    names = sorted(p.name for p in (tmp_path / "segments").glob("*.ndjson"))
     assert names == [f"{n:08d}.ndjson" for n in range(1, len(names) + 1)]
     assert 5 <= len(names) <= 10
     before = await log.read("wf_a"), [e for _, e in (await log.query()).items]

@@ -1,0 +1,107 @@
+"""What the back ends of the event log share: the arguments of lists and queries as values.
+
+Holds no state of any store and does no I/O.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import msgspec
+
+from agentflow.events.filters import TypeFilter
+from agentflow.events.listing import RunQuery
+from agentflow.events.rows import LoggedEvent, Notice, Order, Page, RunRow
+
+__all__ = ["BaseLog", "EventQuery"]
+
+
+class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of `EventLog.query`. `wanted` is None for all types."""
+
+    wanted: TypeFilter | None
+    since: int | None
+    until: int | None
+    cursor: str | None
+    limit: int
+
+    def takes(self, type: str, ts: int) -> bool:
+        """Whether an event of this type and time (µs) is asked for."""
+        return (
+            (self.wanted is None or self.wanted(type))
+            and (self.since is None or ts >= self.since)
+            and (self.until is None or ts < self.until)
+        )
+
+
+class BaseLog(ABC):
+    """The parts of an EventLog that are the same in every back end."""
+
+    @property
+    def notices(self) -> Sequence[Notice]:
+        """As `EventLog.notices`."""
+        return ()
+
+    async def last(self, workflow_id: str) -> int:
+        """As `EventLog.last`."""
+        return (await self.run(workflow_id)).last_offset
+
+    async def runs(
+        self,
+        *,
+        state: str | Sequence[str] | None = None,
+        name: str | None = None,
+        label: tuple[str, str] | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        order: Order = "desc",
+    ) -> Page[RunRow]:
+        """As `EventLog.runs`."""
+        self._check_open()
+        return await self._list(
+            RunQuery(
+                state=state,
+                name=name,
+                label=label,
+                since=since,
+                until=until,
+                limit=limit,
+                cursor=cursor,
+                order=order,
+            )
+        )
+
+    async def query(
+        self,
+        types: Sequence[str] | None = None,
+        *,
+        since: int | None = None,
+        until: int | None = None,
+        cursor: str | None = None,
+        limit: int = 256,
+    ) -> Page[LoggedEvent]:
+        """As `EventLog.query`."""
+        self._check_open()
+        wanted = None if types is None else TypeFilter(types)
+        return await self._query(
+            EventQuery(wanted=wanted, since=since, until=until, cursor=cursor, limit=limit)
+        )
+
+    @abstractmethod
+    def _check_open(self) -> None:
+        """LogClosed once the log is closed."""
+
+    @abstractmethod
+    async def run(self, workflow_id: str) -> RunRow:
+        """As `EventLog.run`."""
+
+    @abstractmethod
+    async def _list(self, query: RunQuery) -> Page[RunRow]:
+        """A page of runs."""
+
+    @abstractmethod
+    async def _query(self, query: EventQuery) -> Page[LoggedEvent]:
+        """A page of events of all runs."""

@@ -1,0 +1,138 @@
+"""What is done to the store beside appends: each function is a call inside the writer's transaction.
+
+They run in the writing thread, behind every batch that was submitted before them. An AgentflowError is the
+answer to its caller alone, so it is raised before anything is written.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import zlib
+from typing import Any
+
+import msgspec
+
+from agentflow.events.owner import Owner, next_epoch
+from agentflow.events.references import names_in
+from agentflow.events.rows import FIRST_EPOCH
+from agentflow.events.rules import check_removable, first_kept, no_run, tombstone_of
+from agentflow.events.sqlite.reader import find_run, tombstone
+from agentflow.events.tombstone import Tombstone
+
+__all__ = [
+    "claim",
+    "delete",
+    "probe",
+    "put_blob",
+    "put_definition",
+    "put_snapshot",
+    "release",
+    "save_cursor",
+    "select_one",
+    "trim",
+]
+
+
+def put_blob(db: sqlite3.Connection, name: str, data: bytes) -> None:
+    """As `EventLog.put_blob`."""
+    db.execute("INSERT OR IGNORE INTO blob (name, body) VALUES (?, ?)", (name, data))
+    _stamp(db, name)
+
+
+def put_definition(db: sqlite3.Connection, hash: str, source: bytes) -> None:
+    """As `EventLog.put_definition`."""
+    db.execute("INSERT OR IGNORE INTO definition (hash, source) VALUES (?, ?)", (hash, source))
+    _stamp(db, hash)
+
+
+def _stamp(db: sqlite3.Connection, name: str) -> None:
+    db.execute("INSERT OR REPLACE INTO stored (name, at) VALUES (?, ?)", (name, _now()))
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def save_cursor(db: sqlite3.Connection, consumer: str, cursor: str) -> None:
+    """As `EventLog.save_cursor`."""
+    db.execute("INSERT OR REPLACE INTO consumer (name, position) VALUES (?, ?)", (consumer, cursor))
+
+
+def put_snapshot(db: sqlite3.Connection, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
+    """As `EventLog.put_snapshot`."""
+    db.execute(
+        "INSERT OR REPLACE INTO snapshot (run, kind, offset, crc, body) VALUES (?, ?, ?, ?, ?)",
+        (find_run(db, workflow_id)[0], kind, offset, zlib.crc32(data), data),
+    )
+
+
+def claim(db: sqlite3.Connection, workflow_id: str, owner: Owner) -> int:
+    """As `EventLog.claim`."""
+    row = db.execute("SELECT epoch, owner FROM run WHERE workflow_id = ?", (workflow_id,)).fetchone()
+    if row is None:
+        gone = tombstone(db, workflow_id)
+        if gone is not None:
+            raise no_run(workflow_id, gone)
+        return FIRST_EPOCH
+    holder = None if row[1] is None else msgspec.json.decode(row[1], type=Owner)
+    epoch = next_epoch(workflow_id, row[0], holder, owner)
+    db.execute(
+        "UPDATE run SET epoch = ?, owner = ? WHERE workflow_id = ?",
+        (epoch, msgspec.json.encode(owner).decode(), workflow_id),
+    )
+    return epoch
+
+
+def release(db: sqlite3.Connection, workflow_id: str, owner: Owner) -> None:
+    """As `EventLog.release`."""
+    db.execute(
+        "UPDATE run SET owner = NULL WHERE workflow_id = ? AND owner = ?",
+        (workflow_id, msgspec.json.encode(owner).decode()),
+    )
+
+
+def trim(db: sqlite3.Connection, workflow_id: str, before: int) -> int:
+    """As `EventLog.trim`: nobody sees the events from now on; `sweep` gives back their space."""
+    run, row = find_run(db, workflow_id)
+    check_removable(workflow_id, row.state, row.ended)
+    earliest = first_kept(row.earliest_offset, row.last_offset, before)
+    if earliest == row.earliest_offset:
+        return earliest
+    names, size = {row.definition_hash}, 0
+    for (body,) in db.execute("SELECT body FROM event WHERE run = ? AND offset >= ?", (run, earliest)):
+        names |= names_in(body)
+        size += len(body)
+    for (body,) in db.execute("SELECT body FROM snapshot WHERE run = ?", (run,)):
+        names |= names_in(body)
+    db.execute("UPDATE run SET earliest_offset = ?, bytes = ? WHERE id = ?", (earliest, size, run))
+    db.execute("DELETE FROM reference WHERE run = ?", (run,))
+    db.executemany("INSERT INTO reference (run, name) VALUES (?, ?)", [(run, name) for name in names])
+    return earliest
+
+
+def delete(db: sqlite3.Connection, workflow_id: str, at: int) -> Tombstone:
+    """As `EventLog.delete`: nobody sees the run from now on; `sweep` gives back its space."""
+    run, row = find_run(db, workflow_id)
+    check_removable(workflow_id, row.state, row.ended)
+    gone = tombstone_of(row, at)
+    db.execute("INSERT INTO tombstone VALUES (?, ?, ?, ?, ?)", msgspec.structs.astuple(gone))
+    db.execute("INSERT INTO doomed (run) VALUES (?)", (run,))
+    for statement in (
+        "DELETE FROM run WHERE id = ?",
+        "DELETE FROM reference WHERE run = ?",
+        "DELETE FROM snapshot WHERE run = ?",
+    ):
+        db.execute(statement, (run,))
+    return gone
+
+
+def probe(db: sqlite3.Connection) -> None:
+    """As `EventLog.probe`: the commit of this call is the answer."""
+    db.execute("INSERT OR REPLACE INTO probe (id, at) VALUES (0, ?)", (_now(),))
+
+
+def select_one(db: sqlite3.Connection, statement: str, key: str) -> Any:
+    """The first column of the first row, or None."""
+    row = db.execute(statement, (key,)).fetchone()
+    return None if row is None else row[0]

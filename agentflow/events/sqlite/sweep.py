@@ -1,0 +1,82 @@
+"""Giving back the space of what was trimmed and deleted, a little at a time.
+
+Each step is one short call in the writer's transaction, so appends wait for milliseconds and a crash in
+between loses nothing: what is left to do stands in the database.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from agentflow.events.rows import Swept
+
+__all__ = ["sweep"]
+
+T = TypeVar("T")
+Run = Callable[..., Awaitable[T]]
+
+_ROWS = 2_000  # events deleted in one step
+_PAGES = 1_000  # 4 MB of the file given back in one step
+
+
+async def sweep(call: Callable[..., Awaitable[int]], before: int) -> Swept:
+    """As `EventLog.sweep`; `call(step, *arguments)` runs a step in the writer's transaction."""
+    while await call(_remove_doomed):
+        pass
+    while await call(_remove_trimmed):
+        pass
+    blobs = await call(_remove_unnamed, "blob", "name", before)
+    definitions = await call(_remove_unnamed, "definition", "hash", before)
+    await call(_remove_stamps, before)
+    freed = 0
+    while pages := await call(_shrink):
+        freed += pages
+    return Swept(blobs=blobs, definitions=definitions, bytes=freed)
+
+
+def _remove_doomed(db: sqlite3.Connection) -> int:
+    """Some events of runs that were deleted; 0 when there are none. The newest event of all stays: see the
+    schema."""
+    deleted = db.execute(
+        "DELETE FROM event WHERE seq IN (SELECT seq FROM doomed JOIN event USING (run)"
+        " WHERE seq < (SELECT max(seq) FROM event) LIMIT ?)",
+        (_ROWS,),
+    ).rowcount
+    if not deleted:
+        db.execute("DELETE FROM doomed WHERE NOT EXISTS (SELECT 1 FROM event WHERE event.run = doomed.run)")
+    return deleted
+
+
+def _remove_trimmed(db: sqlite3.Connection) -> int:
+    """Some events that were trimmed; 0 when there are none."""
+    return db.execute(
+        "DELETE FROM event WHERE seq IN (SELECT seq FROM run JOIN event ON event.run = run.id"
+        " AND event.offset < run.earliest_offset WHERE run.earliest_offset > 0 LIMIT ?)",
+        (_ROWS,),
+    ).rowcount
+
+
+def _remove_unnamed(db: sqlite3.Connection, table: str, key: str, before: int) -> int:
+    """What no run names, and was not put lately by somebody who is about to name it."""
+    return db.execute(
+        f"DELETE FROM {table} WHERE {key} NOT IN (SELECT name FROM reference)"
+        f" AND {key} NOT IN (SELECT name FROM stored WHERE at >= ?)",
+        (before,),
+    ).rowcount
+
+
+def _remove_stamps(db: sqlite3.Connection, before: int) -> int:
+    return db.execute("DELETE FROM stored WHERE at < ?", (before,)).rowcount
+
+
+def _shrink(db: sqlite3.Connection) -> int:
+    """Cut free pages off the file; the bytes. 0 too where the file was made before it could be cut: its free
+    pages are used again."""
+    free = db.execute("PRAGMA freelist_count").fetchone()[0]
+    if not free:
+        return 0
+    db.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
+    left = db.execute("PRAGMA freelist_count").fetchone()[0]
+    return (free - left) * db.execute("PRAGMA page_size").fetchone()[0]
