@@ -1,0 +1,324 @@
+"""Metrics: the one place where instruments are defined, and how events become measurements.
+
+What is measured are the events that this process commits, so that several processes on one store add up.
+The EventBus hands over each batch that has become durable, which costs it one append to a queue; a thread
+turns batches into measurements. Readers push (OTLP, console) or are read (`readers`, for a page of metrics).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from msgspec import UNSET
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    ConsoleMetricExporter,
+    MetricExporter,
+    MetricReader,
+    PeriodicExportingMetricReader,
+)
+
+from agentflow.definition.conversation import Usage
+from agentflow.errors import ConfigurationError
+from agentflow.events import catalogue as ev
+from agentflow.events.envelope import Draft
+from agentflow.logs import get_logger
+from agentflow.telemetry import conventions as c
+from agentflow.telemetry.projector import Counts
+from agentflow.telemetry.readable import resource_of
+from agentflow.telemetry.settings import TelemetrySettings
+from agentflow.telemetry.worker import Worker
+
+__all__ = ["Metrics"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_log = get_logger("agentflow.telemetry")
+
+_TICK = 1.0
+_SAMPLE_EVERY = 5  # ticks
+_QUEUE = 100_000
+_OPEN = 50_000
+
+Gauge = Callable[[], Mapping[str, int]]
+
+
+class Metrics:
+    """The measurements of one process. `depths` gives the messages that wait by type of actor, `letters` the
+    dead letters so far by reason; both are called on the loop."""
+
+    def __init__(
+        self,
+        settings: TelemetrySettings,
+        *,
+        readers: Sequence[MetricReader] = (),
+        depths: Gauge = dict,
+        letters: Gauge = dict,
+    ) -> None:
+        exporter = _exporter(settings)
+        pushing = [] if exporter is None else [PeriodicExportingMetricReader(exporter)]
+        self._provider = MeterProvider(
+            [*pushing, *readers], resource_of(instance=True), shutdown_on_exit=False
+        )
+        self._instruments = _Instruments(self._provider.get_meter(c.SCOPE, schema_url=c.SCHEMA_URL))
+        self._instruments.observe(c.MAILBOX_DEPTH, "actor.type", lambda: self._depths)
+        self._instruments.observe(c.DEAD_LETTERS, "reason", lambda: self._letters)
+        self._queue: deque[tuple[str, int, Sequence[Draft], float]] = deque(maxlen=_QUEUE)
+        self._depth_of, self._letters_of = depths, letters
+        self._depths: Mapping[str, int] = {}
+        self._letters: Mapping[str, int] = {}
+        self._worker = Worker("agentflow-metrics")
+        self._task: asyncio.Task[None] | None = None
+        self._measure = Measure(self._instruments)
+
+    def committed(self, workflow_id: str, ts: int, drafts: Sequence[Draft], seconds: float) -> None:
+        """A batch is durable, `seconds` after it was handed to the log. Never waits, never raises; when the
+        thread falls 100,000 batches behind, the oldest are not measured."""
+        self._queue.append((workflow_id, ts, drafts, seconds))
+
+    def show(self, counts: Counts) -> None:
+        """Also show what the projector of spans has sent."""
+        self._instruments.observe(c.SPANS_EXPORTED, None, lambda: {"": counts.exported})
+        self._instruments.observe(c.SPANS_REFUSED, None, lambda: {"": counts.refused})
+        self._instruments.observe(c.EXPORT_FAILURES, None, lambda: {"": counts.failures})
+
+    def start(self) -> None:
+        """Begin to measure."""
+        self._task = asyncio.create_task(self._run(), name="agentflow-metrics")
+
+    async def aclose(self, deadline: float) -> None:
+        """Measure what is left and let the readers have it, for at most `deadline` seconds."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.wait({task})
+        try:
+            async with asyncio.timeout(deadline):
+                await self._worker.call(self._finish, deadline)
+        except TimeoutError:
+            _log.warning("metrics_left")
+        except Exception as error:
+            _log.warning("metrics_not_sent", error=repr(error))
+        self._worker.close()
+
+    async def _run(self) -> None:
+        ticks = 0
+        while True:
+            if ticks % _SAMPLE_EVERY == 0:
+                self._sample()
+            ticks += 1
+            await self._worker.call(self._drain)
+            await asyncio.sleep(_TICK)
+
+    def _sample(self) -> None:
+        try:
+            self._depths, self._letters = dict(self._depth_of()), dict(self._letters_of())
+        except Exception as error:  # a gauge that cannot be read is no reason to stop measuring
+            _log.warning("gauge_failed", error=repr(error))
+
+    def _drain(self) -> None:
+        queue, measure = self._queue, self._measure
+        for n in range(len(queue)):
+            workflow_id, ts, drafts, seconds = queue.popleft()
+            measure.batch(workflow_id, ts, drafts, seconds)
+            if n % 32 == 31:
+                time.sleep(0.0001)  # the loop's turn
+
+    def _finish(self, deadline: float) -> None:
+        self._drain()
+        self._provider.shutdown(timeout_millis=deadline * 1000)
+
+
+class _Instruments:
+    """Every instrument of the product."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+        def histogram(name: str, unit: str, about: str, buckets: Iterable[float]) -> Histogram:
+            return meter.create_histogram(
+                name, unit, about, explicit_bucket_boundaries_advisory=list(buckets)
+            )
+
+        seconds = c.DURATION_BUCKETS
+        self.tokens = histogram(
+            c.TOKEN_USAGE, "{token}", "Number of input and output tokens used.", c.TOKEN_BUCKETS
+        )
+        self.operation = histogram(c.OPERATION_DURATION, "s", "GenAI operation duration.", seconds)
+        self.tool = histogram(c.TOOL_DURATION, "s", "Duration of tool calls.", seconds)
+        self.node = histogram(c.NODE_DURATION, "s", "Duration of steps.", seconds)
+        self.superstep = histogram(c.SUPERSTEP_DURATION, "s", "Duration of supersteps.", seconds)
+        self.run = histogram(c.RUN_DURATION, "s", "Duration of runs, by how they ended.", c.RUN_BUCKETS)
+        self.commit = histogram(
+            c.COMMIT_DURATION, "s", "From handing a batch to the log until it is durable.", c.COMMIT_BUCKETS
+        )
+        self.events = meter.create_counter(c.EVENTS, "{event}", "Events that became durable.")
+        self.executions = meter.create_counter(c.NODE_EXECUTIONS, "{execution}", "Steps that ended.")
+        self.retries = meter.create_counter(c.NODE_RETRIES, "{retry}", "Attempts that are made again.")
+
+    def observe(self, name: str, attribute: str | None, read: Gauge) -> None:
+        """An instrument that is read when somebody collects; `attribute` names what its keys are."""
+
+        def values(_: CallbackOptions) -> list[Observation]:
+            return [
+                Observation(value, None if attribute is None else {f"agentflow.{attribute}": key})
+                for key, value in read().items()
+            ]
+
+        unit, about, grows = _OBSERVED[name]
+        make = self._meter.create_observable_counter if grows else self._meter.create_observable_gauge
+        make(name, [values], unit, about)
+
+
+_OBSERVED = {
+    c.MAILBOX_DEPTH: ("{message}", "Messages that wait in mailboxes.", False),
+    c.DEAD_LETTERS: ("{message}", "Messages that nobody handled.", True),
+    c.SPANS_EXPORTED: ("{span}", "Spans that were sent.", True),
+    c.SPANS_REFUSED: ("{span}", "Spans that the collector refused for good.", True),
+    c.EXPORT_FAILURES: ("{request}", "Requests to the collector that failed and are made again.", True),
+}
+
+
+class Measure:
+    """From events to measurements. Remembers of each open call and step what its end does not say."""
+
+    def __init__(self, instruments: _Instruments) -> None:
+        self._on = instruments
+        self._models: dict[str, dict[str, Any]] = {}
+        self._tools: dict[str, dict[str, Any]] = {}
+        self._kinds: dict[tuple[str, str, int | None], str] = {}
+        self._supersteps: dict[tuple[str, int], int] = {}
+
+    def batch(self, workflow_id: str, ts: int, drafts: Sequence[Draft], seconds: float) -> None:
+        """The events of one commit."""
+        self._on.commit.record(seconds)
+        self._on.events.add(len(drafts))
+        for draft in drafts:
+            move = _MOVES.get(draft.data.__class__)
+            if move is not None:
+                move(self, draft.data, workflow_id, ts)
+
+    def _model_started(self, data: ev.ModelCallStarted, workflow_id: str, ts: int) -> None:
+        attributes = {
+            c.OPERATION: c.CHAT,
+            c.PROVIDER: c.provider_name(data.provider),
+            c.REQUEST_MODEL: data.model,
+        }
+        _keep(self._models, data.model_call_id, attributes)
+
+    def _model_completed(self, data: ev.ModelCallCompleted, workflow_id: str, ts: int) -> None:
+        attributes = self._model(data.model_call_id)
+        attributes[c.RESPONSE_MODEL] = data.response_model
+        self._on.operation.record(data.duration_ms / 1000, attributes)
+        self._tokens(data.usage, attributes)
+
+    def _model_failed(self, data: ev.ModelCallFailed, workflow_id: str, ts: int) -> None:
+        attributes = self._model(data.model_call_id)
+        self._on.operation.record(data.duration_ms / 1000, {**attributes, c.ERROR_TYPE: data.error.code})
+        if data.usage is not UNSET:
+            self._tokens(data.usage, attributes)
+
+    def _model(self, call_id: str) -> dict[str, Any]:
+        # A call that another process began is known by its operation alone.
+        return self._models.pop(call_id, None) or {c.OPERATION: c.CHAT, c.PROVIDER: "_OTHER"}
+
+    def _tokens(self, usage: Usage, attributes: dict[str, Any]) -> None:
+        for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+            if count:
+                self._on.tokens.record(count, {**attributes, c.TOKEN_TYPE: kind})
+
+    def _tool_started(self, data: ev.ToolCallStarted, workflow_id: str, ts: int) -> None:
+        attributes = {c.OPERATION: c.EXECUTE_TOOL, c.TOOL_NAME: data.tool_name}
+        if data.service is not UNSET:
+            attributes[c.SERVICE] = data.service
+        _keep(self._tools, data.tool_call_id, attributes)
+
+    def _tool_ended(self, data: Any, workflow_id: str, ts: int) -> None:
+        attributes = self._tools.pop(data.tool_call_id, None) or {
+            c.OPERATION: c.EXECUTE_TOOL,
+            c.TOOL_NAME: data.tool_name,
+        }
+        if isinstance(data, ev.ToolCallFailed):
+            attributes = {**attributes, c.ERROR_TYPE: data.error.code}
+        self._on.tool.record(data.duration_ms / 1000, attributes)
+
+    def _step_started(self, data: ev.WorkflowStepStarted, workflow_id: str, ts: int) -> None:
+        _keep(self._kinds, (workflow_id, data.activation, data.iteration), data.kind)
+
+    def _step_ended(self, data: Any, workflow_id: str, ts: int) -> None:
+        kind = self._kinds.pop((workflow_id, data.activation, data.iteration), "unknown")
+        status = "failure" if isinstance(data, ev.WorkflowStepFailed) else "success"
+        attributes = {c.STEP_KIND: kind, c.STATUS: status}
+        self._on.node.record(data.duration_ms / 1000, attributes)
+        self._on.executions.add(1, attributes)
+
+    def _retrying(self, data: Any, workflow_id: str, ts: int) -> None:
+        self._on.retries.add(1, {c.RETRY_KIND: data.kind, c.ERROR_CATEGORY: data.error.category})
+
+    def _superstep_started(self, data: ev.SuperstepStarted, workflow_id: str, ts: int) -> None:
+        _keep(self._supersteps, (workflow_id, data.superstep), ts)
+
+    def _superstep_completed(self, data: ev.SuperstepCompleted, workflow_id: str, ts: int) -> None:
+        began = self._supersteps.pop((workflow_id, data.superstep), None)
+        if began is not None:
+            self._on.superstep.record(max(0, ts - began) / 1e6)
+
+    def _run_ended(self, data: Any, workflow_id: str, ts: int) -> None:
+        state = data.EVENT_TYPE.partition(".")[2]
+        self._on.run.record(data.duration_ms / 1000, {c.STATE: state})
+
+
+def _keep(known: dict[K, V], key: K, value: V) -> None:
+    """Remember; of work that never ended here, the oldest is forgotten."""
+    known[key] = value
+    if len(known) > _OPEN:
+        del known[next(iter(known))]
+
+
+# pyright: reportPrivateUsage=false
+_MOVES: dict[type, Callable[[Measure, Any, str, int], None]] = {
+    ev.ModelCallStarted: Measure._model_started,
+    ev.ModelCallCompleted: Measure._model_completed,
+    ev.ModelCallFailed: Measure._model_failed,
+    ev.ToolCallStarted: Measure._tool_started,
+    ev.ToolCallCompleted: Measure._tool_ended,
+    ev.ToolCallFailed: Measure._tool_ended,
+    ev.WorkflowStepStarted: Measure._step_started,
+    ev.WorkflowStepCompleted: Measure._step_ended,
+    ev.WorkflowStepFailed: Measure._step_ended,
+    ev.WorkflowStepRetrying: Measure._retrying,
+    ev.AgentRetrying: Measure._retrying,
+    ev.SuperstepStarted: Measure._superstep_started,
+    ev.SuperstepCompleted: Measure._superstep_completed,
+    ev.WorkflowCompleted: Measure._run_ended,
+    ev.WorkflowFailed: Measure._run_ended,
+    ev.WorkflowCancelled: Measure._run_ended,
+}
+
+
+def _exporter(settings: TelemetrySettings) -> MetricExporter | None:
+    if settings.metrics == "none":
+        return None
+    if settings.metrics == "console":
+        return ConsoleMetricExporter(out=sys.stderr)
+    if settings.metrics_protocol == "grpc":
+        from importlib import import_module
+
+        module: Any = import_module("opentelemetry.exporter.otlp.proto.grpc.metric_exporter")
+        return module.OTLPMetricExporter()
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    except ImportError as error:
+        raise ConfigurationError(
+            "metrics cannot be sent: the package opentelemetry-exporter-otlp-proto-http is not installed",
+            hint='pip install "agentflow[otel]"',
+        ) from error
+    return OTLPMetricExporter()

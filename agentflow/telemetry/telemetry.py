@@ -1,0 +1,99 @@
+"""What a Runtime holds of telemetry: spans and metrics of one store and one process, started and ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agentflow.events.envelope import Draft
+from agentflow.events.log import EventLog
+from agentflow.telemetry.projector import Projector, SpanSink
+from agentflow.telemetry.sampling import is_sampled
+from agentflow.telemetry.settings import TelemetrySettings, read_settings
+from agentflow.telemetry.span import Limits
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricReader
+
+    from agentflow.telemetry.metrics import Metrics
+
+__all__ = ["Telemetry", "limits_of"]
+
+Observer = Callable[[str, int, Sequence[Draft], float], None]
+
+
+class Telemetry:
+    """Sends spans of everything that the store commits, and measures what this process commits.
+
+    Without `settings` those of the environment. `sink` stands in for the exporter that they name, `readers`
+    are metric readers beside theirs: with one, metrics are kept although nothing is sent. ConfigurationError
+    if the exporter's package is not installed.
+    """
+
+    def __init__(
+        self,
+        settings: TelemetrySettings | None = None,
+        *,
+        sink: SpanSink | None = None,
+        readers: Sequence[MetricReader] = (),
+    ) -> None:
+        self.settings = settings if settings is not None else read_settings()
+        self.projector: Projector | None = None
+        self._sink = sink
+        if sink is None and self.settings.traces != "none":
+            from agentflow.telemetry.sender import open_sender
+
+            self._sink = open_sender(self.settings)
+        self._metrics: Metrics | None = None
+        self._depths: Callable[[], Mapping[str, int]] = dict
+        self._letters: Callable[[], Mapping[str, int]] = dict
+        if readers or self.settings.metrics != "none":
+            from agentflow.telemetry.metrics import Metrics
+
+            self._metrics = Metrics(
+                self.settings,
+                readers=readers,
+                depths=lambda: self._depths(),
+                letters=lambda: self._letters(),
+            )
+
+    @property
+    def observer(self) -> Observer | None:
+        """What the EventBus calls for each durable batch: (workflow id, time in µs, drafts, seconds)."""
+        return None if self._metrics is None else self._metrics.committed
+
+    async def start(
+        self,
+        log: EventLog,
+        *,
+        depths: Callable[[], Mapping[str, int]] = dict,
+        letters: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """Begin. `depths` gives the messages that wait by type of actor, `letters` the dead letters by
+        reason. The log must stay open until `aclose` is done."""
+        self._depths, self._letters = depths, letters
+        if self._sink is not None:
+            self.projector = Projector(
+                log,
+                self._sink,
+                limits_of(self.settings),
+                capture=self.settings.capture_content,
+                sampled=partial(is_sampled, self.settings),
+            )
+            await self.projector.start()
+        if self._metrics is not None:
+            if self.projector is not None:
+                self._metrics.show(self.projector.counts)
+            self._metrics.start()
+
+    async def aclose(self, deadline: float = 5.0) -> None:
+        """Send what there is, for at most `deadline` seconds; spans that are left wait in the log."""
+        ends = [part.aclose(deadline) for part in (self.projector, self._metrics) if part is not None]
+        await asyncio.gather(*ends)
+
+
+def limits_of(settings: TelemetrySettings) -> Limits:
+    """What one span may hold."""
+    return Limits(settings.value_length, settings.event_count, settings.link_count)
