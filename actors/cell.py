@@ -306,6 +306,11 @@ class Cell(Mailbox):
                 handler = self.table.get(type(message)) or self.handler(message)
         self.conclude(fault)
 
+    def taken(self) -> Envelope:
+        """The message in hand, to be kept; without what made an item of the signal lane conditional."""
+        message, sender, trace, question = self.hand
+        return self.hand if type(question) is Question else (message, sender, trace, None)
+
     def give_back(self) -> None:
         """Return the message in hand, whose handler never began."""
         message, _, _, question = self.hand

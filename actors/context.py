@@ -189,6 +189,7 @@ class Context:
 
         It is left in another task than it was entered in, so it cannot be a task group or a cancel scope.
         """
+        self._cell.living()
         stack = lifecycle.stack_of(self._cell)
         if isinstance(manager, AbstractAsyncContextManager):
             return await stack.enter_async_context(manager)
@@ -283,7 +284,7 @@ class Context:
         question = self._question()
         if question is not None:
             question.deferred = True
-        extras.stash.append(cell.hand)
+        extras.stash.append(cell.taken())
 
     def unstash_all(self) -> None:
         """Put what was stashed back, in its order, before everything else in the mailbox."""

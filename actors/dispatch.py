@@ -43,6 +43,9 @@ _eager_task: Any = asyncio.Task
 TICKS = 20
 """Ticks of the wheel in a second: a deadline is met up to 1/20 s late, never early."""
 
+SWEEP = 1024
+"""Buckets from which on the empty ones are thrown away."""
+
 AGAIN = 1.0
 """Seconds after which a task that was cancelled and lives is cancelled again."""
 
@@ -50,16 +53,20 @@ AGAIN = 1.0
 class Wheel:
     """Deadlines of questions in buckets of 50 ms: far cheaper than a timer each."""
 
-    __slots__ = ("_handle", "_loop", "_next", "buckets")
+    __slots__ = ("_handle", "_loop", "_next", "_roomy", "buckets")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.buckets: dict[int, dict[Question, Cell]] = {}
         self._handle: asyncio.TimerHandle | None = None
         self._next: float = inf
+        self._roomy = SWEEP
 
     def bucket(self, tick: int) -> dict[Question, Cell]:
         """A new bucket: where to keep questions until loop time `tick / TICKS`, or until they are settled."""
+        if len(self.buckets) >= self._roomy:  # of long deadlines whose questions were answered long ago
+            self.buckets = {tick: bucket for tick, bucket in self.buckets.items() if bucket}
+            self._roomy = max(SWEEP, 2 * len(self.buckets))
         bucket = self.buckets[tick] = {}
         if tick < self._next:
             self._arm(tick)

@@ -36,7 +36,7 @@ class ActorInfo(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         lines: list[str] = []
-        pending = [(self, 0)]  # a loop: trees can be deeper than the stack
+        pending: list[tuple[ActorInfo, int]] = [(self, 0)]  # a loop: trees can be deeper than the stack
         while pending:
             info, level = pending.pop()
             busy = "" if info.busy is None else f" busy={info.busy}"

@@ -77,6 +77,9 @@ def adopt(cell: Cell, actor: Actor[Any]) -> None:
     """Make `actor` the instance that this cell serves."""
     if not isinstance(actor, Actor):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SpecError(f"{cell.path}: the factory made {type(actor).__name__}, which is not an Actor")
+    context = getattr(actor, "ctx", None)
+    if context is not None and context.self.cell is not cell and context.self.cell.actor is actor:
+        raise SpecError(f"{cell.path}: the factory gave the actor of {context.self.path}; make one each time")
     actor.ctx = cell.context
     cell.actor = actor
     cell.table = cell.scheduler.table(actor.__handlers__)

@@ -130,7 +130,7 @@ class Limiter:
         reply = cell.context.defer()
         if reply.abandoned:
             return False
-        job = _Job(work, reply, cell.hand)
+        job = _Job(work, reply, cell.taken())
         job.timeout, job.on_timeout, job.tell_back, job.keep = timeout, on_timeout, tell_back, keep
         if key is not None:
             self.cancel(key)

@@ -67,6 +67,15 @@ class Ref(Generic[M]):
     def __repr__(self) -> str:
         return f"<Ref {self.path}#{self.incarnation}>"
 
+    def __copy__(self) -> Ref[M]:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Ref[M]:
+        return self  # a copy of a message (`dataclasses.asdict`) names the same actor
+
+    def __reduce__(self) -> str:
+        raise TypeError(f"{self!r} is of this process only; send the path instead")
+
     def tell(self, message: M) -> None:
         """Send and go on; never waits. Order is kept for each sender and receiver.
 

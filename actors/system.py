@@ -27,7 +27,7 @@ from actors.messages import DeadLetter
 from actors.ref import DebugRef, Ref
 from actors.states import DEAD, IDLE, RUNNING
 from actors.supervision import ChildSpec, Strategy
-from actors.trace import current_trace
+from actors.trace import FRAME, current_trace
 
 if TYPE_CHECKING:
     from actors.cell import Cell
@@ -111,6 +111,9 @@ class ActorSystem:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         cancelled: asyncio.CancelledError | None = None
+        frame = FRAME.get()
+        if frame is not None and frame[0] is not None and frame[0].scheduler is self.scheduler:
+            raise ActorError(f"{frame[0].path}: an actor cannot wait for the end of its system")
         if self._closing is not None:  # closed by hand, and again
             await asyncio.wait((self._closing,))
             return

@@ -1,16 +1,22 @@
 """What was found by trying to break the rules: very many, very deep, very odd, and too late."""
 
 import asyncio
+import copy
+import dataclasses
+import pickle
 
 import pytest
 
 from actors import (
     Actor,
+    ActorError,
     ActorStopped,
     ActorSystem,
     Backoff,
     OneForOne,
+    Ref,
     Reject,
+    SpecError,
     Terminated,
     on,
 )
@@ -331,3 +337,116 @@ async def test_rule_12_actors_that_watch_each_other_and_themselves_end_quietly()
         await run_until_idle()
         diary = await told.ask(Call(lambda a: a.diary))
         assert sorted(s.ref.path for s in diary) == sorted(ref.path for ref in refs[1:])
+
+
+# Rules 17 and 22: what came from the signal lane, kept
+
+
+@pytest.mark.parametrize("end", ["unstash", "stop"])
+@virtual
+async def test_rule_22_the_message_of_a_timer_or_a_pipe_can_be_stashed(end):
+    class Keeper(Puppet):
+        @on(str)
+        def keep(self, message):
+            if self.state:
+                self.diary.append(message)
+            else:
+                self.ctx.stash()
+
+        @on(bytes)
+        def later(self, message):
+            self.ctx.timers.start("t", 1, "of a timer")
+            self.ctx.pipe(asyncio.sleep(1), lambda _: "of a pipe")
+
+    letters = []
+    async with ActorSystem() as system:
+        system.dead_letters.subscribe(lambda letter: letters.append((letter.reason, letter.message)))
+        ref = await system.spawn(Keeper)
+        ref.tell(b"")
+        await asyncio.sleep(2)
+        if end == "unstash":
+            await ref.ask(Call(lambda a: (setattr(a, "state", True), a.ctx.unstash_all())))
+            assert sorted(await ref.ask(Call(lambda a: a.diary))) == ["of a pipe", "of a timer"]
+        else:
+            ref.stop()
+            await ref.terminated()
+            assert sorted(letters) == [("stopped", "of a pipe"), ("stopped", "of a timer")]
+
+
+@virtual
+async def test_rule_22_work_for_a_timers_message_can_be_limited():
+    class Limited(Puppet):
+        def on_start(self):
+            self.limiter = self.ctx.limiter(1)
+            for n in range(3):
+                self.ctx.timers.start(n, 1, str(n))
+
+        @on(str)
+        def work(self, message):
+            self.limiter.submit(lambda: asyncio.sleep(10))
+
+    async with ActorSystem() as system:
+        ref = await system.spawn(Limited)
+        await asyncio.sleep(5)
+        ref.stop()
+        await ref.terminated()
+        assert system.dead_letters.counts == {"stopped": 2}
+
+
+# Rule 1 and 14
+
+
+@virtual
+async def test_rule_1_a_ref_in_a_copied_message_is_the_same_ref():
+    @dataclasses.dataclass
+    class Letter:
+        sender: Ref[int]
+
+    async with ActorSystem() as system:
+        ref = await system.spawn(Puppet)
+        assert dataclasses.asdict(Letter(ref)) == {"sender": ref}
+        assert copy.copy(ref) is ref
+        with pytest.raises(TypeError, match="of this process only"):
+            pickle.dumps(ref)
+
+
+@virtual
+async def test_rule_3_one_instance_is_the_actor_of_one_ref():
+    puppet = Puppet()
+    async with ActorSystem() as system:
+        ref = await system.spawn(lambda: puppet, "first")
+        with pytest.raises(SpecError, match="the actor of /first"):
+            await system.spawn(lambda: puppet, "second")
+        ref.stop()
+        await ref.terminated()
+        assert await (await system.spawn(lambda: puppet, "second")).ask(1) == 1
+
+
+@virtual
+async def test_rule_14_an_actor_cannot_wait_for_the_end_of_its_system():
+    async with ActorSystem() as system:
+        ref = await system.spawn(Puppet)
+        with pytest.raises(ActorError, match="cannot wait for the end of its system"):
+            await ref.ask(Do(lambda _: system.__aexit__(None, None, None)))
+
+
+async def test_rule_6_long_deadlines_of_answered_asks_take_no_room():
+    async with ActorSystem() as system:
+        ref = await system.spawn(Puppet)
+        for n in range(5000):
+            await ref.ask(n, timeout=1000 + n)
+        late = [asyncio.ensure_future(ref.ask(3600.0, timeout=10_000 + n)) for n in range(5)]
+        for n in range(5000):
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled(ref, 20_000 + n)
+        assert len(system.scheduler.wheel.buckets) < 2000
+        assert sum(map(len, system.scheduler.wheel.buckets.values())) == 5
+        ref.kill()
+        assert all(isinstance(e, ActorStopped) for e in await asyncio.gather(*late, return_exceptions=True))
+
+
+async def cancelled(ref, timeout):
+    question = asyncio.ensure_future(ref.ask(1, timeout))
+    await asyncio.sleep(0)
+    question.cancel()
+    await question
