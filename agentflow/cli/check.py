@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import Exit, exit_of_diagnostics
-from agentflow.cli.output import emit, emit_json, printable, say
+from agentflow.cli.options import settings_of, store_options
+from agentflow.cli.output import emit, emit_json, printable, styled
+
+if TYPE_CHECKING:
+    from agentflow.definition.diagnostics import Diagnostic
 
 __all__ = ["check"]
 
@@ -14,31 +20,66 @@ __all__ = ["check"]
 @click.command("check", cls=Command)
 @click.argument("file", type=click.Path())
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print {valid, diagnostics} as JSON.")
-def check(file: str, strict: bool, as_json: bool) -> Exit:
+@click.option(
+    "--against-runs",
+    is_flag=True,
+    help="Also tell of each run of it that is not at its end whether it could be forked to this version.",
+)
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    help="When to use colour; auto: on a terminal, unless NO_COLOR is set.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print {valid, diagnostics} as JSON, and {runs}.")
+@store_options
+def check(
+    file: str, strict: bool, against_runs: bool, color: str, as_json: bool, store: str | None, local: bool
+) -> Exit:
     """Check a workflow FILE without running it.
 
     Reports every problem at once, with its place and a hint. Nothing is started, no model is needed. Exit
-    code 3 when the document has errors.
+    code 3 when the document has errors, or when a run does not fit.
     """
     from agentflow.definition.loader import check_file
 
     diagnostics = check_file(file, strict=strict)
     code = exit_of_diagnostics(diagnostics)
+    report: dict[str, Any] = {"valid": code is Exit.DONE, "diagnostics": diagnostics}
+    if not as_json:
+        _tell(file, diagnostics, code is Exit.DONE, color)
+    if against_runs and code is Exit.DONE:
+        from agentflow.cli.against_runs import fit_of_runs, render_fits
+        from agentflow.definition.loader import load_file
+
+        fits = fit_of_runs(settings_of(store), load_file(file))
+        report["runs"] = fits
+        if not as_json:
+            emit(render_fits(fits))
+        if not all(fit.fits for fit in fits):
+            code = Exit.DIAGNOSTICS
     if as_json:
-        emit_json({"valid": code is Exit.DONE, "diagnostics": diagnostics})
-        return code
+        emit_json(report)
+    return code
+
+
+def _tell(file: str, diagnostics: list[Diagnostic], valid: bool, color: str) -> None:
+    wanted = {"auto": None, "always": True, "never": False}[color]
     if diagnostics:
         from agentflow.cli.excerpt import render_diagnostics
 
-        say(render_diagnostics(diagnostics))
+        style = {"auto": styled, "always": _always, "never": lambda text, _: text}[color]
+        click.echo(render_diagnostics(diagnostics, style), err=True, color=wanted)
     errors = sum(d.severity == "error" for d in diagnostics)
     counts = f"{_count(errors, 'error')}, {_count(len(diagnostics) - errors, 'warning')}"
-    if code is Exit.DONE:
+    if valid:
         emit(f"{printable(file)}: valid" + (f" ({counts})" if diagnostics else ""))
     else:
-        say(f"{printable(file)}: not valid ({counts})")
-    return code
+        click.echo(f"{printable(file)}: not valid ({counts})", err=True)
+
+
+def _always(text: str, style: str) -> str:
+    return click.style(text, bold=True) if style == "bold" else click.style(text, fg=style, bold=True)
 
 
 def _count(number: int, noun: str) -> str:

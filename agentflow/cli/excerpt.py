@@ -136,7 +136,7 @@ def _shown(character: str) -> str:
 
 
 def _fits(text: str, cells: int = _WIDTH) -> bool:
-    """Whether a text takes at most that many cells; one of very many characters does not, whatever they are."""
+    """Whether a text takes at most that many cells; one of too many characters never does."""
     return len(text) <= 2 * cells and sum(_cells(c) for c in text) <= cells
 
 

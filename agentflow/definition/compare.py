@@ -1,0 +1,230 @@
+"""Two versions of a graph: what differs, and whether a run of one can be forked to the other (page 002 §9).
+
+A run goes on with the graph that it is pinned to, whatever becomes of its file. A fork may take another graph
+if that has the same signature: the same steps, joined in the same way. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from agentflow.definition.ir import (
+    AgentNode,
+    ConditionNode,
+    EndNode,
+    Node,
+    StartNode,
+    Workflow,
+    canonical_json,
+)
+
+__all__ = ["Difference", "compare", "signature", "unfit_results"]
+
+_SHOWN = 60
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that differs, in words. `node`: the step it is about, None for the whole. `structural`: it
+    changes the signature, so that no run of the old graph can be forked to the new one."""
+
+    node: str | None
+    message: str
+    structural: bool
+
+
+def signature(workflow: Workflow) -> str:
+    """`sha256:` + hex over what the steps are and how they are joined: ids, kinds, dependencies, joins,
+    conditions, targets, edges. Prompts, models, policies, limits and descriptions do not count."""
+    shape = {
+        "nodes": {node.id: _joined(node) for node in workflow.nodes},
+        "edges": sorted([edge.kind, edge.source, edge.target] for edge in workflow.edges),
+    }
+    return "sha256:" + hashlib.sha256(canonical_json(shape)).hexdigest()
+
+
+def compare(old: Workflow, new: Workflow) -> list[Difference]:
+    """What differs from `old` to `new`; empty if they do the same. Structural differences come first, each
+    group in the order of the steps. There is a structural one exactly if the signatures differ."""
+    before = {node.id: node for node in old.nodes}
+    after = {node.id: node for node in new.nodes}
+    found = [_about(node, f'step "{i}" is gone', True) for i, node in before.items() if i not in after]
+    found += [_about(node, f'step "{i}" is new', True) for i, node in after.items() if i not in before]
+    for node_id, node in after.items():
+        if node_id in before:
+            found += _changes(before[node_id], node)
+    found += _edges(old, new, {d.node for d in found if d.structural})
+    if not any(d.structural for d in found) and signature(old) != signature(new):
+        found.append(Difference(node=None, message="the edges are others", structural=True))
+    found += _whole(old, new)
+    return sorted(found, key=lambda d: not d.structural)
+
+
+def unfit_results(workflow: Workflow, results: Mapping[str, Any]) -> list[Difference]:
+    """Recorded results (by step) that the schemas of this graph do not allow: steps that read them would find
+    what their author did not expect."""
+    from agentflow.definition.schemas import validate
+
+    found: list[Difference] = []
+    for node in workflow.nodes:
+        if not isinstance(node, AgentNode) or node.id not in results or node.agent.output_schema is None:
+            continue
+        schema = node.agent.output_schema
+        issues = [issue for value in _values(node, results[node.id]) for issue in validate(schema, value)[:1]]
+        if issues:
+            at = f", at {issues[0].path}" if issues[0].path else ""
+            message = f'the recorded result of "{node.id}" breaks its new schema: {issues[0].message}{at}'
+            found.append(_about(node, message, True))
+    return found
+
+
+def _values(node: Node, result: Any) -> list[Any]:
+    """What the schema of a step judges: its result, or those of its iterations that succeeded."""
+    if node.for_each is None:
+        return [result]
+    return [v for v in cast("list[Any]", result) if v is not None] if isinstance(result, list) else []
+
+
+def _about(node: Node, message: str, structural: bool) -> Difference:
+    return Difference(node=node.id, message=message, structural=structural)
+
+
+def _kind(node: Node) -> str:
+    return str(node.__struct_config__.tag)
+
+
+def _joined(node: Node) -> dict[str, Any]:
+    """What of a node belongs to the signature."""
+    return {
+        "kind": _kind(node),
+        "depends_on": sorted(set(node.depends_on)),
+        "join": node.join,
+        "conditions": _conditions(node),
+        "targets": _targets(node),
+    }
+
+
+def _conditions(node: Node) -> dict[str, str]:
+    given = {"if": node.guard, "for_each": node.for_each}
+    if isinstance(node, ConditionNode):
+        given["condition"] = node.expression
+    return {name: text for name, text in given.items() if text is not None}
+
+
+def _targets(node: Node) -> dict[str, str]:
+    if isinstance(node, ConditionNode):
+        return {"true": node.on_true, "false": node.on_false}
+    following = None if isinstance(node, EndNode) else node.next
+    return {} if following is None else {"next": following}
+
+
+def _changes(old: Node, new: Node) -> Iterator[Difference]:
+    if _kind(old) != _kind(new):
+        yield _about(new, f'"{new.id}" is {_article(new)} now, it was {_article(old)}', True)
+        return
+    for name in (d for d in new.depends_on if d not in old.depends_on):
+        yield _about(new, f'"{new.id}" depends on "{name}" as well', True)
+    for name in (d for d in old.depends_on if d not in new.depends_on):
+        yield _about(new, f'"{new.id}" no longer depends on "{name}"', True)
+    yield from _expressions(old, new)
+    was, now = _targets(old), _targets(new)
+    for port in sorted({*was, *now}):
+        if was.get(port) != now.get(port):
+            text = f'"{new.id}" leads to {_quoted(now.get(port))}, it led to {_quoted(was.get(port))}'
+            yield _about(new, text, True)
+    if old.join != new.join and _conditions(old) == _conditions(new):
+        yield _about(new, f'"{new.id}" waits by rule {new.join}, it was {old.join}', True)
+    for name in _details(old, new):
+        yield _about(new, f'{name} of "{new.id}" changed', False)
+
+
+def _expressions(old: Node, new: Node) -> Iterator[Difference]:
+    was, now = _conditions(old), _conditions(new)
+    for name in ("if", "for_each", "condition"):
+        if was.get(name) == now.get(name):
+            continue
+        if name not in was:
+            text = f'"{new.id}" has {name} now: {_short(now[name])}'
+        elif name not in now:
+            text = f'"{new.id}" no longer has {name}: {_short(was[name])}'
+        else:
+            text = f'{name} of "{new.id}" is {_short(now[name])}, it was {_short(was[name])}'
+        yield _about(new, text, True)
+
+
+_NODE_DETAILS = {
+    "policy": "retry or timeout",
+    "max_parallel": "max_parallel",
+    "required": "required",
+    "approval": "approval",
+    "cache": "cache",
+    "budget": "budget",
+    "input": "input",
+    "output": "output",
+    "tool": "the tool",
+}
+_AGENT_DETAILS = {
+    "system_prompt": "the system prompt",
+    "model": "the model",
+    "fallback": "the fallback models",
+    "output_schema": "the result schema",
+    "functions": "the functions",
+    "context": "context",
+    "tags": "tags",
+    "max_turns": "max_turns",
+    "max_tool_calls": "max_tool_calls",
+    "parallel_tool_calls": "parallel_tool_calls",
+}
+
+
+def _details(old: Node, new: Node) -> Iterator[str]:
+    for key, words in _NODE_DETAILS.items():
+        if getattr(old, key, None) != getattr(new, key, None):
+            yield words
+    if isinstance(old, AgentNode) and isinstance(new, AgentNode):
+        for key, words in _AGENT_DETAILS.items():
+            if getattr(old.agent, key) != getattr(new.agent, key):
+                yield words
+
+
+def _edges(old: Workflow, new: Workflow, told: set[str | None]) -> Iterator[Difference]:
+    """Edges that come or go, but for those that follow from a difference that is told already."""
+    ends = {n.id for w in (old, new) for n in w.nodes if isinstance(n, StartNode | EndNode)}
+    was = {(e.source, e.target): e.kind for e in old.edges}
+    now = {(e.source, e.target): e.kind for e in new.edges}
+    for pair in [*now, *(p for p in was if p not in now)]:
+        if was.get(pair) == now.get(pair) or told & {*pair} or (told and ends & {*pair}):
+            continue
+        verb = "is gone" if pair not in now else "is new" if pair not in was else "is of another kind"
+        message = f'the edge from "{pair[0]}" to "{pair[1]}" {verb}'
+        yield Difference(node=pair[1], message=message, structural=True)
+
+
+def _whole(old: Workflow, new: Workflow) -> Iterator[Difference]:
+    parts = {
+        "inputs": "the declared inputs",
+        "outputs": "the outputs",
+        "services": "the services",
+        "models": "the models",
+        "options": "the limits of the run",
+    }
+    for key, words in parts.items():
+        if getattr(old, key) != getattr(new, key):
+            yield Difference(node=None, message=f"{words} changed", structural=False)
+
+
+def _article(node: Node) -> str:
+    kind = _kind(node)
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} node"
+
+
+def _quoted(name: str | None) -> str:
+    return "nothing" if name is None else f'"{name}"'
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
