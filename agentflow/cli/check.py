@@ -66,9 +66,10 @@ def check(
 def _tell(file: str, diagnostics: list[Diagnostic], valid: bool, color: str) -> None:
     wanted = {"auto": None, "always": True, "never": False}[color]
     if diagnostics:
-        from agentflow.cli.excerpt import render_diagnostics
+        from agentflow.cli.excerpt import Style, render_diagnostics
 
-        style = {"auto": styled, "always": _always, "never": lambda text, _: text}[color]
+        styles: dict[str, Style] = {"auto": styled, "always": _coloured, "never": _plain}
+        style = styles[color]
         click.echo(render_diagnostics(diagnostics, style), err=True, color=wanted)
     errors = sum(d.severity == "error" for d in diagnostics)
     counts = f"{_count(errors, 'error')}, {_count(len(diagnostics) - errors, 'warning')}"
@@ -78,7 +79,11 @@ def _tell(file: str, diagnostics: list[Diagnostic], valid: bool, color: str) -> 
         click.echo(f"{printable(file)}: not valid ({counts})", err=True)
 
 
-def _always(text: str, style: str) -> str:
+def _plain(text: str, style: str) -> str:
+    return text
+
+
+def _coloured(text: str, style: str) -> str:
     return click.style(text, bold=True) if style == "bold" else click.style(text, fg=style, bold=True)
 
 
