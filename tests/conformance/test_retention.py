@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentflow.errors import LogClosed, OffsetTrimmed, RunGone, RunNotFound, RunNotTerminal
 from agentflow.events.log import Append
 from agentflow.events.open import open_log
 from agentflow.events.owner import this_process
+from agentflow.events.segments import store as segment_store
 from tests.conformance.test_event_log import (
     BACK_ENDS,
     T0,
@@ -311,3 +315,107 @@ async def test_a_probe_of_a_healthy_store_leaves_nothing_behind(log):
     await log.probe()
     assert await offsets(log, "wf_a") == [0]
     assert log.failure is None
+
+
+# -- everything at once, against the plainest model
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.just("append"), st.integers(0, 5), st.integers(1, 4)),
+    st.tuples(st.just("append"), st.integers(0, 5), st.integers(1, 4)),
+    st.tuples(st.just("end"), st.integers(0, 5), st.integers(1, 3)),
+    st.tuples(st.just("trim"), st.integers(0, 5), st.integers(0, 12)),
+    st.tuples(st.just("delete"), st.integers(0, 5), st.just(0)),
+    st.tuples(st.just("sweep"), st.just(0), st.just(0)),
+    st.tuples(st.just("reopen"), st.just(0), st.just(0)),
+    st.tuples(st.just("consume"), st.just(0), st.integers(1, 9)),
+)
+
+
+class Model:
+    """Runs as lists of offsets that are left, and what a consumer of all events must still see."""
+
+    def __init__(self):
+        self.left: dict[str, list[int]] = {}
+        self.ended: set[str] = set()
+        self.gone: set[str] = set()
+        self.unseen: list[tuple[str, int]] = []
+
+    def append(self, run, count):
+        kept = self.left.setdefault(run, [])
+        added = range(kept[-1] + 1, kept[-1] + 1 + count) if kept else range(count)
+        kept += added
+        self.unseen += [(run, n) for n in added]
+
+    def keep(self, run, kept):
+        self.left[run] = kept
+        self.unseen = [(r, n) for r, n in self.unseen if r != run or n in kept]
+
+
+async def check(log, model):
+    for run, kept in model.left.items():
+        assert await offsets(log, run, kept[0]) == kept
+        row = await log.run(run)
+        assert (row.earliest_offset, row.last_offset) == (kept[0], kept[-1])
+        assert row.bytes == sum(len(e.body) for e in await log.read(run, kept[0]))
+        assert row.ended == (run in model.ended)
+        if kept[0]:
+            with pytest.raises(OffsetTrimmed):
+                await log.read(run, kept[0] - 1)
+    for run in model.gone:
+        with pytest.raises(RunGone):
+            await log.run(run)
+    found = [(run, e.offset) for run, e in (await log.query(limit=10_000)).items]
+    assert sorted(found) == sorted((run, n) for run, kept in model.left.items() for n in kept)
+
+
+async def live(log, kind, directory, operations):
+    model, cursor = Model(), None
+    for what, which, number in operations:
+        run = f"wf_{which}"
+        if what in ("append", "end") and run not in model.ended | model.gone:
+            start = model.left[run][-1] + 1 if run in model.left else 0
+            last = "workflow.failed" if what == "end" else None
+            await log.append(batch(run, start, number, last_type=last))
+            model.append(run, number)
+            if last is not None:
+                model.ended.add(run)
+        elif what == "trim" and run in model.ended:
+            kept = model.left[run]
+            earliest = await log.trim(run, number)
+            model.keep(run, [n for n in kept if n >= min(number, kept[-1])])
+            assert earliest == model.left[run][0]
+        elif what == "delete" and run in model.ended:
+            await log.delete(run, T0)
+            model.keep(run, [])
+            del model.left[run]
+            model.ended.discard(run)
+            model.gone.add(run)
+        elif what == "sweep":
+            await log.sweep(LATER)
+        elif what == "consume":
+            page = await log.query(cursor=cursor, limit=number)
+            cursor = page.next_cursor
+            seen = [(r, e.offset) for r, e in page.items]
+            assert seen == model.unseen[: len(seen)]
+            assert len(seen) == min(number, len(model.unseen))
+            model.unseen = model.unseen[len(seen) :]
+        elif what == "reopen" and log.durable:
+            await log.close()
+            log = open_log(url_of(kind, directory))
+            assert not log.notices
+        await check(log, model)
+    await log.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(operations=st.lists(OPERATIONS, min_size=5, max_size=40))
+@pytest.mark.parametrize("kind", BACK_ENDS)
+def test_any_sequence_of_appends_and_removals_leaves_what_the_model_says(kind, operations):
+    async def scenario():
+        with tempfile.TemporaryDirectory() as directory:
+            await live(open_log(url_of(kind, directory)), kind, directory, operations)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment_store, "SEGMENT_BYTES", 900)  # a few events
+        asyncio.run(scenario())
