@@ -121,9 +121,11 @@ def _check_transport(found: Found, report: Report) -> None:
         report.error(
             "E_REQUIRED", f'service with transport {transport} has no "{needed}"', found.key, found.pointer
         )
-    for key in ("url", "base_url"):
+    for key in ("url", "base_url", "document"):
         address = found.get(key)
-        if address is not None and (wrong := address_problem(address.value)) is not None:
+        if address is None or (key == "document" and "://" not in address.value):
+            continue
+        if (wrong := address_problem(address.value)) is not None:
             # Not the address itself: it may have a password in it.
             report.error("E_VALUE", f"{key} {wrong}", address.place, address.pointer)
 

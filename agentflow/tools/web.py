@@ -28,7 +28,7 @@ from agentflow.tools.secrets import MissingSecret, Values
 from agentflow.tools.service import Service
 from agentflow.tools.tool import Tool, ToolContext, ToolError
 
-__all__ = ["GIVEN_HEADERS", "Request", "WebService", "context_header"]
+__all__ = ["GIVEN_HEADERS", "Request", "WebService", "classify", "context_header"]
 
 GIVEN_HEADERS: Final = frozenset({"idempotency-key", "traceparent", "agentflow-context"})
 """Headers that each request has by itself, in lower case: no argument sets them."""
@@ -140,7 +140,7 @@ class WebService(Service):
         )
 
     async def _refused(self, tool: Tool, response: HttpResponse) -> ToolError:
-        category, code = _classify(response.status)
+        category, code = classify(response.status)
         wait = retry_after(response.headers) if category in ("rate_limited", "transient") else None
         try:
             body = await response.error_body()
@@ -195,7 +195,8 @@ def context_header(context: Any) -> str:
     return value.decode()
 
 
-def _classify(status: int) -> tuple[Category, str]:
+def classify(status: int) -> tuple[Category, str]:
+    """Category and code of a refusal by its HTTP status (page 000 §9)."""
     if status == 429:
         return "rate_limited", "rate_limited"
     if status == 408 or status >= 500:
