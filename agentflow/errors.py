@@ -17,8 +17,12 @@
     ├── InvalidExport          a file is not an exported log; carries the line
     ├── RunExists              the id is taken by a run with another input
     ├── RunTerminal            the run has ended; its log takes no more events
-    ├── UnknownRequest         no open request of that id
-    ├── InvalidAnswer          the answer does not satisfy what the request asks for
+    ├── IdempotencyConflict    the idempotency key was used with another submission
+    ├── OutputNotReady         the run whose output is wanted has none yet
+    ├── QueueFull              too many runs wait for a place
+    ├── CommandRefused         a command does not fit the state of its run; `.code` says why
+    │   ├── UnknownRequest     no open request of that id
+    │   └── InvalidAnswer      the answer does not satisfy what the request asks for
     └── WorkflowFailed         a run ended without success; carries its result
         └── WorkflowCancelled
 
@@ -37,9 +41,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentflowError",
+    "CommandRefused",
     "ConfigurationError",
     "DefinitionError",
     "Fenced",
+    "IdempotencyConflict",
     "InvalidAnswer",
     "InvalidExport",
     "LogClosed",
@@ -47,6 +53,8 @@ __all__ = [
     "LogFailed",
     "OffsetConflict",
     "OffsetTrimmed",
+    "OutputNotReady",
+    "QueueFull",
     "RunExists",
     "RunGone",
     "RunNotFound",
@@ -57,13 +65,14 @@ __all__ = [
     "UnknownRequest",
     "WorkflowCancelled",
     "WorkflowFailed",
+    "refused",
 ]
 
 
 class AgentflowError(Exception):
     """Something went wrong in agentflow."""
 
-    code: ClassVar[str] = "agentflow_error"
+    code: str = "agentflow_error"
     hint: str | None = None
 
     def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
@@ -193,16 +202,58 @@ class RunTerminal(AgentflowError):
     code = "run_terminal"
 
 
-class UnknownRequest(AgentflowError):
-    """The run has no open request of this id; `agentflow show ID` lists those that are open."""
+class IdempotencyConflict(AgentflowError):
+    """The idempotency key was used before with another submission."""
+
+    code = "idempotency_conflict"
+
+
+class OutputNotReady(AgentflowError):
+    """The run whose output is to be the input has none yet; wait until it is completed."""
+
+    code = "output_not_ready"
+
+
+class QueueFull(AgentflowError):
+    """Too many runs wait for a place; try again later."""
+
+    code = "queue_full"
+
+
+class CommandRefused(AgentflowError):
+    """The command does not fit the state of the run; nothing changed."""
+
+    code = "invalid_transition"
+
+    def __init__(
+        self, message: str | None = None, *, code: str | None = None, details: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+        self.details = details or {}
+
+
+class UnknownRequest(CommandRefused):
+    """There is no open request of that id; `agentflow show ID` lists them."""
 
     code = "unknown_request"
 
 
-class InvalidAnswer(AgentflowError):
-    """The answer does not satisfy the schema of the request."""
+class InvalidAnswer(CommandRefused):
+    """The answer does not satisfy the request's schema."""
 
     code = "invalid_response"
+
+
+def refused(code: str, message: str, details: dict[str, Any] | None = None) -> AgentflowError:
+    """The error of a refused command, by its code in page 000 §8.2."""
+    if code == RunTerminal.code:
+        return RunTerminal(message)
+    for kind in (UnknownRequest, InvalidAnswer):
+        if code == kind.code:
+            return kind(message, details=details)
+    return CommandRefused(message, code=code, details=details)
 
 
 class WorkflowFailed(AgentflowError):

@@ -52,7 +52,8 @@ def answer(id: str, request: str, value: str, as_json: bool, store: str | None, 
 
 async def _shaped(runtime: Runtime, run_id: str, request_id: str, value: Any) -> Any:
     """`retry` for `{"choice": "retry"}` where the request asks for a choice."""
-    request = (await runtime.state(run_id)).requests.get(request_id)
+    found = {request.request_id: request for request in await runtime.requests(run_id)}
+    request = found.get(request_id)
     if request is None:
         raise CommandError(
             Exit.NOT_FOUND,
@@ -60,7 +61,7 @@ async def _shaped(runtime: Runtime, run_id: str, request_id: str, value: Any) ->
             f"{run_id} has no open request {request_id}",
             f"`agentflow show {run_id}` lists them",
         )
-    schema: Any = request.data.response_schema
+    schema: Any = request.response_schema
     if not isinstance(value, str) or not isinstance(schema, Mapping):
         return value
     properties: Any = cast("Mapping[str, Any]", schema).get("properties")

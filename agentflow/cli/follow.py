@@ -17,14 +17,15 @@ from agentflow.cli.progress import Progress, count
 from agentflow.cli.session import Interrupted, Interrupts
 from agentflow.definition.ir import Workflow
 from agentflow.errors import AgentflowError
-from agentflow.events.catalogue import InputRequested, WorkflowStarted
+from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import Event, decode
 from agentflow.runtime import RunHandle, RunResult, Runtime
 
 if TYPE_CHECKING:
     from agentflow.definition.diagnostics import Diagnostic
+    from agentflow.runtime.requests import RequestRecord
 
-__all__ = ["Follower", "question_text", "questions", "resume_command"]
+__all__ = ["Follower", "question_text", "resume_command"]
 
 
 class Follower:
@@ -49,7 +50,7 @@ class Follower:
         self._handle: RunHandle | None = None
         self._result: RunResult | None = None
         self._pause = ""
-        self._questions: list[InputRequested] = []
+        self._questions: list[RequestRecord] = []
 
     async def follow(
         self,
@@ -77,7 +78,7 @@ class Follower:
             return
         self._pause = progress.pause
         if self._result.state == "waiting":
-            self._questions = await questions(runtime, run_id)
+            self._questions = await runtime.requests(run_id)
 
     async def _warn(self, runtime: Runtime, run_id: str) -> None:
         """Warnings that come of binding and of the inputs; those of the text alone are only counted."""
@@ -117,7 +118,7 @@ class Follower:
         elif result.state == "waiting":
             say(f"{run_id} waits for {count(len(self._questions), 'answer')}")
             for question in self._questions:
-                say(question_text(run_id, question, self._store))
+                say(question_text(question, self._store))
         elif result.state == "paused":
             say(f"{run_id} is paused: {printable(self._pause)}")
             say(f"  hint: go on with `{resume_command(run_id, self._store)}`")
@@ -184,26 +185,23 @@ async def _parked(handle: RunHandle) -> RunResult | None:
         return None
 
 
-async def questions(runtime: Runtime, run_id: str) -> list[InputRequested]:
-    """The open requests of a run."""
-    state = await runtime.state(run_id)
-    return [request.data for request in state.requests.values()]
-
-
-def question_text(run_id: str, question: InputRequested, store: str | None) -> str:
+def question_text(question: RequestRecord, store: str | None) -> str:
     """What is asked, and the command that answers it."""
     import msgspec
 
-    request: Any = question.request
-    message = request.get("message") if isinstance(request, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    shown = message if isinstance(message, str) else msgspec.json.encode(request).decode()
-    step = f" ({question.step_id})" if isinstance(question.step_id, str) else ""
-    answers = msgspec.json.encode(question.response_schema).decode()
-    return (
-        f"  {question.request_id}{step}: {printable(shown)}\n"
-        f"    answer by schema {printable(answers)}\n"
-        f"    {_command('answer', run_id, store, question.request_id, 'VALUE')}"
-    )
+    subject: Any = question.subject
+    message = subject.get("message") if isinstance(subject, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    shown = message if isinstance(message, str) else msgspec.json.encode(subject).decode()
+    lines = [f"  {question.request_id} ({question.step_id}): {printable(shown)}"]
+    run_id = question.workflow_id
+    if question.kind == "input":
+        answers = msgspec.json.encode(question.response_schema).decode()
+        lines.append(f"    answer by schema {printable(answers)}")
+        lines.append(f"    {_command('answer', run_id, store, question.request_id, 'VALUE')}")
+    else:
+        lines.append(f"    {_command('approve', run_id, store, question.request_id)}")
+        lines.append(f"    {_command('deny', run_id, store, question.request_id)}")
+    return "\n".join(lines)
 
 
 def resume_command(run_id: str, store: str | None) -> str:

@@ -98,7 +98,7 @@ def show(id: str, as_json: bool, store: str | None, local: bool) -> Exit:
 
 
 async def _show(runtime: Runtime, id: str, store: str | None) -> None:
-    from agentflow.cli.follow import question_text, questions, resume_command
+    from agentflow.cli.follow import question_text, resume_command
 
     record, row = await runtime.record(id), await runtime.log.run(id)
     emit("\n".join(f"{name:<11}{printable(text)}" for name, text in _facts(record)))
@@ -107,8 +107,8 @@ async def _show(runtime: Runtime, id: str, store: str | None) -> None:
     emit(columns(("STEP", "STATE", "ATTEMPT"), steps))
     if record.state == "waiting":
         emit("")
-        for question in await questions(runtime, id):
-            emit(question_text(id, question, store))
+        for question in await runtime.requests(id):
+            emit(question_text(question, store))
     elif record.state == "paused" or _left(row):
         emit(f"\ngo on with: {resume_command(id, store)}")
 

@@ -72,7 +72,7 @@ def call_needs_consent(unit: Unit, info: ToolInfo, record: ToolRecord) -> bool:
     """Whether a call must be asked about first. `never` lowers only what the document itself asks for."""
     if record.approval is not None:
         return False
-    if info.approval:
+    if info.needs_approval:
         return True
     policy = unit.node.node.approval
     if policy is None or policy.before in ("step", "never"):

@@ -63,6 +63,7 @@ def model_failed(
     now: int,
     draw: float,
     partial: str | None = None,
+    usage: Usage | None = None,
 ) -> Moves:
     """The model call failed: repeat it, use the next model, pause, or fail (page 000 §9)."""
     call = state.calls.get(call_id)
@@ -83,6 +84,7 @@ def model_failed(
         error=error,
         will_retry=lost or delay is not None,
         partial=msgspec.UNSET if partial is None else partial,
+        usage=msgspec.UNSET if usage is None else usage,
     )
     if lost:
         return [failed]

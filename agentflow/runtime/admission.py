@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentflow import engine
 from agentflow.engine.state import RunState
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.runtime.agent_actor import Directory
-from agentflow.runtime.messages import Cancel
+from agentflow.runtime.messages import Command, Done, Refusal
 
 __all__ = ["Admission"]
 
@@ -17,9 +18,11 @@ __all__ = ["Admission"]
 class Admission:
     """All that a run needs to begin or to go on, prepared before its supervisor exists.
 
-    `started` is the event that begins a new run, None for one that is in the log already. `accepted` is
-    done once the run's first append (or the fold of its log) is; `rested` when the run is terminal,
-    paused or waits for a person, with its state. `cancel`: the run is taken up only to be cancelled.
+    `first_events` begin a new run (`workflow.started`, and for a fork what it begins with, whose events are
+    `base`); there are none for a run that is in the log already. `command`: what the run was taken up for.
+    `queued`: its log may begin, its work not yet. `accepted` is done once the run's first append (or the
+    fold of its log) is; `rested` when the run is terminal, paused or waits, with its state; `obeyed` with
+    the answer to the command. `alarm` is the next deadline (µs) of a run that was left waiting.
     """
 
     def __init__(
@@ -30,9 +33,11 @@ class Admission:
         directory: Directory,
         *,
         epoch: int,
-        started: WorkflowStarted | None,
-        by: str,
-        cancel: Cancel | None = None,
+        first_events: Sequence[Any] = (),
+        base: Sequence[engine.BaseEvent] = (),
+        labels: Mapping[str, str] | None = None,
+        command: Command | None = None,
+        queued: bool = False,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.workflow_id = workflow_id
@@ -40,21 +45,43 @@ class Admission:
         self.bindings = bindings
         self.directory = directory
         self.epoch = epoch
-        self.started = started
-        self.by = by
-        self.cancel = cancel
+        self.first_events = list(first_events)
+        self.base = list(base)
+        self.labels = dict(labels or {})
+        self.command = command
+        self.queued = queued
+        self.alarm: int | None = None
         self.accepted: asyncio.Future[None] = loop.create_future()
+        self.obeyed: asyncio.Future[Done | Refusal] = loop.create_future()
         self.rested: asyncio.Future[RunState] = loop.create_future()
         self.gone: asyncio.Future[None] = loop.create_future()  # the supervisor has ended
-        for future in (self.accepted, self.rested):
+        for future in (self.accepted, self.rested, self.obeyed):
             future.add_done_callback(_retrieve)  # nobody has to wait for it
+
+    @property
+    def started(self) -> WorkflowStarted | None:
+        """The event that begins a new run."""
+        return self.first_events[0] if self.first_events else None
+
+    @property
+    def begins(self) -> bool:
+        """Whether the supervisor has to write the first events: an earlier one may have done so and died."""
+        return bool(self.first_events) and not self.accepted.done()
 
     @property
     def leaving(self) -> bool:
         """Whether the supervisor is about to end, so that a new one must take the run up."""
-        if not self.rested.done() or self.rested.cancelled():
-            return False
-        return self.rested.exception() is not None or self.rested.result().status != "waiting"
+        return self.rested.done() or (self.queued and self.accepted.done())
+
+    def take_command(self) -> Command | None:
+        """The command, once: a supervisor that died behind it must not carry it out again."""
+        command, self.command = self.command, None
+        return command
+
+    def settle(self, answer: Done | Refusal) -> None:
+        """Answer the command."""
+        if not self.obeyed.done():
+            self.obeyed.set_result(answer)
 
     def reopen(self) -> None:
         """The run moves again: whoever asks for its result from now on waits for its next rest."""
@@ -64,7 +91,7 @@ class Admission:
 
     def fail(self, error: BaseException) -> None:
         """Tell whoever waits that the run cannot go on here."""
-        for future in (self.accepted, self.rested):
+        for future in (self.accepted, self.rested, self.obeyed):
             if not future.done():
                 future.set_exception(error)
 

@@ -23,8 +23,8 @@ from agentflow.definition.ir import (
     ToolNode,
     Workflow,
 )
-from agentflow.engine import Bindings, StepBinding, ToolInfo
-from agentflow.models import ModelResolutionError, Models
+from agentflow.engine import Bindings, ModelTerms, StepBinding, ToolInfo
+from agentflow.models import ModelProfile, ModelResolutionError, Models
 from agentflow.tools import PythonTool, Service, ServiceLoader, Tool, ToolRegistry
 
 __all__ = ["Bound", "Implicit", "Pins", "bind"]
@@ -151,7 +151,8 @@ class _Binder:
         tools = self._functions(node, spec, place)
         refs = self._models(node.id, spec, place)
         self._check_capability(node.id, spec, refs, tools, place)
-        self.bound.steps[node.id] = StepBinding(models=refs, tools=tools)
+        terms = {ref.name: _terms(self.models.profile(ref)) for ref in refs}
+        self.bound.steps[node.id] = StepBinding(models=refs, tools=tools, terms=terms)
         self.bound.grants[node.id] = [f"{t.service}.{t.function}" for t in tools.values()]
 
     def _models(self, step: str, spec: AgentSpec, place: str) -> tuple[ModelRef, ...]:
@@ -234,6 +235,14 @@ class _Binder:
                 self._report(problem.code, problem.message, f"/nodes/{node.index}/tool", problem.hint)
         self.bound.steps[node.id] = StepBinding(tools={t.name: _info(t) for t in found[:1]})
         self.bound.grants[node.id] = [f"{t.service}.{t.function}" for t in found[:1]]
+
+
+def _terms(profile: ModelProfile) -> ModelTerms:
+    return ModelTerms(
+        max_output_tokens=profile.max_output_tokens,
+        input_price=profile.input_price,
+        output_price=profile.output_price,
+    )
 
 
 def _changes(tool: Tool) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 from typing import Any
 
 from actors import Actor, Ref, on
-from agentflow.errors import StoreError
+from agentflow.errors import StorageUnavailable, StoreError
 from agentflow.events.envelope import Ids, StoredEvent, seal
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, EventLog, RunMeta
@@ -39,7 +39,8 @@ class EventBus(Actor, mailbox=100_000):
             stored = self._seal(batch)
         except Exception as error:  # what cannot be written is its run's misfortune, not that of all others
             if sender is not None:
-                sender.tell(CommitFailed(error=f"{type(error).__name__}: {error}", kind="internal_error"))
+                text = f"{type(error).__name__}: {error}"
+                sender.tell(CommitFailed(expected=batch.expected, error=text, kind="internal_error"))
             return
         meta = None
         if batch.name is not None:
@@ -105,4 +106,6 @@ class EventBus(Actor, mailbox=100_000):
                 sender.tell(Committed(offset=batch.expected + len(stored) - 1))
         elif sender is not None:
             kind = error.code if isinstance(error, StoreError) else "storage_unavailable"
-            sender.tell(CommitFailed(error=str(error), kind=kind))
+            transient = isinstance(error, StorageUnavailable)
+            refused = CommitFailed(expected=batch.expected, error=str(error), kind=kind, transient=transient)
+            sender.tell(refused)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from agentflow.events.envelope import Event
 from agentflow.runtime.admission import Admission
-from agentflow.runtime.records import RunResult, run_result
+from agentflow.runtime.records import RunResult
 
 if TYPE_CHECKING:
     from agentflow.runtime.runtime import Runtime
@@ -29,17 +28,14 @@ class RunHandle:
 
         Raises StoreError when the log refused an append, AgentflowError when the run was abandoned.
         """
-        if self._admission is None:
-            return await self._runtime.result(self.workflow_id)
-        state = await asyncio.shield(self._admission.rested)
-        return run_result(state, self._runtime.clock.now())
+        return await self._runtime.rest(self.workflow_id, self._admission)
 
     def events(self, after: int = -1, *, follow: bool = True) -> AsyncIterator[Event[Any]]:
         """Events behind offset `after`, each once and in order; with `follow` until the terminal one."""
         return self._runtime.events(self.workflow_id, after, follow=follow)
 
-    async def cancel(self, reason: str | None = None, *, mode: str = "soft") -> None:
-        """End the run. Returns when the request is taken; `result` tells when it is carried out."""
+    async def cancel(self, reason: str | None = None, *, mode: Literal["soft", "hard"] = "soft") -> None:
+        """End the run. Returns when the request is durable; `result` tells when it is carried out."""
         await self._runtime.cancel(self.workflow_id, reason, mode=mode)
 
     async def answer(self, request_id: str, value: Any) -> None:

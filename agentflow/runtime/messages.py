@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,17 +19,29 @@ __all__ = [
     "CallTool",
     "Cancel",
     "CancelCall",
+    "Command",
     "Commit",
     "CommitFailed",
     "Committed",
     "Complete",
+    "DecideRequest",
+    "Done",
+    "Look",
     "ModelCallFailure",
     "ModelCallSuccess",
+    "Overdue",
+    "Pause",
+    "Refusal",
+    "Resume",
+    "RetryStep",
+    "SendAgain",
+    "Signal",
     "StartRun",
     "Suspend",
     "ToolCallFailure",
     "ToolCallSuccess",
     "Wake",
+    "Withdraw",
     "WorkStopped",
 ]
 
@@ -71,10 +83,12 @@ class Committed(Message, frozen=True, kw_only=True):
 
 
 class CommitFailed(Message, frozen=True, kw_only=True):
-    """The batch was not appended; the supervisor's state is ahead of the log and must be folded anew."""
+    """The batch at `expected` was not appended. `transient`: the store may take the same batch later."""
 
+    expected: int
     error: str
     kind: str
+    transient: bool = False
 
 
 # AgentActor <-> ModelActor, ToolActor; AgentActor -> RunSupervisor
@@ -159,20 +173,110 @@ class ToolCallFailure(Message, frozen=True, kw_only=True):
     unknown: bool = False
 
 
-# Runtime -> RunSupervisor, and what it says to itself
+# Runtime -> RunSupervisor: commands, each answered by Done or Refusal
 
 
-class Cancel(Message, frozen=True, kw_only=True):
-    """End the run. `grace` in seconds (soft only)."""
+class Command(Message, frozen=True, kw_only=True):
+    """What somebody wants of a run. Refused when the log is longer than `expected_offset`, if given."""
 
-    mode: str
-    reason: str | None
     by: str
+    expected_offset: int | None = None
+
+
+class Cancel(Command, frozen=True, kw_only=True):
+    """End the run. `grace` in seconds is for functions that are at work (soft only)."""
+
+    mode: Literal["soft", "hard"] = "soft"
+    reason: str | None = None
     grace: float = 5.0
+
+
+class Look(Command, frozen=True, kw_only=True):
+    """Go on as the log says; a paused run stays paused."""
+
+
+class Pause(Command, frozen=True, kw_only=True):
+    """Stand still."""
+
+    reason: str = "operator"
+    detail: str | None = None
+    in_flight: Literal["drain", "suspend"] = "drain"
+
+
+class Resume(Command, frozen=True, kw_only=True):
+    """Go on after a pause."""
+
+    reason: str | None = None
+    budget: dict[str, Any] | None = None
+
+
+class RetryStep(Command, frozen=True, kw_only=True):
+    """What is to become of a step that is held after its failure."""
+
+    step_id: str
+    action: Literal["retry", "skip", "done", "fail"] = "retry"
+    output: Any = None
+
+
+class DecideRequest(Command, frozen=True, kw_only=True):
+    """Grant or deny an approval."""
+
+    granted: bool
+    request_id: str | None = None
+    step_id: str | None = None
+    reason: str | None = None
+    digest: str | None = None
+    via: str = "api"
+
+
+class Answer(Command, frozen=True, kw_only=True):
+    """Answers to open inputs, all or none."""
+
+    responses: dict[str, Any]
+    via: str = "api"
+
+
+class Withdraw(Command, frozen=True, kw_only=True):
+    """Take a question back."""
+
+    request_id: str
+    reason: str
+
+
+class Signal(Command, frozen=True, kw_only=True):
+    """A signal from outside."""
+
+    signal_id: str
+    name: str
+    data: Any
+
+
+class Done(Message, frozen=True, kw_only=True):
+    """The command is durable. Not `changed`: its effect held already, and nothing was written."""
+
+    offset: int
+    changed: bool
+
+
+class Refusal(Message, frozen=True, kw_only=True):
+    """The command does not fit the run. `code` as in page 000 §8.2."""
+
+    code: str
+    message: str
+    details: dict[str, Any] = {}
+
+
+# Runtime -> RunSupervisor, and what it says to itself
 
 
 class StartRun(Message, frozen=True, kw_only=True):
     """Begin, or go on with, a run whose admission was prepared."""
+
+    workflow_id: str
+
+
+class Overdue(Message, frozen=True, kw_only=True):
+    """A run that nobody works on has a deadline that is due now."""
 
     workflow_id: str
 
@@ -184,17 +288,12 @@ class Suspend(Message, frozen=True, kw_only=True):
     grace: float
 
 
-class Answer(Message, frozen=True, kw_only=True):
-    """A person's answer to an open request; the reply says whether it was taken."""
-
-    request_id: str
-    value: Any
-    by: str
-    via: str
-
-
 class Wake(Message, frozen=True, kw_only=True):
     """A deadline or a retry may be due."""
+
+
+class SendAgain(Message, frozen=True, kw_only=True):
+    """The store may take the refused batch now."""
 
 
 class WorkStopped(Message, frozen=True, kw_only=True):

@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from agentflow.definition.ir import Workflow, decode_ir
-from agentflow.engine import Bindings, Plan, RunState, compile_plan, evolve
+from agentflow.engine import Bindings, Plan, RunState, compile_plan
 from agentflow.errors import AgentflowError
 from agentflow.events.catalogue import WorkflowStarted
-from agentflow.events.envelope import Event, decode, micros
+from agentflow.events.envelope import Event, decode
 from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog, RunRow
+from agentflow.runtime.folding import fold
 from agentflow.runtime.records import RunRecord, RunResult, run_record, run_result
 
 __all__ = ["RunReader"]
 
-_PAGE = 512
 _KEPT_PLANS = 64
 
 
@@ -34,17 +34,12 @@ class RunReader:
         """The open store."""
         raise NotImplementedError
 
-    async def state(self, workflow_id: str) -> RunState:
-        """The fold of a run's durable events. Raises RunNotFound."""
+    async def state(self, workflow_id: str, *, at: int | None = None) -> RunState:
+        """The fold of a run's durable events, those after offset `at` left out. Raises RunNotFound."""
         begin = await self._begin(workflow_id)
         workflow = await self._graph(begin)
         state = RunState(workflow_id, self._plan(workflow, begin.ir_hash), Bindings())
-        offset = 0
-        while rows := await self.log.read(workflow_id, offset, _PAGE):
-            for row in rows:
-                event = decode(row.body)
-                evolve(state, event.data, event.offset, micros(event.timestamp))
-            offset = rows[-1].offset + 1
+        await fold(self.log, state, upto=at)
         return state
 
     async def result(self, workflow_id: str) -> RunResult:

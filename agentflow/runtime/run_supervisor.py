@@ -2,61 +2,54 @@
 
 Every answer from outside is folded, `decide` is asked until it has nothing more to say, and the whole
 batch goes to the EventBus as one append. Calls begin only when the batch that opened them is durable.
-When it dies it is restarted, folds the log and goes on: nothing that matters lives only here.
+When it dies it is restarted, folds the log and goes on: nothing that matters lives only here. A run that
+only waits has no supervisor; the next command or deadline starts one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from actors import Actor, ChildSpec, OneForOne, Ref, Reply, Terminated, on, tracing
+from actors import Actor, OneForOne, Ref, Terminated, on
 from agentflow import engine
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.moves import Moves
-from agentflow.engine.state import OpenCall, RunState, Unit
-from agentflow.errors import Fenced, OffsetConflict, RunNotFound, StoreError
+from agentflow.engine.state import RunState
+from agentflow.errors import Fenced, OffsetConflict, RunNotFound, StorageUnavailable, StoreError
 from agentflow.events import catalogue as ev
-from agentflow.events.envelope import Draft, decode, micros
+from agentflow.events.envelope import Draft
 from agentflow.events.log import EventLog
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.admission import Admission
-from agentflow.runtime.agent_actor import AgentActor
-from agentflow.runtime.calls import model_call, tool_call
 from agentflow.runtime.clock import Clock
+from agentflow.runtime.crew import Crew
+from agentflow.runtime.folding import fold
 from agentflow.runtime.messages import (
-    Answer,
     Barrier,
     Cancel,
-    CancelCall,
+    Command,
     Commit,
     CommitFailed,
     Committed,
+    Done,
     ModelCallFailure,
     ModelCallSuccess,
+    Refusal,
+    SendAgain,
     Suspend,
     ToolCallFailure,
     ToolCallSuccess,
     Wake,
     WorkStopped,
 )
+from agentflow.runtime.obedience import moves_of
+from agentflow.runtime.outbox import Batch, Outbox
 
 __all__ = ["RunSupervisor"]
 
-_PAGE = 512
-
-
-class _Batch:
-    """Appended and not yet acknowledged: what may begin, and who may go, once it is durable."""
-
-    __slots__ = ("calls", "closed", "last")
-
-    def __init__(self, last: int, calls: list[OpenCall], closed: list[str]) -> None:
-        self.last = last
-        self.calls = calls
-        self.closed = closed
+Settle = Callable[[Done | Refusal], object]
 
 
 class RunSupervisor(Actor, mailbox=100_000):
@@ -71,80 +64,93 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._clock = clock
         self._state = RunState(admission.workflow_id, admission.plan, admission.bindings)
         self._tracer = RunTracer(admission.workflow_id)
-        self._batches: deque[_Batch] = deque()
-        self._workers: dict[str, Ref[Any]] = {}
-        self._units: dict[Ref[Any], str] = {}
-        self._direct: dict[str, tuple[str, Ref[Any]]] = {}  # calls of tool nodes, which have no agent
+        self._outbox = Outbox(bus)
         self._armed: int | None = None
-        self._replies: deque[tuple[int, Reply[str], str]] = deque()  # given once the offset is durable
+        self._replies: deque[tuple[int, Settle]] = deque()  # given once the offset is durable
         self._suspending: Suspend | None = None
         self._cancel: Cancel | None = None
         self._cancel_from = 0  # the offset of the request, which must be durable first
+        self._storage_failed = False
 
     # -- beginning ------------------------------------------------------------------------------
 
     def on_start(self) -> Awaitable[None] | None:
-        started = self._admission.started
-        if started is not None and not self._admission.accepted.done():
-            self._advance([started])
+        admission = self._admission
+        self._crew = Crew(self.ctx, self._state, admission.directory, self._tracer)
+        if admission.begins:
+            self._begin()
             return None
         return self._fold()
 
+    def _begin(self) -> None:
+        """A new run: its first events, and at once what follows from them, unless it has to wait its turn."""
+        admission, state = self._admission, self._state
+        now = self._clock.now()
+        drafts: list[Draft] = []
+        state.base = admission.base
+        self._take(admission.first_events, drafts, now)
+        if admission.base:
+            state.take_fresh()
+            state.take_closed()
+            self._take(engine.interrupted(state, now), drafts, now)
+        if not admission.queued:
+            self._decide(drafts, now)
+        self._commit(0, drafts, now)
+        if not admission.queued:
+            self._arm(now)
+
     async def _fold(self) -> None:
         """Rebuild the state from the log, close what was interrupted, and go on."""
-        state, offset = self._state, 0
+        state, admission = self._state, self._admission
         # An earlier incarnation of this actor may have appends on the way to the disk.
         await self._bus.ask(Barrier(workflow_id=state.workflow_id), timeout=60)
         try:
-            while rows := await self._log.read(state.workflow_id, offset, _PAGE):
-                for row in rows:
-                    event = decode(row.body)
-                    engine.evolve(state, event.data, event.offset, micros(event.timestamp))
-                    self._tracer.take(event.data)
-                offset = rows[-1].offset + 1
+            await fold(self._log, state, see=self._tracer.take)
         except RunNotFound as error:
-            self._admission.fail(error)
+            admission.fail(error)
             raise
         state.take_fresh()
         state.take_closed()
-        if not self._admission.accepted.done():
-            self._admission.accepted.set_result(None)
+        if not admission.accepted.done():
+            admission.accepted.set_result(None)
+        command, now = admission.take_command(), self._clock.now()
         if state.terminal:
+            if command is not None:
+                self._obey(command, admission.settle)
             self._rest()
-            return
-        if state.cancel_requested is not None:
+        elif state.cancel_requested is not None:
             forced = state.cancel_requested.mode == "hard"
-            self._advance(engine.cancel_finished(state, self._clock.now(), forced=forced))
-            return
-        if self._admission.cancel is not None:
-            self._request_cancel(self._admission.cancel)
-            return
-        moves: Moves = []
-        if state.status == "paused":
-            moves.append(ev.WorkflowResumed(reason="resume", by=self._admission.by))
-        moves += engine.interrupted(state, self._clock.now())
-        if state.status == "waiting" and not moves:
-            self._rest()
-        self._advance(moves)
+            self._advance(engine.cancel_finished(state, now, forced=forced))
+            if command is not None:
+                self._obey(command, admission.settle)
+        elif isinstance(command, Cancel):
+            self._obey(command, admission.settle)
+        else:
+            if state.status != "paused":
+                self._advance(engine.interrupted(state, now))
+            if command is not None:
+                self._obey(command, admission.settle)
+            if not self._outbox:
+                self._maybe_rest()
 
     # -- deciding -------------------------------------------------------------------------------
 
     def _advance(self, moves: Moves) -> None:
         """Fold what happened and what follows from it, and append it all as one batch."""
-        state = self._state
         now = self._clock.now()
-        first = state.next_offset
+        first = self._state.next_offset
         drafts: list[Draft] = []
         self._take(moves, drafts, now)
-        if self._suspending is None:
-            while True:
-                decided = engine.decide(state, now)
-                if not decided:
-                    break
-                self._take(decided, drafts, now)
+        self._decide(drafts, now)
         if drafts:
             self._commit(first, drafts, now)
         self._arm(now)
+
+    def _decide(self, drafts: list[Draft], now: int) -> None:
+        if self._suspending is not None:
+            return
+        while decided := engine.decide(self._state, now):
+            self._take(decided, drafts, now)
 
     def _take(self, moves: Moves, drafts: list[Draft], now: int) -> None:
         state = self._state
@@ -154,142 +160,119 @@ class RunSupervisor(Actor, mailbox=100_000):
             drafts.append(Draft(data, trace=trace(data)))
 
     def _commit(self, first: int, drafts: list[Draft], now: int) -> None:
-        state = self._state
-        begins = first == 0
-        started = self._admission.started
-        self._batches.append(_Batch(state.next_offset - 1, state.take_fresh(), state.take_closed()))
-        self._bus.tell(
-            Commit(
-                workflow_id=state.workflow_id,
-                epoch=self._admission.epoch,
-                expected=first,
-                ts=now,
-                drafts=tuple(drafts),
-                state=state.status,
-                name=state.name if begins else None,
-                definition_hash=started.definition.hash if begins and started else None,
-                labels=started.labels if begins and started else {},
-            )
+        state, admission = self._state, self._admission
+        started = admission.started if first == 0 else None
+        commit = Commit(
+            workflow_id=state.workflow_id,
+            epoch=admission.epoch,
+            expected=first,
+            ts=now,
+            drafts=tuple(drafts),
+            state=state.status,
+            name=state.name if started else None,
+            definition_hash=started.definition.hash if started else None,
+            labels=admission.labels if started else {},
         )
+        self._outbox.put(Batch(commit, state.take_fresh(), state.take_closed()))
 
     @on(Committed)
     def committed(self, message: Committed) -> None:
-        if not self._admission.accepted.done():
-            self._admission.accepted.set_result(None)
-        batches = self._batches
-        while batches and batches[0].last <= message.offset:
-            batch = batches.popleft()
+        admission = self._admission
+        if not admission.accepted.done():
+            admission.accepted.set_result(None)
+        for batch in self._outbox.durable(message.offset):
             for key in batch.closed:
-                self._dismiss(key)
-            for call in batch.calls:
-                self._launch(call)
+                self._crew.dismiss(key)
+            if self._suspending is None:
+                for call in batch.calls:
+                    self._crew.launch(call)
         while self._replies and self._replies[0][0] <= message.offset:
-            _, reply, value = self._replies.popleft()
-            reply.set(value)
+            offset, settle = self._replies.popleft()
+            settle(Done(offset=offset, changed=True))
+        if self._outbox.stalled:
+            self._outbox.recovered()
         if self._cancel is not None and self._cancel_from <= message.offset:
-            self._carry_out_cancel()
-        elif not batches:
+            self._carry_out_cancel(self._cancel)
+        elif not self._outbox:
+            if self._storage_failed:
+                self._write_down_the_stall()
             self._maybe_rest()
 
     def _maybe_rest(self) -> None:
         state = self._state
         if state.status in ("completed", "failed", "cancelled", "waiting"):
             self._rest()
-        elif state.status == "paused" and not state.calls:
+        elif state.status == "paused" and not self._crew.busy:
             self._rest()  # a pause lets what is in flight finish
+        elif self._admission.queued:
+            self.ctx.self.stop()  # its log has begun; it comes back when there is a place for it
+
+    def _rest(self) -> None:
+        """Nothing moves without somebody else: tell who waits, and end. A waiting run costs no memory; its
+        deadlines are watched by whoever started this actor."""
+        admission = self._admission
+        if not self._state.terminal:
+            admission.alarm = engine.next_due(self._state) if self._state.status == "waiting" else None
+        if not admission.rested.done():
+            admission.rested.set_result(self._state)
+        self.ctx.self.stop()
+
+    # -- a store that refuses -------------------------------------------------------------------
 
     @on(CommitFailed)
     def commit_failed(self, message: CommitFailed) -> None:
-        """The log refused: stop here and now, with nothing acknowledged. The log is the truth."""
+        """A store that takes nothing for now makes the run stand still. Any other refusal ends this actor
+        here and now, with nothing acknowledged: the log is the truth."""
+        if self._outbox.follows(message):
+            return
+        if message.transient and message.expected > 0:
+            wait = self._outbox.refused(message)
+            if wait is not None:
+                self._storage_failed = True
+                self.ctx.timers.start("store", wait, SendAgain())
+            return
         if message.kind == "internal_error":
             raise RuntimeError(message.error)  # supervision: fold the log and decide again
         # Somebody else appended, or owns the run: to whoever waits here the two are the same.
         lost = message.kind in (Fenced.code, OffsetConflict.code)
-        self._admission.fail((Fenced if lost else StoreError)(message.error))
+        kind = Fenced if lost else StorageUnavailable if message.transient else StoreError
+        self._admission.fail(kind(message.error))
         self.ctx.self.kill()
 
-    def _rest(self) -> None:
-        """Nothing moves without somebody else: tell who waits, and end when the run has ended."""
-        if not self._admission.rested.done():
-            self._admission.rested.set_result(self._state)
-        if self._state.status != "waiting":
-            self.ctx.self.stop()
+    @on(SendAgain)
+    def send_again(self, message: SendAgain) -> None:
+        self._outbox.send_again()
 
-    # -- effects --------------------------------------------------------------------------------
-
-    def _launch(self, call: OpenCall) -> None:
-        if call.call_id not in self._state.calls or self._suspending is not None:
-            return  # it was closed while its batch was on the way to the disk
-        with tracing(self._tracer.call(call.call_id)):
-            self._hand_on(call)
-
-    def _hand_on(self, call: OpenCall) -> None:
-        if call.kind == "model":
-            self._worker(call.unit).tell(model_call(self._state, call))
-            return
-        message = tool_call(self._state, call)
-        if call.unit.agent is not None:
-            self._worker(call.unit).tell(message)
-            return
-        target = self._admission.directory.tool(message.service)
-        self._direct[call.call_id] = (call.unit.key, target)
-        self.ctx.watch(target)
-        target.tell(message)
-
-    def _worker(self, unit: Unit) -> Ref[Any]:
-        key = unit.key
-        ref = self._workers.get(key)
-        if ref is None:
-            factory = partial(AgentActor, self.ctx.self, self._admission.directory)
-            ref = self.ctx.spawn_soon(
-                ChildSpec(f"{key[1:].replace('/', ':')}@{unit.attempt}", factory, restart="temporary")
+    def _write_down_the_stall(self) -> None:
+        self._storage_failed = False
+        if self._state.status == "running" and self._suspending is None:
+            self._advance(
+                [
+                    ev.WorkflowPaused(reason="storage", detail="the store took nothing for a while"),
+                    ev.WorkflowResumed(reason="storage"),
+                ]
             )
-            self._workers[key] = ref
-            self._units[ref] = key
-            self.ctx.watch(ref)
-        return ref
+
+    # -- work that was lost ---------------------------------------------------------------------
 
     def on_stop(self) -> None:
-        self._cancel_direct(None)
-
-    def _cancel_direct(self, key: str | None) -> None:
-        """Cancel the calls of one tool node, or of all of them."""
-        for call_id, (unit_key, target) in list(self._direct.items()):
-            if key is None or key == unit_key:
-                del self._direct[call_id]
-                target.tell(CancelCall(call_id=call_id))
-
-    def _dismiss(self, key: str) -> None:
-        if self._direct:
-            self._cancel_direct(key)
-        ref = self._workers.pop(key, None)
-        if ref is not None:
-            self._units.pop(ref, None)
-            self.ctx.unwatch(ref)
-            ref.kill()
+        self._crew.dismiss_all()
 
     @on(Terminated)
     def worker_lost(self, signal: Terminated) -> None:
         """An agent's actor died of a bug: its open calls are closed as interrupted, and made anew by a
-        fresh actor from the recorded conversation."""
-        key = self._units.pop(signal.ref, None)
-        if key is None:
-            self._service_lost(signal.ref)
+        fresh actor from the recorded conversation. So are the calls of a service that is gone for good."""
+        key = self._crew.lost(signal.ref)
+        if key is not None:
+            unit = self._state.open.get(key)
+            if unit is not None:
+                reason = f"the agent's actor died: {signal.error!r}"
+                self._advance(engine.unit_lost(self._state, unit, reason, self._clock.now()))
             return
-        self._workers.pop(key, None)
-        unit = self._state.open.get(key)
-        if unit is not None:
-            reason = f"the agent's actor died: {signal.error!r}"
-            self._advance(engine.unit_lost(self._state, unit, reason, self._clock.now()))
-
-    def _service_lost(self, ref: Ref[Any]) -> None:
-        """The actor of a service is gone for good, and with it the calls of tool nodes that it had."""
-        info = ErrorInfo(
-            category="interrupted", code="interrupted", message=f"{ref.path} ended during the call"
-        )
-        for call_id, (_, target) in list(self._direct.items()):
-            if target == ref:
-                self.tool_failed(ToolCallFailure(call_id=call_id, error=info, duration_ms=0, unknown=True))
+        message = f"{signal.ref.path} ended during the call"
+        info = ErrorInfo(category="interrupted", code="interrupted", message=message)
+        for call_id in self._crew.calls_at(signal.ref):
+            self.tool_failed(ToolCallFailure(call_id=call_id, error=info, duration_ms=0, unknown=True))
 
     # -- answers from outside -------------------------------------------------------------------
 
@@ -322,20 +305,22 @@ class RunSupervisor(Actor, mailbox=100_000):
                 now=self._clock.now(),
                 draw=self._clock.draw(),
                 partial=message.partial,
+                usage=message.usage,
             )
         )
+        self._after_call()
 
     @on(ToolCallSuccess)
     def tool_answered(self, message: ToolCallSuccess) -> None:
-        self._direct.pop(message.call_id, None)
+        self._crew.answered(message.call_id)
         self._advance(
             engine.tool_completed(self._state, message.call_id, message.output, message.duration_ms)
         )
-        self._after_tool()
+        self._after_call()
 
     @on(ToolCallFailure)
     def tool_failed(self, message: ToolCallFailure) -> None:
-        self._direct.pop(message.call_id, None)
+        self._crew.answered(message.call_id)
         self._advance(
             engine.tool_failed(
                 self._state,
@@ -348,32 +333,72 @@ class RunSupervisor(Actor, mailbox=100_000):
                 draw=self._clock.draw(),
             )
         )
-        self._after_tool()
+        self._after_call()
 
-    @on(Answer)
-    def answered(self, message: Answer) -> str | None:
-        """The reply is `taken` once the answer is durable, or `unknown_request`. Validated by the caller."""
-        request = self._state.requests.get(message.request_id)
-        if request is None:
-            return "unknown_request"
-        offset = self._state.next_offset
-        self._replies.append((offset, self.ctx.defer(), "taken"))
-        data = request.data
+    # -- commands -------------------------------------------------------------------------------
+
+    @on(Command)
+    def obey(self, command: Command) -> None:
+        """The reply is Done once what the command changes is durable, or Refusal."""
+        self._obey(command, self.ctx.defer().set)
+
+    def _obey(self, command: Command, settle: Settle) -> None:
+        state, now = self._state, self._clock.now()
+        try:
+            moves = (
+                self._cancel_moves(command) if isinstance(command, Cancel) else moves_of(state, command, now)
+            )
+        except engine.commands.Refused as refused:
+            settle(Refusal(code=refused.code, message=refused.message, details=refused.details))
+            return
+        if not moves:
+            settle(Done(offset=state.next_offset - 1, changed=False))
+            return
+        resumes = any(isinstance(move, ev.WorkflowResumed) for move in moves)
+        if resumes and state.status == "paused" and not self._crew.busy:
+            # Calls that were open when somebody paused and left: nobody is at work on them any more.
+            moves += engine.interrupted(state, now)
         self._admission.reopen()
-        self._advance(
-            [
-                ev.InputReceived(
-                    step_id=data.step_id,
-                    iteration=data.iteration,
-                    activation=data.activation,
-                    request_id=message.request_id,
-                    value=message.value,
-                    by=message.by,
-                    via=message.via,  # type: ignore[arg-type]
-                )
-            ]
-        )
-        return None
+        self._replies.append((state.next_offset, settle))
+        self._advance(moves)
+
+    def _cancel_moves(self, command: Cancel) -> Moves:
+        """Only when the request is durable the work is stopped. A second cancel only hardens."""
+        state = self._state
+        if state.terminal:
+            raise engine.commands.Refused("run_terminal", f"{state.workflow_id} has ended ({state.status})")
+        if state.cancel_requested is not None:
+            if command.mode == "hard" and self._cancel is None:
+                self._finish_cancel(forced=True)
+            elif command.mode == "hard":
+                self._cancel = command
+            return []
+        self._cancel, self._cancel_from = command, state.next_offset
+        return [
+            ev.WorkflowCancelRequested(
+                mode=command.mode,
+                grace_ms=round(command.grace * 1000),
+                reason=command.reason,
+                by=command.by,
+            )
+        ]
+
+    def _carry_out_cancel(self, cancel: Cancel) -> None:
+        """The request is durable: stop the work, and give functions whose effect cannot be taken back the
+        grace to come to their end."""
+        self._cancel = None
+        busy = [c for c in self._state.calls.values() if c.kind == "tool"]
+        if cancel.mode == "hard" or not busy or not self._crew.busy or cancel.grace <= 0:
+            self._finish_cancel(forced=cancel.mode == "hard")
+            return
+        keep = {call.unit.key for call in busy}
+        self._crew.dismiss_all(but=keep)
+        self.ctx.timers.start("grace", cancel.grace, WorkStopped())
+
+    def _finish_cancel(self, *, forced: bool) -> None:
+        self.ctx.timers.cancel("grace")
+        self._crew.dismiss_all()
+        self._advance(engine.cancel_finished(self._state, self._clock.now(), forced=forced))
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -391,67 +416,44 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._armed = None
         self._advance([])
 
-    # -- parking and cancelling -----------------------------------------------------------------
+    # -- parking --------------------------------------------------------------------------------
 
     @on(Suspend)
     def suspend(self, message: Suspend) -> None:
         if self._state.terminal or self._suspending is not None:
             return
-        if self._state.status == "waiting":
-            self.ctx.self.stop()  # it is at rest already; the next answer finds it in the log
-            return
         self._suspending = message
         self.ctx.timers.start("grace", message.grace, WorkStopped())
-        self._after_tool()
+        self._after_call()
 
-    def _after_tool(self) -> None:
-        if self._suspending is not None and not any(c.kind == "tool" for c in self._state.calls.values()):
+    def _after_call(self) -> None:
+        """While the run is parked or cancelled, the functions at work are waited for."""
+        state = self._state
+        if any(c.kind == "tool" for c in state.calls.values()) or state.terminal:
+            return
+        if self._suspending is not None:
             self.work_stopped(WorkStopped())
+        elif state.cancel_requested is not None and self._cancel is None:
+            self._finish_cancel(forced=False)
 
     @on(WorkStopped)
     def work_stopped(self, message: WorkStopped) -> None:
         """Nothing worth waiting for is at work, or the time for it is over: write down where it stopped."""
         self.ctx.timers.cancel("grace")
-        if self._state.terminal or self._state.cancel_requested is not None:
+        state = self._state
+        if state.terminal:
             return  # the end is on its way to the log
-        self._stop_work()
-        if self._suspending is not None and self._state.status != "paused":
-            moves = engine.interrupted(self._state, self._clock.now())
+        if state.cancel_requested is not None:
+            if self._cancel is None:
+                self._finish_cancel(forced=False)
+            return
+        self._crew.dismiss_all()
+        if self._suspending is None:
+            return
+        if state.status == "paused":
+            if not self._outbox:
+                self._rest()
+        else:
+            moves = engine.interrupted(state, self._clock.now())
             moves.append(ev.WorkflowPaused(reason=self._suspending.reason, detail=None, by="local"))
             self._advance(moves)
-
-    def _stop_work(self) -> None:
-        for key in list(self._workers):
-            self._dismiss(key)
-        self._cancel_direct(None)
-
-    @on(Cancel)
-    def cancel(self, message: Cancel) -> str | None:
-        """The reply is `accepted` once the request is durable, or `run_terminal`. Only then the work is
-        stopped. A second cancel changes nothing."""
-        if self._state.terminal:
-            return "run_terminal"
-        if self._state.cancel_requested is not None:
-            return "accepted"
-        self._replies.append((self._state.next_offset, self.ctx.defer(), "accepted"))
-        self._request_cancel(message)
-        return None
-
-    def _request_cancel(self, message: Cancel) -> None:
-        request = ev.WorkflowCancelRequested(
-            mode="hard" if message.mode == "hard" else "soft",
-            grace_ms=round(message.grace * 1000),
-            reason=message.reason,
-            by=message.by,
-        )
-        self._cancel, self._cancel_from = message, self._state.next_offset
-        self._advance([request])
-
-    def _carry_out_cancel(self) -> None:
-        """The request is durable: stop the work, close what is open, end the log."""
-        assert self._cancel is not None
-        forced = self._cancel.mode == "hard"
-        self._cancel = None
-        self.ctx.timers.cancel("grace")
-        self._stop_work()
-        self._advance(engine.cancel_finished(self._state, self._clock.now(), forced=forced))

@@ -1,22 +1,25 @@
 """The supervisor of all runs of a process: it starts, restarts and counts their supervisors.
 
-A run whose supervisor keeps dying without getting further is left alone, so that it cannot take the
-others with it; its log stays as it is and `resume` tries again.
+A run whose supervisor keeps dying without getting further is paused, so that it cannot take the others
+with it; `resume` tries again. The deadlines of runs that only wait, and so have no supervisor, hang here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from actors import Actor, Backoff, ChildSpec, History, OneForOne, Ref, Terminated, on
 from actors.supervision import Action
 from agentflow.errors import AgentflowError, StoreError
+from agentflow.events.catalogue import WorkflowPaused
+from agentflow.events.envelope import Draft
 from agentflow.events.log import EventLog
 from agentflow.events.owner import Owner
 from agentflow.runtime.admission import Admission
 from agentflow.runtime.clock import Clock
-from agentflow.runtime.messages import StartRun
+from agentflow.runtime.messages import Commit, CommitFailed, Committed, Overdue, StartRun
 from agentflow.runtime.run_supervisor import RunSupervisor
 
 __all__ = ["Runs"]
@@ -36,7 +39,8 @@ def _nothing(_: object) -> None:
 
 
 class Runs(Actor, mailbox=100_000):
-    """Children: one RunSupervisor for each run that is at work in this process."""
+    """Children: one RunSupervisor for each run that is at work in this process. `gone` is called with the
+    id of a run whose supervisor has ended, `overdue` with that of a waiting run whose deadline has come."""
 
     supervise = OneForOne(
         max_restarts=1_000_000, within=60, backoff=Backoff(0.01, 1, jitter=0.2), decide=_decide
@@ -50,6 +54,9 @@ class Runs(Actor, mailbox=100_000):
         log: EventLog,
         clock: Clock,
         owner: Owner,
+        *,
+        gone: Callable[[str], None],
+        overdue: Callable[[str], None],
     ) -> None:
         self._admissions = admissions  # put there by the Runtime before it sends StartRun
         self._live = live
@@ -57,11 +64,14 @@ class Runs(Actor, mailbox=100_000):
         self._log = log
         self._clock = clock
         self._owner = owner
+        self._gone = gone
+        self._overdue = overdue
         self._ids: dict[Ref[Any], str] = {}
 
     @on(StartRun)
     def start(self, message: StartRun) -> None:
         run_id = message.workflow_id
+        self.ctx.timers.cancel(run_id)
         admission = self._admissions[run_id]
         factory = partial(RunSupervisor, admission, self._bus, self._log, self._clock)
         ref = self.ctx.spawn_soon(ChildSpec(run_id, factory, restart="transient", shutdown=10.0))
@@ -72,13 +82,44 @@ class Runs(Actor, mailbox=100_000):
     @on(Terminated)
     def ended(self, signal: Terminated) -> None:
         run_id = self._ids.pop(signal.ref, None)
-        if run_id is None:
+        if run_id is None or self._live.get(run_id) != signal.ref:
             return
-        if self._live.get(run_id) == signal.ref:
-            del self._live[run_id]
-            admission = self._admissions.pop(run_id)
+        del self._live[run_id]
+        admission = self._admissions.pop(run_id)
+        error = signal.error
+        if error is not None and not isinstance(error, StoreError) and admission.accepted.done():
+            self.ctx.pipe(self._give_up(run_id, admission.epoch, error), _nothing, _nothing)
+        else:
             # Another process may go on with it from here on.
             self.ctx.pipe(self._log.release(run_id, self._owner), _nothing, _nothing)
-            admission.gone.set_result(None)
-            cause = f": {signal.error!r}" if signal.error is not None else ""
-            admission.fail(AgentflowError(f"run {run_id} stopped before it came to rest{cause}"))
+        if admission.alarm is not None:
+            delay = max(0.0, (admission.alarm - self._clock.now()) / 1e6)
+            self.ctx.timers.start(run_id, delay, Overdue(workflow_id=run_id))
+        admission.gone.set_result(None)
+        cause = f": {error!r}" if error is not None else ""
+        admission.fail(AgentflowError(f"run {run_id} stopped before it came to rest{cause}"))
+        self._gone(run_id)
+
+    async def _give_up(self, run_id: str, epoch: int, error: BaseException) -> None:
+        """Write down that the run stands still, which its own supervisor cannot any more."""
+        detail = f"the supervisor of the run died {_MAX_RESTARTS + 1} times: {type(error).__name__}"
+        last = await self._log.last(run_id)
+        paused = WorkflowPaused(reason="recovery_limit", detail=detail)
+        commit = Commit(
+            workflow_id=run_id,
+            epoch=epoch,
+            expected=last + 1,
+            ts=self._clock.now(),
+            drafts=(Draft(paused),),
+            state="paused",
+        )
+        self._bus.tell(commit)
+
+    @on(Committed, CommitFailed)
+    def given_up(self, message: Committed | CommitFailed) -> None:
+        """The pause is written, or somebody else has the run already."""
+
+    @on(Overdue)
+    def overdue(self, message: Overdue) -> None:
+        if message.workflow_id not in self._live:
+            self._overdue(message.workflow_id)

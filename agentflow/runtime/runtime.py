@@ -9,11 +9,10 @@ gives back is a projection of the log. All methods are for the event loop that e
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,38 +21,42 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from actors import ActorStopped, ActorSystem, Backoff, ChildSpec, OneForOne, Ref
-from agentflow.definition.diagnostics import did_you_mean, sort_diagnostics
-from agentflow.definition.ir import Workflow, canonical_json, ir_hash
+from actors import ActorSystem, Backoff, ChildSpec, OneForOne
+from agentflow.definition.diagnostics import sort_diagnostics
+from agentflow.definition.ir import canonical_json
 from agentflow.definition.loader import Definition, check_inputs
+from agentflow.engine import Plan
 from agentflow.errors import (
     AgentflowError,
+    CommandRefused,
     ConfigurationError,
     DefinitionError,
-    InvalidAnswer,
+    IdempotencyConflict,
+    OutputNotReady,
     RunExists,
     RunNotFound,
     StoreError,
-    UnknownRequest,
     WorkflowCancelled,
     WorkflowFailed,
 )
-from agentflow.events.catalogue import WorkflowStarted
+from agentflow.events.catalogue import ForkOrigin, WorkflowStarted
 from agentflow.events.envelope import Ids
 from agentflow.events.hub import Hub
-from agentflow.events.log import FIRST_EPOCH, EventLog
+from agentflow.events.log import EventLog
 from agentflow.events.open import open_log
 from agentflow.events.owner import this_process
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime.admission import Admission
 from agentflow.runtime.binding import Bound, Implicit, Pins, bind
 from agentflow.runtime.clock import Clock, SystemClock
+from agentflow.runtime.commands import RunCommands
 from agentflow.runtime.event_bus import EventBus
+from agentflow.runtime.forks import fork_base
 from agentflow.runtime.handle import RunHandle
-from agentflow.runtime.messages import Answer, Cancel, StartRun, Suspend
-from agentflow.runtime.reader import RunReader
-from agentflow.runtime.records import RunResult
-from agentflow.runtime.runs import Runs
+from agentflow.runtime.keeper import Keeper
+from agentflow.runtime.messages import Suspend
+from agentflow.runtime.options import body_hash, checked_budget, checked_labels, checked_options
+from agentflow.runtime.records import RunResult, run_result
 from agentflow.runtime.submission import Submission, load, started_event
 from agentflow.runtime.workshop import Workshop
 from agentflow.tools import Service, ToolRegistry
@@ -61,9 +64,10 @@ from agentflow.tools import Service, ToolRegistry
 __all__ = ["Runtime"]
 
 _RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}")
+_KEY_LABEL = "agentflow.idempotency_key"
 
 
-class Runtime(RunReader):
+class Runtime(RunCommands):
     """Runs workflows in this process on one store.
 
     `store`: `memory:`, `sqlite:FILE` or an open EventLog (which the caller then closes). `models` and
@@ -82,6 +86,8 @@ class Runtime(RunReader):
         ids: Ids | None = None,
         grace: float = 10.0,
         implicit_side_effects: Implicit = "deny",
+        max_concurrent_runs: int = 64,
+        max_queued_runs: int = 10_000,
     ) -> None:
         super().__init__()
         self._store = store
@@ -95,10 +101,9 @@ class Runtime(RunReader):
         self._grace = grace
         self._implicit: Implicit = implicit_side_effects
         self._system: ActorSystem | None = None
-        self._admissions: dict[str, Admission] = {}
-        self._live: dict[str, Ref[Any]] = {}
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
-        self._closing = False
+        if max_concurrent_runs < 1 or max_queued_runs < 0:
+            raise ConfigurationError("max_concurrent_runs is at least 1, max_queued_runs at least 0")
+        self._places = (max_concurrent_runs, max_queued_runs)
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -111,7 +116,17 @@ class Runtime(RunReader):
         self._system = system = await ActorSystem(name="agentflow", supervise=patient).__aenter__()
         try:
             # The log, and what actors use, are closed when no actor is left: in the phases after theirs.
-            system.on_shutdown("stop_admitting", self._refuse)
+            limit, queue = self._places
+            self._keeper = Keeper(
+                log,
+                self.clock,
+                self.owner,
+                prepare=self._prepare,
+                directory=lambda bound: self._workshop.directory(bound, self.models),
+                limit=limit,
+                queue=queue,
+            )
+            system.on_shutdown("stop_admitting", self._keeper.close)
             system.on_shutdown("drain", self._park, self._grace + 5)
             system.on_shutdown("flush_log", self.hub.close, raises=True)
             system.on_shutdown("flush_log", self.models.aclose, 30, raises=True)
@@ -122,8 +137,7 @@ class Runtime(RunReader):
             system.on_shutdown("flush_log", self._workshop.loader.aclose, 30, raises=True)
             bus = partial(EventBus, log, self.hub, self._ids, self.owner)
             self._bus = await system.spawn(ChildSpec("bus", bus))
-            runs = partial(Runs, self._admissions, self._live, self._bus, log, self.clock, self.owner)
-            self._runs = await system.spawn(ChildSpec("runs", runs, shutdown=30.0))
+            await self._keeper.start(system, self._bus)
         except BaseException as error:
             await system.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -137,18 +151,16 @@ class Runtime(RunReader):
     ) -> None:
         await self.system.__aexit__(kind, error, traceback)
 
-    def _refuse(self) -> None:
-        self._closing = True
-
     async def _release(self) -> None:
-        for run_id, admission in list(self._admissions.items()):
+        for run_id, admission in list(self._keeper.admissions.items()):
             admission.fail(AgentflowError(f"the Runtime was closed before run {run_id} came to rest"))
             with suppress(StoreError):
                 await self.log.release(run_id, self.owner)
 
     async def _park(self) -> None:
         """Let every live run write down where it stopped, within the grace."""
-        live = [ref for run_id, ref in self._live.items() if not self._admissions[run_id].rested.done()]
+        keeper = self._keeper
+        live = [ref for run_id, ref in keeper.live.items() if not keeper.admissions[run_id].rested.done()]
         for ref in live:
             ref.tell(Suspend(reason="drain", grace=self._grace))
         for ref in live:
@@ -199,37 +211,110 @@ class Runtime(RunReader):
         workflow_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         options: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        input_from: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
         by: str = "local",
         trusted: bool = True,
     ) -> RunHandle:
         """Check, bind and begin a run; returns once `workflow.started` is durable.
 
-        Not `trusted`: it comes from somebody who may not run code here, now or after a restart.
-        `options`: `on_failure` halt|continue, `on_unknown` ask|fail. A repeated `workflow_id` with the same
-        definition and input gives the existing run. Raises DefinitionError (nothing was written),
-        RunExists, StoreError, ConfigurationError.
+        `options`: `on_failure` halt|continue|hold, `on_unknown` ask|fail, `max_parallel`, `traceparent`.
+        `budget`: limits beside those of the document. `input_from` {workflow_id, step_id?, as?}: the output
+        of another run, or of one of its steps, as the input, or as the named one of its inputs. A repeated
+        `workflow_id` or `idempotency_key` with the same submission gives the existing run. Not `trusted`: it
+        comes from somebody who may not run code here, now or after a restart.
+
+        Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
+        QueueFull, StoreError, ConfigurationError.
         """
+        kept, limits = checked_options(options), checked_budget(budget)
+        if not trusted:
+            kept["trusted"] = False
+        if input_from is not None:
+            input = await self._input_from(input_from, input)
+            kept["input_from"] = dict(input_from)
         definition = self.load(submission)
         value, problems = check_inputs(definition, input)
         bound = await self.bind(definition, trusted=trusted)
         found = sort_diagnostics([*definition.warnings, *bound.diagnostics, *problems])
         if any(d.severity == "error" for d in found):
             raise DefinitionError(found)
+        self._must_be_priced(definition, bound, limits)
+        started = started_event(definition, bound, value, checked_labels(labels), kept, found, by)
+        if limits is not None:
+            started = msgspec.structs.replace(started, budget=limits)
         run_id = self._run_id(workflow_id)
-        kept = _options(options) if trusted else {**_options(options), "trusted": False}
-        started = started_event(definition, bound, value, _labels(labels), kept, found, by)
+        if idempotency_key is not None:
+            return await self._begin_once(run_id, definition, bound, started, idempotency_key)
         if workflow_id is None:
-            return await self._begin_run(run_id, definition, bound, started, by)
-        async with self._alone(run_id):
+            return await self._begin_run(run_id, definition, bound, started)
+        async with self._keeper.alone(run_id):
             if await self._exists(run_id, definition, value):
                 return await self.attach(run_id)
-            return await self._begin_run(run_id, definition, bound, started, by)
+            return await self._begin_run(run_id, definition, bound, started)
+
+    async def _begin_once(
+        self, run_id: str, definition: Definition, bound: Bound, started: WorkflowStarted, key: str
+    ) -> RunHandle:
+        digest = body_hash(definition.hash, started.input, started.labels, started.budget or None, started.by)
+        async with self._keeper.alone(f"key {key}"):
+            rows = (await self.log.runs(label=(_KEY_LABEL, key), limit=1)).items
+            if rows:
+                begin = await self._begin(rows[0].workflow_id)
+                if begin.body_hash != digest:
+                    message = f"the key was used for {rows[0].workflow_id} with another submission"
+                    raise IdempotencyConflict(message)
+                return await self.attach(rows[0].workflow_id)
+            started = msgspec.structs.replace(started, idempotency_key=key, body_hash=digest)
+            return await self._begin_run(run_id, definition, bound, started)
 
     async def _begin_run(
-        self, run_id: str, definition: Definition, bound: Bound, started: WorkflowStarted, by: str
+        self, run_id: str, definition: Definition, bound: Bound, started: WorkflowStarted
     ) -> RunHandle:
         await self.log.put_definition(definition.ir_hash, canonical_json(definition.workflow))
-        return await self._admit(run_id, definition, bound, FIRST_EPOCH, started, by)
+        labels = dict(started.labels)
+        if started.idempotency_key is not UNSET:
+            labels[_KEY_LABEL] = started.idempotency_key
+        plan = self._plan(definition.workflow, definition.ir_hash)
+        return RunHandle(
+            self, run_id, await self._keeper.begin(run_id, plan, bound, [started], labels=labels)
+        )
+
+    async def _input_from(self, source: Mapping[str, str], input: Any) -> Any:
+        known = ("workflow_id", "step_id", "as")
+        if "workflow_id" not in source or any(key not in known for key in source):
+            raise ConfigurationError("input_from takes workflow_id, and step_id and as")
+        state = await self.state(source["workflow_id"])
+        step_id = source.get("step_id")
+        if step_id is None:
+            if state.status != "completed":
+                raise OutputNotReady(f"{source['workflow_id']} is {state.status}, not completed")
+            value = state.output
+        else:
+            if step_id not in state.nodes:
+                raise CommandRefused(f'there is no step "{step_id}"', code="step_not_found")
+            if state.nodes[step_id].status != "succeeded":
+                raise OutputNotReady(f"step {step_id} of {source['workflow_id']} has no output yet")
+            value = state.nodes_view[step_id]["output"]
+        name = source.get("as")
+        if name is not None:
+            others: dict[str, Any] = dict(input or {})
+            return {**others, name: value}
+        if input is not None:
+            raise ConfigurationError("input_from without `as` is the whole input: give no other")
+        return value
+
+    def _must_be_priced(self, definition: Definition, bound: Bound, limits: Mapping[str, Any] | None) -> None:
+        budgets = [definition.workflow.options.budget, *(n.budget for n in definition.workflow.nodes)]
+        if not (limits or {}).get("max_cost_usd") and not any(b and b.max_cost_usd for b in budgets):
+            return
+        for step, binding in bound.steps.items():
+            for ref in binding.models:
+                terms = binding.terms.get(ref.name)
+                if terms is None or terms.cost(0, 0) is None:
+                    message = f'max_cost_usd is set, but the price of {ref.name} (step "{step}") is unknown'
+                    raise CommandRefused(message, code="budget_unpriced", details={"model": ref.name})
 
     async def run(
         self,
@@ -250,186 +335,116 @@ class Runtime(RunReader):
 
     def _run_id(self, wanted: str | None) -> str:
         if wanted is None:
-            return self._ids.ulid("wf_")
+            return self._new_id("wf_")
         if not _RUN_ID.fullmatch(wanted):
             raise ConfigurationError(
                 f"{wanted!r} is not a run id", hint='write "wf_" and 1 to 64 letters, digits, "_" or "-"'
             )
         return wanted
 
+    def _new_id(self, prefix: str) -> str:
+        return self._ids.ulid(prefix)
+
     async def _exists(self, run_id: str, definition: Definition, value: Any) -> bool:
         try:
-            state = await self.state(run_id)
+            begin = await self._begin(run_id)
         except RunNotFound:
             return False
-        begin = state.begin
-        if begin is not None and begin.definition.hash == definition.hash and begin.input == value:
+        if begin.definition.hash == definition.hash and begin.input == value:
             return True
         raise RunExists(f"{run_id} exists with another definition or input")
 
-    async def _admit(
-        self,
-        run_id: str,
-        definition: Definition | None,
-        bound: Bound,
-        epoch: int,
-        started: WorkflowStarted | None,
-        by: str,
-        workflow: Workflow | None = None,
-        cancel: Cancel | None = None,
-    ) -> RunHandle:
-        if self._closing:
-            raise AgentflowError("the Runtime is closed; nothing was begun")
-        graph = definition.workflow if definition is not None else workflow
-        assert graph is not None
-        admission = Admission(
-            run_id,
-            self._plan(graph, definition.ir_hash if definition is not None else ir_hash(graph)),
-            bound.bindings,
-            self._workshop.directory(bound, self.models),
-            epoch=epoch,
-            started=started,
-            by=by,
-            cancel=cancel,
-        )
-        self._admissions[run_id] = admission
-        self._runs.tell(StartRun(workflow_id=run_id))
-        await asyncio.shield(admission.accepted)
-        return RunHandle(self, run_id, admission)
-
-    @asynccontextmanager
-    async def _alone(self, workflow_id: str) -> AsyncGenerator[None]:
-        """Commands that take a run up come one after another."""
-        lock, users = self._locks.get(workflow_id, (asyncio.Lock(), 0))
-        self._locks[workflow_id] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks[workflow_id]
-            if users == 1:
-                del self._locks[workflow_id]
-            else:
-                self._locks[workflow_id] = (lock, users - 1)
-
-    async def _at_work(self, workflow_id: str) -> Admission | None:
-        """The run's admission when its supervisor is here to stay; waits for one that is about to end."""
-        live = self._admissions.get(workflow_id)
-        if live is not None and live.leaving:
-            await asyncio.shield(live.gone)
-            live = self._admissions.get(workflow_id)
-        return live
-
     # -- going on -------------------------------------------------------------------------------
 
-    async def resume(self, workflow_id: str, *, by: str = "local") -> RunHandle:
-        """Go on with a run that another process left, or that was paused (page 000 §11 rule 4).
-
-        Recorded model and tool results are never repeated. A run that has ended gives its handle. Raises
-        RunNotFound, Fenced (another live process owns it), DefinitionError (its code is not here).
-        """
-        async with self._alone(workflow_id):
-            live = await self._at_work(workflow_id)
-            if live is not None:
-                return RunHandle(self, workflow_id, live)
-            return await self._take_up(workflow_id, by)
-
-    async def _take_up(self, workflow_id: str, by: str) -> RunHandle:
+    async def _prepare(self, workflow_id: str, bound: bool) -> tuple[Plan, Bound]:
+        """A stored run's graph, and what it was bound to when it began."""
         begin = await self._begin(workflow_id)
-        row = await self.log.run(workflow_id)
-        if row.ended:
-            return RunHandle(self, workflow_id, None)
         workflow = await self._graph(begin)
+        plan = self._plan(workflow, begin.ir_hash)
+        if not bound:
+            return plan, Bound()
         options: dict[str, Any] = begin.options
         folder = options.get("folder")
         grants: Any = {} if begin.grants is UNSET else begin.grants
-        pins = Pins(options.get("models") or {}, grants)
-        bound = await bind(
+        found = await bind(
             workflow,
             registry=self.registry,
             models=self.models,
             loader=self._workshop.loader,
             folder=Path(folder) if folder else None,
-            pins=pins,
+            pins=Pins(options.get("models") or {}, grants),
             implicit=self._implicit,
             trusted=options.get("trusted", True),
         )
-        errors = [d for d in bound.diagnostics if d.severity == "error"]
+        errors = [d for d in found.diagnostics if d.severity == "error"]
         if errors:
             raise DefinitionError(errors)
-        epoch = await self.log.claim(workflow_id, self.owner)
-        return await self._admit(workflow_id, None, bound, epoch, None, by, workflow)
+        return plan, found
+
+    async def fork(
+        self,
+        workflow_id: str,
+        *,
+        offset: int | None = None,
+        from_step: str | None = None,
+        from_failure: bool = False,
+        as_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        by: str = "local",
+    ) -> RunHandle:
+        """A new run that goes on from a point of another: from an offset of its log (its end, when nothing
+        is said), or before a step, or before the steps that failed, and all that comes after them.
+
+        Recorded results are kept and not repeated; the old log stays as it is. Raises RunNotFound,
+        RunExists, CommandRefused (invalid_parameter, step_not_found, not_failed), DefinitionError.
+        """
+        if sum((offset is not None, from_step is not None, from_failure)) > 1:
+            raise CommandRefused("give one of offset, from_step and from_failure", code="invalid_parameter")
+        row = await self.log.run(workflow_id)
+        if offset is not None and not 0 <= offset <= row.last_offset:
+            message = f"{workflow_id} has offsets 0 to {row.last_offset}"
+            raise CommandRefused(message, code="invalid_parameter", details={"last_offset": row.last_offset})
+        upto = row.last_offset if offset is None else offset
+        begin = await self._begin(workflow_id)
+        plan, bound = await self._prepare(workflow_id, True)
+        source = await self.state(workflow_id, at=upto)
+        base = await fork_base(
+            self.log, source, plan, offset=upto, from_step=from_step, from_failure=from_failure
+        )
+        origin = ForkOrigin(workflow_id=workflow_id, offset=upto, from_step=from_step or UNSET)
+        kept = begin.labels if labels is None else checked_labels(labels)
+        started = msgspec.structs.replace(
+            begin, forked_from=origin, by=by, labels=dict(kept), idempotency_key=UNSET, body_hash=UNSET
+        )
+        run_id = self._run_id(as_id)
+        async with self._keeper.alone(run_id):
+            if as_id is not None and await self._taken(run_id):
+                raise RunExists(f"{run_id} exists already")
+            admission = await self._keeper.begin(
+                run_id, plan, bound, [started, base.saved], base=base.events, labels=dict(kept)
+            )
+        return RunHandle(self, run_id, admission)
+
+    async def _taken(self, run_id: str) -> bool:
+        try:
+            await self.log.run(run_id)
+        except RunNotFound:
+            return False
+        return True
 
     async def attach(self, workflow_id: str) -> RunHandle:
         """The handle of a run of this store, without going on with it. Raises RunNotFound."""
-        live = self._admissions.get(workflow_id)
-        if live is None:
+        if workflow_id not in self._keeper.admissions:
             await self.log.run(workflow_id)
-        return RunHandle(self, workflow_id, live)
+        return self._handle(workflow_id)
 
-    async def cancel(self, workflow_id: str, reason: str | None = None, *, mode: str = "soft") -> None:
-        """Cancel a run; one that nobody is at work on is closed in the log. An ended one is left alone."""
-        request = Cancel(mode=mode, reason=reason, by="local")
-        async with self._alone(workflow_id):
-            if await self._at_work(workflow_id) is not None:
-                with suppress(ActorStopped):  # it came to its end first
-                    await self._live[workflow_id].ask(request, timeout=60)
-                    return
-            await self._close_log(workflow_id, request)
+    def _handle(self, workflow_id: str) -> RunHandle:
+        return RunHandle(self, workflow_id, self._keeper.admissions.get(workflow_id))
 
-    async def _close_log(self, workflow_id: str, request: Cancel) -> None:
-        begin = await self._begin(workflow_id)
-        if (await self.log.run(workflow_id)).ended:
-            return
-        # Its models and functions need not be here: nothing of it will be carried out any more.
-        epoch = await self.log.claim(workflow_id, self.owner)
-        workflow = await self._graph(begin)
-        handle = await self._admit(workflow_id, None, Bound(), epoch, None, "local", workflow, request)
-        await handle.result()
-
-    async def answer(self, workflow_id: str, request_id: str, value: Any, *, via: str = "api") -> RunHandle:
-        """Answer an open request; the run goes on here, its handle tells where it rests next.
-
-        Raises UnknownRequest, InvalidAnswer; neither changes anything.
-        """
-        from agentflow.definition.schemas import validate
-
-        state = await self.state(workflow_id)
-        request = state.requests.get(request_id)
-        if request is None:
-            raise UnknownRequest(f"{workflow_id} has no open request {request_id}")
-        issues = validate(request.data.response_schema, value)
-        if issues:
-            raise InvalidAnswer(f"{issues[0].message} at {issues[0].path or '/'}")
-        await self.resume(workflow_id)
-        ref = self._live.get(workflow_id)
-        if ref is None:
-            raise UnknownRequest(f"{workflow_id} has no open request {request_id}")
-        taken = await ref.ask(Answer(request_id=request_id, value=value, by="local", via=via), timeout=60)
-        if taken != "taken":
-            raise UnknownRequest(f"{workflow_id} has no open request {request_id}")
-        return await self.attach(workflow_id)
-
-
-_CHOICES = {"on_failure": ("halt", "continue"), "on_unknown": ("ask", "fail")}
-
-
-def _options(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    options = dict(given or {})
-    for key, value in options.items():
-        if key not in _CHOICES:
-            raise ConfigurationError(
-                f"unknown option {key!r}",
-                hint=did_you_mean(key, list(_CHOICES)) or f"known: {', '.join(_CHOICES)}",
-            )
-        if value not in _CHOICES[key]:
-            raise ConfigurationError(f"option {key}: {value!r} is not one of {', '.join(_CHOICES[key])}")
-    return options
-
-
-def _labels(given: Mapping[str, str] | None) -> dict[str, str]:
-    labels = dict(given or {})
-    for key, value in labels.items():
-        if not isinstance(key, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"label {key!r}: names and values of labels are strings")
-    return labels
+    async def rest(self, workflow_id: str, admission: Admission | None = None) -> RunResult:
+        """Wait until a run is terminal, paused or waits for a person, and say where it stands. `admission`:
+        the one that began it here, which remembers how it ended."""
+        state = await self._keeper.rest(workflow_id, admission)
+        if state is None:
+            return await self.result(workflow_id)
+        return run_result(state, self.clock.now())

@@ -245,9 +245,9 @@ class TestDyingActors:
                 log.queue = []
                 submitting = asyncio.ensure_future(runtime.submit(held(), {}, workflow_id=f"wf_{i}"))
                 await asyncio.sleep(0.01)
-                ref = runtime._live[f"wf_{i}"]
+                ref = runtime._keeper.live[f"wf_{i}"]
                 log.let_go()
-                asyncio.get_running_loop().call_soon(ref.tell, Cancel(mode="soft", reason=None, by="test"))
+                asyncio.get_running_loop().call_soon(ref.tell, Cancel(mode="hard", by="test"))
                 await settled(await submitting)
             assert (await settled(await runtime.submit(held(), {}))).state == "completed"
 
@@ -388,7 +388,7 @@ class TestDurability:
             handle = await runtime.submit(held(), {})
             await gate.entered.wait()
             log.refused = {log.appends + 2}
-            await handle.cancel()
+            await handle.cancel(mode="hard")
             with pytest.raises(StoreError):
                 await settled(handle)
         assert (await types(log, handle.workflow_id))[-1] == "workflow.cancel_requested"

@@ -92,7 +92,7 @@ def with_tools(approval: Approval | None, *tools) -> Driver:
 def declared(info, approval: bool = False):
     import msgspec
 
-    return msgspec.structs.replace(info, declared=True, approval=approval)
+    return msgspec.structs.replace(info, declared=True, needs_approval=approval)
 
 
 def test_calls_asks_before_each_call_and_side_effects_before_those_declared_beyond_read():

@@ -1,0 +1,235 @@
+"""What people and programs tell runs: the commanding half of a Runtime (page 000 §8, §11).
+
+Each command returns once it is durable. One whose effect holds already changes nothing and is no error; one
+that does not fit raises, and nothing changed: RunNotFound, RunTerminal, UnknownRequest, InvalidAnswer,
+CommandRefused (`.code` as in page 000 §8.2), Fenced (another live process owns the run), DefinitionError
+(the run's models or functions are not here), StoreError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from agentflow.errors import CommandRefused, RunGone, RunNotFound, RunTerminal
+from agentflow.events.catalogue import WorkflowPaused
+from agentflow.events.envelope import decode
+from agentflow.runtime.messages import (
+    Answer,
+    Cancel,
+    Command,
+    DecideRequest,
+    Pause,
+    Resume,
+    RetryStep,
+    Signal,
+    Withdraw,
+)
+from agentflow.runtime.reader import RunReader
+from agentflow.runtime.requests import RequestRecord, open_requests
+
+if TYPE_CHECKING:
+    from agentflow.runtime.handle import RunHandle
+    from agentflow.runtime.keeper import Keeper
+
+__all__ = ["RunCommands"]
+
+
+class RunCommands(RunReader):
+    """See the module."""
+
+    _keeper: Keeper
+
+    def _handle(self, workflow_id: str) -> RunHandle:
+        raise NotImplementedError
+
+    async def _tell(self, workflow_id: str, command: Command) -> RunHandle:
+        await self._keeper.command(workflow_id, command)
+        return self._handle(workflow_id)
+
+    async def cancel(
+        self,
+        workflow_id: str,
+        reason: str | None = None,
+        *,
+        mode: Literal["soft", "hard"] = "soft",
+        grace: float = 5.0,
+        by: str = "local",
+        expected_offset: int | None = None,
+    ) -> RunHandle:
+        """End a run. Soft: nothing new begins, and functions at work have `grace` seconds to come to their
+        end; hard, or a second time hard: at once. A run that has ended is left alone."""
+        request = Cancel(mode=mode, reason=reason, grace=grace, by=by, expected_offset=expected_offset)
+        try:
+            return await self._tell(workflow_id, request)
+        except RunTerminal:
+            return self._handle(workflow_id)
+
+    async def pause(
+        self,
+        workflow_id: str,
+        *,
+        reason: str | None = None,
+        in_flight: Literal["drain", "suspend"] = "drain",
+        by: str = "local",
+        expected_offset: int | None = None,
+    ) -> RunHandle:
+        """Stand still until `resume`. `drain` lets steps that have begun finish, `suspend` only functions."""
+        command = Pause(detail=reason, in_flight=in_flight, by=by, expected_offset=expected_offset)
+        return await self._tell(workflow_id, command)
+
+    async def resume(
+        self,
+        workflow_id: str,
+        *,
+        budget: Mapping[str, Any] | None = None,
+        reason: str | None = None,
+        by: str = "local",
+        expected_offset: int | None = None,
+    ) -> RunHandle:
+        """Go on with a run that was paused, or that another process left (page 000 §11 rule 4).
+
+        Recorded model and tool results are never repeated; steps that are held after a failure are tried
+        again; `budget` raises limits. A run that has ended gives its handle.
+        """
+        raised = dict(budget) if budget else None
+        command = Resume(reason=reason, budget=raised, by=by, expected_offset=expected_offset)
+        try:
+            return await self._tell(workflow_id, command)
+        except RunTerminal:
+            if budget:
+                raise
+            return self._handle(workflow_id)
+
+    async def retry(
+        self,
+        workflow_id: str,
+        step_id: str,
+        action: Literal["retry", "skip", "done", "fail"] = "retry",
+        *,
+        output: Any = None,
+        by: str = "local",
+        expected_offset: int | None = None,
+    ) -> RunHandle:
+        """Decide about a step that is held after its failure (`on_failure: hold`)."""
+        command = RetryStep(
+            step_id=step_id, action=action, output=output, by=by, expected_offset=expected_offset
+        )
+        return await self._tell(workflow_id, command)
+
+    async def signal(
+        self,
+        workflow_id: str,
+        name: str,
+        data: Any = None,
+        *,
+        signal_id: str | None = None,
+        by: str = "local",
+        expected_offset: int | None = None,
+    ) -> RunHandle:
+        """Send a signal; one with a known `signal_id` changes nothing."""
+        signal_id = signal_id or self._new_id("sig_")
+        command = Signal(signal_id=signal_id, name=name, data=data, by=by, expected_offset=expected_offset)
+        return await self._tell(workflow_id, command)
+
+    # -- requests -------------------------------------------------------------------------------
+
+    async def requests(
+        self, workflow_id: str | None = None, *, kind: str | None = None
+    ) -> list[RequestRecord]:
+        """The open questions of a run, or of all runs that have any, oldest first. `kind`: `step`, `tool`
+        or `input`."""
+        ids = [workflow_id] if workflow_id is not None else await self._ids_in("waiting", "running", "paused")
+        found: list[RequestRecord] = []
+        for run_id in ids:
+            try:
+                found += open_requests(await self.state(run_id))
+            except (RunNotFound, RunGone):
+                if workflow_id is not None:
+                    raise
+        found.sort(key=lambda r: r.asked_at)
+        return [r for r in found if kind is None or r.kind == kind]
+
+    async def decide(
+        self,
+        workflow_id: str,
+        *,
+        granted: bool,
+        request_id: str | None = None,
+        step_id: str | None = None,
+        reason: str | None = None,
+        digest: str | None = None,
+        by: str = "local",
+        via: str = "api",
+        expected_offset: int | None = None,
+    ) -> RunHandle:
+        """Grant or deny an approval, named by its id or by the step that waits for it. The same decision
+        again changes nothing, the opposite is refused. With `digest` only what was seen is granted."""
+        if (request_id is None) == (step_id is None):
+            raise CommandRefused("name either the request or the step", code="invalid_parameter")
+        command = DecideRequest(
+            granted=granted,
+            request_id=request_id,
+            step_id=step_id,
+            reason=reason,
+            digest=digest,
+            by=by,
+            via=via,
+            expected_offset=expected_offset,
+        )
+        return await self._tell(workflow_id, command)
+
+    async def answer(
+        self, workflow_id: str, request_id: str, value: Any, *, by: str = "local", via: str = "api"
+    ) -> RunHandle:
+        """Answer an open request; the handle tells where the run rests next."""
+        return await self.answer_all(workflow_id, {request_id: value}, by=by, via=via)
+
+    async def answer_all(
+        self,
+        workflow_id: str,
+        responses: Mapping[str, Any],
+        *,
+        by: str = "local",
+        via: str = "api",
+        expected_offset: int | None = None,
+    ) -> RunHandle:
+        """Answer several open requests, all or none of them."""
+        command = Answer(responses=dict(responses), by=by, via=via, expected_offset=expected_offset)
+        return await self._tell(workflow_id, command)
+
+    async def withdraw(
+        self, workflow_id: str, request_id: str, reason: str, *, by: str = "local"
+    ) -> RunHandle:
+        """Take a question back: an approval is denied, what an input was asked for fails."""
+        return await self._tell(workflow_id, Withdraw(request_id=request_id, reason=reason, by=by))
+
+    # -- all runs -------------------------------------------------------------------------------
+
+    async def recover(self) -> list[str]:
+        """Take up every run of the store that is not at its end and that nobody paused, as a daemon does
+        when it starts. Returns their ids; those that wait their turn are taken up as there are places."""
+        runs = [(run_id, False) for run_id in await self._ids_in("pending", "running", "waiting")]
+        paused = await self._ids_in("paused")
+        runs += [(run_id, True) for run_id in paused if await self._drained(run_id)]
+        self._keeper.recover(runs)
+        return [run_id for run_id, _ in runs]
+
+    async def _drained(self, run_id: str) -> bool:
+        """Whether the run is paused only because a process ended: its last event says why."""
+        rows = await self.log.read(run_id, await self.log.last(run_id), 1)
+        data = decode(rows[0].body).data if rows else None
+        return isinstance(data, WorkflowPaused) and data.reason in ("drain", "storage")
+
+    async def _ids_in(self, *states: str) -> list[str]:
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = await self.log.runs(state=states, limit=500, cursor=cursor, order="asc")
+            found += [row.workflow_id for row in page.items]
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    def _new_id(self, prefix: str) -> str:
+        raise NotImplementedError

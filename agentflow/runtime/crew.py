@@ -1,0 +1,109 @@
+"""Who works for a run: an AgentActor for each agent at work, and the calls of tool nodes, which have none.
+
+It launches calls whose beginning is durable and sends home whoever has nothing left to do.
+It decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+from actors import ChildSpec, Context, Ref, tracing
+from agentflow.engine.state import OpenCall, RunState, Unit
+from agentflow.events.tracing import RunTracer
+from agentflow.runtime.agent_actor import AgentActor, Directory
+from agentflow.runtime.calls import model_call, tool_call
+from agentflow.runtime.messages import CancelCall
+
+__all__ = ["Crew"]
+
+
+class Crew:
+    """The children of one RunSupervisor, by the key of the unit that they work on."""
+
+    def __init__(self, ctx: Context, state: RunState, directory: Directory, tracer: RunTracer) -> None:
+        self._ctx = ctx
+        self._state = state
+        self._directory = directory
+        self._tracer = tracer
+        self._workers: dict[str, Ref[Any]] = {}
+        self._units: dict[Ref[Any], str] = {}
+        self._direct: dict[str, tuple[str, Ref[Any]]] = {}
+        self._begun: set[str] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call that was launched here is still open."""
+        self._begun.intersection_update(self._state.calls)
+        return bool(self._begun)
+
+    def launch(self, call: OpenCall) -> None:
+        """Carry out an open call; one that was closed meanwhile is left alone."""
+        if call.call_id not in self._state.calls:
+            return
+        self._begun.add(call.call_id)
+        with tracing(self._tracer.call(call.call_id)):
+            if call.kind == "model":
+                self._worker(call.unit).tell(model_call(self._state, call))
+                return
+            message = tool_call(self._state, call)
+            if call.unit.agent is not None:
+                self._worker(call.unit).tell(message)
+                return
+            target = self._directory.tool(message.service)
+            self._direct[call.call_id] = (call.unit.key, target)
+            self._ctx.watch(target)
+            target.tell(message)
+
+    def _worker(self, unit: Unit) -> Ref[Any]:
+        key = unit.key
+        ref = self._workers.get(key)
+        if ref is None:
+            factory = partial(AgentActor, self._ctx.self, self._directory)
+            ref = self._ctx.spawn_soon(
+                ChildSpec(f"{key[1:].replace('/', ':')}@{unit.attempt}", factory, restart="temporary")
+            )
+            self._workers[key] = ref
+            self._units[ref] = key
+            self._ctx.watch(ref)
+        return ref
+
+    def dismiss(self, key: str) -> None:
+        """Stop all work on a unit."""
+        if self._begun:
+            self._begun -= {c.call_id for c in self._state.calls.values() if c.unit.key == key}
+        self._cancel_direct(key)
+        ref = self._workers.pop(key, None)
+        if ref is not None:
+            self._units.pop(ref, None)
+            self._ctx.unwatch(ref)
+            ref.kill()
+
+    def dismiss_all(self, but: Collection[str] = ()) -> None:
+        """Stop all work, but that on these units."""
+        for key in {*self._workers, *(key for key, _ in self._direct.values())}:
+            if key not in but:
+                self.dismiss(key)
+
+    def _cancel_direct(self, key: str) -> None:
+        for call_id, (unit_key, target) in list(self._direct.items()):
+            if key == unit_key:
+                del self._direct[call_id]
+                target.tell(CancelCall(call_id=call_id))
+
+    def answered(self, call_id: str) -> None:
+        """A call of a tool node has its answer."""
+        self._direct.pop(call_id, None)
+
+    def lost(self, ref: Ref[Any]) -> str | None:
+        """The unit whose worker has died, if it was a worker's."""
+        key = self._units.pop(ref, None)
+        if key is not None:
+            self._workers.pop(key, None)
+        return key
+
+    def calls_at(self, ref: Ref[Any]) -> list[str]:
+        """The calls of tool nodes that this actor was carrying out."""
+        return [call_id for call_id, (_, target) in self._direct.items() if target == ref]

@@ -1,0 +1,57 @@
+"""Folding a stored log: the one way from the store to the state of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from agentflow.engine import BaseEvent, RunState, evolve
+from agentflow.errors import LogCorrupt
+from agentflow.events.catalogue import SystemStateSaved
+from agentflow.events.envelope import decode, micros
+from agentflow.events.log import EventLog
+
+__all__ = ["decode_base", "fold"]
+
+_PAGE = 512
+
+
+async def fold(
+    log: EventLog,
+    state: RunState,
+    *,
+    upto: int | None = None,
+    see: Callable[[Any], object] = lambda data: None,
+) -> int:
+    """Fold the durable events of `state.workflow_id` into `state`, those after offset `upto` left out.
+
+    `see` is shown the data of each. Returns the time of the last one (µs). Raises RunNotFound, RunGone,
+    OffsetTrimmed, LogCorrupt.
+    """
+    offset, ts = 0, 0
+    while rows := await log.read(state.workflow_id, offset, _PAGE):
+        for row in rows:
+            if upto is not None and row.offset > upto:
+                return ts
+            event = decode(row.body)
+            data = event.data
+            if isinstance(data, SystemStateSaved) and data.kind == "fork_base":
+                state.base = await _base(log, data.ref)
+            ts = micros(event.timestamp)
+            evolve(state, data, event.offset, ts)
+            see(data)
+        offset = rows[-1].offset + 1
+    return ts
+
+
+async def _base(log: EventLog, ref: str) -> list[BaseEvent]:
+    body = await log.get_blob(ref)
+    if body is None:
+        raise LogCorrupt(f"the base of a fork, {ref}, is not in the store")
+    return decode_base(body)
+
+
+def decode_base(body: bytes) -> list[BaseEvent]:
+    """The events of a fork's base, as they stood in the old log, one a line."""
+    events = [decode(line) for line in body.split(b"\n") if line]
+    return [BaseEvent(event.data, micros(event.timestamp)) for event in events]

@@ -1,0 +1,83 @@
+"""What a run has decided and what of it is durable: its batches on their way to the log.
+
+A batch is sent once and acknowledged once. A store that takes nothing for a while (a full disk, a locked
+database) makes the run stand still, not lose anything: its batches stay here, in order, and are sent again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from actors import Ref
+from agentflow.engine.state import OpenCall
+from agentflow.runtime.messages import Commit, CommitFailed
+
+__all__ = ["Batch", "Outbox"]
+
+_FIRST_WAIT = 0.2
+_LONGEST_WAIT = 5.0
+
+
+class Batch:
+    """Appended and not yet acknowledged: what may begin, and who may go, once it is durable."""
+
+    __slots__ = ("calls", "closed", "commit", "last")
+
+    def __init__(self, commit: Commit, calls: list[OpenCall], closed: list[str]) -> None:
+        self.commit = commit
+        self.last = commit.expected + len(commit.drafts) - 1
+        self.calls = calls
+        self.closed = closed
+
+
+class Outbox:
+    """The batches of one run, oldest first."""
+
+    def __init__(self, bus: Ref[Any]) -> None:
+        self._bus = bus
+        self._batches: deque[Batch] = deque()
+        self._wait = _FIRST_WAIT
+        self.stalled = False
+        """Whether the store refused the oldest batch for now."""
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    def put(self, batch: Batch) -> None:
+        """Send a batch behind those that are on their way."""
+        self._batches.append(batch)
+        if not self.stalled:
+            self._bus.tell(batch.commit)
+
+    def durable(self, offset: int) -> list[Batch]:
+        """The batches that are durable now that everything up to `offset` is."""
+        done: list[Batch] = []
+        while self._batches and self._batches[0].last <= offset:
+            done.append(self._batches.popleft())
+        return done
+
+    def refused(self, message: CommitFailed) -> float | None:
+        """Seconds until the oldest batch should be sent again; None when this refusal only follows from
+        that of an older batch. Call it for a transient refusal."""
+        if not self._batches or message.expected != self._batches[0].commit.expected:
+            return None
+        self.stalled = True
+        wait, self._wait = self._wait, min(_LONGEST_WAIT, self._wait * 2)
+        return wait
+
+    def follows(self, message: CommitFailed) -> bool:
+        """Whether this refusal is of a batch behind one that the store refused for now."""
+        return self.stalled and bool(self._batches) and message.expected != self._batches[0].commit.expected
+
+    def send_again(self) -> None:
+        """Send the oldest batch again; the others follow when it is durable."""
+        if self._batches:
+            self._bus.tell(self._batches[0].commit)
+
+    def recovered(self) -> None:
+        """The store takes appends again: send what waited behind the oldest batch."""
+        self.stalled = False
+        self._wait = _FIRST_WAIT
+        for batch in self._batches:
+            self._bus.tell(batch.commit)
