@@ -1,21 +1,30 @@
 """The product's own logs: structlog over the standard `logging`, so that whoever owns the process decides.
 
-An application that embeds agentflow sees ordinary loggers below `agentflow` and configures them as it
-configures the rest; without configuration nothing below a warning is written, and nothing ever to stdout.
-The command line calls `configure`.
+An application that embeds agentflow sees ordinary loggers below `agentflow` and `actors` and configures them
+as it configures the rest; without configuration nothing below a warning is written, and nothing ever to
+stdout. Whoever owns the process (the command line, the daemon) calls `configure`; then what libraries log
+goes the same way. A record that is written while a run is worked for names it: `workflow_id`, `trace_id`.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import re
 import sys
-from typing import Any
+from collections.abc import Mapping, MutableMapping
+from typing import Any, TextIO, cast
 
 import structlog
 
-__all__ = ["configure", "get_logger"]
+from agentflow.errors import ConfigurationError
+
+__all__ = ["LEVEL_VARIABLE", "configure", "get_logger", "redact"]
+
+LEVEL_VARIABLE = "AGENTFLOW_LOG_LEVEL"
 
 _LEVELS = ("debug", "info", "warning", "error")
+_OURS = ("agentflow", "actors")
 
 
 def get_logger(name: str) -> Any:
@@ -31,32 +40,112 @@ def get_logger(name: str) -> Any:
     )
 
 
-def configure(level: str = "warning") -> None:
+def configure(level: str | None = None) -> None:
     """Write logs from `level` on to stderr: lines for people on a terminal, else one JSON object a line.
 
-    Raises ValueError for a level other than debug, info, warning, error.
+    Without `level` it is that of AGENTFLOW_LOG_LEVEL, else `warning`. It holds for agentflow; libraries are
+    heard from `warning` on, and from `info` on when the level is `debug`. Other handlers of the process stay.
+    Raises ConfigurationError for a level other than debug, info, warning, error.
     """
-    if level not in _LEVELS:
-        raise ValueError(f"{level!r} is no log level: write one of {', '.join(_LEVELS)}")
-    shared = [
+    chosen = (level or os.environ.get(LEVEL_VARIABLE) or "warning").lower()
+    if chosen not in _LEVELS:
+        raise ConfigurationError(
+            f"{chosen!r} is no log level ({LEVEL_VARIABLE})", hint=f"write one of {', '.join(_LEVELS)}"
+        )
+    handler = _Stderr()
+    handler.setFormatter(_formatter(terminal=sys.stderr.isatty()))
+    root = logging.getLogger()
+    for earlier in [h for h in root.handlers if isinstance(h, _Stderr)]:
+        root.removeHandler(earlier)
+    root.addHandler(handler)
+    root.setLevel("INFO" if chosen == "debug" else "WARNING")
+    for name in _OURS:
+        logging.getLogger(name).setLevel(chosen.upper())
+    logging.captureWarnings(True)  # a warning of a library is a record too, not a line among JSON
+
+
+def _formatter(*, terminal: bool) -> logging.Formatter:
+    shared: list[Any] = [
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.stdlib.ExtraAdder(),
+        _add_run,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    if sys.stderr.isatty():
-        renderer: Any = structlog.dev.ConsoleRenderer()
+    last: list[Any]
+    if terminal:
+        # Plain tracebacks: those with local variables would show keys and passwords.
+        last = [redact, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     else:
-        renderer = structlog.processors.JSONRenderer()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-        )
+        last = [structlog.processors.format_exc_info, redact, structlog.processors.JSONRenderer(default=repr)]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
     )
-    for name in ("agentflow", "actors"):
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.setLevel(level.upper())
-        logger.propagate = False
+
+
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is at that moment: it may be another one than when logs were configured."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return sys.stderr
+
+
+def _add_run(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Name the run that is worked for; looked up only if tracing is loaded, else there is no run."""
+    tracing, actors = sys.modules.get("agentflow.events.tracing"), sys.modules.get("actors.trace")
+    span = None if tracing is None else tracing.current()
+    if span is None and tracing is not None and actors is not None:
+        carried = actors.current_trace()
+        span = carried if isinstance(carried, tracing.SpanContext) else None
+    if span is not None:
+        event.setdefault("workflow_id", span.workflow_id)
+        event.setdefault("trace_id", span.trace_id)
+    return event
+
+
+REDACTED = "[redacted]"
+
+_SECRET = ("authorization", "cookie", "password", "api_key", "apikey", "token", "secret")
+_IN_TEXT = (
+    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{12,}"), r"\1 " + REDACTED),
+    (
+        re.compile(r"(?i)\b(authorization|cookie|password|api[_-]?key|secret)(\s*[=:]\s*)[^\s,;&'\"]+"),
+        r"\1\2" + REDACTED,
+    ),
+    (re.compile(r"(://)[^/@\s]+@"), r"\1" + REDACTED + "@"),
+)
+_DEPTH = 8
+
+
+def redact(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: values of secret keys, and credentials inside of texts, are not written."""
+    for key, value in event.items():
+        event[key] = REDACTED if _is_secret(key) else _redacted(value, _DEPTH)
+    return event
+
+
+def _is_secret(key: str) -> bool:
+    name = key.lower().replace("-", "_")
+    return name.endswith(_SECRET) and (
+        name in _SECRET or name.endswith(tuple(f"_{word}" for word in _SECRET))
+    )
+
+
+def _redacted(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        for pattern, instead in _IN_TEXT:
+            value = pattern.sub(instead, value)
+        return value
+    if depth == 0:
+        return value if isinstance(value, int | float | bool | None) else REDACTED
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {k: REDACTED if _is_secret(str(k)) else _redacted(v, depth - 1) for k, v in items}
+    if isinstance(value, list | tuple):
+        return [_redacted(item, depth - 1) for item in cast("list[Any]", value)]
+    return value

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentflow.cli.errors import Exit
-from agentflow.errors import ConfigurationError, RunNotFound
+from agentflow.errors import RunNotFound
 
 if TYPE_CHECKING:
     from agentflow.config import Config
@@ -114,11 +114,7 @@ async def open_runtime(config: Config, *, run_id: str | None = None) -> AsyncGen
     from agentflow.models import Models
     from agentflow.runtime import Runtime
 
-    level = os.environ.get("AGENTFLOW_LOG", "warning").lower()
-    try:
-        logs.configure(level)
-    except ValueError as error:
-        raise ConfigurationError(f"AGENTFLOW_LOG: {error}") from None
+    logs.configure()
     async with Runtime(config.store, models=Models(config=config.for_models())) as runtime:
         if run_id is not None:
             await runtime.log.run(run_id)
