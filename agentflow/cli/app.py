@@ -24,6 +24,7 @@ _VERBS = {
     "list": ("inspect", "list_runs", "List the runs of the store, newest first."),
     "show": ("inspect", "show", "Show the run ID: state, steps, usage, output."),
     "events": ("inspect", "events", "Print the events of the run ID as NDJSON."),
+    "export-spans": ("spans", "export_spans", "Send the OpenTelemetry spans of the run ID again."),
     "expr": ("expr", "expr", "Evaluate EXPRESSION and print its value as JSON."),
     "answer": ("control", "answer", "Answer the open REQUEST of the run ID."),
     "cancel": ("control", "cancel", "Cancel the run ID."),

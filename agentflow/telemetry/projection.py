@@ -17,12 +17,15 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import SCHEMA_VERSION, Event, StoredEvent, Trace, decode
 from agentflow.events.tracing import RunTracer, SpanContext, TraceParent
+from agentflow.logs import get_logger
 from agentflow.telemetry import content
 from agentflow.telemetry import conventions as c
 from agentflow.telemetry.notes import NOTES, note_attributes
 from agentflow.telemetry.span import Limits, Relation, Span, bounded, cut
 
-__all__ = ["RunSpans", "project"]
+__all__ = ["RunSpans", "project", "take_or_skip"]
+
+_log = get_logger("agentflow.telemetry")
 
 _MESSAGE_LENGTH = 1_024
 
@@ -574,3 +577,15 @@ def project(
     for event in events:
         spans += fold.take(event)
     return spans, fold
+
+
+def take_or_skip(fold: RunSpans, stored: StoredEvent) -> list[Span]:
+    """`fold.take`, but an event that cannot be read, or is nothing that this release expects, is passed over
+    with a line in the log: it must not keep all others from being sent."""
+    try:
+        return fold.take(stored)
+    except Exception as error:
+        where = {"workflow_id": fold.workflow_id, "offset": stored.offset}
+        _log.error("event_not_projected", error=repr(error), **where)
+        fold.next_offset = stored.offset + 1
+        return []

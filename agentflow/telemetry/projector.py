@@ -22,7 +22,7 @@ from agentflow.events.log import EventLog, LoggedEvent
 from agentflow.events.tracing import RunTracer, SpanContext, TraceParent
 from agentflow.logs import get_logger
 from agentflow.telemetry.lease import Lease
-from agentflow.telemetry.projection import RunSpans
+from agentflow.telemetry.projection import RunSpans, take_or_skip
 from agentflow.telemetry.span import Limits, Span
 from agentflow.telemetry.worker import Pacer, Worker
 
@@ -266,7 +266,7 @@ class Projector:
         for i, row in enumerate(rows):
             if i % _PIECE == 0:
                 self._pacer.pause()
-            spans += _take(fold, row)
+            spans += take_or_skip(fold, row)
         return spans
 
     def _fold(self, items: list[LoggedEvent]) -> list[Span]:
@@ -279,7 +279,7 @@ class Projector:
             fold = self._folds[workflow_id][0]
             if row.offset < fold.next_offset:
                 continue  # the page is tried again: its folds are ahead of it
-            ended = _take(fold, row)
+            ended = take_or_skip(fold, row)
             if ended and self._sampled(fold.trace_id, fold.parent):
                 spans += ended
         return spans
@@ -323,16 +323,6 @@ class Projector:
             return self._sink.send(spans)
         finally:
             self._pacer.pause()
-
-
-def _take(fold: RunSpans, row: StoredEvent) -> list[Span]:
-    try:
-        return fold.take(row)
-    except Exception as error:
-        # One event that cannot be read, or is nothing that this release expects, must not hold up all others.
-        _log.error("event_not_projected", workflow_id=fold.workflow_id, offset=row.offset, error=repr(error))
-        fold.next_offset = row.offset + 1
-        return []
 
 
 async def root_of(log: EventLog, data: object) -> SpanContext | None:
