@@ -1,39 +1,55 @@
-"""`agentflow graph`: the graph of a document or of a run, as Mermaid (page 003 §11)."""
+"""`agentflow graph`: the graph of a document or of a run, as text or as a picture (page 003 §11).
+
+Pictures are made by Graphviz, a program of its own, which is given nothing but the text of the graph.
+"""
 
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from agentflow.cli.app import Command
-from agentflow.cli.errors import Exit
+from agentflow.cli.errors import CommandError, Exit
 from agentflow.cli.options import settings_of, store_options
-from agentflow.cli.output import emit
+
+if TYPE_CHECKING:
+    from agentflow.definition.ir import Workflow
 
 __all__ = ["graph"]
 
 _RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}")
+_FORMATS = ("mermaid", "dot", "svg", "png")
+_TOOLS = ("dot", "graphviz-pure")
+_PATIENCE = 60.0
 
 
 @click.command("graph", cls=Command)
 @click.argument("subject", metavar="FILE|ID")
-@click.option(
-    "--format", "drawing", type=click.Choice(["mermaid"]), default="mermaid", help="How to draw it."
-)
+@click.option("--format", "drawing", type=click.Choice(_FORMATS), default="mermaid", help="How to draw it.")
+@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write it to this file, not to stdout.")
 @store_options
-def graph(subject: str, drawing: str, store: str | None, local: bool) -> Exit:
+def graph(subject: str, drawing: str, output: str | None, store: str | None, local: bool) -> Exit:
     """Draw the graph of a FILE or of the run ID.
 
-    That of a run is the one it is pinned to, whatever became of its file.
+    That of a run is the one it is pinned to, whatever became of its file, with the states of its steps. svg
+    and png need Graphviz.
     """
-    from agentflow.definition.loader import load_file
-    from agentflow.definition.mermaid import to_mermaid
-
+    tool = _tool() if drawing in ("svg", "png") else None  # before any work
+    if drawing == "png" and output is None and sys.stdout.isatty():
+        raise CommandError(
+            Exit.USAGE, "usage", "a picture is nothing for a terminal", "name a file: -o graph.png"
+        )
     if not _RUN_ID.fullmatch(subject) or Path(subject).exists():
-        emit(to_mermaid(load_file(subject).workflow).rstrip("\n"))
-        return Exit.DONE
+        from agentflow.definition.loader import load_file
+
+        return _draw(load_file(subject).workflow, {}, drawing, tool, output)
 
     from agentflow.cli.session import Interrupts, open_runtime, run_async
 
@@ -41,7 +57,61 @@ def graph(subject: str, drawing: str, store: str | None, local: bool) -> Exit:
 
     async def work(interrupts: Interrupts) -> Exit:
         async with open_runtime(config, run_id=subject) as runtime:
-            emit(to_mermaid(await runtime.graph(subject)).rstrip("\n"))
-        return Exit.DONE
+            workflow = await runtime.graph(subject)
+            states = {step: s.state for step, s in (await runtime.record(subject)).steps.items()}
+        return _draw(workflow, states, drawing, tool, output)
 
     return run_async(work)
+
+
+def _draw(
+    workflow: Workflow, states: dict[str, str], drawing: str, tool: str | None, output: str | None
+) -> Exit:
+    from agentflow.definition.dot import to_dot
+    from agentflow.definition.mermaid import to_mermaid
+
+    text = to_mermaid(workflow, states) if drawing == "mermaid" else to_dot(workflow, states)
+    data = text.encode() if tool is None else _picture(tool, drawing, text)
+    if output is None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return Exit.DONE
+    try:
+        Path(output).write_bytes(data)
+    except OSError as error:
+        raise CommandError(
+            Exit.FAILED, "not_written", f"{output} cannot be written: {error.strerror or error}"
+        ) from None
+    return Exit.DONE
+
+
+def _tool() -> str:
+    """The program that makes pictures: on PATH, or beside this Python."""
+    here = sysconfig.get_path("scripts")
+    for name in _TOOLS:
+        found = shutil.which(name) or shutil.which(name, path=here)
+        if found is not None:
+            return found
+    raise CommandError(
+        Exit.CONFIGURATION,
+        "no_graphviz",
+        "svg and png need Graphviz, whose program dot is not found",
+        "install Graphviz (apt install graphviz, brew install graphviz), or: pip install 'agentflow[graph]'",
+    )
+
+
+def _picture(tool: str, drawing: str, text: str) -> bytes:
+    try:
+        done = subprocess.run(
+            [tool, f"-T{drawing}"], input=text.encode(), capture_output=True, timeout=_PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        reason = f"gave no picture within {_PATIENCE:.0f} s"
+    except OSError as error:
+        reason = f"cannot be run: {error.strerror or error}"
+    else:
+        if done.returncode == 0 and done.stdout:
+            return done.stdout
+        reason = done.stderr.decode(errors="replace").strip()[:400] or f"ended with {done.returncode}"
+    raise CommandError(Exit.FAILED, "graphviz_failed", f"{tool}: {reason}", "--format dot gives its input")

@@ -1,29 +1,46 @@
-"""A graph as Mermaid text (page 003 §11). Pure; the same graph gives the same text."""
+"""A graph as Mermaid text (page 003 §11), and what drawings of a graph share. Pure; the same graph gives the
+same text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-
-import msgspec
+from collections.abc import Iterator, Mapping
 
 from agentflow.definition.ir import ConditionNode, EndNode, Node, Workflow
 
-__all__ = ["to_mermaid"]
+__all__ = ["STATE_COLOURS", "edges_of", "to_mermaid"]
+
+STATE_COLOURS = {
+    "pending": ("#ffffff", "#8a8a8a"),
+    "running": ("#cfe8ff", "#1f6fb2"),
+    "waiting": ("#fff3bf", "#b08900"),
+    "succeeded": ("#d3f9d8", "#2b8a3e"),
+    "failed": ("#ffe3e3", "#c92a2a"),
+    "skipped": ("#f1f3f5", "#868e96"),
+    "cancelled": ("#ffe8cc", "#d9480f"),
+}
+"""State of a step to the colours of its area and its line."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
+# Words that Mermaid would not take for the name of a node.
+_RESERVED = frozenset(
+    {"class", "classDef", "click", "default", "direction", "end", "flowchart", "graph", "linkStyle"}
+    | {"style", "subgraph"}
+)
 
 
-def to_mermaid(workflow: Workflow) -> str:
+def to_mermaid(workflow: Workflow, states: Mapping[str, str] | None = None) -> str:
     """`flowchart TD` with all nodes in id order, then all edges: of target fields, of `depends_on`, of
-    `edges[]`. Ends in a newline."""
+    `edges[]`. Ends in a newline. With `states` (step to state) each step says its state, in its colour."""
     nodes = sorted(workflow.nodes, key=lambda node: node.id.encode())
     names = _names([node.id for node in nodes])
     lines = ["flowchart TD"]
-    lines += [f'  {names[node.id]}["{_label(node)}"]' for node in nodes]
-    for source, target, label in _edges(nodes, workflow):
+    states = states or {}
+    lines += [f'  {names[node.id]}["{_label(node, states.get(node.id))}"]' for node in nodes]
+    for source, target, label in edges_of(workflow):
         arrow = f'-- "{label}" -->' if label else "-->"
         lines.append(f"  {names[source]} {arrow} {names[target]}")
+    lines += _colours({names[n.id]: states[n.id] for n in nodes if n.id in states})
     return "\n".join(lines) + "\n"
 
 
@@ -33,7 +50,7 @@ def _names(ids: list[str]) -> dict[str, str]:
     used: set[str] = set()
     for node_id in ids:
         base = _UNSAFE.sub("_", node_id)
-        if not base[:1].isalpha() and not base.startswith("_"):
+        if base in _RESERVED or (not base[:1].isalpha() and not base.startswith("_")):
             base = f"n_{base}"
         name, suffix = base, 2
         while name in used:
@@ -43,12 +60,22 @@ def _names(ids: list[str]) -> dict[str, str]:
     return names
 
 
-def _label(node: Node) -> str:
-    kind = msgspec.to_builtins(node)["type"]
-    return f"{node.id}\\n({kind})".replace('"', '\\"')
+def _label(node: Node, state: str | None) -> str:
+    kind = node.__struct_config__.tag
+    text = f"{node.id}\\n({kind})" + (f"\\n{state}" if state else "")
+    return text.replace('"', '\\"')
 
 
-def _edges(nodes: list[Node], workflow: Workflow) -> Iterator[tuple[str, str, str | None]]:
+def _colours(states: dict[str, str]) -> Iterator[str]:
+    for state in sorted(set(states.values()) & STATE_COLOURS.keys()):
+        fill, line = STATE_COLOURS[state]
+        yield f"  classDef {state} fill:{fill},stroke:{line},color:#000000"
+        yield f"  class {','.join(name for name, s in states.items() if s == state)} {state}"
+
+
+def edges_of(workflow: Workflow) -> Iterator[tuple[str, str, str | None]]:
+    """Source, target and label of every edge, nodes in id order."""
+    nodes = sorted(workflow.nodes, key=lambda node: node.id.encode())
     for node in nodes:
         if isinstance(node, ConditionNode):
             yield node.id, node.on_true, "true"

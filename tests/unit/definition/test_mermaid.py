@@ -48,3 +48,22 @@ def test_labels_escapes_and_collisions():
         "  a_b_2 --> e_\n"
         "  s --> n_9\n"
     )
+
+
+def test_words_of_mermaid_are_no_names():
+    workflow = Workflow(name="w", nodes=(StartNode(id="graph", next="end"), EndNode(id="end")))
+    assert to_mermaid(workflow) == (
+        'flowchart TD\n  n_end["end\\n(end)"]\n  n_graph["graph\\n(start)"]\n  n_graph --> n_end\n'
+    )
+
+
+def test_the_states_of_a_run():
+    workflow = Workflow(name="w", nodes=(StartNode(id="s", next="t"), ToolNode(id="t", tool="a.b")))
+    assert to_mermaid(workflow, {"t": "failed"}) == (
+        "flowchart TD\n"
+        '  s["s\\n(start)"]\n'
+        '  t["t\\n(tool)\\nfailed"]\n'
+        "  s --> t\n"
+        "  classDef failed fill:#ffe3e3,stroke:#c92a2a,color:#000000\n"
+        "  class t failed\n"
+    )
