@@ -8,27 +8,38 @@ It never waits for the disk: an append returns a future, and many runs share one
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from actors import Actor, Ref, on
 from agentflow.errors import StorageUnavailable, StoreError
-from agentflow.events.envelope import Ids, StoredEvent, seal
+from agentflow.events.envelope import Draft, Ids, StoredEvent, seal
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, EventLog, RunMeta
 from agentflow.events.owner import Owner
 from agentflow.runtime.messages import Barrier, Commit, CommitFailed, Committed
 
-__all__ = ["EventBus"]
+__all__ = ["EventBus", "Observer"]
+
+Observer = Callable[[str, int, Sequence[Draft], float], None]
+"""Told of each batch that is durable: workflow id, time of the events (µs), drafts, seconds that it took."""
 
 
 class EventBus(Actor, mailbox=100_000):
-    """Single writer of a store. A batch is refused whole when it does not continue its run's log."""
+    """Single writer of a store. A batch is refused whole when it does not continue its run's log.
 
-    def __init__(self, log: EventLog, hub: Hub, ids: Ids, owner: Owner) -> None:
+    `observer` must neither wait nor raise.
+    """
+
+    def __init__(
+        self, log: EventLog, hub: Hub, ids: Ids, owner: Owner, observer: Observer | None = None
+    ) -> None:
         self._log = log
         self._hub = hub
         self._ids = ids
         self._owner = owner
+        self._observer = observer
         self._last: dict[str, asyncio.Future[None]] = {}  # the newest append of a run, while it is open
 
     @on(Commit)
@@ -51,6 +62,7 @@ class EventBus(Actor, mailbox=100_000):
                 labels=batch.labels,
                 owner=self._owner,
             )
+        began = 0.0 if self._observer is None else time.perf_counter()
         done = self._append(
             Append(
                 workflow_id=batch.workflow_id,
@@ -62,10 +74,10 @@ class EventBus(Actor, mailbox=100_000):
             )
         )
         if done.done():
-            self._finish(done, batch, stored, sender)
+            self._finish(done, batch, stored, sender, began)
         else:
             self._last[batch.workflow_id] = done
-            done.add_done_callback(lambda f: self._finish(f, batch, stored, sender))
+            done.add_done_callback(lambda f: self._finish(f, batch, stored, sender, began))
 
     def _append(self, batch: Append) -> asyncio.Future[None]:
         try:
@@ -95,7 +107,12 @@ class EventBus(Actor, mailbox=100_000):
             last.add_done_callback(lambda _: reply.set(None))
 
     def _finish(
-        self, done: asyncio.Future[None], batch: Commit, stored: list[StoredEvent], sender: Ref[Any] | None
+        self,
+        done: asyncio.Future[None],
+        batch: Commit,
+        stored: list[StoredEvent],
+        sender: Ref[Any] | None,
+        began: float,
     ) -> None:
         if self._last.get(batch.workflow_id) is done:
             del self._last[batch.workflow_id]
@@ -104,6 +121,8 @@ class EventBus(Actor, mailbox=100_000):
             self._hub.publish(batch.workflow_id, stored)
             if sender is not None:
                 sender.tell(Committed(offset=batch.expected + len(stored) - 1))
+            if self._observer is not None:
+                self._observer(batch.workflow_id, batch.ts, batch.drafts, time.perf_counter() - began)
         elif sender is not None:
             kind = error.code if isinstance(error, StoreError) else "storage_unavailable"
             transient = isinstance(error, StorageUnavailable)

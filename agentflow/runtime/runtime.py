@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -52,6 +52,7 @@ from agentflow.runtime.clock import Clock, SystemClock
 from agentflow.runtime.commands import RunCommands
 from agentflow.runtime.event_bus import EventBus
 from agentflow.runtime.forks import fork_base
+from agentflow.runtime.gauges import dead_letters, mailbox_depths
 from agentflow.runtime.handle import RunHandle
 from agentflow.runtime.keeper import Keeper
 from agentflow.runtime.messages import Suspend
@@ -59,7 +60,11 @@ from agentflow.runtime.options import body_hash, checked_budget, checked_labels,
 from agentflow.runtime.records import RunResult, run_result
 from agentflow.runtime.submission import Submission, load, started_event
 from agentflow.runtime.workshop import Workshop
+from agentflow.telemetry import telemetry_from_env
 from agentflow.tools import Service, ToolRegistry
+
+if TYPE_CHECKING:
+    from agentflow.telemetry.telemetry import Telemetry
 
 __all__ = ["Runtime"]
 
@@ -73,7 +78,8 @@ class Runtime(RunCommands):
     `store`: `memory:`, `sqlite:FILE` or an open EventLog (which the caller then closes). `models` and
     `services` add to what documents declare. `implicit_side_effects` says whether an agent that may call
     "all" functions gets those that are declared to change something. Leaving `async with` parks the runs
-    that are not at their end: they go on with `resume`, here or in another process.
+    that are not at their end: they go on with `resume`, here or in another process. `telemetry` stands in
+    for the one that the `OTEL_*` variables ask for, if they do; the Runtime starts and ends it.
     """
 
     def __init__(
@@ -88,6 +94,7 @@ class Runtime(RunCommands):
         implicit_side_effects: Implicit = "deny",
         max_concurrent_runs: int = 64,
         max_queued_runs: int = 10_000,
+        telemetry: Telemetry | None = None,
     ) -> None:
         super().__init__()
         self._store = store
@@ -104,6 +111,7 @@ class Runtime(RunCommands):
         if max_concurrent_runs < 1 or max_queued_runs < 0:
             raise ConfigurationError("max_concurrent_runs is at least 1, max_queued_runs at least 0")
         self._places = (max_concurrent_runs, max_queued_runs)
+        self._telemetry = telemetry
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -131,12 +139,20 @@ class Runtime(RunCommands):
             system.on_shutdown("flush_log", self.hub.close, raises=True)
             system.on_shutdown("flush_log", self.models.aclose, 30, raises=True)
             system.on_shutdown("flush_log", self._release, 30, raises=True)
+            telemetry = self._telemetry or telemetry_from_env()
+            if telemetry is not None:  # it reads the log to the end
+                system.on_shutdown("flush_log", telemetry.aclose, 15)
             if isinstance(self._store, str):
                 system.on_shutdown("flush_log", log.close, 60, raises=True)
             self._workshop = Workshop(system)
             system.on_shutdown("flush_log", self._workshop.loader.aclose, 30, raises=True)
-            bus = partial(EventBus, log, self.hub, self._ids, self.owner)
+            observer = telemetry.observer if telemetry is not None else None
+            bus = partial(EventBus, log, self.hub, self._ids, self.owner, observer)
             self._bus = await system.spawn(ChildSpec("bus", bus))
+            if telemetry is not None:
+                await telemetry.start(
+                    log, depths=partial(mailbox_depths, system), letters=partial(dead_letters, system)
+                )
             await self._keeper.start(system, self._bus)
         except BaseException as error:
             await system.__aexit__(type(error), error, error.__traceback__)

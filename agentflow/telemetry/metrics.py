@@ -96,10 +96,9 @@ class Metrics:
     async def aclose(self, deadline: float) -> None:
         """Measure what is left and let the readers have it, for at most `deadline` seconds."""
         task, self._task = self._task, None
-        if task is None:
-            return
-        task.cancel()
-        await asyncio.wait({task})
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
         try:
             async with asyncio.timeout(deadline):
                 await self._worker.call(self._finish, deadline)

@@ -92,6 +92,8 @@ class Telemetry:
         """Send what there is, for at most `deadline` seconds; spans that are left wait in the log."""
         ends = [part.aclose(deadline) for part in (self.projector, self._metrics) if part is not None]
         await asyncio.gather(*ends)
+        if self._sink is not None:  # also of one that never began
+            self._sink.close()
 
 
 def limits_of(settings: TelemetrySettings) -> Limits:
