@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
-__all__ = ["make_directories", "put_file", "replace_file", "sync_directory"]
+__all__ = ["make_directories", "put_file", "replace_file", "sync_directory", "sync_path"]
 
 
 def make_directories(directory: Path) -> None:
@@ -25,9 +26,19 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
+def sync_path(directory: Path) -> None:
+    """Make `directory` itself durable, and all above it: a process that made one of them may have died before
+    it synced the one above. What this user must not open was not made by this user."""
+    for level in directory.parents:
+        with contextlib.suppress(OSError):
+            sync_directory(level)
+
+
 def put_file(path: Path, data: bytes) -> None:
     """Write a file that is either whole and durable or not there; one that exists stays. OSError."""
-    if not path.exists():
+    if path.exists():
+        sync_directory(path.parent)  # whoever put it there may have died before this
+    else:
         replace_file(path, data)
 
 

@@ -19,6 +19,7 @@ class Layout:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.lock = directory / "lock"
+        self.closed = directory / "closed"
         self.removed = directory / "removed.ndjson"
         self.probe = directory / "probe"
         self.segments = directory / "segments"

@@ -13,12 +13,13 @@ from typing import TypeVar
 from agentflow.errors import AgentflowError, ConfigurationError, LogClosed, StoreError
 from agentflow.events.base import BaseLog, EventQuery
 from agentflow.events.envelope import StoredEvent
-from agentflow.events.files import make_directories
+from agentflow.events.files import make_directories, sync_path
 from agentflow.events.group import GroupCommit
 from agentflow.events.listing import RunQuery, page_of_runs
 from agentflow.events.owner import Owner
 from agentflow.events.rows import Append, LoggedEvent, Notice, Page, RunRow, Snapshot, Swept
 from agentflow.events.rules import blob_hash
+from agentflow.events.segments.closing import begin_again, load_closed
 from agentflow.events.segments.compact import swap_in, worth_rewriting, write_draft
 from agentflow.events.segments.layout import PARTS, Layout
 from agentflow.events.segments.reader import SegmentReader
@@ -240,8 +241,10 @@ class SegmentLog(BaseLog):
 def _recover(layout: Layout) -> Recovered:
     for left_over in (*layout.segments.glob("*.new"), layout.probe):
         left_over.unlink(missing_ok=True)
-    removed, cut = load_removed(layout.removed)
-    found = recover(layout, removed)
+    closed = load_closed(layout.closed)
+    removed, cut = load_removed(layout.removed, closed)
+    found = recover(layout, removed, closed)
+    begin_again(layout.closed)
     if cut:
         text = f"{cut} bytes of a removal that was never acknowledged were cut off {layout.removed.name}"
         found.notices.append(Notice(kind="torn_tail", text=text, bytes=cut))
@@ -253,6 +256,7 @@ def _lock(layout: Layout) -> int:
     try:
         for part in PARTS:
             make_directories(layout.directory / part)
+        sync_path(layout.directory / PARTS[0])
         lock = os.open(layout.lock, os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as error:
         raise ConfigurationError(

@@ -18,6 +18,7 @@ from agentflow.errors import LogCorrupt
 from agentflow.events.ids import micros
 from agentflow.events.references import names_in, parent_of
 from agentflow.events.rows import Notice
+from agentflow.events.segments.closing import Closed, make_durable
 from agentflow.events.segments.index import PLACE_BITS, Index, RunIndex, Segment
 from agentflow.events.segments.layout import Layout
 from agentflow.events.segments.lines import (
@@ -66,21 +67,24 @@ def _rewritten_head(path: Path) -> tuple[Rewritten, int] | None:
     return None if head is None else (head, len(line) + 1)
 
 
-def recover(layout: Layout, removed: Removed) -> Recovered:
+def recover(layout: Layout, removed: Removed, closed: Closed | None) -> Recovered:
     """Read what is needed of the segments; blocks, about a second for 400,000 events without sidecars.
 
-    LogCorrupt, OSError.
+    All that was found is durable at return. LogCorrupt, OSError.
     """
-    return _Recovery(layout, removed).run()
+    return _Recovery(layout, removed, closed).run()
 
 
 class _Recovery:
     """The state of a recovery: the last batch that is known to be whole, and the lines of the one after."""
 
-    def __init__(self, layout: Layout, removed: Removed) -> None:
+    def __init__(self, layout: Layout, removed: Removed, closed: Closed | None) -> None:
         self.layout = layout
+        self.closed = closed
         self.index = Index(removed)
         self.batch = 0
+        self.tail = 0
+        """Where the last batch begins in its segment."""
         self.pending: list[_Record] = []
         self.notices: list[Notice] = []
 
@@ -93,8 +97,9 @@ class _Recovery:
                 if closed and not self.pending:
                     save_sidecar(self.layout.segment(number), self.index, number)
         last = numbers[-1] if numbers else 0
-        if self.pending:
-            self._cut(last)
+        self._end(last)
+        if last and self.closed is None:
+            make_durable(self.layout.segment(last), self.tail)
         end = self.layout.segment(last).stat().st_size if numbers else 0
         for run in self.index.runs.values():
             if run.damaged is not None:
@@ -194,6 +199,7 @@ class _Recovery:
         while start < len(pending):
             first = pending[start].line
             group = pending[start : start + first.n] if first is not None else []
+            self.tail = pending[start].position
             if not group or not _counts(group) or any(r.line is None or r.line.b != batch + 1 for r in group):
                 raise _unattributable(pending[start])
             for record in group:
@@ -266,6 +272,21 @@ class _Recovery:
         run.damage(run.last + 1)
 
     # -- the end
+
+    def _end(self, newest: int) -> None:
+        """Tell a torn end, which is cut off, from a damaged one."""
+        if self.pending:
+            first, closed = self.pending[0], self.closed
+            if closed is not None and closed.covers(first.segment, first.position):
+                self.batch = self._accept(self.pending)
+            else:
+                self._cut(newest)
+        if self.closed is not None and self.batch < self.closed.batch:
+            raise LogCorrupt(
+                f"segment {newest} ends with batch {self.batch}, but {self.closed.batch} were there when the "
+                "store was closed",
+                hint=_HINT,
+            )
 
     def _cut(self, newest: int) -> None:
         """Cut the torn batch off the newest segment."""

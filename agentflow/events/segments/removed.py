@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from agentflow.errors import LogCorrupt
+from agentflow.events.segments.closing import Closed, make_durable
 from agentflow.events.segments.lines import RunIdentity
 from agentflow.events.tombstone import Tombstone
 
@@ -66,26 +67,37 @@ def encode_removal(removal: Deleted | Trimmed) -> bytes:
     return b'{"c":"%08x","x":%b}\n' % (zlib.crc32(body), body)
 
 
-def load_removed(path: Path) -> tuple[Removed, int]:
-    """All removals of a file, and the bytes of a torn last line that were cut off. LogCorrupt, OSError."""
+def load_removed(path: Path, closed: Closed | None) -> tuple[Removed, int]:
+    """All removals of a file, durable now, and the bytes of a torn last line that were cut off.
+
+    LogCorrupt, OSError.
+    """
     removed, good = Removed(), 0
     data = path.read_bytes() if path.exists() else b""
     while good < len(data):
         end = data.find(b"\n", good) + 1
         removal = _parse(data[good : end - 1]) if end else None
         if removal is None:
-            if end and end < len(data):
-                raise LogCorrupt(
-                    f"{path} is damaged at byte {good}, and which run was deleted cannot be told",
-                    hint="restore the store from a copy",
-                )
+            if (end and end < len(data)) or (closed is not None and closed.covers_removal(good)):
+                raise _damaged(path, good)
             with path.open("r+b") as file:
                 file.truncate(good)
                 os.fsync(file.fileno())
             break
         removed.add(removal)
         good = end
+    if closed is not None and good < closed.removed:
+        raise _damaged(path, good)
+    if closed is None and good:
+        make_durable(path)
     return removed, len(data) - good
+
+
+def _damaged(path: Path, position: int) -> LogCorrupt:
+    return LogCorrupt(
+        f"{path} is damaged at byte {position}, and which run was deleted cannot be told",
+        hint="restore the store from a copy",
+    )
 
 
 def _parse(line: bytes) -> Deleted | Trimmed | None:

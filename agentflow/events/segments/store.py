@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -18,6 +19,7 @@ from agentflow.events.owner import Owner, next_epoch, this_process
 from agentflow.events.references import names_in, parent_of
 from agentflow.events.rows import ENDED, FIRST_EPOCH, Append
 from agentflow.events.rules import check_removable, first_kept, refusal, state_after, tombstone_of
+from agentflow.events.segments.closing import Closed, save_closed
 from agentflow.events.segments.index import PLACE_BITS, RunIndex, Segment
 from agentflow.events.segments.layout import Layout
 from agentflow.events.segments.lines import RunChange, RunIdentity, encode_change, encode_line
@@ -35,6 +37,9 @@ _PROBE_BYTES = 64 << 10
 
 # After these nothing was taken and it may be taken later; after any other error the disk cannot be trusted.
 _UNTAKEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+
+# What a sync says when it fails; a call that writes files of its own is not asked which step failed.
+_BROKEN = frozenset({errno.EIO, errno.ENXIO, errno.ENODEV})
 
 
 class _Staged:
@@ -103,8 +108,12 @@ class SegmentStore:
 
     def finish(self) -> None:
         """As `Store.finish`."""
+        removed = os.fstat(self._removed_fd).st_size
         os.close(self._fd)
         os.close(self._removed_fd)
+        if self.failure is None:
+            with contextlib.suppress(OSError):  # without the note, the next start is that after a crash
+                save_closed(self.layout.closed, Closed(*self.end, self.batch, removed))
 
     # -- batches
 
@@ -186,6 +195,8 @@ class SegmentStore:
         """Remove what a failed write has left, so that the next batch follows the last whole one."""
         try:
             os.ftruncate(self._fd, end)
+            # Else a power failure may leave lines of it among those of the next batch, which has its number.
+            os.fsync(self._fd)
         except OSError as error:
             self._stop(error)
         if cause.errno not in _UNTAKEN:
@@ -241,8 +252,13 @@ class SegmentStore:
         except AgentflowError as error:
             job.error = error
         except OSError as error:
-            untaken = error.errno in _UNTAKEN
-            job.error = _unavailable(error) if untaken else StoreError(f"the store failed: {error.strerror}")
+            if error.errno in _UNTAKEN:
+                job.error = _unavailable(error)
+            elif error.errno in _BROKEN:
+                self._stop(error)
+                job.error = self._final(error)
+            else:
+                job.error = StoreError(f"the store failed: {error.strerror}")
 
     def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`. The epoch becomes durable with the next append: until then nobody can hold it,
@@ -323,6 +339,7 @@ class SegmentStore:
         except OSError:
             try:
                 os.ftruncate(self._removed_fd, end)
+                os.fsync(self._removed_fd)
             except OSError as worse:
                 self._stop(worse)
             raise

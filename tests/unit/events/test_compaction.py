@@ -275,7 +275,7 @@ async def test_a_rewrite_that_is_cut_short_changes_nothing(tmp_path):
         directory = tmp_path / cut_short.replace(" ", "_")
         shutil.copytree(tmp_path / "log", directory)
         layout = Layout(directory)
-        draft = write_draft(layout, recover(layout, load_removed(layout.removed)[0]).index, 2)
+        draft = write_draft(layout, recover(layout, load_removed(layout.removed, None)[0], None).index, 2)
         if cut_short == "half a draft":
             draft.path.write_bytes(draft.path.read_bytes()[:1_000])
         elif cut_short == "in its place":
@@ -317,6 +317,7 @@ async def test_a_torn_removal_was_never_acknowledged_and_is_cut_off(tmp_path):
     written = (tmp_path / "removed.ndjson").read_bytes()
     for end in (length + 1, length + 30, len(written) - 1):
         (tmp_path / "removed.ndjson").write_bytes(written[:end])
+        Layout(tmp_path).closed.unlink()  # the process did not come to close the store
         log = await reopened(tmp_path, "torn_tail")
         assert {r.workflow_id for r in (await log.runs()).items} == set(RUNS) - {"wf_0"}
         assert await is_damaged(log, "wf_1") is False

@@ -81,6 +81,11 @@ def test_files_are_for_their_owner_alone(tmp_path):
 # -- a torn end
 
 
+def killed(directory):
+    """The process did not come to close the store."""
+    (directory / "closed").unlink()
+
+
 async def check_prefix(directory, cut, whole):
     """After reopening: whole batches only, and the log goes on."""
     log = SegmentLog(directory)
@@ -109,6 +114,7 @@ def test_a_torn_last_batch_is_cut_off_wherever_it_is_torn(tmp_path_factory, data
     garbage = data.draw(st.sampled_from([b"", b"\0" * 700, b'{"c":"', b"\n"]), label="garbage")
     torn = written[:length] + garbage
     segment(directory).write_bytes(torn)
+    killed(directory)
     good = max(c for c in commits if torn[:c] == written[:c])
     expected = [{}, {"wf_a": [0]}, {"wf_a": [0, 1, 2]}, {"wf_a": [0, 1, 2], "wf_b": [0]}]
     asyncio.run(check_prefix(directory, len(torn) - good, expected[commits.index(good)]))
@@ -122,7 +128,57 @@ def test_a_last_batch_with_a_hole_in_it_is_torn_too(tmp_path):
     start = data.index(b"\n") + 1
     data[start + 4_000 : start + 8_000] = bytes(4_000)
     segment(tmp_path).write_bytes(data)
+    killed(tmp_path)
     asyncio.run(check_prefix(tmp_path, len(data) - start, {"wf_a": [0]}))
+
+
+@pytest.mark.parametrize("harm", ["flipped", "cut short", "line cut off", "segment lost"])
+def test_a_bad_end_of_a_store_that_was_closed_in_order_is_damage(tmp_path, harm):
+    """There is no torn end behind an orderly one: what is bad there was acknowledged."""
+    data = three_batches(tmp_path)
+    if harm == "flipped":
+        path, data = (
+            segment(tmp_path),
+            data.replace(b'"offset":0,"timestamp":"1970', b'"offset":0,"timestamp":"1971'),
+        )
+        path.write_bytes(data)
+    elif harm == "segment lost":
+        segment(tmp_path).unlink()
+    else:
+        segment(tmp_path).write_bytes(
+            data[:-1] if harm == "cut short" else data[: data[:-1].rindex(b"\n") + 1]
+        )
+    before = segment(tmp_path).read_bytes() if segment(tmp_path).exists() else None
+    for _ in range(2):  # the first refusal changes nothing
+        with pytest.raises(LogCorrupt):
+            asyncio.run(read_of(tmp_path, "wf_b"))
+    assert before is None or segment(tmp_path).read_bytes() == before
+
+
+async def read_of(directory, run):
+    log = SegmentLog(directory)
+    try:
+        await log.run(run)
+    finally:
+        await log.close()
+
+
+def test_a_note_of_an_orderly_end_that_is_damaged_itself_does_no_harm(tmp_path):
+    three_batches(tmp_path)
+    note = tmp_path / "closed"
+    note.write_bytes(note.read_bytes().replace(b"0", b"1"))
+    asyncio.run(check_prefix(tmp_path, 0, {"wf_a": [0, 1, 2], "wf_b": [0]}))
+    assert note.exists()
+    note.write_bytes(b"")
+    segment(tmp_path).write_bytes(segment(tmp_path).read_bytes()[:-1])
+    with pytest.raises(LogCorrupt, match="wf_a is damaged from offset 3"):
+        asyncio.run(read_of(tmp_path, "wf_a"))
+
+
+def test_bytes_behind_the_orderly_end_are_the_rest_of_a_write_that_failed(tmp_path):
+    data = three_batches(tmp_path)
+    segment(tmp_path).write_bytes(data + data[:100].replace(b'"b":1', b'"b":4'))
+    asyncio.run(check_prefix(tmp_path, 100, {"wf_a": [0, 1, 2], "wf_b": [0]}))
 
 
 # -- damage

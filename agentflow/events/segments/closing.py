@@ -1,0 +1,89 @@
+"""What a store notes of itself when it is closed in order: up to where its files are durable.
+
+A torn end is cut off when a store is opened, since a crash leaves one. Behind an orderly end there is no torn
+one: what is bad there, or missing, is damage. The note is removed before anything is written again.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from agentflow.events.files import replace_file, sync_directory
+
+__all__ = ["Closed", "begin_again", "load_closed", "make_durable", "save_closed"]
+
+_LONGEST_LINE = 64 << 10  # of a removal, about; to write more again does no harm
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """The newest segment and its length, the last batch, and the length of the file of removals; all of them
+    unknown (-1) when the note itself is damaged."""
+
+    segment: int = -1
+    end: int = -1
+    batch: int = -1
+    removed: int = -1
+
+    @property
+    def legible(self) -> bool:
+        """Whether the note says where the files end."""
+        return self.batch >= 0
+
+    def covers(self, segment: int, position: int) -> bool:
+        """Whether this place was durable when the store was closed; if that is not known, every place was."""
+        return not self.legible or (segment, position) < (self.segment, self.end)
+
+    def covers_removal(self, position: int) -> bool:
+        """The same for the file of removals."""
+        return not self.legible or position < self.removed
+
+
+_decoder = msgspec.json.Decoder(Closed)
+
+
+def save_closed(path: Path, closed: Closed) -> None:
+    """Write the note, durably. OSError."""
+    body = msgspec.json.encode(closed)
+    replace_file(path, b"%08x%b\n" % (zlib.crc32(body), body))
+
+
+def load_closed(path: Path) -> Closed | None:
+    """The note, or None if the last process did not close the store. OSError."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    body = data[8:-1]
+    if data != b"%08x%b\n" % (zlib.crc32(body), body):
+        return Closed()
+    try:
+        return _decoder.decode(body)
+    except msgspec.DecodeError:
+        return Closed()
+
+
+def begin_again(path: Path) -> None:
+    """Remove the note, durably: from now on the store is open. OSError."""
+    path.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def make_durable(path: Path, start: int | None = None) -> None:
+    """See to it that a file is on the disk from `start` on (None: its last lines). OSError.
+
+    A process that was killed may have left its last write to the page cache, and one whose sync failed has
+    left pages there that count as clean. Written again they are not, and this sync is a true one.
+    """
+    fd = os.open(path, os.O_RDWR)
+    try:
+        size = os.fstat(fd).st_size
+        at = max(0, size - _LONGEST_LINE) if start is None else start
+        while at < size:
+            at += os.pwrite(fd, os.pread(fd, min(size - at, 1 << 20), at), at)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
