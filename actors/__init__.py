@@ -181,9 +181,13 @@ run(main())
 ```
 
 **Where to look.** Delivery, order, asks: `Ref`. Children, timers, owned work, stash, `become`: `Context`.
-Strategies: `OneForOne`, `OneForAll`, `RestForOne`. Many workers behind one ref: `Pool`. Publish and
-subscribe: `system.group`. Threads: `Ref.tell_threadsafe`. Trace context: `tracing`, `Interceptor`. What
-runs: `system.tree()`. Tests: `actors.testing`.
+Strategies: `OneForOne`, `OneForAll`, `RestForOne`. Many workers behind one ref: `Pool`; a limit on what one
+actor does at once: `ctx.limiter`. Publish and subscribe: `system.group`. Threads: `Ref.tell_threadsafe`.
+Trace context, spans for the types of messages you choose: `tracing`, `Interceptor`. What runs:
+`system.tree()`, `system.dead_letters`, `ActorSystem(slow_handler=)`. Tests: `actors.testing`.
+
+Each promise has a page, `help("actors.promises")`: delivery, backpressure, asking, supervision, stopping,
+time-outs.
 
 Promises in short: delivery is at most once and in order for each sender and receiver. One message at a time.
 Signals, timers and results of pipes take no slot of the mailbox and come before messages. An actor has at

@@ -108,6 +108,7 @@ class _Scheduler(Scheduler):
 
     def at_once(self) -> bool:
         self._direct = (self._direct + 1) % BURST  # the clock stands still
+        self.yield_at = self.clock()
         return not self._shuffle and self._direct != 0
 
     def turn(self) -> None:
