@@ -18,6 +18,7 @@ __all__ = ["App", "Command", "app", "main"]
 _VERBS = {
     "run": ("run", "run", "Run the workflow FILE and follow it."),
     "resume": ("run", "resume", "Go on with the run ID and follow it."),
+    "new": ("new", "new", "Write a starter project into the folder NAME."),
     "check": ("check", "check", "Check a workflow FILE without running it."),
     "graph": ("graph", "graph", "Draw the graph of a FILE or of the run ID."),
     "schema": ("schema", "schema", "Print the JSON Schema NAME: workflow, ir or event."),
@@ -26,8 +27,15 @@ _VERBS = {
     "events": ("inspect", "events", "Print the events of the run ID as NDJSON."),
     "export-spans": ("spans", "export_spans", "Send the OpenTelemetry spans of the run ID again."),
     "expr": ("expr", "expr", "Evaluate EXPRESSION and print its value as JSON."),
+    "inbox": ("control", "inbox", "List what waits for a person."),
+    "approve": ("control", "approve", "Approve what the run ID asks for, and follow it."),
+    "deny": ("control", "deny", "Deny what the run ID asks for, and follow it."),
     "answer": ("control", "answer", "Answer the open REQUEST of the run ID."),
+    "pause": ("control", "pause", "Pause the run ID until `agentflow resume`."),
     "cancel": ("control", "cancel", "Cancel the run ID."),
+    "retry": ("control", "retry", "Decide about the STEP that the run ID is held at, and follow it."),
+    "fork": ("control", "fork", "Go on from a point of the run ID as a new run, and follow it."),
+    "signal": ("control", "signal", "Send the signal NAME to the run ID."),
     "model": ("model", "model", "Install and list language models."),
     "version": ("version", "version", "Print the version of agentflow and of Python."),
 }
