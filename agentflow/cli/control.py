@@ -1,28 +1,59 @@
-"""`agentflow answer` and `cancel`: commands to a run (page 000 §11)."""
+"""Commands to one run: `answer`, `approve`, `deny`, `cancel`, `pause`, `retry`, `fork`, `signal`; `inbox`.
+
+Those that move a run on follow it afterwards, as `resume` does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import CommandError, Exit
 from agentflow.cli.options import json_option, run_id, settings_of, store_options
-from agentflow.cli.output import emit
+from agentflow.cli.output import emit, emit_json
 
 if TYPE_CHECKING:
-    from agentflow.runtime import Runtime
+    from agentflow.config import Config
+    from agentflow.runtime import RunHandle, Runtime
 
-__all__ = ["answer", "cancel"]
+__all__ = ["answer", "approve", "cancel", "deny", "fork", "inbox", "pause", "retry", "signal"]
+
+_JSON = "Print the result of the run as JSON, as `run --json` does."
+
+
+def _and_follow(
+    config: Config,
+    id: str,
+    act: Callable[[Runtime], Awaitable[RunHandle]],
+    *,
+    as_json: bool,
+    store: str | None,
+) -> Exit:
+    """Do something to the run, then follow the run that comes of it to where it rests."""
+    from agentflow.cli.follow import Follower
+    from agentflow.cli.session import Interrupts, open_runtime, run_async
+
+    async def work(interrupts: Interrupts) -> Exit:
+        follower = Follower(interrupts, as_json=as_json, store=store)
+        async with open_runtime(config, run_id=id) as runtime:
+            row = await runtime.log.run(id)
+            workflow = await runtime.graph(id)
+            handle = await act(runtime)
+            since = row.last_offset if handle.workflow_id == id else -1
+            await follower.follow(runtime, handle, workflow, since=since)
+        return await follower.conclude()
+
+    return run_async(work)
 
 
 @click.command("answer", cls=Command)
 @click.argument("id", type=run_id)
 @click.argument("request")
 @click.argument("value")
-@json_option("Print the result of the run as JSON, as `run --json` does.")
+@json_option(_JSON)
 @store_options
 def answer(id: str, request: str, value: str, as_json: bool, store: str | None, local: bool) -> Exit:
     """Answer the open REQUEST of the run ID.
@@ -31,23 +62,14 @@ def answer(id: str, request: str, value: str, as_json: bool, store: str | None, 
 
     VALUE is JSON if it parses, else text; where a choice is asked for, its word is enough.
     """
-    from agentflow.cli.follow import Follower
     from agentflow.cli.inputs import parse_value
-    from agentflow.cli.session import Interrupts, open_runtime, run_async
 
-    config, given = settings_of(store), parse_value(value)
+    given = parse_value(value)
 
-    async def work(interrupts: Interrupts) -> Exit:
-        follower = Follower(interrupts, as_json=as_json, store=store)
-        async with open_runtime(config, run_id=id) as runtime:
-            row = await runtime.log.run(id)
-            workflow = await runtime.graph(id)
-            shaped = await _shaped(runtime, id, request, given)
-            handle = await runtime.answer(id, request, shaped, via="cli")
-            await follower.follow(runtime, handle, workflow, since=row.last_offset)
-        return await follower.conclude()
+    async def act(runtime: Runtime) -> RunHandle:
+        return await runtime.answer(id, request, await _shaped(runtime, id, request, given), via="cli")
 
-    return run_async(work)
+    return _and_follow(settings_of(store), id, act, as_json=as_json, store=store)
 
 
 async def _shaped(runtime: Runtime, run_id: str, request_id: str, value: Any) -> Any:
@@ -73,11 +95,192 @@ async def _shaped(runtime: Runtime, run_id: str, request_id: str, value: Any) ->
     return value
 
 
+def _decide(
+    id: str,
+    what: str,
+    granted: bool,
+    reason: str | None,
+    digest: str | None,
+    as_json: bool,
+    store: str | None,
+) -> Exit:
+    by_request = what.startswith("req_")
+
+    async def act(runtime: Runtime) -> RunHandle:
+        return await runtime.decide(
+            id,
+            request_id=what if by_request else None,
+            step_id=None if by_request else what,
+            granted=granted,
+            reason=reason,
+            digest=digest,
+            by="cli",
+            via="cli",
+        )
+
+    return _and_follow(settings_of(store), id, act, as_json=as_json, store=store)
+
+
+@click.command("approve", cls=Command)
+@click.argument("id", type=run_id)
+@click.argument("what", metavar="STEP|REQUEST")
+@click.option("--reason", help="Why; it stands in the log.")
+@click.option(
+    "--digest", help="Approve only if the open request has this digest: exactly what was looked at."
+)
+@json_option(_JSON)
+@store_options
+def approve(
+    id: str, what: str, reason: str | None, digest: str | None, as_json: bool, store: str | None, local: bool
+) -> Exit:
+    """Approve what the run ID asks for, and follow it.
+
+    Named by the step that waits, or by the id of the request, as `agentflow inbox` lists them.
+    """
+    return _decide(id, what, True, reason, digest, as_json, store)
+
+
+@click.command("deny", cls=Command)
+@click.argument("id", type=run_id)
+@click.argument("what", metavar="STEP|REQUEST")
+@click.option("--reason", help="Why; it stands in the log, and the model is told.")
+@json_option(_JSON)
+@store_options
+def deny(id: str, what: str, reason: str | None, as_json: bool, store: str | None, local: bool) -> Exit:
+    """Deny what the run ID asks for, and follow it."""
+    return _decide(id, what, False, reason, None, as_json, store)
+
+
+@click.command("retry", cls=Command)
+@click.argument("id", type=run_id)
+@click.argument("step")
+@click.option(
+    "--action",
+    type=click.Choice(["retry", "skip", "done", "fail"]),
+    default="retry",
+    show_default=True,
+    help="Try the step again; skip it; count it as done with --output; or let its failure stand.",
+)
+@click.option("--output", metavar="VALUE", help="The output of the step, JSON or text; for --action done.")
+@json_option(_JSON)
+@store_options
+def retry(
+    id: str,
+    step: str,
+    action: Literal["retry", "skip", "done", "fail"],
+    output: str | None,
+    as_json: bool,
+    store: str | None,
+    local: bool,
+) -> Exit:
+    """Decide about the STEP that the run ID is held at, and follow it.
+
+    A run is held after a failure when its document or its submission says `on_failure: hold`.
+    """
+    from agentflow.cli.inputs import parse_value
+
+    if output is not None and action != "done":
+        raise click.BadParameter("only --action done takes an output", param_hint="--output")
+    value = None if output is None else parse_value(output)
+
+    async def act(runtime: Runtime) -> RunHandle:
+        return await runtime.retry(id, step, action, output=value, by="cli")
+
+    return _and_follow(settings_of(store), id, act, as_json=as_json, store=store)
+
+
+@click.command("fork", cls=Command)
+@click.argument("id", type=run_id)
+@click.option("--from", "step", metavar="STEP", help="Do this step and all that come after it again.")
+@click.option("--offset", type=click.IntRange(min=0), help="Go on from this offset of the log.")
+@click.option("--from-failure", is_flag=True, help="Do the steps that failed again, and all after them.")
+@click.option("--id", "as_id", type=run_id, metavar="NEW", help="The id of the new run.")
+@json_option(_JSON)
+@store_options
+def fork(
+    id: str,
+    step: str | None,
+    offset: int | None,
+    from_failure: bool,
+    as_id: str | None,
+    as_json: bool,
+    store: str | None,
+    local: bool,
+) -> Exit:
+    """Go on from a point of the run ID as a new run, and follow it.
+
+    Recorded results are kept and not repeated; the old run stays as it is.
+    """
+
+    async def act(runtime: Runtime) -> RunHandle:
+        return await runtime.fork(
+            id, offset=offset, from_step=step, from_failure=from_failure, as_id=as_id, by="cli"
+        )
+
+    return _and_follow(settings_of(store), id, act, as_json=as_json, store=store)
+
+
+@click.command("signal", cls=Command)
+@click.argument("id", type=run_id)
+@click.argument("name")
+@click.argument("data", required=False)
+@click.option("--signal-id", help="A repeated one changes nothing.")
+@store_options
+def signal(
+    id: str, name: str, data: str | None, signal_id: str | None, store: str | None, local: bool
+) -> Exit:
+    """Send the signal NAME to the run ID.
+
+    DATA is JSON if it parses, else text.
+    """
+    from agentflow.cli.inputs import parse_value
+    from agentflow.cli.session import Interrupts, open_runtime, run_async
+
+    config, value = settings_of(store), None if data is None else parse_value(data)
+
+    async def work(interrupts: Interrupts) -> Exit:
+        async with open_runtime(config, run_id=id) as runtime:
+            await interrupts.guard(runtime.signal(id, name, value, signal_id=signal_id, by="cli"))
+        emit(f"{id} got {name}")
+        return Exit.DONE
+
+    return run_async(work)
+
+
+@click.command("pause", cls=Command)
+@click.argument("id", type=run_id)
+@click.option("--reason", help="Why; it stands in the log.")
+@click.option(
+    "--in-flight",
+    type=click.Choice(["drain", "suspend"]),
+    default="drain",
+    show_default=True,
+    help="Let steps that have begun finish, or only the functions that are at work.",
+)
+@store_options
+def pause(
+    id: str, reason: str | None, in_flight: Literal["drain", "suspend"], store: str | None, local: bool
+) -> Exit:
+    """Pause the run ID until `agentflow resume`."""
+    from agentflow.cli.session import Interrupts, open_runtime, run_async
+
+    config = settings_of(store)
+
+    async def work(interrupts: Interrupts) -> Exit:
+        async with open_runtime(config, run_id=id) as runtime:
+            await interrupts.guard(runtime.pause(id, reason=reason, in_flight=in_flight, by="cli"))
+        emit(f"{id} is paused")
+        return Exit.DONE
+
+    return run_async(work)
+
+
 @click.command("cancel", cls=Command)
 @click.argument("id", type=run_id)
 @click.option("--reason", help="Why; it stands in the log.")
+@click.option("--hard", is_flag=True, help="Do not wait for functions that are at work.")
 @store_options
-def cancel(id: str, reason: str | None, store: str | None, local: bool) -> Exit:
+def cancel(id: str, reason: str | None, hard: bool, store: str | None, local: bool) -> Exit:
     """Cancel the run ID.
 
     What is open is closed and recorded, and the log ends.
@@ -93,19 +296,40 @@ def cancel(id: str, reason: str | None, store: str | None, local: bool) -> Exit:
             if row.ended and row.state != "cancelled":
                 raise RunTerminal(f"{id} has ended ({row.state})")
             if not row.ended:
-                handle = await runtime.resume(id, by="cli")
-                await handle.cancel(reason)
-                await interrupts.guard(_ended(runtime, id))
+                handle = await runtime.cancel(id, reason, mode="hard" if hard else "soft", by="cli")
+                await interrupts.guard(handle.result())
         emit(f"{id} is cancelled")
         return Exit.DONE
 
     return run_async(work)
 
 
-async def _ended(runtime: Runtime, run_id: str) -> None:
-    """Until the log has its last event."""
-    from contextlib import aclosing
+@click.command("inbox", cls=Command)
+@click.option("--kind", type=click.Choice(["step", "tool", "input"]), help="Only these.")
+@json_option("Print {items: [request]} as JSON.")
+@store_options
+def inbox(kind: str | None, as_json: bool, store: str | None, local: bool) -> Exit:
+    """List what waits for a person.
 
-    async with aclosing(runtime.hub.batches(run_id)) as batches:
-        async for _ in batches:
-            pass
+    Approvals and questions of all runs, oldest first.
+    """
+    from agentflow.cli.follow import question_text
+    from agentflow.cli.session import Interrupts, open_runtime, run_async, store_exists
+
+    config = settings_of(store)
+
+    async def work(interrupts: Interrupts) -> Exit:
+        found: list[Any] = []
+        if store_exists(config.store):
+            async with open_runtime(config) as runtime:
+                found = await interrupts.guard(runtime.requests(kind=kind))
+        if as_json:
+            emit_json({"items": found})
+        elif not found:
+            emit("nothing waits for anybody")
+        for request in () if as_json else found:
+            emit(f"{request.workflow_id}  {request.kind} since {request.asked_at}")
+            emit(question_text(request, store))
+        return Exit.DONE
+
+    return run_async(work)

@@ -15,12 +15,17 @@ import click
 from agentflow.cli.output import error_line, say
 from agentflow.errors import (
     AgentflowError,
+    CommandRefused,
     ConfigurationError,
     DefinitionError,
     Fenced,
+    IdempotencyConflict,
     InvalidAnswer,
     OffsetConflict,
+    OutputNotReady,
+    QueueFull,
     RunExists,
+    RunGone,
     RunNotFound,
     RunTerminal,
     StoreError,
@@ -64,8 +69,13 @@ class CommandError(Exception):
 # The first class that fits decides; subclasses therefore stand before their bases.
 _EXITS: tuple[tuple[type[AgentflowError], Exit], ...] = (
     (RunNotFound, Exit.NOT_FOUND),
+    (RunGone, Exit.NOT_FOUND),
     (UnknownRequest, Exit.NOT_FOUND),
     (InvalidAnswer, Exit.USAGE),
+    (CommandRefused, Exit.CONFLICT),
+    (OutputNotReady, Exit.CONFLICT),
+    (IdempotencyConflict, Exit.CONFLICT),
+    (QueueFull, Exit.UNREACHABLE),
     (RunExists, Exit.CONFLICT),
     (RunTerminal, Exit.CONFLICT),
     (Fenced, Exit.CONFLICT),

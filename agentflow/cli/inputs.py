@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentflow.definition.source import Media
     from agentflow.errors import DefinitionError
 
-__all__ = ["parse_inputs", "parse_labels", "parse_value", "read_json"]
+__all__ = ["parse_budget", "parse_inputs", "parse_labels", "parse_value", "read_json"]
 
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)=(.*)", re.DOTALL)
 _SUFFIXES: dict[str, Media] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
@@ -53,6 +53,17 @@ def parse_labels(given: Sequence[str]) -> dict[str, str]:
             raise click.BadParameter(f'"{text}" is not written as k=v', param_hint="--label")
         labels[_text(key.strip(), "--label")] = _text(value, "--label")
     return labels
+
+
+def parse_budget(given: Sequence[str]) -> dict[str, Any] | None:
+    """`k=v` pairs whose values are numbers (of on_exceeded a word). Raises click.BadParameter."""
+    budget: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise click.BadParameter(f'"{text}" is not written as k=v', param_hint="--budget")
+        budget[key.strip()] = parse_value(value)
+    return budget or None
 
 
 def parse_value(text: str) -> Any:

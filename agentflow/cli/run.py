@@ -42,6 +42,20 @@ _RESULT = (
     type=click.Choice(["ask", "fail"]),
     help="When a crash leaves open whether a tool call took effect: ask a person (default), or fail.",
 )
+@click.option(
+    "--on-failure",
+    type=click.Choice(["halt", "continue", "hold"]),
+    help="After a failed step: stop, finish the other branches, or hold the run for `agentflow retry`.",
+)
+@click.option(
+    "--input-from",
+    metavar="ID[:STEP]",
+    help="Take the output of another run, or of one of its steps, as the input.",
+)
+@click.option(
+    "--as", "as_name", metavar="NAME", help="The input that --input-from gives; the others by --input."
+)
+@click.option("--budget", multiple=True, metavar="K=V", help="A limit, as max_tokens=50000. May be repeated.")
 @json_option(_RESULT)
 @store_options
 def run(
@@ -50,6 +64,10 @@ def run(
     workflow_id: str | None,
     labels: tuple[str, ...],
     on_unknown: Any,
+    on_failure: str | None,
+    input_from: str | None,
+    as_name: str | None,
+    budget: tuple[str, ...],
     as_json: bool,
     store: str | None,
     local: bool,
@@ -59,21 +77,36 @@ def run(
     Ends when the run has ended or only a person can move it on (exit code 9). Ctrl-C parks the run: nothing
     is lost, `agentflow resume ID` goes on with it. A second Ctrl-C stops at once.
     """
-    from agentflow.cli.inputs import parse_inputs, parse_labels
+    from agentflow.cli.inputs import parse_budget, parse_inputs, parse_labels
     from agentflow.definition.loader import load_file
 
-    value, named = parse_inputs(inputs), parse_labels(labels)
+    if as_name is not None and input_from is None:
+        raise click.BadParameter("goes with --input-from", param_hint="--as")
     config = settings_of(store, on_unknown)
-    definition = load_file(file)
-    return _run(config, definition, value, workflow_id, named, as_json=as_json, store=store)
+    options = {"on_unknown": config.on_unknown, "on_failure": on_failure}
+    more: dict[str, Any] = {
+        "workflow_id": workflow_id,
+        "labels": parse_labels(labels),
+        "options": {key: value for key, value in options.items() if value is not None},
+        "budget": parse_budget(budget),
+        "input_from": _source(input_from, as_name),
+    }
+    return _run(config, load_file(file), parse_inputs(inputs), more, as_json=as_json, store=store)
+
+
+def _source(given: str | None, name: str | None) -> dict[str, str] | None:
+    if given is None:
+        return None
+    id, _, step = given.partition(":")
+    source = {"workflow_id": id, "step_id": step, "as": name}
+    return {key: value for key, value in source.items() if value}
 
 
 def _run(
     config: Config,
     definition: Definition,
     value: Any,
-    workflow_id: str | None,
-    labels: dict[str, str],
+    more: dict[str, Any],
     *,
     as_json: bool,
     store: str | None,
@@ -84,11 +117,9 @@ def _run(
     async def work(interrupts: Interrupts) -> Exit:
         follower = Follower(interrupts, as_json=as_json, store=store, warned=definition.warnings)
         async with open_runtime(config) as runtime:
-            since = -1 if workflow_id is None else await _last_offset(runtime, workflow_id)
-            options = {"on_unknown": config.on_unknown} if config.on_unknown else {}
-            handle = await runtime.submit(
-                definition, value, workflow_id=workflow_id, labels=labels, options=options, by="cli"
-            )
+            id = more["workflow_id"]
+            since = -1 if id is None else await _last_offset(runtime, id)
+            handle = await runtime.submit(definition, value, by="cli", **more)
             if since >= 0:
                 # The same document and input under the same id: go on with that run.
                 handle = await runtime.resume(handle.workflow_id, by="cli")
@@ -110,9 +141,12 @@ async def _last_offset(runtime: Runtime, run_id: str) -> int:
 
 @click.command("resume", cls=Command)
 @click.argument("id", type=run_id)
+@click.option(
+    "--budget", multiple=True, metavar="K=V", help="A larger limit, for a run that is out of budget."
+)
 @json_option(_RESULT)
 @store_options
-def resume(id: str, as_json: bool, store: str | None, local: bool) -> Exit:
+def resume(id: str, budget: tuple[str, ...], as_json: bool, store: str | None, local: bool) -> Exit:
     """Go on with the run ID and follow it.
 
     It was parked, paused, or left by a crash.
@@ -120,10 +154,11 @@ def resume(id: str, as_json: bool, store: str | None, local: bool) -> Exit:
     Results of model and tool calls that are recorded are not repeated.
     """
     from agentflow.cli.follow import Follower
+    from agentflow.cli.inputs import parse_budget
     from agentflow.cli.session import Interrupts, open_runtime, run_async
     from agentflow.errors import RunTerminal
 
-    config = settings_of(store)
+    config, raised = settings_of(store), parse_budget(budget)
 
     async def work(interrupts: Interrupts) -> Exit:
         follower = Follower(interrupts, as_json=as_json, store=store)
@@ -132,7 +167,7 @@ def resume(id: str, as_json: bool, store: str | None, local: bool) -> Exit:
             if row.ended:
                 raise RunTerminal(f"{id} has ended ({row.state})", hint=f"agentflow show {id}")
             workflow = await runtime.graph(id)
-            handle = await runtime.resume(id, by="cli")
+            handle = await runtime.resume(id, budget=raised, by="cli")
             await follower.follow(runtime, handle, workflow, since=row.last_offset)
         return await follower.conclude()
 
