@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 
+from agentflow.errors import OffsetTrimmed
 from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.filters import TypeFilter
@@ -166,7 +167,12 @@ class Hub:
         return len(self._tails)
 
     async def subscribe(
-        self, workflow_id: str, after: int = -1, *, follow: bool = True, types: Iterable[str] | None = None
+        self,
+        workflow_id: str,
+        after: int | None = None,
+        *,
+        follow: bool = True,
+        types: Iterable[str] | None = None,
     ) -> AsyncGenerator[StoredEvent, None]:
         """The events of `batches`, one by one."""
         async with aclosing(self.batches(workflow_id, after, follow=follow, types=types)) as batches:
@@ -175,19 +181,26 @@ class Hub:
                     yield event
 
     async def batches(
-        self, workflow_id: str, after: int = -1, *, follow: bool = True, types: Iterable[str] | None = None
+        self,
+        workflow_id: str,
+        after: int | None = None,
+        *,
+        follow: bool = True,
+        types: Iterable[str] | None = None,
     ) -> AsyncGenerator[Sequence[StoredEvent], None]:
         """The run's events after offset `after`, each once and in order, as many at a time as there are.
 
-        Ends after the terminal event; without `follow` also at the end that the log has now. `types` chooses
-        among exact types and families (`tool.*`). RunNotFound; StoreError if the log cannot be read. Every
-        batch passes through the loop once, so a reader that is always behind does not hold up the others.
-        Close it (`contextlib.aclosing`) when you leave early.
+        Without `after` they begin with the earliest that is left; with it, OffsetTrimmed is raised when the
+        first that is wanted was trimmed. Ends after the terminal event; without `follow` also at the end that
+        the log has now. `types` chooses among exact types and families (`tool.*`). RunNotFound; RunGone;
+        StoreError if the log cannot be read. Every batch passes through the loop once, so a reader that is
+        always behind does not hold up the others. Close it (`contextlib.aclosing`) when you leave early.
         """
         wanted = None if types is None else TypeFilter(types)
         tail = self._attach(workflow_id)
         try:
-            position = after + 1
+            position = 0 if after is None else after + 1
+            anywhere = after is None  # whether to begin with whatever is left
             stop = None if follow else await self._log.last(workflow_id) + 1
             looked = False  # whether the log had nothing more for us since we were attached
             rested = True  # whether others had their turn since the last batch
@@ -203,7 +216,13 @@ class Hub:
                         rested = True
                         continue
                     tail.stale = False
-                    batch = await self._page(workflow_id, position, stop)
+                    try:
+                        batch = await self._page(workflow_id, position, stop)
+                    except OffsetTrimmed as trimmed:
+                        if not anywhere:
+                            raise
+                        position = trimmed.earliest_offset
+                        continue
                     if not batch:
                         run = await self._log.run(workflow_id)
                         looked = position > run.last_offset  # else something came between the two looks
@@ -214,7 +233,7 @@ class Hub:
                         tail.extend(batch)  # perhaps another process wrote it: spare the others the look
                 if not rested:
                     await asyncio.sleep(0)
-                rested = False
+                rested = anywhere = False
                 position = batch[-1].offset + 1
                 shown = batch if wanted is None else [event for event in batch if wanted(event.type)]
                 if shown:

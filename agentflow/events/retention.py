@@ -1,4 +1,4 @@
-"""Which runs retention takes (page 000 §7): a pure function of the rows of a store. It decides and does nothing."""
+"""Which runs retention takes (page 000 §7), as a pure function of the rows of a store."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentflow.errors import LogClosed, RunNotFound
+from agentflow.errors import LogClosed, OffsetTrimmed, RunGone, RunNotFound
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, RunMeta, StoredEvent
 from agentflow.events.memory import MemoryLog
@@ -59,7 +59,7 @@ def hub(log):
     return Hub(log, poll=0.02)
 
 
-async def collect(hub, after=-1, **options):
+async def collect(hub, after=None, **options):
     return [e.offset async for e in hub.subscribe("wf_a", after, **options)]
 
 
@@ -256,3 +256,88 @@ async def test_a_reader_that_never_has_to_wait_lets_others_run(log, hub):
     await collect(hub)
     task.cancel()
     assert turns >= 39
+
+
+async def test_a_stream_that_is_cut_at_every_event_gives_each_offset_once(log, hub):
+    """A client that goes away after each event and comes back behind the last one that it has."""
+    total = 120
+    sequencer = Sequencer(log, hub)
+    await sequencer.write()
+
+    async def write():
+        for n in range(1, total):
+            await sequencer.write(end=n == total - 1)
+            await asyncio.sleep(0)
+
+    writing = asyncio.create_task(write())
+    seen: list[int] = []
+    while len(seen) < total:
+        async with aclosing(hub.subscribe("wf_a", seen[-1] if seen else None)) as stream:
+            seen.append((await anext(stream)).offset)
+    await writing
+    assert seen == list(range(total))
+    assert [e async for e in hub.subscribe("wf_a", total - 1)] == []  # the run is over: nothing to wait for
+    assert hub.followed == 0
+
+
+async def test_a_subscriber_that_never_reads_costs_a_window_and_holds_up_nobody():
+    """A hundred take one batch and then no more, while 30,000 events of 1 kB go by."""
+    log = MemoryLog()
+    hub = Hub(log)
+    sequencer = Sequencer(log, hub)
+    await sequencer.write(100, size=1_000)
+    stuck = [hub.batches("wf_a") for _ in range(100)]
+    first = [await anext(stream) for stream in stuck]
+    reader = asyncio.create_task(collect(hub))
+    for n in range(300):
+        await sequencer.write(100, size=1_000, end=n == 299)
+    tail = hub._tails["wf_a"]
+    assert len(tail.events) <= 2_048
+    assert sum(len(e.body) for e in tail.events) <= 2 << 20
+    assert not tail._waiters  # nobody is waited for, and nothing is queued for them
+    assert [len(batch) for batch in first] == [100] * 100
+    for stream in stuck[:3]:  # those that read after all miss nothing
+        seen = 100
+        async for batch in stream:
+            assert batch[0].offset == seen
+            assert len(batch) <= 2_048
+            seen += len(batch)
+        assert seen == 30_100
+    assert await reader == list(range(30_100))
+    for stream in stuck:
+        await stream.aclose()
+    assert hub.followed == 0
+
+
+# -- retention
+
+
+async def test_a_subscriber_begins_with_what_is_left_or_is_told_what_is_gone(log, hub):
+    sequencer = Sequencer(log, hub)
+    await sequencer.write(20, end=True)
+    await log.trim("wf_a", 12)
+    assert await collect(hub) == list(range(12, 20))
+    assert await collect(hub, follow=False) == list(range(12, 20))
+    assert await collect(hub, 11) == list(range(12, 20))
+    assert await collect(hub, 15) == list(range(16, 20))
+    for after in (-1, 3, 10):
+        with pytest.raises(OffsetTrimmed) as caught:
+            await collect(hub, after)
+        assert (caught.value.earliest_offset, caught.value.requested) == (12, after + 1)
+    await log.delete("wf_a", T0)
+    for after in (None, -1, 15, 19, 30):
+        with pytest.raises(RunGone):
+            await collect(hub, after)
+    assert hub.followed == 0
+
+
+async def test_a_slow_reader_is_told_when_what_it_had_not_read_was_trimmed(log, hub):
+    sequencer = Sequencer(log, hub)
+    await sequencer.write(1_000, end=True)
+    async with aclosing(hub.batches("wf_a")) as stream:
+        first = await anext(stream)
+        await log.trim("wf_a", 900)
+        with pytest.raises(OffsetTrimmed) as caught:
+            await anext(stream)
+    assert caught.value.requested == first[-1].offset + 1
+    assert caught.value.earliest_offset == 900
