@@ -137,19 +137,21 @@ def _obstacle(policy: RetentionPolicy, row: RunRow, related: _Relations) -> str 
 
 def _removal(policy: RetentionPolicy, row: RunRow, reason: str) -> Removal | None:
     """What to do with a run that is due; None when there is nothing left to trim."""
-    common = {
-        "workflow_id": row.workflow_id,
-        "state": row.state,
-        "ended_at": row.updated_at,
-        "reason": reason,
-    }
+    whole = Removal(
+        workflow_id=row.workflow_id,
+        action="delete",
+        state=row.state,
+        ended_at=row.updated_at,
+        bytes=row.bytes,
+        reason=reason,
+    )
     if policy.trim_to_events is None:
-        return Removal(action="delete", bytes=row.bytes, **common)
+        return whole
     before = row.last_offset + 1 - policy.trim_to_events
     if before <= row.earliest_offset:
         return None
     share = (before - row.earliest_offset) / (row.last_offset + 1 - row.earliest_offset)
-    return Removal(action="trim", bytes=int(row.bytes * share), before=before, **common)
+    return msgspec.structs.replace(whole, action="trim", bytes=int(row.bytes * share), before=before)
 
 
 def _age(seconds: float) -> str:
