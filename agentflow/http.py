@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 import zlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import httpx
@@ -210,7 +212,7 @@ class HttpClient:
             timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT),
             limits=limits,
             trust_env=not (self._loopback or self._public_only),
-            verify=not self._loopback,
+            verify=False if self._loopback else _certificates(not self._public_only),
             transport=_PublicTransport(limits) if self._public_only else None,
         )
 
@@ -236,6 +238,12 @@ def _number(text: str | None) -> float | None:
     return float(text) if text and re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else None
 
 
+@cache
+def _certificates(trust_env: bool) -> ssl.SSLContext:
+    """Those that servers are checked by: read once, since that takes longer than most requests."""
+    return httpx.create_ssl_context(trust_env=trust_env)
+
+
 class _PublicTransport(httpx.AsyncHTTPTransport):
     """Connects to public addresses only."""
 
@@ -244,7 +252,7 @@ class _PublicTransport(httpx.AsyncHTTPTransport):
 
         super().__init__(limits=limits, trust_env=False)
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=httpx.create_ssl_context(trust_env=False),
+            ssl_context=_certificates(False),
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_keepalive_connections,
             keepalive_expiry=limits.keepalive_expiry,
