@@ -8,7 +8,7 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from actors.testing import virtual
+from actors.testing import run_until_idle, virtual
 from agentflow import Runtime, Service, function
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import EndNode, StartNode, ToolNode, Workflow
@@ -20,6 +20,7 @@ from agentflow.models import ModelError, ModelReply
 from agentflow.runtime.messages import Cancel
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
+from tests.integration.virtual import LoopClock
 
 pytestmark = pytest.mark.timeout(30)
 QUOTA = ModelError(ErrorInfo(category="quota", code="insufficient_quota", message="no"))
@@ -218,6 +219,7 @@ class TestDyingActors:
             gate.leave.set()
             assert (await settled(handle)).state in ("completed", "failed", "waiting")
 
+    @virtual
     async def test_the_actor_of_a_provider_is_gone(self):
         async with Runtime(models=[ScriptedModel(lambda r: "ok")], grace=0.1) as runtime:
             await runtime.run(agents("x"), "go")
@@ -228,6 +230,7 @@ class TestDyingActors:
             await asyncio.wait([asyncio.ensure_future(handle.result())], timeout=0.5)
             assert await runtime.log.last(handle.workflow_id) < 100
 
+    @virtual
     async def test_names_of_agents_do_not_clash(self):
         async def answer(request):
             await asyncio.sleep(0.02)
@@ -237,6 +240,7 @@ class TestDyingActors:
         async with Runtime(models=[ScriptedModel(answer)], grace=0.1) as runtime:
             assert (await settled(await runtime.submit(document, {"l": [1, 2]}))).state == "completed"
 
+    @virtual
     async def test_a_place_is_free_again_when_a_call_is_cancelled_as_it_begins(self):
         log, gate = HeldLog(), Gate(side_effect="none")
         gate.leave.set()
@@ -244,7 +248,7 @@ class TestDyingActors:
             for i in range(9):
                 log.queue = []
                 submitting = asyncio.ensure_future(runtime.submit(held(), {}, workflow_id=f"wf_{i}"))
-                await asyncio.sleep(0.01)
+                await run_until_idle()
                 ref = runtime._keeper.live[f"wf_{i}"]
                 log.let_go()
                 asyncio.get_running_loop().call_soon(ref.tell, Cancel(mode="hard", by="test"))
@@ -357,18 +361,20 @@ class TestRaces:
             handle = await runtime.attach(handle.workflow_id)
             assert (await settled(handle)).state == {"resume": "completed", "cancel": "cancelled"}[command]
 
+    @virtual
     async def test_leaving_while_a_submission_is_under_way(self):
         log = HeldLog()
         async with Runtime(log, models=[ScriptedModel(lambda r: "ok")], grace=0.1) as runtime:
             log.queue = []
             submitting = asyncio.ensure_future(runtime.submit(agents("x"), "go"))
-            await asyncio.sleep(0.01)
+            await run_until_idle()
         log.let_go()
         await asyncio.wait([submitting], timeout=1)
         assert submitting.done()
 
 
 class TestDurability:
+    @virtual
     async def test_a_cancel_has_no_effect_before_it_is_durable(self):
         log, gate = HeldLog(), Gate()
         async with Runtime(log, services=[gate.service], grace=0.1) as runtime:
@@ -376,7 +382,7 @@ class TestDurability:
             await gate.entered.wait()
             log.queue = []
             cancelling = asyncio.ensure_future(handle.cancel())
-            await asyncio.sleep(0.05)
+            await run_until_idle()
             seen = cancelling.done(), gate.cancelled
             log.let_go()
             await cancelling
@@ -419,6 +425,7 @@ class TestDurability:
         done, _ = await asyncio.wait(outcomes, timeout=1)
         assert len(done) == 2, "whoever waits for the idle run is never told"
 
+    @virtual
     async def test_a_pause_lets_steps_in_flight_finish(self):
         gate = Gate()
 
@@ -432,7 +439,7 @@ class TestDurability:
         async with Runtime(models=[ScriptedModel(answer)], services=[gate.service], grace=0.1) as runtime:
             handle = await runtime.submit(steps({"id": "a", "agent": tools}, {"id": "b"}), {})
             await gate.entered.wait()
-            await asyncio.sleep(0.1)
+            await run_until_idle()
             gate.leave.set()
             await settled(handle)
             assert not gate.cancelled
@@ -472,6 +479,7 @@ class TestLeaving:
                 pass
         assert runtime.log._group.closed
 
+    @virtual
     async def test_who_follows_a_paused_run_is_let_go(self):
         def answer(request):
             raise QUOTA
@@ -484,7 +492,7 @@ class TestLeaving:
                 return [e async for e in handle.events()]
 
             following = asyncio.ensure_future(follow())
-            await asyncio.sleep(0.05)
+            await run_until_idle()
         await asyncio.wait([following], timeout=1)
         assert following.done()
 
@@ -513,14 +521,15 @@ class TestLimits:
             outputs = [(await runtime.run(agents("x", model=f"{n}:m"), "go")).output for n in ("one", "two")]
         assert outputs == ["one", "two"]
 
+    @virtual
     async def test_an_attempt_that_is_over_is_stopped(self):
         gate = Gate(side_effect="none")
         model = ScriptedModel(lambda r: call("gate__hold") if len(r.messages) < 3 else "done")
-        retry = {"timeout": 0.1, "max_attempts": 3, "backoff": 0.05}
-        async with Runtime(models=[model], services=[gate.service], grace=0.1) as runtime:
+        retry = {"timeout": 10, "max_attempts": 3, "backoff": 5}
+        async with Runtime(models=[model], services=[gate.service], grace=0.1, clock=LoopClock()) as runtime:
             handle = await runtime.submit(agents("x", tools=["gate.hold"], retry=retry), "go")
             most = 0
             while not handle._admission.rested.done():
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(1)
                 most = max(most, gate.inside)
         assert most == 1

@@ -14,10 +14,10 @@ from agentflow.errors import ConfigurationError, Fenced, InvalidAnswer, RunExist
 from agentflow.events.envelope import decode
 from agentflow.events.memory import MemoryLog
 from agentflow.models import ModelError, ModelProfile
-from agentflow.runtime import SystemClock
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.integration.support import shop
+from tests.integration.virtual import LoopClock, seconds
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +26,9 @@ def environment(monkeypatch):
     shop.reset()
 
 
-def agents(*prompts: str, **more) -> dict:
-    listed = [{"name": f"agent {i}", "system_prompt": p} for i, p in enumerate(prompts)]
+def agents(*prompts: str, retry: dict | None = None, **more) -> dict:
+    spec = {} if retry is None else {"retry": retry}
+    listed = [{"name": f"agent {i}", "system_prompt": p, **spec} for i, p in enumerate(prompts)]
     return {"agents": listed, **more}
 
 
@@ -265,6 +266,7 @@ class TestWork:
         assert all("secret-tenant" not in str(r) for r in model.requests)
         assert sum(b"secret-tenant" in r.body for r in rows) == 1  # the submitted input itself
 
+    @virtual
     async def test_a_slow_function_is_cut_off_at_its_time_limit(self):
         gate = Gate()
         graph = Workflow(
@@ -275,10 +277,11 @@ class TestWork:
                 EndNode(id="__end"),
             ),
         )
-        async with Runtime(services=[gate.service(timeout=0.05, side_effect="read")]) as runtime:
+        async with Runtime(services=[gate.service(timeout=50, side_effect="read")]) as runtime:
             result = await runtime.run(graph, {}, raise_on_failure=False)
         assert result.state == "failed"
         assert gate.cancelled.is_set()
+        assert seconds() == pytest.approx(50)
         assert "tool_timeout" in str(result.error)
 
 
@@ -294,6 +297,7 @@ def held() -> Workflow:
 
 
 class TestCancel:
+    @virtual
     async def test_it_reaches_the_function_and_closes_the_log(self):
         gate = Gate()
         async with Runtime(services=[gate.service()]) as runtime:
@@ -413,7 +417,7 @@ class TestUnknownOutcome:
         await log.close()
 
 
-class Bomb(SystemClock):
+class Bomb(LoopClock):
     """A clock that raises at chosen readings: a bug at a chosen place of the supervisor."""
 
     def __init__(self, *readings: int) -> None:
@@ -429,8 +433,75 @@ class Bomb(SystemClock):
         return super().now()
 
 
+class TestTime:
+    """Waits of minutes, at the very second."""
+
+    def failing(self, times: int, error: ModelError, began: list[float]) -> ScriptedModel:
+        def answer(request):
+            began.append(seconds())
+            return error if len(began) <= times else "ok"
+
+        return ScriptedModel(answer)
+
+    @virtual
+    async def test_attempts_wait_for_their_backoff(self):
+        began: list[float] = []
+        info = ErrorInfo(category="transient", code="server_error", message="no", retryable=True)
+        retry = {
+            "max_attempts": 5,
+            "backoff": {"initial": 10, "multiplier": 3, "max": 60},
+            "max_elapsed": 1000,
+        }
+        model = self.failing(4, ModelError(info), began)
+        async with Runtime(models=[model], clock=LoopClock()) as runtime:
+            result = await runtime.run(agents("x", retry={**retry, "jitter": 0}), "go")
+        assert result.output == "ok"
+        assert began == pytest.approx([0, 10, 40, 100, 160], abs=0.01)
+
+    @virtual
+    async def test_a_provider_says_how_long_to_wait(self):
+        began: list[float] = []
+        info = ErrorInfo(category="rate_limited", code="rate_limited", message="no", retryable=True)
+        model = self.failing(1, ModelError(info, retry_after=33), began)
+        async with Runtime(models=[model], clock=LoopClock()) as runtime:
+            await runtime.run(agents("x", retry={"max_attempts": 2, "jitter": 0}), "go")
+        assert began == pytest.approx([0, 33], abs=0.01)
+
+    @virtual
+    async def test_an_attempt_has_its_time_and_no_more(self):
+        began: list[float] = []
+
+        async def never(request):
+            began.append(seconds())
+            await asyncio.Event().wait()
+
+        retry = {
+            "max_attempts": 2,
+            "timeout": 100,
+            "backoff": {"initial": 20},
+            "jitter": 0,
+            "max_elapsed": 1000,
+        }
+        async with Runtime(models=[ScriptedModel(never)], clock=LoopClock()) as runtime:
+            result = await runtime.run(agents("x", retry=retry), "go", raise_on_failure=False)
+            assert result.state == "failed"
+            assert began == pytest.approx([0, 120], abs=0.01)
+            assert seconds() == pytest.approx(220, abs=0.1)
+
+    @virtual
+    async def test_leaving_gives_functions_the_grace_and_no_more(self):
+        gate = Gate()
+        async with Runtime(services=[gate.service(timeout=1000)], grace=77, clock=LoopClock()) as runtime:
+            handle = await runtime.submit(held(), {})
+            await gate.entered.wait()
+        assert seconds() == pytest.approx(77, abs=0.1)
+        assert gate.cancelled.is_set()
+        assert (await handle.result()).state == "paused"
+
+
 class TestSupervision:
     @pytest.mark.parametrize("readings", [(2,), (3,), (4,), (2, 3, 4), (3, 5)])
+    @virtual
     async def test_a_supervisor_that_dies_folds_its_log_and_goes_on(self, readings):
         model = ScriptedModel(lambda r: r.messages[-1].content + "!")
         clock = Bomb(*readings)
@@ -443,6 +514,7 @@ class TestSupervision:
         assert [e.offset for e in events] == list(range(len(events)))
         assert [e.type for e in events].count("workflow.completed") == 1
 
+    @virtual
     async def test_one_that_keeps_dying_is_left_alone_and_harms_no_other_run(self):
         async def wait(request):
             if request.messages[-1].content == "good":

@@ -237,7 +237,7 @@ def test_control_c_stops_the_actors_and_leaves():
                     print("cancelled", flush=True)
 
         async def main():
-            async with ActorSystem(shutdown=0.2) as system:
+            async with ActorSystem(shutdown=1.5) as system:
                 (await system.spawn(Slow)).tell("work")
                 await system.spawn(Slow)
                 await asyncio.sleep(1000)
