@@ -160,6 +160,8 @@ def _check_continues(sidecar: _Sidecar, index: Index) -> None:
         trimmed = removed.trimmed.get(found.workflow_id)
         earliest = 0 if trimmed is None else trimmed.earliest
         run = index.runs.get(found.workflow_id)
+        if run is not None and run.damaged is not None:
+            continue
         due = earliest if run is None else run.last + 1
         first = max(found.first, earliest)
         if found.workflow_id not in removed.gone and first != due:
@@ -185,6 +187,8 @@ def _apply(sidecar: _Sidecar, index: Index, number: int) -> None:
         if not count:
             continue
         run = index.runs.get(found.workflow_id)
+        if run is not None and run.damaged is not None:
+            continue
         if run is None:
             run = index.create(found.workflow_id, found.identity, found.first + skipped)
             run.parent = found.parent

@@ -144,23 +144,37 @@ async def test_a_directory_that_takes_no_sidecars_is_read_all_the_same(closed):
     await log.close()
 
 
-async def test_damage_in_a_closed_segment_is_seen_by_who_reads_it(closed):
-    directory, before = closed
-    harm(files(directory, "ndjson")[0])
-    log = await reopened(directory)
+async def test_damage_in_a_closed_segment_is_seen_by_who_reads_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "SEGMENT_BYTES", 20_000)  # a change in its beginning does not touch its end
+    log = await fill(tmp_path, events=60)
+    events = (await content(log))[1]
+    await log.close()
+    harm(files(tmp_path, "ndjson")[0])
+    log = await reopened(tmp_path)
     harmed = [run for run in RUNS if await is_damaged(log, run)]
     assert len(harmed) == 1
-    events = before[1]
     for run in RUNS:
         if run not in harmed:
             assert await log.read(run, 0, 10_000) == events[run]
     await log.close()
-    for path in files(directory, "index"):
+    for path in files(tmp_path, "index"):
         path.unlink()
-    log = await reopened(directory, "damaged_run")
+    log = await reopened(tmp_path, "damaged_run")
     assert [run for run in RUNS if await is_damaged(log, run)] == harmed
     await log.close()
-    assert files(directory, "index") == []  # found again at every start, not hidden by a cache
+    assert files(tmp_path, "index") == []  # found again at every start, not hidden by a cache
+
+
+async def test_damage_at_the_end_of_a_closed_segment_is_found_at_start_and_harms_one_run(closed):
+    directory, before = closed
+    harm(files(directory, "ndjson")[0])  # as long as what the sidecar checks of it
+    log = await reopened(directory, "rebuilt", "damaged_run")
+    harmed = log.notices[1].workflow_id
+    assert [run for run in RUNS if await is_damaged(log, run)] == [harmed]
+    for run in RUNS:
+        if run != harmed:
+            assert await log.read(run, 0, 10_000) == before[1][run]
+    await log.close()
 
 
 def harm(path):
