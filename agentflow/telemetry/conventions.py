@@ -18,6 +18,7 @@ __all__ = [
     "SCOPE",
     "provider_name",
     "request_attributes",
+    "total_attributes",
     "usage_attributes",
 ]
 
@@ -115,6 +116,19 @@ def usage_attributes(usage: Usage) -> dict[str, Any]:
     return found
 
 
+def total_attributes(usage: Usage) -> dict[str, Any]:
+    """The usage of a whole run. Under names of our own: who adds up `gen_ai.usage.*` counts nothing twice."""
+    found: dict[str, Any] = {
+        "agentflow.usage.input_tokens": usage.input_tokens,
+        "agentflow.usage.output_tokens": usage.output_tokens,
+        "agentflow.usage.model_calls": usage.model_calls,
+        "agentflow.usage.tool_calls": usage.tool_calls,
+    }
+    if usage.cost_usd:
+        found[COST] = usage.cost_usd
+    return found
+
+
 # -- agentflow
 
 WORKFLOW_ID: Final = "agentflow.workflow_id"
@@ -153,7 +167,7 @@ REPLAY_OF: Final = "agentflow.replay_of"
 FORKED_FROM: Final = "agentflow.forked_from"
 PARENT_RUN: Final = "agentflow.parent"
 CLOCK_STEPPED: Final = "agentflow.clock_stepped"
-TRIMMED: Final = "agentflow.trimmed"
+START_UNKNOWN: Final = "agentflow.start_unknown"
 UNFINISHED: Final = "agentflow.unfinished"
 INPUT: Final = "agentflow.input"
 OUTPUT: Final = "agentflow.output"

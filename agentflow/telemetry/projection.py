@@ -28,6 +28,7 @@ __all__ = ["RunSpans", "project", "take_or_skip"]
 _log = get_logger("agentflow.telemetry")
 
 _MESSAGE_LENGTH = 1_024
+_KEY = 128  # characters of a label or tag that make a name
 
 # The messages of these quote what models and users wrote: content, which is recorded only on demand.
 _QUOTING = frozenset({"invalid_input", "invalid_output", "expression", "tool", "agent"})
@@ -161,18 +162,19 @@ class RunSpans:
         span.error = cut(message, min(_MESSAGE_LENGTH, self._limits.value))
 
     def _lost(self, name: str, key: str, data: Any, ts: int, **more: Any) -> Span:
-        """The span of work whose beginning was trimmed from the log: it began as long ago as it took."""
+        """The span of work whose beginning is not in this log, which was trimmed or begins with a fork: it
+        began as long ago as it took."""
         trace = self._tracer.lost(key, data)
         started = ts - 1000 * max(0, data.duration_ms)
         span = self._begin(name, trace, started, 0, _scope(data), **more)
         del span.attributes[c.OFFSET]
-        span.attributes[c.TRIMMED] = True
+        span.attributes[c.START_UNKNOWN] = True
         return span
 
     def _trimmed(self, ts: int) -> None:
         root = self._tracer.root
         trace = Trace(trace_id=root.trace_id, span_id=root.span_id)
-        attributes = {c.OPERATION: c.INVOKE_WORKFLOW, c.TRIMMED: True}
+        attributes = {c.OPERATION: c.INVOKE_WORKFLOW, c.START_UNKNOWN: True}
         self._root = self._begin(c.INVOKE_WORKFLOW, trace, ts, 0, attributes)
         del self._root.attributes[c.OFFSET]
 
@@ -192,7 +194,7 @@ class RunSpans:
             c.DEFINITION: definition.id,
             c.FORMAT: definition.format,
             c.DEFINITION_HASH: definition.hash,
-            **{f"{c.LABEL}{key}": value for key, value in data.labels.items()},
+            **{f"{c.LABEL}{key[:_KEY]}": value for key, value in data.labels.items()},
         }
         if definition.version is not None:
             attributes[c.VERSION] = definition.version
@@ -222,7 +224,7 @@ class RunSpans:
         self._calls, self._agents, self._steps, self._superstep = {}, {}, {}, None
         root, self._root = self._root, None
         assert root is not None
-        attributes = {c.STATE: data.EVENT_TYPE.partition(".")[2], **c.usage_attributes(data.usage)}
+        attributes = {c.STATE: data.EVENT_TYPE.partition(".")[2], **c.total_attributes(data.usage)}
         if isinstance(data, ev.WorkflowFailed):
             self._fail(root, data.error)
         elif isinstance(data, ev.WorkflowCancelled):
@@ -260,7 +262,7 @@ class RunSpans:
         if data.agent_name is not UNSET:
             attributes[c.AGENT_NAME] = data.agent_name
         if data.tags is not UNSET:
-            attributes.update({f"{c.TAG}{key}": _scalar(value) for key, value in data.tags.items()})
+            attributes.update({f"{c.TAG}{key[:_KEY]}": _scalar(value) for key, value in data.tags.items()})
         if self._capture:
             attributes[c.INPUT] = content.text(data.input)
         span = self._begin(f"{c.PROCESS} {data.step_id}", trace, ts, offset, attributes)
@@ -318,8 +320,6 @@ class RunSpans:
             attributes[c.NEXT] = data.next
         if data.cached is not UNSET:
             attributes[c.CACHED_FROM] = f"{data.cached.workflow_id}@{data.cached.offset}"
-        if data.usage is not UNSET:
-            attributes.update(c.usage_attributes(data.usage))
         if self._capture:
             attributes[c.OUTPUT] = content.text(data.output)
 
