@@ -36,9 +36,8 @@ def parse_openapi(text: bytes) -> Any:
     try:
         return _Yaml().read(text.decode())
     except UnicodeDecodeError as error:
-        raise BrokenDocument(
-            f"byte 0x{text[error.start]:02x} at {_place(text, error.start)} is not UTF-8"
-        ) from None
+        place = _place(text, error.start)
+        raise BrokenDocument(f"{place}: byte 0x{text[error.start]:02x} is not UTF-8") from None
 
 
 def _json(text: bytes) -> Any:
