@@ -6,6 +6,7 @@ events durable before acting on them, and carries out the calls that they open.
 
 from agentflow.engine import commands
 from agentflow.engine.bindings import Bindings, ModelTerms, StepBinding, ToolInfo
+from agentflow.engine.caching import CacheHit, Lookup, looked_up, result_key
 from agentflow.engine.deadlines import cancel_finished, interrupted, next_due, unit_lost
 from agentflow.engine.decide import decide
 from agentflow.engine.evolve import evolve
@@ -23,6 +24,8 @@ from agentflow.engine.state import RunState
 __all__ = [
     "BaseEvent",
     "Bindings",
+    "CacheHit",
+    "Lookup",
     "ModelTerms",
     "Plan",
     "RunState",
@@ -37,9 +40,11 @@ __all__ = [
     "decide",
     "evolve",
     "interrupted",
+    "looked_up",
     "model_completed",
     "model_failed",
     "next_due",
+    "result_key",
     "tool_completed",
     "tool_failed",
     "unit_lost",

@@ -19,6 +19,7 @@ from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine import agents, outcome
 from agentflow.engine.approvals import ask_step, refusal_moves, withdrawn
+from agentflow.engine.caching import Lookup, cached_completion, key_of
 from agentflow.engine.deadlines import overdue, step_limit, steps_exceeded
 from agentflow.engine.holding import held_moves
 from agentflow.engine.ids import derive
@@ -321,8 +322,11 @@ class _Status:
 def _grant(state: RunState, now: int) -> Moves:
     """Give a free slot to the next due step, going round in declared order, so that a wide for_each
     starves no sibling."""
-    unit = _next_due(state)
-    return _begin(state, unit, now) if unit is not None else []
+    while (unit := _next_due(state)) is not None:
+        moves = _begin(state, unit, now)
+        if moves or unit.key not in state.lookups:
+            return moves
+    return []
 
 
 def _next_due(state: RunState, *, begun: bool = False) -> Unit | None:
@@ -332,7 +336,7 @@ def _next_due(state: RunState, *, begun: bool = False) -> Unit | None:
     for step_id, queue in state.due.items():
         node = state.nodes[step_id]
         unit = queue[0]
-        if begun and unit.iteration is None:
+        if (begun and unit.iteration is None) or unit.key in state.lookups:
             continue
         if unit.iteration is not None and node.slots >= (
             node.plan.max_parallel or state.plan.options.max_parallel
@@ -381,9 +385,17 @@ def _begin(state: RunState, unit: Unit, now: int) -> Moves:
             prompt = snapshot.get("system_prompt", "")
         else:
             prompt = plan.system_prompt.evaluate(scope) if plan.system_prompt is not None else ""
+        if plan.node.cache is not None and not unit.looked_up:
+            where = "/cache/key"
+            found = Lookup(unit.key, key_of(state, unit, prompt, payload))
+            state.lookups[unit.key] = unit
+            state.wanted.append(found)
+            return []
     except EvaluationError as error:
         return step_failed(unit, _expression_error(error, where), now)
     moves: Moves = [_started(unit, payload, tags)]
+    if unit.hit is not None:
+        return moves + cached_completion(unit, unit.hit, now)
     if plan.agent is not None:
         moves += agents.initialize(state, unit, prompt, payload, plan.previous_agent, now)
     elif plan.kind == "tool":
@@ -412,7 +424,8 @@ def _started(unit: Unit, payload: Any, tags: dict[str, Any]) -> Any:
 
 def _waiting(state: RunState) -> Moves:
     """Nothing runs and only a person can move the run on."""
-    if state.requests and state.running == 0 and not state.calls and state.status == "running":
+    still = state.running == 0 and not state.calls and not state.lookups
+    if state.requests and still and state.status == "running":
         waits = all(u.status == "waiting" or u.node.for_each is not None for u in state.open.values())
         if waits:
             return [ev.WorkflowWaiting(requests=tuple(state.requests), timers=(), signals=())]

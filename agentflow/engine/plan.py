@@ -35,6 +35,7 @@ class NodePlan:
         "agent",
         "ancestors",
         "asks",
+        "cache_key",
         "context",
         "dependents",
         "deps",
@@ -93,6 +94,11 @@ class NodePlan:
         self.message = (
             compile_template(approval.message, braces=_BRACES, text=True, roots=ROOTS)
             if approval is not None and approval.message is not None
+            else None
+        )
+        self.cache_key = (
+            compile_template(node.cache.key, braces=_BRACES, text=True, roots=ROOTS)
+            if node.cache is not None and node.cache.key is not None
             else None
         )
         self.predicate: Expression | None = None

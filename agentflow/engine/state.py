@@ -23,6 +23,7 @@ from agentflow.events.catalogue import (
 )
 
 if TYPE_CHECKING:
+    from agentflow.engine.caching import CacheHit, Lookup
     from agentflow.engine.forking import BaseEvent
 
 __all__ = [
@@ -154,10 +155,12 @@ class Unit:
         "first_failure",
         "first_offset",
         "held",
+        "hit",
         "input",
         "interruptions",
         "item",
         "iteration",
+        "looked_up",
         "node",
         "output",
         "overdrawn",
@@ -199,6 +202,8 @@ class Unit:
         self.held: dict[str, int] = {}  # what was left of its time limits when it began to wait (µs)
         self.unsafe = False  # an unsafe call is recorded: the attempt may not start over
         self.usage = _NO_USAGE
+        self.hit: CacheHit | None = None  # a kept result that serves again
+        self.looked_up = False  # whether it is known if there is one
         self.overdrawn = False  # a person refused to raise the budget that it needs
         self.snapshot: dict[str, Any] | None = None  # what a person agreed to: evaluated once, used as it is
 
@@ -325,6 +330,7 @@ class RunState:
         "holding",
         "input",
         "last_ts",
+        "lookups",
         "name",
         "next_offset",
         "nodes",
@@ -352,6 +358,7 @@ class RunState:
         "timers",
         "tokens",
         "usage",
+        "wanted",
         "workflow_id",
     )
 
@@ -399,6 +406,8 @@ class RunState:
         self.output: Any = None
         self.error: ErrorInfo | None = None
         self.usage = _NO_USAGE
+        self.lookups: dict[str, Unit] = {}  # units of which nobody has said yet whether their result is kept
+        self.wanted: list[Lookup] = []
         self.pause: str | None = None
         self.paused_for: dict[str, Any] | None = None  # the figures of a pause for a budget
         self.signals: dict[str, SignalReceived] = {}
@@ -418,6 +427,11 @@ class RunState:
         """The calls opened since this was last asked, oldest first."""
         fresh, self.fresh = self.fresh, []
         return fresh
+
+    def take_wanted(self) -> list[Lookup]:
+        """The results to look for, since this was last asked."""
+        wanted, self.wanted = self.wanted, []
+        return wanted
 
     def take_closed(self) -> list[str]:
         """The keys of units that were open and ended since this was last asked."""
