@@ -20,7 +20,8 @@ class Admission:
 
     `first_events` begin a new run (`workflow.started`, and for a fork what it begins with, whose events are
     `base`); there are none for a run that is in the log already. `command`: what the run was taken up for.
-    `queued`: its log may begin, its work not yet. `accepted` is done once the run's first append (or the
+    `queued`: its log may begin, its work not yet. `notices`: what the store had to mend when it was opened,
+    for the log of a run that may be concerned. `accepted` is done once the run's first append (or the
     fold of its log) is; `rested` when the run is terminal, paused or waits, with its state; `obeyed` with
     the answer to the command. `alarm` is the next deadline (µs) of a run that was left waiting.
     """
@@ -38,6 +39,7 @@ class Admission:
         labels: Mapping[str, str] | None = None,
         command: Command | None = None,
         queued: bool = False,
+        notices: Sequence[str] = (),
     ) -> None:
         loop = asyncio.get_running_loop()
         self.workflow_id = workflow_id
@@ -50,6 +52,7 @@ class Admission:
         self.labels = dict(labels or {})
         self.command = command
         self.queued = queued
+        self.notices = list(notices)
         self.alarm: int | None = None
         self.accepted: asyncio.Future[None] = loop.create_future()
         self.obeyed: asyncio.Future[Done | Refusal] = loop.create_future()

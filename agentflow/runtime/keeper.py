@@ -68,6 +68,11 @@ class Keeper:
         self._reserved = 0  # places that runs on their way have
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
+        self._notices = [notice.text for notice in log.notices if notice.kind == "torn_tail"]
+        self._noticed: set[str] = set()
+        for notice in log.notices:
+            if notice.kind != "rebuilt":
+                _log.warning("%s: %s", log.url, notice.text)
 
     async def start(self, system: ActorSystem, bus: Ref[Any]) -> None:
         """Start the actor that holds the supervisors."""
@@ -258,8 +263,17 @@ class Keeper:
             )
             plan, bound = await self._prepare(workflow_id, False)
         epoch = await self._log.claim(workflow_id, self._owner)
+        notices = [] if workflow_id in self._noticed else self._notices
+        if notices:
+            self._noticed.add(workflow_id)
         admission = Admission(
-            workflow_id, plan, bound.bindings, self._directory(bound), epoch=epoch, command=command
+            workflow_id,
+            plan,
+            bound.bindings,
+            self._directory(bound),
+            epoch=epoch,
+            command=command,
+            notices=notices,
         )
         await self._admit(admission)
         return await asyncio.wait_for(asyncio.shield(admission.obeyed), _ASK)

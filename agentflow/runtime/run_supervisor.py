@@ -127,11 +127,24 @@ class RunSupervisor(Actor, mailbox=100_000):
             self._obey(command, admission.settle)
         else:
             if state.status != "paused":
-                self._advance(engine.interrupted(state, now))
+                self._advance([*self._mended(), *engine.interrupted(state, now)])
             if command is not None:
                 self._obey(command, admission.settle)
             if not self._outbox:
                 self._maybe_rest()
+
+    def _mended(self) -> Moves:
+        """What opening the store mended: nothing acknowledged was lost, but somebody should know."""
+        notices, self._admission.notices = self._admission.notices, []
+        return [
+            ev.SystemError(
+                error=ErrorInfo(category="system", code="torn_tail", message=text),
+                severity="warning",
+                component="log",
+                fatal=False,
+            )
+            for text in notices
+        ]
 
     # -- deciding -------------------------------------------------------------------------------
 
