@@ -6,7 +6,17 @@ import contextlib
 import os
 from pathlib import Path
 
-__all__ = ["make_directories", "put_file", "replace_file", "sync_directory", "sync_path"]
+__all__ = [
+    "make_directories",
+    "make_durable",
+    "put_file",
+    "replace_file",
+    "sync_directory",
+    "sync_file",
+    "sync_path",
+]
+
+_PART = 64 << 10
 
 
 def make_directories(directory: Path) -> None:
@@ -24,6 +34,11 @@ def sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def sync_file(path: Path) -> None:
+    """Make the bytes of a file durable, whoever wrote them. OSError."""
+    sync_directory(path)  # it is the same call
 
 
 def sync_path(directory: Path) -> None:
@@ -56,3 +71,20 @@ def replace_file(path: Path, data: bytes) -> None:
         draft.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def make_durable(path: Path, start: int | None = None) -> None:
+    """See to it that a file is on the disk from `start` on (None: its last part). OSError.
+
+    A process that was killed may have left its last write to the page cache, and one whose sync failed has
+    left pages there that count as clean. Written again they are not, and this sync is a true one.
+    """
+    fd = os.open(path, os.O_RDWR)
+    try:
+        size = os.fstat(fd).st_size
+        at = max(0, size - _PART) if start is None else start
+        while at < size:
+            at += os.pwrite(fd, os.pread(fd, min(size - at, 1 << 20), at), at)
+        os.fsync(fd)
+    finally:
+        os.close(fd)

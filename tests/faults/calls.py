@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 __all__ = ["Call", "Hook", "Kind"]
 
 Kind = Literal[
-    "create", "mkdir", "write", "truncate", "sync", "sync_begins", "sync_directory", "unlink", "rename", "said"
+    *("create", "mkdir", "write", "truncate", "unlink", "rename"),
+    *("sync", "sync_begins", "sync_directory"),
+    "said",
 ]
 
 
@@ -28,5 +29,3 @@ class Call(NamedTuple):
 
 Hook = Callable[[Call], int]
 """Called before a call is made; an errno other than 0 makes it fail instead."""
-
-NO_SPACE = errno.ENOSPC

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.tally import TALLIES, verdict
+from tests.faults.workload import SIZES, small_files
 
 
 @pytest.fixture(params=["sqlite", "file"])
@@ -17,6 +18,14 @@ def kind(request):
 def tally(kind):
     """Where this test counts what it does to the store."""
     return TALLIES[kind]
+
+
+@pytest.fixture
+def files_are_small(monkeypatch):
+    """Segments close and checkpoints come soon, in this process too."""
+    for module, name in SIZES:
+        monkeypatch.setattr(module, name, getattr(module, name))  # put back afterwards
+    small_files()
 
 
 def pytest_sessionfinish(session, exitstatus):

@@ -1,4 +1,4 @@
-"""Judges the states in which a store may be found: opens each with the real store and holds it to the promises."""
+"""Judges the states in which a store may be found, by opening each with the real store."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Judge:
                 again = asyncio.run(examine(url, go_on="y"))
                 found.problems += again.problems
                 if again.events.items() < found.events.items():
-                    found.problems.append(("lost", "what was there after the crash is gone at the next start"))
+                    found.problems.append(("lost", "what the crash had left is gone at the next start"))
             return found
 
     def verdict(self) -> str:

@@ -1,7 +1,8 @@
 """What a store has promised, and whether a copy of it keeps that.
 
-Acknowledged: there for ever. Seen by a reader: there for ever. Neither: there as a whole batch, or not at all.
-Offsets have no gap, no event is there twice, every blob that an event names is there, and the log goes on.
+Acknowledged: there for ever. Seen by a reader: there for ever. Neither: there as a whole batch, or not at
+all. Offsets have no gap, no event is there twice, every blob that an event names is there, and the log goes
+on.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ from agentflow.errors import AgentflowError
 from agentflow.events.log import EventLog, StoredEvent
 from agentflow.events.open import open_log
 from agentflow.events.owner import this_process
-from tests.faults.workload import GRAPH, T0, all_blobs, blob, blob_name, blobs_of, boundaries, event, next_batch
+from tests.faults.workload import (
+    GRAPH,
+    T0,
+    all_blobs,
+    blob,
+    blob_name,
+    blobs_of,
+    boundaries,
+    event,
+    next_batch,
+)
 
 __all__ = ["Found", "Problem", "Promises", "broken", "examine"]
 
@@ -78,11 +89,8 @@ def broken(promises: Promises, found: Found) -> list[Problem]:
     for key, id in promises.events.items():
         if found.events.get(key) != id:
             problems.append(("lost", f"{key} should be {id}, is {found.events.get(key)}"))
-    for name in promises.blobs - found.blobs:
-        problems.append(("lost", f"blob {name}"))
-    for name in promises.graphs - found.graphs:
-        problems.append(("lost", f"graph {name}"))
-    return problems
+    missing = (promises.blobs - found.blobs) | (promises.graphs - found.graphs)
+    return problems + [("lost", f"{name} is not there") for name in sorted(missing)]
 
 
 async def examine(url: str, go_on: str | None = "z") -> Found:

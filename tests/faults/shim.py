@@ -62,7 +62,7 @@ _current: Shim | None = None
 
 @contextlib.contextmanager
 def below(root: Path, hook: Hook | None = None) -> Generator[Shim, None, None]:
-    """Watch all that this process does below `root`. Files opened before are watched for Python code alone."""
+    """Watch what this process does below `root`; files that SQLite has opened before are not watched."""
     global _current
     assert _current is None
     _install()
@@ -79,7 +79,16 @@ _real = {
     name: getattr(os, name)
     for name in ("open", "pwrite", "write", "fsync", "fdatasync", "ftruncate", "unlink", "rename", "mkdir")
 }
-_UNWATCHED = ("pwritev", "writev", "truncate", "link", "symlink", "sendfile", "posix_fallocate", "copy_file_range")
+_UNWATCHED = (
+    "pwritev",
+    "writev",
+    "truncate",
+    "link",
+    "symlink",
+    "sendfile",
+    "posix_fallocate",
+    "copy_file_range",
+)
 _MAKES = os.O_CREAT | os.O_TRUNC
 
 
@@ -120,7 +129,8 @@ def _sync(fd: int) -> None:
     shim = _current
     name = shim.path_of_fd(fd) if shim is not None else None
     if shim is None or name is None:
-        return _real["fsync"](fd)
+        _real["fsync"](fd)
+        return
     with shim.lock:
         call = Call("sync_directory" if (Path(shim.root) / name).is_dir() else "sync", name)
         shim.before(call)
@@ -132,7 +142,8 @@ def _ftruncate(fd: int, length: int) -> None:
     shim = _current
     name = shim.path_of_fd(fd) if shim is not None else None
     if shim is None or name is None:
-        return _real["ftruncate"](fd, length)
+        _real["ftruncate"](fd, length)
+        return
     with shim.lock:
         call = Call("truncate", name, length)
         shim.before(call)
@@ -146,7 +157,8 @@ def _named(kind: Any, real: str, path: Any, to: Any = "", *rest: Any, **more: An
     name = shim.path_of(path) if shim is not None else None
     arguments = (path, *((to,) if to != "" else ()), *rest)
     if shim is None or name is None:
-        return _real[real](*arguments, **more)
+        _real[real](*arguments, **more)
+        return
     with shim.lock:
         call = Call(kind, name, to=(shim.path_of(to) or "") if kind == "rename" else "")
         shim.before(call)
@@ -158,8 +170,7 @@ class _RawFile(io.FileIO):
     """A file that Python writes through functions that are watched."""
 
     def write(self, data: Any) -> int:
-        size = _write_at(self.fileno(), data, None)
-        return size
+        return _write_at(self.fileno(), data, None)
 
     def truncate(self, size: int | None = None) -> int:
         length = self.tell() if size is None else size
@@ -293,7 +304,7 @@ _kept: list[Any] = []
 
 
 def _watch(call: Call, failed: int, make: Any) -> int:
-    """Make a call of SQLite's; its code, or `failed` (SQLITE_FULL for no space) if the hook lets it not pass."""
+    """Make a call of SQLite's; its code, or `failed` (SQLITE_FULL: no space) if the hook stops it."""
     shim = _current
     if shim is None:
         return make()

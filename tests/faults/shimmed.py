@@ -2,10 +2,10 @@
 
     python -m tests.faults.shimmed
 
-Each line of input is `ROOT URL INCARNATION ROUNDS NUMBER PART`: kill before the call of that number (0: never)
-below ROOT; if it is a write, PART of its bytes, in percent, are written first. What the workload says is
-written to the output, then `done STATUS CALL`, with the wait status and the kind of the last call. A fork
-needs no start of the interpreter, so every call of a workload can be tried in seconds.
+Each line of input is `ROOT URL INCARNATION ROUNDS NUMBER PART`: kill before the call of that number (0:
+never) below ROOT; if it is a write, PART of its bytes, in percent, are written first. What the workload says
+is written to the output, then `done` and the wait status. A fork needs no start of the interpreter, so every
+call of a workload can be tried in seconds.
 """
 
 from __future__ import annotations

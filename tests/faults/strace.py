@@ -94,7 +94,7 @@ def _text(escaped: str) -> str:
 
 @dataclass
 class _Reader:
-    """Makes calls of lines. A call that took a while stands in two lines, with those of other threads between."""
+    """Makes calls of lines. A call that took a while stands in two, with those of other threads between."""
 
     root: str
     calls: list[Call] = field(default_factory=list)
@@ -136,9 +136,9 @@ class _Reader:
             yield Call(kind, path)  # type: ignore[arg-type]
 
     def _calls(self, name: str, arguments: str, result: int) -> Generator[Call, None, None]:
-        texts = [_text(found) for found in _HEX.findall(arguments)] if name[:2] in ("op", "un", "re", "mk") else []
-        if texts:
-            yield from self._on_names(name, arguments, [self._below(text) for text in texts])
+        if name.startswith(("openat", "unlink", "rename", "mkdir")):
+            paths = [self._below(_text(found)) for found in _HEX.findall(arguments)]
+            yield from self._on_names(name, arguments, paths)
             return
         fd = _FD.match(arguments)
         if fd is None:

@@ -78,7 +78,7 @@ def judge(url: str, said: list[str], tally: Tally, go_on: str = "z") -> list[Pro
     ("rounds", "start", "step"), [(3, 2, 13), pytest.param(7, 1, 1, marks=pytest.mark.slow)]
 )
 def test_killed_before_or_in_the_middle_of_any_call(kind, tally, rounds, start, step):
-    """A new store, then the same store again: killed at the n-th call, and in the middle of it if it writes."""
+    """A new store, then the same store again: killed at the n-th call, then in the middle of it."""
     tally.means.add("shim")
     with zygote() as forks:
         number, ended = start, 0
@@ -97,7 +97,9 @@ def test_killed_before_or_in_the_middle_of_any_call(kind, tally, rounds, start, 
 
 @needs_strace
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("rounds", [pytest.param(3, id="some"), pytest.param(6, marks=pytest.mark.slow, id="all")])
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(3, id="some"), pytest.param(6, marks=pytest.mark.slow, id="all")]
+)
 @pytest.mark.parametrize("store", ["new", "there"])
 def test_killed_by_the_kernel_at_any_call(kind, tally, store, rounds):
     """Each thread counts its own calls: in a new store those of opening come first, in one that is there they
@@ -109,7 +111,9 @@ def test_killed_by_the_kernel_at_any_call(kind, tally, store, rounds):
 
 @needs_strace
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("rounds", [pytest.param(3, id="some"), pytest.param(6, marks=pytest.mark.slow, id="all")])
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(3, id="some"), pytest.param(6, marks=pytest.mark.slow, id="all")]
+)
 def test_killed_by_the_kernel_in_a_checkpoint(rounds):
     """The database file itself is written by checkpoints alone."""
     with scratch() as root:
@@ -122,9 +126,11 @@ def first_life(kind: str, root: Path, rounds: int) -> list[str]:
         return forks.run(root, f"{kind}:{root}/{STORE}", "a", rounds, 0, 0)[0]
 
 
-def sweep(kind: str, tally: Tally, root: Path, before: list[str], rounds: int, only: str | None = None) -> None:
-    """On copies of what is below `root`: for each call, kill as a thread makes it for the n-th time, until none
-    makes it so often. The short form tries few of them."""
+def sweep(
+    kind: str, tally: Tally, root: Path, before: list[str], rounds: int, only: str | None = None
+) -> None:
+    """On copies of what is below `root`: for each call, kill as a thread makes it for the n-th time, until
+    none makes it so often. The short form tries few of them."""
     tally.means.add("strace")
     all_of_them = rounds > 3
     killed = 0

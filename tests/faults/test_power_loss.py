@@ -20,19 +20,12 @@ from tests.faults.calls import Call
 from tests.faults.disk import Disk, write_image
 from tests.faults.images import STORE, Judge, scratch
 from tests.faults.promises import Promises
-from tests.faults.workload import run_workload, small_files
+from tests.faults.workload import run_workload
 
-needs_shim = pytest.mark.skipif(not shim.shim_works(), reason="SQLite hides its functions here")
-
-
-@pytest.fixture(autouse=True)
-def files_are_small(monkeypatch):
-    from agentflow.events.segments import store
-    from agentflow.events.sqlite import checkpoint, writer
-
-    for module, name in ((store, "SEGMENT_BYTES"), (writer, "_CHECKPOINT_BYTES"), (checkpoint, "_LONG_WAL_FRAMES")):
-        monkeypatch.setattr(module, name, getattr(module, name))  # put back afterwards
-    small_files()
+pytestmark = [
+    pytest.mark.skipif(not shim.shim_works(), reason="SQLite hides its functions here"),
+    pytest.mark.usefixtures("files_are_small"),
+]
 
 
 def record(kind: str, rounds: int) -> list[Call]:
@@ -54,7 +47,6 @@ def states(calls: list[Call], disk: Disk, promises: Promises) -> Generator[str, 
     yield "at the end"
 
 
-@needs_shim
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("rounds", "mixtures", "step"), [(3, 1, 3), pytest.param(6, 6, 1, marks=pytest.mark.slow)]
@@ -77,7 +69,9 @@ def moments(calls: list[Call], count: int, seed: random.Random) -> list[int]:
     """So many places in the record, spread over all of it; half of them right before a sync."""
     syncs = [n for n, call in enumerate(calls) if call.kind in ("sync", "sync_directory")]
     others = [n for n, call in enumerate(calls, 1) if call.kind not in ("said", "sync", "sync_directory")]
-    chosen = seed.sample(syncs, min(count // 2, len(syncs))) + seed.sample(others, min(count // 2, len(others)))
+    chosen = seed.sample(syncs, min(count // 2, len(syncs))) + seed.sample(
+        others, min(count // 2, len(others))
+    )
     return sorted(set(chosen))
 
 
@@ -114,7 +108,6 @@ def look(kind: str, disk: Disk) -> list[Call]:
         return watched.calls
 
 
-@needs_shim
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("rounds", "count", "mixtures"), [(3, 10, 1), pytest.param(6, 150, 4, marks=pytest.mark.slow)]
@@ -133,7 +126,6 @@ def test_what_a_killed_program_left_is_made_durable_before_it_is_shown(kind, tal
     assert not judge.problems, judge.verdict()
 
 
-@needs_shim
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("rounds", "count", "mixtures"), [(3, 6, 1), pytest.param(6, 120, 4, marks=pytest.mark.slow)]

@@ -32,6 +32,7 @@ from agentflow.events.sqlite import checkpoint, writer
 __all__ = [
     "GRAPH",
     "RUNS",
+    "SIZES",
     "T0",
     "all_blobs",
     "blob",
@@ -48,14 +49,19 @@ T0 = 1_700_000_000_000_000
 RUNS = ("wf_a", "wf_b", "wf_c")
 GRAPH = "g" * 8
 
+SIZES = {
+    (segment_store, "SEGMENT_BYTES"): 12_000,
+    (writer, "_CHECKPOINT_BYTES"): 20_000,
+    (checkpoint, "_LONG_WAL_FRAMES"): 24,
+}
+
 Say = Callable[[str], object]
 
 
 def small_files() -> None:
     """Let segments close and checkpoints come after some KB instead of MB."""
-    segment_store.SEGMENT_BYTES = 12_000
-    writer._CHECKPOINT_BYTES = 20_000
-    checkpoint._LONG_WAL_FRAMES = 24
+    for (module, name), size in SIZES.items():
+        setattr(module, name, size)
 
 
 def batch_size(run: str, offset: int) -> int:
@@ -75,7 +81,7 @@ def blob(run: str, offset: int) -> bytes | None:
     """The blob that the event names, if any; several events name the same."""
     if run not in RUNS or crc32(f"{offset} {run}".encode()) % 6:
         return None
-    return f"blob of {run} {offset // 25} ".encode() * 40
+    return f"blob of {run} {offset // 25 % 8} ".encode() * 40
 
 
 @cache
@@ -208,10 +214,8 @@ async def run_workload(url: str, incarnation: str, say: Say, rounds: int = 8) ->
 def main() -> None:
     url, incarnation, *rounds = sys.argv[1:]
     small_files()
-    if stat.S_ISSOCK(os.fstat(1).st_mode):
-        send = socket.socket(fileno=1).sendall
-    else:
-        send = partial(os.write, 1)
+    is_socket = stat.S_ISSOCK(os.fstat(1).st_mode)
+    send = socket.socket(fileno=1).sendall if is_socket else partial(os.write, 1)
     asyncio.run(run_workload(url, incarnation, lambda line: send(f"{line}\n".encode()), *map(int, rounds)))
 
 

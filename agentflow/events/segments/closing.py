@@ -6,7 +6,6 @@ one: what is bad there, or missing, is damage. The note is removed before anythi
 
 from __future__ import annotations
 
-import os
 import zlib
 from pathlib import Path
 
@@ -14,9 +13,7 @@ import msgspec
 
 from agentflow.events.files import replace_file, sync_directory
 
-__all__ = ["Closed", "begin_again", "load_closed", "make_durable", "save_closed"]
-
-_LONGEST_LINE = 64 << 10  # of a removal, about; to write more again does no harm
+__all__ = ["Closed", "begin_again", "load_closed", "save_closed"]
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -70,20 +67,3 @@ def begin_again(path: Path) -> None:
     """Remove the note, durably: from now on the store is open. OSError."""
     path.unlink(missing_ok=True)
     sync_directory(path.parent)
-
-
-def make_durable(path: Path, start: int | None = None) -> None:
-    """See to it that a file is on the disk from `start` on (None: its last lines). OSError.
-
-    A process that was killed may have left its last write to the page cache, and one whose sync failed has
-    left pages there that count as clean. Written again they are not, and this sync is a true one.
-    """
-    fd = os.open(path, os.O_RDWR)
-    try:
-        size = os.fstat(fd).st_size
-        at = max(0, size - _LONGEST_LINE) if start is None else start
-        while at < size:
-            at += os.pwrite(fd, os.pread(fd, min(size - at, 1 << 20), at), at)
-        os.fsync(fd)
-    finally:
-        os.close(fd)

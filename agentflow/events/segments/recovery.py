@@ -15,10 +15,11 @@ from pathlib import Path
 import msgspec
 
 from agentflow.errors import LogCorrupt
+from agentflow.events.files import make_durable
 from agentflow.events.ids import micros
 from agentflow.events.references import names_in, parent_of
 from agentflow.events.rows import Notice
-from agentflow.events.segments.closing import Closed, make_durable
+from agentflow.events.segments.closing import Closed
 from agentflow.events.segments.index import PLACE_BITS, Index, RunIndex, Segment
 from agentflow.events.segments.layout import Layout
 from agentflow.events.segments.lines import (

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from agentflow.errors import LogCorrupt
-from agentflow.events.segments.closing import Closed, make_durable
+from agentflow.events.files import make_durable
+from agentflow.events.segments.closing import Closed
 from agentflow.events.segments.lines import RunIdentity
 from agentflow.events.tombstone import Tombstone
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Generator
 from importlib import resources
 from pathlib import Path
@@ -21,7 +22,7 @@ from agentflow.errors import (
     StorageUnavailable,
     StoreError,
 )
-from agentflow.events.files import make_directories
+from agentflow.events.files import make_directories, sync_file, sync_path
 from agentflow.events.references import names_in, parent_of
 
 __all__ = ["connect_reader", "failure_of", "network_file_system", "open_database"]
@@ -29,6 +30,7 @@ __all__ = ["connect_reader", "failure_of", "network_file_system", "open_database
 _APPLICATION_ID = 0x61666C77  # "aflw": tells our files from other SQLite databases
 _SCHEMA_VERSION = 2
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
+_SMALLEST_FILE = 512  # bytes; a smaller one SQLite would take for an empty database, and write over
 _BUSY_MS = 5_000  # how long a commit waits for another process's commit
 
 # Shared-memory locks, which WAL rests on, do not work between machines.
@@ -82,19 +84,49 @@ def open_database(path: Path) -> sqlite3.Connection:
     created = _prepare_file(path)
     db: sqlite3.Connection | None = None
     try:
-        db = sqlite3.connect(path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+        left_over = _log_length(path)
+        db = _connect(path)
         _check_version(db, path)
+        if left_over:
+            db = _fold_in(db, path)
         _set_durable(db, path)
         _migrate(db, path)
     except (sqlite3.Error, AgentflowError) as error:
         if db is not None:
             db.close()
-        if created:
-            path.unlink(missing_ok=True)
+        if created and not path.stat().st_size:  # else another process has begun to use it
+            path.unlink()
         if isinstance(error, AgentflowError):
             raise
         raise _unusable(error, path) from error
     return db
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+
+
+def _fold_in(db: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+    """Make durable what a killed process has left in the write-ahead log, before anybody is shown it.
+
+    The last connection that closes copies it into the file, syncs that and removes the log. It is the last
+    one if it alone can lock the file, so a process that lives is never disturbed; such a one shows nothing
+    that it has not synced.
+    """
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA checkpoint_fullfsync = ON")
+    db.close()
+    if _log_length(path):  # somebody else has it, or there was no space
+        with contextlib.suppress(FileNotFoundError):
+            sync_file(Path(f"{path}-wal"))
+    return _connect(path)
+
+
+def _log_length(path: Path) -> int:
+    try:
+        return Path(f"{path}-wal").stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
@@ -156,15 +188,19 @@ def _prepare_file(path: Path) -> bool:
             )
     try:
         make_directories(path.parent)
+        sync_path(path.parent)
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except FileExistsError:
-            with path.open("r+b") as file:
-                head = file.read(16)
-            if head and head != b"SQLite format 3\0":
+            # Looked at from outside: when a process closes a file by whatever descriptor, it loses all its
+            # POSIX locks on it, and with them those of a store that it has open.
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
                 raise ConfigurationError(
-                    f"{path} is not an SQLite database", hint="name another file; this one was left as it is"
+                    f"the store {path} cannot be opened: it is no file", hint="name a file, new or of a store"
                 ) from None
+            if 0 < status.st_size < _SMALLEST_FILE and not Path(f"{path}-journal").exists():
+                raise _foreign(path) from None
             return False
     except OSError as error:
         raise ConfigurationError(
@@ -244,8 +280,17 @@ def _has_tables(db: sqlite3.Connection) -> bool:
     return db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
 
 
+def _foreign(path: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path} is not an SQLite database, or its header is damaged",
+        hint="name another file; this one was left as it is",
+    )
+
+
 def _unusable(error: sqlite3.Error, path: Path) -> AgentflowError:
     name: str = getattr(error, "sqlite_errorname", None) or type(error).__name__
+    if name == "SQLITE_NOTADB":
+        return _foreign(path)
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL")):
         return StorageUnavailable(f"the store {path} cannot be opened now: {error}")
     if name.startswith(_DAMAGED):
