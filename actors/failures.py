@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from actors import lifecycle, orders, routines, states
+from actors.actor import Actor
 from actors.errors import ActorStopped
 from actors.messages import Action, Failed, Restarted
 from actors.routines import Routine
@@ -87,7 +88,7 @@ def verdict(parent: Cell, cell: Cell, error: BaseException) -> Action:
     parent.signal(Failed(cell.ref, error, action))
     if action == "escalate" or action == "stop":
         log.error("%s failed (%s)", cell.path, action, exc_info=error)
-    else:
+    elif log.isEnabledFor(logging.WARNING):
         log.warning("%s failed (%s): %r", cell.path, action, error)
     return action
 
@@ -128,10 +129,12 @@ def restart(parent: Cell, culprit: Cell, error: BaseException) -> Routine:
         strategy = _strategy(parent)
         members = _members(parent, strategy, culprit)
         for cell in reversed(members):
-            yield from _halt(cell)
+            if cell.phase == states.RUNNING:
+                yield from _halt(cell)
             if cell.phase == states.RESTARTING:
                 yield from _dismantle(cell, error)
-        yield from _back_off(culprit, strategy)
+        if strategy.backoff is not None:
+            yield from _back_off(culprit, strategy)
         retry: tuple[Cell, BaseException] | None = None
         for cell in members:
             if cell.phase != states.RESTARTING:
@@ -190,8 +193,6 @@ def _restarted(parent: Cell, cell: Cell) -> None:
 
 def _halt(cell: Cell) -> Routine:
     """Take the cell out of service after its message in hand, by force when its shutdown time is over."""
-    if cell.phase != states.RUNNING:
-        return
     extras = cell.extra()
     extras.halted = cell.scheduler.loop.create_future()
     cell.order |= states.HALT
@@ -219,12 +220,13 @@ def _back_off(cell: Cell, strategy: Strategy) -> Routine:
 def _dismantle(cell: Cell, error: BaseException) -> Routine:
     """Take the old instance apart: its hook, timers, children, owned work, context managers."""
     actor, cell.actor = cell.actor, None
-    if actor is not None:
+    if actor is not None and type(actor).on_restart is not Actor.on_restart:
         fault = yield from routines.hook(cell, actor.on_restart, error)
         if fault is not None:
             log.error("%s: on_restart failed", cell.path, exc_info=fault)
-    yield from lifecycle.clear(cell, ActorStopped(f"{cell.path} failed and restarts before it answered"))
-    yield from lifecycle.close(cell)
+    if lifecycle.owns(cell):
+        yield from lifecycle.clear(cell, ActorStopped(f"{cell.path} failed and restarts before it answered"))
+        yield from lifecycle.close(cell)
     cell.urgent = None
     extras = cell.extras
     if extras is not None:

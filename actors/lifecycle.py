@@ -33,6 +33,7 @@ __all__ = [
     "ended_future",
     "finish",
     "launch",
+    "owns",
     "release",
     "stack_of",
     "unstash",
@@ -209,6 +210,22 @@ def ended_future(cell: Cell) -> asyncio.Future[None]:
         ended[future] = None
         future.add_done_callback(lambda _: ended.pop(future, None))  # whoever waited may have gone away
     return future
+
+
+def owns(cell: Cell) -> bool:
+    """Whether there is anything that `clear` and `close` would end."""
+    extras = cell.extras
+    return bool(cell.children) or (
+        extras is not None
+        and bool(
+            extras.timers
+            or extras.pipes
+            or extras.deferred
+            or extras.limiters
+            or extras.idle is not None
+            or extras.stack is not None
+        )
+    )
 
 
 def clear(cell: Cell, unanswered: ActorStopped) -> Routine:

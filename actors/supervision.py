@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args
 
+import msgspec
+
 from actors.errors import SpecError
 from actors.messages import Action
 
@@ -65,8 +67,7 @@ class Backoff:
         return base * (1 + rand * self.jitter)
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(msgspec.Struct, frozen=True):  # quicker to make than a dataclass
     """What a decider function sees of the past of the actor that failed."""
 
     failures: int
