@@ -11,17 +11,22 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 import platformdirs
 
 from agentflow.definition.diagnostics import did_you_mean
 from agentflow.errors import ConfigurationError
+from agentflow.units import bytes_of, seconds_of
+
+if TYPE_CHECKING:
+    from agentflow.events.retention import RetentionPolicy
 
 __all__ = [
     "FILE_NAME",
     "Config",
+    "RetentionConfig",
     "ServerConfig",
     "default_socket",
     "default_store",
@@ -56,6 +61,18 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     drain: float = 30.0
 
 
+class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section `[retention]`: which ended runs go (page 000 §7). `max_age` is a duration ("30d") or
+    seconds, `max_bytes` a size ("10GiB") or bytes."""
+
+    mode: Literal["infinite", "age", "size"] = "infinite"
+    max_age: str | float | None = None
+    max_bytes: str | int | None = None
+    keep_failed: bool = True
+    trim_to_events: int | None = None
+    archive_first: bool = False
+
+
 class _File(msgspec.Struct, kw_only=True):
     """The keys of `agentflow.toml` and their types."""
 
@@ -64,13 +81,15 @@ class _File(msgspec.Struct, kw_only=True):
     models: dict[str, str | dict[str, Any]] = {}
     on_unknown: Literal["ask", "fail"] | None = None
     server: ServerConfig | None = None
+    retention: RetentionConfig | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for this process.
 
     `model` and `models` (default and aliases) are those of the files; AGENTFLOW_MODEL, which wins over
-    `model`, is read by `Models` itself. `files` are the files that were read, the nearest first.
+    `model`, is read by `Models` itself. `retention` None is infinite. `files` are the files that were read,
+    the nearest first.
     """
 
     store: str
@@ -79,6 +98,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     models: dict[str, str | dict[str, Any]] = {}
     on_unknown: Literal["ask", "fail"] | None = None
     server: ServerConfig = ServerConfig()
+    retention: RetentionPolicy | None = None
     files: tuple[Path, ...] = ()
 
     def for_models(self) -> dict[str, Any]:
@@ -110,6 +130,7 @@ def load_config(
         models=merged.models,
         on_unknown=on_unknown or _on_unknown(environment) or merged.on_unknown,
         server=merged.server or ServerConfig(),
+        retention=None if merged.retention is None else _policy(merged.retention),
         files=tuple(files),
     )
 
@@ -173,14 +194,20 @@ def _read(path: Path) -> _File:
         settings.store = _relative_to(path.parent, settings.store)
     if settings.server is not None:
         settings.server = _server_beside(path.parent, settings.server)
+    if settings.retention is not None:
+        try:
+            _policy(settings.retention)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: [retention] {error}", hint=error.hint) from None
     return settings
 
 
 def _check_keys(path: Path, table: dict[str, Any]) -> None:
     _check_table(path, table, "", _File)
-    section = table.get("server")
-    if isinstance(section, dict):
-        _check_table(path, cast("dict[str, Any]", section), " in [server]", ServerConfig)
+    for name, kind in (("server", ServerConfig), ("retention", RetentionConfig)):
+        section = table.get(name)
+        if isinstance(section, dict):
+            _check_table(path, cast("dict[str, Any]", section), f" in [{name}]", kind)
 
 
 def _check_table(path: Path, table: dict[str, Any], where: str, kind: type[msgspec.Struct]) -> None:
@@ -221,9 +248,9 @@ def _merge(into: _File, nearer: _File) -> None:
 def _relative_to(folder: Path, store: str) -> str:
     """`sqlite:runs.db` in a file means the database beside that file, wherever the command is run."""
     scheme, colon, rest = store.partition(":")
-    if scheme != "sqlite" or not colon or not rest or rest.startswith("/"):
+    if scheme not in ("sqlite", "file") or not colon or not rest or rest.startswith("/"):
         return store
-    return f"sqlite:{folder / rest}"
+    return f"{scheme}:{folder / rest}"
 
 
 def _server_beside(folder: Path, server: ServerConfig) -> ServerConfig:
@@ -233,3 +260,43 @@ def _server_beside(folder: Path, server: ServerConfig) -> ServerConfig:
     }
     placed = {name: str(folder / Path(value).expanduser()) for name, value in named.items() if value}
     return msgspec.structs.replace(server, **placed)
+
+
+def _policy(section: RetentionConfig) -> RetentionPolicy:
+    """The policy that a section stands for. ConfigurationError without the name of the file."""
+    from agentflow.events.retention import RetentionPolicy  # imported for those who have such a section
+
+    if section.archive_first:
+        raise ConfigurationError(
+            "archive_first: archiving is not supported yet", hint="leave it out; nothing was removed"
+        )
+    try:
+        return RetentionPolicy(
+            mode=section.mode,
+            max_age=_seconds(section.max_age),
+            max_bytes=_bytes(section.max_bytes),
+            keep_failed=section.keep_failed,
+            trim_to_events=section.trim_to_events,
+        )
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def _seconds(value: str | float | None) -> float | None:
+    if not isinstance(value, str):
+        return value
+    found = seconds_of(value)
+    if found is None:
+        raise ConfigurationError(f'max_age: "{value}" is not a duration', hint='write "12h", "30d" or "8w"')
+    return found
+
+
+def _bytes(value: str | int | None) -> int | None:
+    if not isinstance(value, str):
+        return value
+    found = bytes_of(value)
+    if found is None:
+        raise ConfigurationError(
+            f'max_bytes: "{value}" is not a size', hint='write "500MB", "10GiB" or a number of bytes'
+        )
+    return found

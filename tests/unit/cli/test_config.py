@@ -184,3 +184,67 @@ def test_model_install_refuses_an_unknown_name(sandbox: Sandbox):
     assert result.stderr.startswith('error model_install: "smolm2-135m" is not a model')
     assert result.stderr.endswith('  hint: did you mean "smollm2-135m"?\n')
     assert not (sandbox.folder / "data").exists()
+
+
+# -- [retention]
+
+
+def retention(tmp_path: Path, env: dict[str, str], text: str):
+    write(tmp_path / "agentflow.toml", "[retention]\n" + text)
+    return load_config(env=env, folder=tmp_path).retention
+
+
+def test_retention_is_infinite_unless_it_is_configured(tmp_path: Path, env: dict[str, str]):
+    assert load_config(env=env, folder=tmp_path).retention is None
+    policy = retention(tmp_path, env, "")
+    assert policy is not None
+    assert (policy.mode, policy.keep_failed) == ("infinite", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [('"30d"', 30 * 86_400), ('"1.5h"', 5_400), ('"2w"', 14 * 86_400), ("90", 90), ('"10 m"', 600)],
+)
+def test_ages_are_durations_or_seconds(tmp_path: Path, env: dict[str, str], text: str, seconds: float):
+    policy = retention(tmp_path, env, f'mode = "age"\nmax_age = {text}\nkeep_failed = false')
+    assert policy is not None
+    assert (policy.max_age, policy.keep_failed) == (seconds, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [('"10GiB"', 10 << 30), ('"500 MB"', 500_000_000), ('"1.5kib"', 1_536), ("4096", 4_096), ('"7b"', 7)],
+)
+def test_sizes_have_units_or_are_bytes(tmp_path: Path, env: dict[str, str], text: str, size: int):
+    policy = retention(tmp_path, env, f'mode = "size"\nmax_bytes = {text}\ntrim_to_events = 20')
+    assert policy is not None
+    assert (policy.max_bytes, policy.trim_to_events) == (size, 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ('mode = "age"\nmaxAge = "30d"', 'unknown key "maxAge" in [retention]', 'did you mean "max_age"?'),
+        ('mode = "age"\nmax_age = "30 days"', '[retention] max_age: "30 days" is not a duration', '"30d"'),
+        ('mode = "size"\nmax_bytes = "10 gigs"', 'max_bytes: "10 gigs" is not a size', '"10GiB"'),
+        ('max_age = "30d"', 'max_age has no effect with mode = "infinite"; write mode = "age"', None),
+        ('mode = "size"', 'mode = "size" needs max_bytes', None),
+        ('mode = "aged"', "Invalid enum value 'aged'", None),
+        ("archive_first = true", "archiving is not supported yet", "leave it out"),
+        ('mode = "age"\nmax_age = "1d"\ntrim_to_events = 0', "trim_to_events is at least 1", None),
+    ],
+)
+def test_a_retention_that_would_not_do_what_it_says_is_refused(
+    tmp_path: Path, env: dict[str, str], text: str, message: str, hint: str | None
+):
+    with pytest.raises(ConfigurationError) as caught:
+        retention(tmp_path, env, text)
+    assert message in str(caught.value)
+    assert str(tmp_path / "agentflow.toml") in str(caught.value)
+    if hint is not None:
+        assert hint in (caught.value.hint or "")
+
+
+def test_a_store_in_a_directory_is_beside_the_file_that_names_it(tmp_path: Path, env: dict[str, str]):
+    write(tmp_path / "agentflow.toml", 'store = "file:runs"')
+    assert load_config(env=env, folder=tmp_path / "deep").store == f"file:{tmp_path / 'runs'}"
