@@ -36,6 +36,7 @@ CONSUMER = "otel-spans"
 PAGE = 160
 """Events at a time: about as many as make one request, after which the cursor is stored."""
 
+_DEAD_AFTER = 3
 _PIECE = 16
 _RUNS = 20_000
 _IDLE = 600.0
@@ -108,6 +109,7 @@ class Projector:
         self._wake = asyncio.Event()
         self._stopping = False
         self._failing = 0
+        self._troubled = False
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -119,15 +121,15 @@ class Projector:
     async def aclose(self, deadline: float) -> None:
         """Send what is committed by now, as far as it can be done in `deadline` seconds, and end.
 
-        What is left is sent by the next start on this store. With a sink that has been failing, one more
-        attempt of a second at most is made: it is not worth the wait.
+        What is left is sent by the next start on this store. A sink that failed three times in a row gets a
+        second at most: it is not worth the wait.
         """
         task, self._task = self._task, None
         if task is None:
             return
         self._stopping = True
         self._wake.set()
-        if self._failing:
+        if self._failing >= _DEAD_AFTER:
             deadline = min(deadline, 1.0)
         done, _ = await asyncio.wait({task}, timeout=deadline)
         if not done:
@@ -149,12 +151,14 @@ class Projector:
                 return
             except asyncio.CancelledError:
                 raise
-            except AgentflowError as error:  # the store, for now
-                _log.warning("spans_not_read", error=str(error))
+            except Exception as error:  # the store fails for now, or we have a bug: runs must not notice
+                if not self._troubled:
+                    known = isinstance(error, AgentflowError)
+                    _log.warning("spans_not_read", error=str(error), exc_info=None if known else error)
+                self._troubled = True
                 busy = False
-            except Exception:
-                _log.exception("spans_not_projected")
-                busy = False
+            else:
+                self._troubled = False
             if busy:
                 idle = self._poll[0]
                 continue
@@ -175,8 +179,7 @@ class Projector:
             return False
         spans = await self._project(page.items)
         if spans:
-            if not await self._send(spans):
-                return False
+            await self._send(spans)
             self._cursor = page.next_cursor
             await self._store(page.next_cursor)
         self._cursor = page.next_cursor
@@ -286,8 +289,8 @@ class Projector:
 
     # -- spans to the sink ------------------------------------------------------------------------
 
-    async def _send(self, spans: list[Span]) -> bool:
-        """Send until it is done; False when it is given up since this projector ends."""
+    async def _send(self, spans: list[Span]) -> None:
+        """Send until it is done. Whoever ends this projector cancels it when it has waited long enough."""
         wait = self._retry[0]
         while True:
             try:
@@ -302,16 +305,16 @@ class Projector:
                     _log.warning(
                         "spans_not_sent", error=str(error), hint="they are sent when it answers again"
                     )
-                if self._stopping:
-                    return False
                 await self._rest(wait)
+                if self._stopping:
+                    await asyncio.sleep(min(wait, 1.0))  # `_rest` returns at once then
                 wait = min(self._retry[1], wait * 2)
                 continue
             if self._failing:
                 _log.info("spans_sent_again", failures=self._failing)
                 self._failing = 0
             self._count(len(spans), refused)
-            return True
+            return
 
     def _count(self, settled: int, refused: int) -> None:
         self.counts.exported += settled - refused
