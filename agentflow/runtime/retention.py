@@ -1,0 +1,134 @@
+"""Carrying retention out on a store (page 000 §7): records are kept before events are trimmed, runs are
+deleted or trimmed, then space is given back. What goes is decided in `agentflow.events.retention`.
+
+A trimmed run can no longer be folded. So its run record, its state records and its folded state are written
+down before, and read here afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from agentflow.errors import LogCorrupt, RunGone, RunNotFound, RunNotTerminal
+from agentflow.events.envelope import decode
+from agentflow.events.log import EventLog
+from agentflow.events.retention import Kept, Removal, RetentionPlan, RetentionPolicy, plan_retention
+from agentflow.events.rows import RunRow, Swept
+from agentflow.runtime.executions import Executions, StepRecord
+from agentflow.runtime.records import RunRecord
+from agentflow.runtime.views import FoldedState, RunViews
+
+__all__ = ["Collected", "collect", "keep_records", "kept_record", "kept_state", "kept_step", "retention_plan"]
+
+T = TypeVar("T")
+
+_PAGE = 512
+_GRACE = 3_600_000_000
+"""µs; a blob or definition that was put less than an hour ago may be named by an event on its way."""
+
+_RECORD, _STATE, _STEPS = "kept:record", "kept:state", "kept:steps"
+
+
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
+    """What retention did: its plan, what of it was done, and what could not be, with the reason."""
+
+    plan: RetentionPlan
+    done: list[Removal]
+    skipped: list[Kept]
+    swept: Swept
+
+
+async def retention_plan(log: EventLog, policy: RetentionPolicy, now: int) -> RetentionPlan:
+    """What `collect` would do at `now` (µs). Reads rows alone."""
+    return plan_retention(policy, await _all_rows(log), now)
+
+
+async def collect(log: EventLog, policy: RetentionPolicy, now: int) -> Collected:
+    """Take what `policy` takes at `now` (µs), and give back the space of all that is gone.
+
+    A run that cannot go (it is damaged, or somebody else took it meanwhile) is skipped. StoreError from the
+    store; what was done until then stays done, and the next call goes on.
+    """
+    plan = await retention_plan(log, policy, now)
+    done: list[Removal] = []
+    skipped: list[Kept] = []
+    for removal in plan.removals:
+        try:
+            await _remove(log, removal, now)
+            done.append(removal)
+        except (LogCorrupt, RunGone, RunNotFound, RunNotTerminal) as error:
+            skipped.append(Kept(workflow_id=removal.workflow_id, reason=str(error)))
+    return Collected(plan=plan, done=done, skipped=skipped, swept=await log.sweep(now - _GRACE))
+
+
+async def _remove(log: EventLog, removal: Removal, now: int) -> None:
+    if removal.before is None:
+        await log.delete(removal.workflow_id, now)
+    else:
+        await keep_records(log, removal.workflow_id)
+        await log.trim(removal.workflow_id, removal.before)
+
+
+async def _all_rows(log: EventLog) -> list[RunRow]:
+    rows: list[RunRow] = []
+    cursor: str | None = None
+    while True:
+        page = await log.runs(limit=_PAGE, cursor=cursor, order="asc")
+        rows += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            return rows
+
+
+# -- what stays of a trimmed run
+
+
+async def keep_records(log: EventLog, workflow_id: str) -> None:
+    """Write down what only the whole log tells, so that its first events can go. Once is enough."""
+    row = await log.run(workflow_id)
+    if row.earliest_offset:
+        return
+    views = RunViews(log)
+    record, state = await views.record(workflow_id), await views.state(workflow_id)
+    done = Executions()
+    offset = 0
+    while page := await log.read(workflow_id, offset, _PAGE):
+        for event in page:
+            done.take(decode(event.body))
+        offset = page[-1].offset + 1
+    wanted = dict.fromkeys((s.step_id, s.iteration, s.attempt) for s in done.steps)
+    steps = [done.record(workflow_id, *each) for each in wanted]
+    for kind, value in ((_RECORD, record), (_STATE, state), (_STEPS, steps)):
+        await log.put_snapshot(workflow_id, kind, row.last_offset, msgspec.json.encode(value))
+
+
+async def kept_record(log: EventLog, workflow_id: str) -> RunRecord | None:
+    """The run record of a trimmed run; None if it was not kept. RunNotFound, RunGone."""
+    record = await _kept(log, workflow_id, _RECORD, RunRecord)
+    if record is None:
+        return None
+    row = await log.run(workflow_id)
+    return msgspec.structs.replace(record, earliest_offset=row.earliest_offset)
+
+
+async def kept_state(log: EventLog, workflow_id: str) -> FoldedState | None:
+    """The folded state of a trimmed run at its end; None if it was not kept. RunNotFound, RunGone."""
+    return await _kept(log, workflow_id, _STATE, FoldedState)
+
+
+async def kept_step(
+    log: EventLog, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
+) -> StepRecord | None:
+    """The state record of a step of a trimmed run; None if there is none that fits. RunNotFound, RunGone."""
+    steps = await _kept(log, workflow_id, _STEPS, list[StepRecord]) or []
+    fitting = [
+        s for s in steps if s.step_id == step_id and s.iteration == iteration and attempt in (None, s.attempt)
+    ]
+    return fitting[-1] if fitting else None
+
+
+async def _kept(log: EventLog, workflow_id: str, kind: str, shape: type[T]) -> T | None:
+    snapshot = await log.latest_snapshot(workflow_id, kind)
+    return None if snapshot is None else msgspec.json.decode(snapshot.data, type=shape)

@@ -1,0 +1,108 @@
+"""Retention on runs that were really run: what goes, what stays readable, what a second store shows."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from agentflow import Runtime
+from agentflow.definition.ir import decode_ir
+from agentflow.errors import OffsetTrimmed, RunGone
+from agentflow.events.open import open_log
+from agentflow.events.retention import RetentionPolicy
+from agentflow.runtime.retention import collect, kept_record, kept_state, kept_step, retention_plan
+from agentflow.runtime.views import RunViews
+from agentflow.testing import ScriptedModel
+
+HOUR = 3_600_000_000
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+
+
+@pytest.fixture(params=["memory", "sqlite", "file"])
+async def log(request, tmp_path):
+    log = open_log("memory:" if request.param == "memory" else f"{request.param}:{tmp_path}/log")
+    yield log
+    await log.close()
+
+
+AGENTS = {"agents": [{"name": f"agent {n}", "system_prompt": f"prompt {n}"} for n in range(3)]}
+
+
+async def run_three(log):
+    """Three runs of one workflow, in the order in which they ended."""
+    model = ScriptedModel(lambda request: request.messages[-1].content + "!")
+    async with Runtime(log, models=[model]) as runtime:
+        return [(await runtime.run(AGENTS, f"go {n}")).workflow_id for n in range(3)]
+
+
+def now():
+    return time.time_ns() // 1000
+
+
+def newest_only(limit, **more):
+    return RetentionPolicy(mode="size", max_bytes=limit, **more)
+
+
+async def test_nothing_goes_by_default_and_a_plan_changes_nothing(log):
+    ids = await run_three(log)
+    collected = await collect(log, RetentionPolicy(), now())
+    assert (collected.done, collected.plan.runs) == ([], 3)
+    size = (await log.run(ids[2])).bytes
+    plan = await retention_plan(log, newest_only(size), now())
+    assert [r.workflow_id for r in plan.removals] == ids[:2]
+    assert len((await log.runs()).items) == 3
+
+
+async def test_the_oldest_run_goes_and_its_graph_with_the_last_run_that_has_it(log):
+    ids = await run_three(log)
+    views = RunViews(log)
+    begin = await views.definition(ids[0])
+    size = (await log.run(ids[2])).bytes
+    collected = await collect(log, newest_only(size), now() + 2 * HOUR)
+    assert [r.workflow_id for r in collected.done] == ids[:2]
+    for gone in ids[:2]:
+        with pytest.raises(RunGone):
+            await views.record(gone)
+    assert (await RunViews(log).record(ids[2])).output == "go 2!!!"
+    assert decode_ir(await log.get_definition(begin.ir_hash)) == begin.ir
+    collected = await collect(log, newest_only(0), now() + 2 * HOUR)
+    assert collected.swept.definitions == 1
+    assert await log.get_definition(begin.ir_hash) is None
+
+
+async def test_a_trimmed_run_still_tells_its_record_its_state_and_its_steps(log):
+    ids = await run_three(log)
+    views = RunViews(log)
+    before = await views.record(ids[0])
+    state = await views.state(ids[0])
+    steps = {step: await views.step(ids[0], step) for step in before.steps}
+    collected = await collect(log, newest_only(0, trim_to_events=2), now() + 2 * HOUR)
+    assert [(r.action, r.workflow_id) for r in collected.done] == [("trim", run) for run in ids]
+    row = await log.run(ids[0])
+    assert row.last_offset - row.earliest_offset == 1
+    with pytest.raises(OffsetTrimmed):
+        await RunViews(log).record(ids[0])
+    record = await kept_record(log, ids[0])
+    assert record.earliest_offset == row.earliest_offset
+    assert (record.output, record.steps, record.usage) == (before.output, before.steps, before.usage)
+    assert await kept_state(log, ids[0]) == state
+    assert {step: await kept_step(log, ids[0], step) for step in steps} == steps
+    assert await kept_step(log, ids[0], "no_such_step") is None
+    assert await log.get_definition(record.ir_hash) is not None
+    again = await collect(log, newest_only(0, trim_to_events=2), now() + 2 * HOUR)
+    assert again.done == []
+    again = await collect(log, newest_only(0, trim_to_events=1), now() + 2 * HOUR)
+    assert len(again.done) == 3
+    assert (await kept_record(log, ids[0])).output == before.output
+
+
+async def test_what_was_not_trimmed_has_nothing_kept(log):
+    ids = await run_three(log)
+    assert await kept_record(log, ids[0]) is None
+    assert await kept_state(log, ids[0]) is None
+    assert await kept_step(log, ids[0], "agent 0") is None
