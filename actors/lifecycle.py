@@ -249,7 +249,7 @@ def clear(cell: Cell, unanswered: ActorStopped) -> Routine:
     while extras.pipes:  # one that ends may begin another
         pipes = list(extras.pipes)
         for pipe in pipes:
-            pipe.cancel()
+            pipe.end()
         for pipe in pipes:
             yield routines.done(pipe.task)
             extras.pipes.pop(pipe, None)

@@ -136,7 +136,17 @@ class Pipe:
     """Work that an actor owns: it runs beside the mailbox and its result arrives as a message
     (`ctx.pipe`). With an `envelope` it works for that message: its trace, its deadline, its chain of asks."""
 
-    __slots__ = ("_awaitable", "_begun", "_cancelled", "_cell", "_on_error", "_to_message", "_trace", "task")
+    __slots__ = (
+        "_awaitable",
+        "_begun",
+        "_cancelled",
+        "_cell",
+        "_envelope",
+        "_on_error",
+        "_to_message",
+        "_trace",
+        "task",
+    )
 
     def __init__(
         self,
@@ -150,6 +160,7 @@ class Pipe:
         self._awaitable = awaitable
         self._to_message = to_message
         self._on_error = on_error
+        self._envelope = envelope
         self._trace = current_trace() if envelope is None else envelope[2]
         question = None if envelope is None else envelope[3]
         self._begun = self._cancelled = False
@@ -163,6 +174,13 @@ class Pipe:
         """Cancel the work; nothing arrives, not even a result that waits to be handled."""
         self._cancelled = True
         self._cell.scheduler.cancel(self.task)
+
+    def end(self) -> None:
+        """The actor ends: cancel. A message that was told, and whose work has not begun, is a dead letter."""
+        envelope = self._envelope
+        if envelope is not None and envelope[3] is None and not self._begun and not self._cancelled:
+            self._cell.bury(envelope, "stopped")
+        self.cancel()
 
     def due(self) -> bool:
         """Whether the result that waits is still wanted."""

@@ -26,6 +26,7 @@ from actors import (
     OneForOne,
     Reject,
     RestForOne,
+    StashFull,
     on,
 )
 from actors.testing import run
@@ -42,7 +43,7 @@ class Letter:
 
     def __init__(self, model, sender, number, what):
         self.model, self.sender, self.number, self.what = model, sender, number, what
-        self.target = None
+        self.stashed = False
 
 
 class Awaited(Letter):
@@ -72,8 +73,9 @@ class Model:
         if self.at_work[key]:
             self.violations.append("two messages at a time")
         self.at_work[key] += 1
-        if letter is not None:
+        if letter is not None and letter.what != "limit":
             self.handled[letter] += 1
+        if letter is not None and letter.what != "stash":
             self.order[letter.sender, key].append(letter.number)
         try:
             yield
@@ -98,7 +100,7 @@ class Model:
             assert len(numbers) == len(set(numbers))
 
 
-class Worker(Actor, mailbox=3):
+class Worker(Actor, mailbox=3, stash=2):
     def __init__(self, model, peers):
         self.model, self.peers = model, peers
         self.serial = next(model.serials)
@@ -106,6 +108,8 @@ class Worker(Actor, mailbox=3):
             raise Boom("init")
 
     def on_start(self):
+        self.limiter = self.ctx.limiter(2)
+        self.pieces = 0
         if self.model.random.random() < 0.5:
             return None
         return self.slow_start()
@@ -121,14 +125,29 @@ class Worker(Actor, mailbox=3):
     def on_restart(self, exc):
         assert isinstance(exc, Exception)
 
+    def put_aside(self, letter):
+        """Stash what is to be stashed, the first time."""
+        if letter.what != "stash" or letter.stashed:
+            return False
+        letter.stashed = True
+        try:
+            self.ctx.stash()
+        except StashFull:
+            return False
+        return True
+
     @on(Letter)
     def plain(self, letter):
+        if self.put_aside(letter):
+            return None
         with self.model.handling(self, letter):
             return self.act(letter)
 
     @on(Awaited)
     async def awaited(self, letter):
         random = self.model.random
+        if self.put_aside(letter):
+            return None
         with self.model.handling(self, letter):
             if letter.what == "sleep":
                 await asyncio.sleep(random.choice((0, 0.1, 3)))
@@ -166,9 +185,32 @@ class Worker(Actor, mailbox=3):
             case "link":
                 with contextlib.suppress(ActorStopped):
                     ctx.link(random.choice(self.peers))
+            case "unstash":
+                ctx.unstash_all()
+            case "limit":
+                timeout = random.choice((None, None, 0.5))
+                self.limiter.submit(lambda: self.piece(letter), timeout=timeout)
             case "watch":
                 ctx.watch(random.choice(self.peers))
         return letter.number
+
+    async def piece(self, letter):
+        """Limited work: it counts as handled when it begins."""
+        random, self.pieces = self.model.random, self.pieces + 1
+        if self.pieces > 2:
+            self.model.violations.append("three pieces of work at once")
+        self.model.handled[letter] += 1
+        try:
+            await asyncio.sleep(random.choice((0, 0.1, 2)))
+            if random.random() < 0.2:
+                raise Boom("piece")
+            return letter.number
+        except asyncio.CancelledError:
+            if random.random() < 0.5:
+                await asyncio.sleep(random.choice((0, 0.2)))  # cleans up
+            raise
+        finally:
+            self.pieces -= 1
 
     @on(Tick)
     def tick(self, tick):
@@ -188,6 +230,10 @@ COMMON = ["nothing"] * 6 + [
     "pipe",
     "spawn",
     "watch",
+    "limit",
+    "limit",
+    "stash",
+    "unstash",
 ]
 RARE = ["stop", "kill", "drain", "finish", "link"]
 

@@ -97,20 +97,6 @@ class Chain(Puppet):
             self.ctx.spawn_soon(lambda: Chain(self.depth - 1, self.refs), "c")
 
 
-@pytest.mark.parametrize("how", ["stop", "drain", "kill", "leave"])
-@virtual
-async def test_rule_11_a_tree_deeper_than_the_stack_ends(how):
-    refs = []
-    async with ActorSystem() as system:
-        top = await system.spawn(lambda: Chain(1500, refs), "c")
-        await run_until_idle()
-        assert len(refs) == 1501
-        if how != "leave":
-            getattr(top, how)()
-            await top.terminated()
-    assert not any(ref.is_alive for ref in refs)
-
-
 @virtual
 async def test_rule_20_a_tree_deeper_than_the_stack_is_described():
     async with ActorSystem() as system:
