@@ -148,6 +148,14 @@ class EventLog(Protocol):
         """The cursor that was last saved for `consumer`, or None: it starts at the beginning."""
         ...
 
+    async def drop_cursor(self, consumer: str) -> None:
+        """Forget where a consumer stood; nothing happens when nobody knows it."""
+        ...
+
+    async def cursors(self, prefix: str) -> dict[str, str]:
+        """The saved cursors of all consumers whose names begin with `prefix`."""
+        ...
+
     async def put_blob(self, data: bytes) -> str:
         """Store `data` once; its name `sha256:…` is valid in events appended after this call was made.
 

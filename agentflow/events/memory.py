@@ -202,6 +202,16 @@ class MemoryLog(BaseLog):
         self._check_open()
         self._cursors[consumer] = cursor
 
+    async def drop_cursor(self, consumer: str) -> None:
+        """As `EventLog.drop_cursor`."""
+        self._check_open()
+        self._cursors.pop(consumer, None)
+
+    async def cursors(self, prefix: str) -> dict[str, str]:
+        """As `EventLog.cursors`."""
+        self._check_open()
+        return {name: cursor for name, cursor in self._cursors.items() if name.startswith(prefix)}
+
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`."""
         self._check_open()

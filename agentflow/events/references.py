@@ -13,6 +13,7 @@ __all__ = ["names_in", "parent_of"]
 
 # A quote inside a JSON string is escaped, so text that merely talks of a blob does not match.
 _NAME = re.compile(rb'"(?:\$blob|ir_hash|definition_hash)":"([^"\\]{1,128})"')
+_BASE = re.compile(rb'"ref":"(sha256:[0-9a-f]{64})"')
 
 
 class _Parent(msgspec.Struct):
@@ -35,6 +36,8 @@ def names_in(body: bytes) -> set[str]:
     # Three searches for plain bytes are far cheaper than the expression, and nearly always all there is.
     if b'"$blob"' in body or b'ir_hash"' in body or b'definition_hash"' in body:
         return {name.decode(errors="replace") for name in _NAME.findall(body)}
+    if b'"kind":"fork_base"' in body:  # what a forked run begins with
+        return {name.decode() for name in _BASE.findall(body)}
     return set()
 
 

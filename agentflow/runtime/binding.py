@@ -154,6 +154,22 @@ class _Binder:
         terms = {ref.name: _terms(self.models.profile(ref)) for ref in refs}
         self.bound.steps[node.id] = StepBinding(models=refs, tools=tools, terms=terms)
         self.bound.grants[node.id] = [f"{t.service}.{t.function}" for t in tools.values()]
+        if node.cache is not None:
+            self._check_cache(node, tools, place.removesuffix("/agent"))
+
+    def _check_cache(self, node: AgentNode, tools: dict[str, ToolInfo], place: str) -> None:
+        """A result may serve again only if nothing but the result came of it."""
+        for tool in tools.values():
+            if tool.side_effect not in ("none", "read"):
+                name = f"{tool.service}.{tool.function}"
+                effect = {"write": "write", "irreversible": "do what cannot be undone"}.get(
+                    tool.side_effect, "change something outside"
+                )
+                message = f'step "{node.id}" may {effect} ({name}) and cannot be cached'
+                self._report(
+                    "E_CACHE_SIDE_EFFECT", message, f"{place}/cache", "take the function or the cache away"
+                )
+                return
 
     def _models(self, step: str, spec: AgentSpec, place: str) -> tuple[ModelRef, ...]:
         if self.pins is not None and step in self.pins.models:

@@ -9,6 +9,7 @@ import msgspec
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import ModelRef
+from agentflow.engine import CacheHit
 from agentflow.events.envelope import Draft
 from agentflow.models import ModelReply, ModelRequest
 
@@ -26,7 +27,9 @@ __all__ = [
     "Complete",
     "DecideRequest",
     "Done",
+    "KeepResult",
     "Look",
+    "LookedUp",
     "ModelCallFailure",
     "ModelCallSuccess",
     "Overdue",
@@ -273,6 +276,22 @@ class StartRun(Message, frozen=True, kw_only=True):
     """Begin, or go on with, a run whose admission was prepared."""
 
     workflow_id: str
+
+
+class KeepResult(Message, frozen=True, kw_only=True):
+    """The durable `workflow.step_completed` at `offset` may serve again under `key` for `ttl` seconds."""
+
+    key: str
+    workflow_id: str
+    offset: int
+    ttl: float
+
+
+class LookedUp(Message, frozen=True, kw_only=True):
+    """Whether the result of a unit of work is kept."""
+
+    unit_key: str
+    hit: CacheHit | None
 
 
 class Overdue(Message, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Any
 
 from actors import Ref
 from agentflow.engine.state import OpenCall
-from agentflow.runtime.messages import Commit, CommitFailed
+from agentflow.runtime.messages import Commit, CommitFailed, KeepResult
 
 __all__ = ["Batch", "Outbox"]
 
@@ -22,13 +22,16 @@ _LONGEST_WAIT = 5.0
 class Batch:
     """Appended and not yet acknowledged: what may begin, and who may go, once it is durable."""
 
-    __slots__ = ("calls", "closed", "commit", "last")
+    __slots__ = ("calls", "closed", "commit", "last", "results")
 
-    def __init__(self, commit: Commit, calls: list[OpenCall], closed: list[str]) -> None:
+    def __init__(
+        self, commit: Commit, calls: list[OpenCall], closed: list[str], results: list[KeepResult]
+    ) -> None:
         self.commit = commit
         self.last = commit.expected + len(commit.drafts) - 1
         self.calls = calls
         self.closed = closed
+        self.results = results
 
 
 class Outbox:

@@ -34,6 +34,8 @@ from agentflow.runtime.messages import (
     CommitFailed,
     Committed,
     Done,
+    KeepResult,
+    LookedUp,
     ModelCallFailure,
     ModelCallSuccess,
     Refusal,
@@ -46,6 +48,7 @@ from agentflow.runtime.messages import (
 )
 from agentflow.runtime.obedience import moves_of
 from agentflow.runtime.outbox import Batch, Outbox
+from agentflow.runtime.results import Results
 
 __all__ = ["RunSupervisor"]
 
@@ -71,6 +74,9 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._cancel: Cancel | None = None
         self._cancel_from = 0  # the offset of the request, which must be durable first
         self._storage_failed = False
+        self._results = Results(log, clock)
+        self._to_keep: list[KeepResult] = []
+        self._caches = any(node.node.cache is not None for node in admission.plan.nodes.values())
 
     # -- beginning ------------------------------------------------------------------------------
 
@@ -164,13 +170,49 @@ class RunSupervisor(Actor, mailbox=100_000):
             return
         while decided := engine.decide(self._state, now):
             self._take(decided, drafts, now)
+        if self._caches:
+            self._look_up()
 
     def _take(self, moves: Moves, drafts: list[Draft], now: int) -> None:
         state = self._state
         evolve, trace = engine.evolve, self._tracer.take
         for data in moves:
+            if self._caches and data.__class__ is ev.WorkflowStepCompleted:
+                self._remember(data)
             evolve(state, data, state.next_offset, now)
             drafts.append(Draft(data, trace=trace(data)))
+
+    def _remember(self, data: ev.WorkflowStepCompleted) -> None:
+        """A result that may serve again is kept, once it is in the log."""
+        name = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
+        unit = self._state.open.get(name)
+        cache = None if unit is None else unit.node.node.cache
+        if (
+            unit is not None
+            and cache is not None
+            and (key := engine.result_key(self._state, unit)) is not None
+        ):
+            kept = KeepResult(
+                key=key, workflow_id=self._state.workflow_id, offset=self._state.next_offset, ttl=cache.ttl
+            )
+            self._to_keep.append(kept)
+
+    def _look_up(self) -> None:
+        for lookup in self._state.take_wanted():
+            key = lookup.unit_key
+
+            def found(hit: engine.CacheHit | None, key: str = key) -> LookedUp:
+                return LookedUp(unit_key=key, hit=hit)
+
+            def failed(error: BaseException, key: str = key) -> LookedUp:
+                return LookedUp(unit_key=key, hit=None)  # a cache that cannot be read is no reason to fail
+
+            self.ctx.pipe(self._results.find(lookup.key), found, failed)
+
+    @on(LookedUp)
+    def looked_up(self, message: LookedUp) -> None:
+        engine.looked_up(self._state, message.unit_key, message.hit)
+        self._advance([])
 
     def _commit(self, first: int, drafts: list[Draft], now: int) -> None:
         state, admission = self._state, self._admission
@@ -186,7 +228,8 @@ class RunSupervisor(Actor, mailbox=100_000):
             definition_hash=started.definition.hash if started else None,
             labels=admission.labels if started else {},
         )
-        self._outbox.put(Batch(commit, state.take_fresh(), state.take_closed()))
+        results, self._to_keep = self._to_keep, []
+        self._outbox.put(Batch(commit, state.take_fresh(), state.take_closed(), results))
 
     @on(Committed)
     def committed(self, message: Committed) -> None:
@@ -199,6 +242,9 @@ class RunSupervisor(Actor, mailbox=100_000):
             if self._suspending is None:
                 for call in batch.calls:
                     self._crew.launch(call)
+            for kept in batch.results:
+                if self.ctx.parent is not None:  # this actor may have ended before it is kept
+                    self.ctx.parent.tell(kept)
         while self._replies and self._replies[0][0] <= message.offset:
             offset, settle = self._replies.popleft()
             settle(Done(offset=offset, changed=True))

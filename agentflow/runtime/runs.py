@@ -19,7 +19,8 @@ from agentflow.events.log import EventLog
 from agentflow.events.owner import Owner
 from agentflow.runtime.admission import Admission
 from agentflow.runtime.clock import Clock
-from agentflow.runtime.messages import Commit, CommitFailed, Committed, Overdue, StartRun
+from agentflow.runtime.messages import Commit, CommitFailed, Committed, KeepResult, Overdue, StartRun
+from agentflow.runtime.results import Results
 from agentflow.runtime.run_supervisor import RunSupervisor
 
 __all__ = ["Runs"]
@@ -66,6 +67,7 @@ class Runs(Actor, mailbox=100_000):
         self._owner = owner
         self._gone = gone
         self._overdue = overdue
+        self._results = Results(log, clock)
         self._ids: dict[Ref[Any], str] = {}
 
     @on(StartRun)
@@ -118,6 +120,11 @@ class Runs(Actor, mailbox=100_000):
     @on(Committed, CommitFailed)
     def given_up(self, message: Committed | CommitFailed) -> None:
         """The pause is written, or somebody else has the run already."""
+
+    @on(KeepResult)
+    def keep(self, message: KeepResult) -> None:
+        work = self._results.keep(message.key, message.workflow_id, message.offset, message.ttl)
+        self.ctx.pipe(work, _nothing, _nothing)  # one that could not be kept is made again
 
     @on(Overdue)
     def overdue(self, message: Overdue) -> None:

@@ -443,6 +443,12 @@ async def test_a_consumers_cursor_is_kept_the_last_one_holds(log, kind, tmp_path
     await log.save_cursor("spans", (await log.query(limit=2)).next_cursor)
     await log.save_cursor("of/another: ü", "x")
     assert await log.load_cursor("of/another: ü") == "x"
+    await log.save_cursor("of/a third.", "y")
+    assert await log.cursors("of/") == {"of/another: ü": "x", "of/a third.": "y"}
+    assert await log.cursors("%") == {}
+    await log.drop_cursor("of/a third.")
+    await log.drop_cursor("of/nobody")
+    assert await log.cursors("") == {"spans": await log.load_cursor("spans"), "of/another: ü": "x"}
     cursor = await log.load_cursor("spans")
     assert [e.offset for _, e in (await log.query(cursor=cursor)).items] == [2]
     await log.close()

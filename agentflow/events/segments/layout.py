@@ -25,6 +25,7 @@ class Layout:
         self.segments = directory / "segments"
         self.blobs = directory / "blobs"
         self.definitions = directory / "definitions"
+        self.consumers = directory / "consumers"
         self.snapshots = directory / "snapshots"
 
     def segment(self, number: int) -> Path:
@@ -46,7 +47,7 @@ class Layout:
 
     def cursor(self, consumer: str) -> Path:
         """The file that holds where a consumer stands."""
-        return self.directory / "consumers" / f"{quote(consumer, safe='')}.cursor"
+        return self.consumers / f"{quote(consumer, safe='')}.cursor"
 
     def snapshots_of(self, workflow_id: str, kind: str | None = None) -> Path:
         """The folder of a run's snapshots, of all kinds or of one. Hashed: a name of any length and content

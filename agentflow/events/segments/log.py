@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import unquote
 
 from agentflow.errors import AgentflowError, ConfigurationError, LogClosed, StoreError
 from agentflow.events.base import BaseLog, EventQuery
@@ -106,6 +107,11 @@ class SegmentLog(BaseLog):
         path = self._layout.cursor(consumer)
         await self._group.call(lambda: self._store.replace(path, cursor.encode()))
 
+    async def drop_cursor(self, consumer: str) -> None:
+        """As `EventLog.drop_cursor`."""
+        path = self._layout.cursor(consumer)
+        await self._group.call(lambda: self._store.remove(path))
+
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`."""
         return await self._group.call(lambda: self._store.claim(workflow_id, owner))
@@ -198,6 +204,11 @@ class SegmentLog(BaseLog):
         found = await self._in_thread(lambda: _content(self._layout.cursor(consumer)))
         return None if found is None else found.decode()
 
+    async def cursors(self, prefix: str) -> dict[str, str]:
+        """As `EventLog.cursors`."""
+        found = await self._in_thread(lambda: _cursors(self._layout.consumers))
+        return {name: cursor for name, cursor in found.items() if name.startswith(prefix)}
+
     async def get_blob(self, name: str) -> bytes | None:
         """As `EventLog.get_blob`."""
         path = self._layout.blob(name)
@@ -279,3 +290,12 @@ def _content(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
+
+
+def _cursors(folder: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path in folder.glob("*.cursor"):
+        content = _content(path)
+        if content is not None:
+            found[unquote(path.stem)] = content.decode()
+    return found

@@ -290,6 +290,11 @@ class SegmentStore:
         """A file beside the segments in place of the one of that name."""
         replace_file(path, data)
 
+    def remove(self, path: Path) -> None:
+        """Take a file beside the segments away; one that is not there is no error."""
+        path.unlink(missing_ok=True)
+        sync_directory(path.parent)
+
     def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
         """As `EventLog.put_snapshot`."""
         self.index.find(workflow_id)

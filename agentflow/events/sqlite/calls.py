@@ -22,7 +22,9 @@ from agentflow.events.tombstone import Tombstone
 
 __all__ = [
     "claim",
+    "cursors",
     "delete",
+    "drop_cursor",
     "probe",
     "put_blob",
     "put_definition",
@@ -57,6 +59,19 @@ def _now() -> int:
 def save_cursor(db: sqlite3.Connection, consumer: str, cursor: str) -> None:
     """As `EventLog.save_cursor`."""
     db.execute("INSERT OR REPLACE INTO consumer (name, position) VALUES (?, ?)", (consumer, cursor))
+
+
+def drop_cursor(db: sqlite3.Connection, consumer: str) -> None:
+    """As `EventLog.drop_cursor`."""
+    db.execute("DELETE FROM consumer WHERE name = ?", (consumer,))
+
+
+def cursors(db: sqlite3.Connection, prefix: str) -> dict[str, str]:
+    """As `EventLog.cursors`."""
+    found = db.execute(
+        "SELECT name, position FROM consumer WHERE substr(name, 1, ?) = ?", (len(prefix), prefix)
+    )
+    return dict(found.fetchall())
 
 
 def put_snapshot(db: sqlite3.Connection, workflow_id: str, kind: str, offset: int, data: bytes) -> None:

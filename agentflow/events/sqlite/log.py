@@ -80,6 +80,10 @@ class SqliteLog(BaseLog):
         """As `EventLog.save_cursor`."""
         await self._write(calls.save_cursor, consumer, cursor)
 
+    async def drop_cursor(self, consumer: str) -> None:
+        """As `EventLog.drop_cursor`."""
+        await self._write(calls.drop_cursor, consumer)
+
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`."""
         return await self._write(calls.claim, workflow_id, owner)
@@ -136,6 +140,10 @@ class SqliteLog(BaseLog):
     async def load_cursor(self, consumer: str) -> str | None:
         """As `EventLog.load_cursor`."""
         return await self._read(calls.select_one, "SELECT position FROM consumer WHERE name = ?", consumer)
+
+    async def cursors(self, prefix: str) -> dict[str, str]:
+        """As `EventLog.cursors`."""
+        return await self._read(calls.cursors, prefix)
 
     async def get_blob(self, name: str) -> bytes | None:
         """As `EventLog.get_blob`."""
