@@ -118,6 +118,7 @@ class _Live:
                 message_handler=self._message,
             )
             async with client:
+                self.touch()
                 self.client.set_result(client)
                 await self._until_over()
         except BaseException as failure:  # also groups of them, and cancellation

@@ -5,6 +5,8 @@ What a server says of a tool (`readOnlyHint` and the like) is a hint; what the d
 
 from __future__ import annotations
 
+import importlib
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -117,7 +119,8 @@ class McpService(Service):
             await in_thread(_import_sdk, "agentflow import mcp")
             from agentflow.tools.mcp_connection import McpConnection
 
-            self._connection = McpConnection(self.name, self._streams, self._changed)
+            if self._connection is None:  # nobody was faster
+                self._connection = McpConnection(self.name, self._streams, self._changed)
         return self._connection
 
     @asynccontextmanager
@@ -206,9 +209,7 @@ class McpService(Service):
             except MissingSecret as missing:
                 message = f"{tool.name}: {missing}"
                 raise ToolError.of("policy", "secret_not_set", message, executed=False) from None
-            except (
-                Exception
-            ) as failure:  # the SDK's own kinds, those of its libraries, and those of the system
+            except Exception as failure:  # the SDK's own kinds, those of its libraries and of the system
                 if said.status == 404 and sent and attempt == 1:
                     # It was restarted and has forgotten the session, so it has not begun anything.
                     await connection.lost()
@@ -352,5 +353,7 @@ def _not_sent(failure: Exception | None) -> bool:
 
 
 def _import_sdk() -> None:
-
-    import agentflow.tools.mcp_transports  # pyright: ignore[reportUnusedImport]  # noqa: F401
+    for module in ("mcp.client", "agentflow.tools.mcp_transports", "agentflow.tools.mcp_connection"):
+        importlib.import_module(module)
+    # What goes wrong is told by us, without secrets; the SDK would log what the server sent.
+    logging.getLogger("mcp.client").setLevel(logging.CRITICAL)

@@ -253,6 +253,7 @@ async def test_an_output_schema_is_checked() -> None:
 async def endless() -> AsyncGenerator[bytes]:
     while True:
         yield b"x" * 65536
+        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("encoding", ["", "gzip", "deflate"])
