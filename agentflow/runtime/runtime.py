@@ -76,8 +76,9 @@ class Runtime(RunCommands):
     """Runs workflows in this process on one store.
 
     `store`: `memory:`, `sqlite:FILE` or an open EventLog (which the caller then closes). `models` and
-    `services` add to what documents declare. `implicit_side_effects` says whether an agent that may call
-    "all" functions gets those that are declared to change something. Leaving `async with` parks the runs
+    `services` add to what documents declare. A function that is declared to change something, and
+    that an agent has only because it may call "all", is asked about before each call; `implicit_side_effects`
+    `allow` or `deny` gives it without, or not at all. Leaving `async with` parks the runs
     that are not at their end: they go on with `resume`, here or in another process. `telemetry` stands in
     for the one that the `OTEL_*` variables ask for, if they do; the Runtime starts and ends it.
     """
@@ -91,7 +92,7 @@ class Runtime(RunCommands):
         clock: Clock | None = None,
         ids: Ids | None = None,
         grace: float = 10.0,
-        implicit_side_effects: Implicit = "deny",
+        implicit_side_effects: Implicit = "ask",
         max_concurrent_runs: int = 64,
         max_queued_runs: int = 10_000,
         telemetry: Telemetry | None = None,
