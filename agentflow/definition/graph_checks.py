@@ -10,7 +10,7 @@ import msgspec
 from agentflow.definition.report import Report, shown
 from agentflow.definition.structure import Found
 
-__all__ = ["Ancestors", "Graph", "build_graph"]
+__all__ = ["Ancestors", "Graph", "build_graph", "components"]
 
 _SHOWN_CYCLE = 12
 
@@ -114,7 +114,7 @@ def _dependencies(step: Found, ids: list[str], graph: Graph, report: Report) -> 
 def _close(graph: Graph, report: Report) -> None:
     """Fills `before` and reports each cycle once, at its first step."""
     order = graph.order
-    for component in _components(graph.depends_on):
+    for component in components(graph.depends_on):
         inside = set(component)
         mask = 0
         for step_id in component:
@@ -127,7 +127,7 @@ def _close(graph: Graph, report: Report) -> None:
             _report_cycle(graph, first, inside, report)
 
 
-def _components(edges: dict[str, tuple[str, ...]]) -> list[list[str]]:
+def components(edges: dict[str, tuple[str, ...]]) -> list[list[str]]:
     """Strongly connected components (Tarjan), each after all that it depends on. Does not recurse."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}

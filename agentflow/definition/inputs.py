@@ -11,11 +11,18 @@ from typing import Any, cast
 
 import msgspec
 
-from agentflow.definition.ir import InputSpec
+from agentflow.definition.ir import InputSpec, Workflow
 from agentflow.definition.nodes import Place, child_pointer
 from agentflow.definition.report import Report, shown
 
-__all__ = ["ANY_INPUT", "InputNeeds", "RequiredInput", "breach", "check_input_values"]
+__all__ = [
+    "ANY_INPUT",
+    "InputNeeds",
+    "RequiredInput",
+    "breach",
+    "check_input_values",
+    "needs_of",
+]
 
 Locate = Callable[[str], Place]
 
@@ -46,6 +53,14 @@ class InputNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ANY_INPUT = InputNeeds(named=False)
+
+
+def needs_of(workflow: Workflow) -> InputNeeds:
+    """What a graph says of its inputs itself: those that it declares; without a declaration, any JSON."""
+    if workflow.inputs is None:
+        return ANY_INPUT
+    required = [RequiredInput(name=name, used=False) for name, s in workflow.inputs.items() if s.required]
+    return InputNeeds(named=True, required=tuple(required), known=tuple(workflow.inputs))
 
 
 def breach(schema: dict[str, Any] | bool, value: Any) -> tuple[str, str] | None:

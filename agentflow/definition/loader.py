@@ -9,13 +9,20 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
-from agentflow.definition.inputs import ANY_INPUT, InputNeeds, RequiredInput, check_input_values
+from agentflow.definition.inputs import (
+    ANY_INPUT,
+    InputNeeds,
+    RequiredInput,
+    check_input_values,
+    needs_of,
+)
 from agentflow.definition.ir import Workflow, canonical_json, ir_hash
 from agentflow.definition.nodes import Node, Object, Positions, Scalar, json_type, to_value
 from agentflow.definition.report import NOWHERE, Fatal, Report, shown
@@ -134,24 +141,35 @@ def check_inputs(definition: Definition, inputs: Any) -> tuple[Any, list[Diagnos
     return value, report.diagnostics()
 
 
-def definition_of(workflow: Workflow) -> Definition:
-    """A graph built in Python, as a definition: its canonical JSON is its source."""
-    body = canonical_json(workflow)
+def definition_of(workflow: Workflow, *, strict: bool = False) -> Definition:
+    """A graph built in Python, as a definition: its canonical JSON is its source.
+
+    It is checked as documents are, and what is accepted is what the stored bytes of it say. Diagnostics have
+    a path into the canonical JSON, but no line. Raises DefinitionError.
+    """
+    from agentflow.definition.ir_checks import accepted_graph
+
+    report = Report()
+    with suppress(Fatal):
+        workflow = accepted_graph(workflow, report)
+    diagnostics = report.diagnostics(strict=strict)
+    if any(d.severity == "error" for d in diagnostics):
+        raise DefinitionError(diagnostics)
     digest = ir_hash(workflow)
     return Definition(
         name=workflow.name,
         version=None,
         format="ir/v0",
-        source=body.decode(),
+        source=canonical_json(workflow).decode(),
         media="json",
         file=None,
         folder=None,
         hash=digest,
         workflow=workflow,
         ir_hash=digest,
-        warnings=[],
+        warnings=diagnostics,
         positions=Positions(node_of_value({}, Report(None))),
-        inputs=ANY_INPUT,
+        inputs=needs_of(workflow),
     )
 
 

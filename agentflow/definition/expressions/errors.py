@@ -28,7 +28,7 @@ class ExpressionError(AgentflowError):
     ) -> None:
         super().__init__(message, hint=hint)
         # A problem's code belongs to the problem, not to the class.
-        self.code = code  # pyright: ignore[reportAttributeAccessIssue]
+        self.code = code
         self.message = message
         self.offset = offset
         self.length = length
