@@ -1,0 +1,202 @@
+"""Metrics: what is measured of events, commits, mailboxes and spans, pushed or read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+
+import pytest
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from agentflow import Runtime, Service, function
+from agentflow.definition.failure import ErrorInfo
+from agentflow.events import catalogue as ev
+from agentflow.events.envelope import Draft
+from agentflow.runtime.gauges import mailbox_depths
+from agentflow.telemetry import TelemetrySettings, read_settings
+from agentflow.telemetry.metrics import Metrics
+from agentflow.telemetry.telemetry import Telemetry
+from agentflow.testing import ScriptedModel
+from tests.benchmarks.workflows.product import asking, chain
+from tests.unit.telemetry.collector import Collector, attributes
+from tests.unit.telemetry.support import step, step_started
+from tests.unit.telemetry.test_projection import agent_run
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch):
+    for name in [n for n in os.environ if n.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+
+
+def points(reader):
+    """Name of a metric to [(attributes, value or (count, sum))]."""
+    found = {}
+    data = reader.get_metrics_data()
+    for resource in data.resource_metrics if data else ():
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                for point in metric.data.data_points:
+                    value = (point.count, point.sum) if hasattr(point, "count") else point.value
+                    found.setdefault(metric.name, []).append((dict(point.attributes), value))
+    return found
+
+
+async def measured(events, **more):
+    """What a pull reader sees after these events, committed one by one in 2 ms each."""
+    reader = InMemoryMetricReader()
+    metrics = Metrics(TelemetrySettings(), readers=[reader], **more)
+    metrics.start()
+    for i, data in enumerate(events):
+        metrics.committed("wf_1", 1_000_000 * i, [Draft(data)], 0.002)
+    metrics._drain()
+    await asyncio.sleep(0)
+    found = points(reader)
+    await metrics.aclose(5)
+    return found
+
+
+async def test_an_agent_run_is_measured():
+    found = await measured(agent_run())
+    chat = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "gcp.gemini",
+        "gen_ai.request.model": "flash",
+    }
+    answered = {**chat, "gen_ai.response.model": "flash-001"}
+    assert found["gen_ai.client.operation.duration"] == [
+        (answered, (2, 0.024)),
+        ({**chat, "error.type": "server_error"}, (1, 0.003)),
+    ]
+    assert found["gen_ai.client.token.usage"] == [
+        ({**answered, "gen_ai.token.type": "input"}, (2, 20)),
+        ({**answered, "gen_ai.token.type": "output"}, (2, 8)),
+    ]
+    tool = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look", "agentflow.service": "crm"}
+    assert found["agentflow.tool.duration"] == [
+        ({**tool, "error.type": "tool_execution_failed"}, (1, 0.002)),
+        (tool, (1, 0.002)),
+    ]
+    node = {"agentflow.step_kind": "agent", "agentflow.status": "success"}
+    assert found["agentflow.node.duration"] == [(node, (1, 0.005))]
+    assert found["agentflow.node.executions"] == [(node, 1)]
+    assert found["agentflow.run.duration"] == [({"agentflow.state": "completed"}, (1, 0.007))]
+    assert found["agentflow.log.events"] == [({}, len(agent_run()))]
+    [(_, (count, total))] = found["agentflow.log.commit.duration"]
+    assert (count, round(total, 6)) == (len(agent_run()), round(0.002 * len(agent_run()), 6))
+
+
+async def test_failures_retries_and_supersteps_are_measured():
+    error = ErrorInfo(category="transient", code="server_error", message="m")
+    events = [
+        ev.SuperstepStarted(superstep=0, activations=()),
+        step_started("b", kind="tool"),
+        ev.WorkflowStepRetrying(
+            **step("b"), kind="tool", error=error, next_attempt=2, delay_ms=1, due_at="2026-01-01T00:00:00Z"
+        ),
+        ev.WorkflowStepFailed(**step("b"), duration_ms=4, error=error, attempts=2, outcome="failed"),
+        ev.SuperstepCompleted(superstep=0, state_version=1, queued=0),
+    ]
+    found = await measured(events)
+    assert found["agentflow.node.executions"] == [
+        ({"agentflow.step_kind": "tool", "agentflow.status": "failure"}, 1)
+    ]
+    assert found["agentflow.node.retries"] == [
+        ({"agentflow.retry_kind": "tool", "agentflow.error.category": "transient"}, 1)
+    ]
+    assert found["agentflow.superstep.duration"] == [({}, (1, 4.0))]
+
+
+async def test_what_began_elsewhere_is_measured_by_what_is_known():
+    found = await measured([event for event in agent_run() if "started" not in event.EVENT_TYPE])
+    assert found["gen_ai.client.operation.duration"][0][0]["gen_ai.provider.name"] == "_OTHER"
+    assert found["agentflow.node.duration"][0][0]["agentflow.step_kind"] == "unknown"
+
+
+async def test_gauges_are_read_on_the_loop():
+    here = threading.get_ident()
+
+    def depths():
+        assert threading.get_ident() == here
+        return {"AgentActor": 3}
+
+    found = await measured([], depths=depths, letters=lambda: {"stopped": 2})
+    assert found["agentflow.mailbox.depth"] == [({"agentflow.actor.type": "AgentActor"}, 3)]
+    assert found["agentflow.dead_letters"] == [({"agentflow.reason": "stopped"}, 2)]
+
+
+async def test_a_gauge_that_fails_does_not_end_the_measuring(caplog):
+    def broken():
+        raise RuntimeError("no")
+
+    found = await measured(agent_run(), depths=broken)
+    assert "gauge_failed" in caplog.text
+    assert found["agentflow.run.duration"]
+
+
+async def test_a_runtime_measures_its_mailboxes_and_commits():
+    reader = InMemoryMetricReader()
+    telemetry = Telemetry(TelemetrySettings(), readers=[reader])
+
+    @function(side_effect="none")
+    def add(x: int) -> int:
+        return x + 1
+
+    services, models = [Service.of("bench", add)], [ScriptedModel(lambda request: {"x": 1})]
+    async with Runtime(models=models, services=services, telemetry=telemetry) as runtime:
+        assert set(mailbox_depths(runtime.system)) >= {"EventBus"}
+        await runtime.run(chain(3, asking), {"x": 0})
+        last = (await runtime.log.runs()).items[0].last_offset
+        metrics = telemetry._metrics
+        await metrics._worker.call(metrics._drain)
+        found = points(reader)
+    assert found["agentflow.log.events"] == [({}, last + 1)]
+    assert "EventBus" in {a["agentflow.actor.type"] for a, _ in found["agentflow.mailbox.depth"]}
+    assert found["gen_ai.client.operation.duration"][0][1][0] == 3
+
+
+async def test_metrics_are_pushed_at_the_end(monkeypatch):
+    with Collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{collector.url}/v1/metrics")
+        settings = read_settings()
+        assert (settings.traces, settings.metrics) == ("none", "otlp")
+        metrics = Metrics(settings)
+        metrics.start()
+        for data in agent_run():
+            metrics.committed("wf_1", 1, [Draft(data)], 0.001)
+        await metrics.aclose(10)
+    [usage] = collector.metrics["gen_ai.client.token.usage"]
+    assert {attributes(p.attributes)["gen_ai.token.type"] for p in usage.histogram.data_points} == {
+        "input",
+        "output",
+    }
+    assert list(usage.histogram.data_points[0].explicit_bounds)[:4] == [1, 4, 16, 64]
+
+
+async def test_a_collector_that_never_answers_does_not_hold_up_the_end(monkeypatch):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        monkeypatch.setenv(
+            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"http://127.0.0.1:{deaf.getsockname()[1]}/v1/metrics"
+        )
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "3")
+        metrics = Metrics(read_settings())
+        metrics.start()
+        metrics.committed("wf_1", 1, [Draft(agent_run()[0])], 0.001)
+        began = time.monotonic()
+        await metrics.aclose(0.3)
+        assert time.monotonic() - began < 3
+
+
+async def test_who_falls_behind_loses_the_oldest_and_no_memory(monkeypatch):
+    reader = InMemoryMetricReader()
+    metrics = Metrics(TelemetrySettings(), readers=[reader])
+    draft = [Draft(agent_run()[0])]
+    for i in range(100_050):
+        metrics.committed("wf_1", i, draft, 0.001)
+    assert len(metrics._queue) == 100_000
+    metrics._queue.clear()
+    await metrics.aclose(5)
