@@ -176,7 +176,10 @@ class Cell(Mailbox):
         question = self.hand[3]
         if type(question) is Question and not question.future.done():
             question.fail(
-                Unhandled(f"{self.path} ({type(actor).__name__}) has no handler for {type(message).__name__}")
+                Unhandled(
+                    f"{self.path} ({type(actor).__name__}) has no handler for {type(message).__name__}; "
+                    f"declare one with `@on({type(message).__name__})`"
+                )
             )
         else:
             self.bury(self.hand, "unhandled")

@@ -280,7 +280,10 @@ class Context:
             raise ActorError("there is no message in hand to stash")
         extras = cell.extra()
         if len(extras.stash) >= cell.actor.__stash__:
-            raise StashFull(f"{cell.path}: the stash has no free slot of {cell.actor.__stash__}")
+            raise StashFull(
+                f"{cell.path}: the stash has no free slot of {cell.actor.__stash__}; "
+                f"unstash or reject messages earlier, or enlarge it (`stash=`)"
+            )
         question = self._question()
         if question is not None:
             question.deferred = True

@@ -50,6 +50,14 @@ AGAIN = 1.0
 """Seconds after which a task that was cancelled and lives is cancelled again."""
 
 
+def _late(target: Cell) -> str:
+    """What is to be said of an actor that did not answer in time: what it does instead."""
+    busy, seconds = target.busy()
+    waiting = 0 if target.box is None else len(target.box)
+    doing = "" if busy is None or seconds is None else f"; it has been at {busy} for {seconds:.1f} s"
+    return f"{target.path} did not answer in time{doing}" + (f"; {waiting} messages wait" if waiting else "")
+
+
 class Wheel:
     """Deadlines of questions in buckets of 50 ms: far cheaper than a timer each."""
 
@@ -83,7 +91,7 @@ class Wheel:
         for tick in sorted(tick for tick in self.buckets if tick / TICKS <= now):
             for question, target in self.buckets.pop(tick).items():
                 if not question.future.done():
-                    question.future.set_exception(AskTimeout(f"{target.path} did not answer in time"))
+                    question.future.set_exception(AskTimeout(_late(target)))
         self._handle, self._next = None, inf
         if self.buckets:
             self._arm(min(self.buckets))

@@ -148,7 +148,10 @@ class Mailbox:
             self.bury(box.popleft(), "full")
             box.append(envelope)
         else:
-            raise MailboxFull(f"{self.path}: the mailbox has no free slot of {self.capacity}")
+            raise MailboxFull(
+                f"{self.path}: the mailbox has no free slot of {self.capacity}; "
+                f"wait with `await ref.send(...)`, slow down, or enlarge it (`mailbox=`)"
+            )
 
     @property
     def overflow(self) -> str:

@@ -194,7 +194,9 @@ class Ref(Generic[M]):
             else:
                 return
         path = " asks ".join([*(each.path for each in reversed(chain)), cell.path])
-        raise DeadlockError(f"{path}: none of them could ever answer")
+        raise DeadlockError(
+            f"{path}: none of them could ever answer; ask from `ctx.pipe`, or tell, in one of them"
+        )
 
     def tell_threadsafe(self, message: M) -> None:
         """Send from any thread; if the mailbox is full, to the dead letters. Raises `ActorStopped`."""

@@ -265,7 +265,9 @@ class ActorSystem:
             await asyncio.wait((ended,), timeout=self._shutdown)
         if ended.done():
             return None
-        return ShutdownTimeout(f"these would not end: {self._stuck(root)}")
+        return ShutdownTimeout(
+            f"{self._stuck(root)}, though killed; look for handlers that swallow cancellation"
+        )
 
     def _stuck(self, root: Cell) -> str:
         paths: list[str] = []
