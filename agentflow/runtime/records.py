@@ -92,6 +92,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[str, ...] = ()
     forked_from: ForkOrigin | None = None
     archived: bool = False
+    updated_at: str = ""
     links: dict[str, str] = {}
 
 
@@ -137,6 +138,7 @@ def run_record(state: RunState, *, earliest_offset: int = 0, children: tuple[str
         parent=None if begin.parent is UNSET else begin.parent,
         children=children,
         forked_from=None if begin.forked_from is UNSET else begin.forked_from,
+        updated_at=iso(state.last_ts),
     )
 
 

@@ -16,7 +16,12 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import Workflow, decode_ir
 from agentflow.engine import Bindings, Plan, RunState, compile_plan, evolve
 from agentflow.errors import AgentflowError, LogCorrupt
-from agentflow.events.catalogue import DefinitionInfo, WorkflowStarted, WorkflowStepStarted
+from agentflow.events.catalogue import (
+    DefinitionInfo,
+    SystemStateSaved,
+    WorkflowStarted,
+    WorkflowStepStarted,
+)
 from agentflow.events.envelope import Event, decode, iso, micros
 from agentflow.events.log import EventLog, RunRow
 from agentflow.events.rows import Order, Page
@@ -29,6 +34,7 @@ from agentflow.runtime.executions import (
     StepRecord,
     ToolExecution,
 )
+from agentflow.runtime.folding import decode_base
 from agentflow.runtime.records import BudgetRecord, RunRecord, Waiting, budget_record, run_record
 
 __all__ = [
@@ -45,6 +51,9 @@ _PAGE = 512
 _KEPT = 64
 _KEPT_BYTES = 1 << 20
 """A longer log is folded anew each time: what is kept must stay small whatever the runs are."""
+
+
+_OWN_LABELS = "agentflow."  # of the index of the store, not of the run
 
 
 class StepNotFound(AgentflowError):
@@ -268,9 +277,16 @@ class RunViews:
             rows = await self._log.read(state.workflow_id, wanted, limit)
             if not rows:
                 return
-            if rows[0].offset == state.next_offset:  # else another question has taken it meanwhile
-                for row in rows:
-                    fold.take(decode(row.body))
+            events = [decode(row.body) for row in rows]
+            base = next((b for e in events if (b := fork_base_of(e.data)) is not None), None)
+            body = None if base is None else await self._log.get_blob(base)
+            if wanted == state.next_offset:  # else another question has taken them meanwhile
+                if base is not None:
+                    if body is None:
+                        raise LogCorrupt(f"the base of a fork, {base}, is not in the store")
+                    state.base = decode_base(body)
+                for event in events:
+                    fold.take(event)
 
     async def _executions(self, workflow_id: str) -> Executions:
         done, offset = Executions(), 0
@@ -304,6 +320,11 @@ def _keep(kept: dict[str, Any], key: str, value: Any) -> None:
         del kept[next(iter(kept))]
 
 
+def fork_base_of(data: Any) -> str | None:
+    """The blob that holds what a forked run begins with, when this event names it."""
+    return data.ref if isinstance(data, SystemStateSaved) and data.kind == "fork_base" else None
+
+
 def summary(row: RunRow) -> RunSummary:
     """What a row of the store says of its run."""
     ended = row.ended_at
@@ -312,7 +333,7 @@ def summary(row: RunRow) -> RunSummary:
         name=row.name,
         definition_hash=row.definition_hash,
         state=row.state,
-        labels=row.labels,
+        labels={name: value for name, value in row.labels.items() if not name.startswith(_OWN_LABELS)},
         created_at=iso(row.created_at),
         updated_at=iso(row.updated_at),
         ended_at=None if ended is None else iso(ended),

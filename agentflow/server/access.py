@@ -1,0 +1,176 @@
+"""Who asks, and whether they may: Host, Origin, peer credentials, tokens, scopes (page 000 §8.3).
+
+The outermost layer: nothing behind it sees a request whose host, origin or token was refused. A web page
+must not be able to drive the daemon, whatever name it gives to this machine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterable
+
+import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agentflow.config import ServerConfig
+from agentflow.errors import ConfigurationError
+from agentflow.server.connection import Link, link_of
+from agentflow.server.problems import Refusal, problem_response
+from agentflow.server.sockets import Kind
+from agentflow.server.tokens import ALL_SCOPES, Tokens
+from agentflow.server.tokens import Scope as TokenScope
+
+__all__ = ["Access", "Actor", "check_safe"]
+
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_OPEN_PATHS = frozenset({"/healthz"})
+
+
+class Actor(msgspec.Struct, frozen=True):
+    """Who asks. `name` stands in events; `trusted`: may name code of this machine in a document."""
+
+    name: str
+    scopes: frozenset[TokenScope]
+    trusted: bool
+
+    def require(self, scope: TokenScope) -> None:
+        """Raises Refusal unless the scope was given."""
+        if scope not in self.scopes:
+            raise Refusal("forbidden", f"this needs a token with the scope {scope}")
+
+
+def check_safe(config: ServerConfig, kinds: Iterable[Kind], tokens: Tokens) -> None:
+    """ConfigurationError unless whoever can reach the sockets has to show a token where one is needed."""
+    found = set(kinds)
+    if "remote" in found:
+        if not tokens:
+            raise ConfigurationError(
+                "an address that other machines can reach needs a token, and none is configured",
+                hint="set AGENTFLOW_TOKEN, or `tokens` in [server] of agentflow.toml; or listen on 127.0.0.1",
+            )
+        if not (config.tls_cert or config.insecure):
+            raise ConfigurationError(
+                "an address that other machines can reach needs TLS",
+                hint="set tls_cert and tls_key in [server], or insecure = true behind a proxy that has TLS",
+            )
+    if config.require_token and not tokens:
+        raise ConfigurationError("require_token is set, and no token is configured")
+
+
+class Access:
+    """ASGI: lets a request through with its Actor in `scope["state"]["actor"]`, or answers a problem."""
+
+    def __init__(self, app: ASGIApp, config: ServerConfig, tokens: Tokens) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._hosts = _LOOPBACK_NAMES | {name.lower() for name in config.hosts}
+        self._listed = bool(config.hosts)
+        self._require_token = config.require_token
+        self._trust_all = config.trust_submitted_services
+        self._owner = os.geteuid()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            actor = self._admit(scope)
+            # Paths are matched as they were sent: "%2F" belongs to a name, "/" divides names.
+            raw: bytes = scope.get("raw_path") or scope["path"].encode()
+            scope["path"] = raw.decode("ascii")
+        except Refusal as refusal:
+            await problem_response(refusal, scope["path"])(scope, receive, send)
+            return
+        except UnicodeDecodeError:
+            refusal = Refusal("malformed_request", "the path is not ASCII")
+            await problem_response(refusal)(scope, receive, send)
+            return
+        scope.setdefault("state", {})["actor"] = actor
+        await self._app(scope, receive, send)
+
+    def _admit(self, scope: Scope) -> Actor | None:
+        headers = _Headers(scope["headers"])
+        link = link_of(scope)
+        kind: Kind = "remote" if link is None else link.kind
+        host = headers.one(b"host")
+        if host is None and scope.get("http_version") != "1.0":
+            raise Refusal("malformed_request", "the header Host is missing")
+        if kind != "unix":
+            self._check_host(host or "", kind)
+        origin = headers.one(b"origin")
+        if origin is not None and not _same_host(origin, host or ""):
+            raise Refusal("forbidden", "the request comes from a web page of another origin")
+        if scope["path"] in _OPEN_PATHS:
+            return None
+        return self._actor(headers.one(b"authorization"), kind, link)
+
+    def _check_host(self, host: str, kind: Kind) -> None:
+        if kind == "remote" and not self._listed:
+            return
+        if _name_of(host) not in self._hosts:
+            raise Refusal(
+                "host_not_allowed",
+                "the daemon does not go by the name that the request calls it",
+                hint="add the name to `hosts` in [server] of agentflow.toml",
+            )
+
+    def _actor(self, authorization: str | None, kind: Kind, link: Link | None) -> Actor:
+        if authorization is not None and (self._tokens or kind == "remote"):
+            scheme, _, secret = authorization.partition(" ")
+            token = self._tokens.find(secret.strip()) if scheme.lower() == "bearer" else None
+            if token is None:
+                raise _unauthorized("the token is not valid")
+            return Actor(token.name, token.scopes, self._trust_all)
+        if kind == "remote" or (kind == "loopback" and self._require_token):
+            raise _unauthorized("a token is needed")
+        uid = None if link is None else link.uid
+        if kind == "unix":
+            name = "local" if uid is None else f"uid:{uid}"
+            return Actor(name, ALL_SCOPES, self._trust_all or uid in (None, self._owner))
+        return Actor("local", ALL_SCOPES, self._trust_all)
+
+
+class _Headers:
+    """The headers that decide about access must stand there once: two readers might choose differently."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self._headers = headers
+
+    def one(self, name: bytes) -> str | None:
+        found = [value for key, value in self._headers if key == name]
+        if len(found) > 1:
+            raise Refusal("malformed_request", f"the header {name.decode()} stands there twice")
+        return found[0].decode("latin-1").strip() if found else None
+
+
+def _unauthorized(detail: str) -> Refusal:
+    return Refusal("unauthorized", detail, headers={"WWW-Authenticate": "Bearer"})
+
+
+def _name_of(host: str) -> str:
+    """The name of a Host header, without port, brackets and case."""
+    if host.startswith("["):
+        name, bracket, port = host[1:].partition("]")
+        if not bracket or not (port == "" or (port.startswith(":") and port[1:].isdecimal())):
+            return ""
+        try:
+            return str(ipaddress.IPv6Address(name))
+        except ValueError:
+            return ""
+    name, colon, port = host.partition(":")
+    if colon and not port.isdecimal():
+        return ""
+    return name.lower().removesuffix(".")
+
+
+def _same_host(origin: str, host: str) -> bool:
+    """Whether a page of `origin` was served by the host that it calls now. `null` never is."""
+    scheme, separator, place = origin.partition("://")
+    if not separator or scheme not in ("http", "https"):
+        return False
+    default = ":443" if scheme == "https" else ":80"
+    return place.lower().removesuffix(default) == host.lower().removesuffix(default)

@@ -1,0 +1,186 @@
+"""The life of the daemon: bind, open, take up what was left, serve, drain (page 000 §8, §11).
+
+It owns the order of things. Sockets are bound and the store is locked before anything is opened, so that a
+second daemon is refused before it can harm the first. At the end the runs are parked while the API still
+answers; streams end when the last event is out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import ssl
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from types import FrameType
+from typing import Any
+
+from agentflow import __version__, logs
+from agentflow.config import Config, ServerConfig
+from agentflow.errors import ConfigurationError
+from agentflow.models import Models
+from agentflow.runtime import Runtime
+from agentflow.server.access import check_safe
+from agentflow.server.app import Application
+from agentflow.server.connection import HttpServer
+from agentflow.server.lock import lock_store
+from agentflow.server.notify import sd_notify
+from agentflow.server.sockets import Listeners, bind_all
+from agentflow.server.tokens import load_tokens
+
+__all__ = ["Daemon", "loop_factory", "serve"]
+
+_log = logs.get_logger("agentflow.server")
+_CLOSING = 5.0  # seconds of the drain that belong to the HTTP server
+
+
+class Daemon:
+    """One daemon. `run` returns when it has drained. For the main thread."""
+
+    def __init__(self, config: Config, env: Mapping[str, str] | None = None) -> None:
+        self._config = config
+        self._server_config = config.server
+        self._env = os.environ if env is None else env
+        self._stopping = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, on_ready: Callable[[list[str]], None] = lambda names: None) -> None:
+        """Serve until SIGTERM, SIGINT or `POST /admin/drain`; `on_ready` is told where it listens.
+
+        A second signal ends the process at once. Raises ConfigurationError (nothing was opened), StoreError.
+        """
+        tokens = load_tokens(self._server_config.tokens, self._env)
+        tls = _tls(self._server_config)
+        listeners = bind_all(self._server_config, self._env)
+        try:
+            check_safe(self._server_config, listeners.kinds, tokens)
+            with lock_store(self._config.store), _Signals(self):
+                await self._serve(listeners, tokens, tls, on_ready)
+        finally:
+            listeners.close()
+
+    def stop(self) -> None:
+        """Begin to drain. Idempotent, and safe in a signal handler."""
+        self._loop.call_soon_threadsafe(self._stopping.set)
+
+    async def _serve(self, listeners: Listeners, tokens: Any, tls: Any, on_ready: Any) -> None:
+        config = self._config
+        grace = max(1.0, self._server_config.drain - 2 * _CLOSING)
+        async with AsyncExitStack() as opened:
+            models = Models(config=config.for_models())
+            runtime = await opened.enter_async_context(Runtime(config.store, models=models, grace=grace))
+            app = Application(runtime, self._server_config, tokens, stop=self.stop)
+            service = app.service
+            service.ready = False
+            server = HttpServer(app, listeners, tls)
+            names = [listener.name for listener in listeners]
+            serving = asyncio.ensure_future(server.serve())
+            try:
+                recovering = asyncio.ensure_future(self._recover(runtime, service))
+                await self._started(server, serving)
+                await recovering
+                _log.info("daemon_ready", listeners=names, store=config.store, version=__version__)
+                sd_notify(f"READY=1\nSTATUS=serving {', '.join(names)}", self._env)
+                on_ready(names)
+                stopping = asyncio.ensure_future(self._stopping.wait())
+                await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+                stopping.cancel()
+                await self._drain(opened, service)
+            finally:
+                server.should_exit = True
+                await serving
+        _log.info("daemon_stopped")
+
+    async def _started(self, server: HttpServer, serving: asyncio.Future[None]) -> None:
+        started = asyncio.Event()
+        server.on_started = started.set
+        if server.started:
+            return
+        waiting = asyncio.ensure_future(started.wait())
+        await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if serving.done():
+            serving.result()
+
+    async def _recover(self, runtime: Runtime, service: Any) -> None:
+        """Take up the runs that a daemon before this one left."""
+        began = time.monotonic()
+        found = await runtime.recover()
+        service.metrics.runs_recovered = len(found)
+        service.ready = True
+        if found:
+            _log.info("runs_recovered", runs=len(found), seconds=round(time.monotonic() - began, 3))
+
+    async def _drain(self, opened: AsyncExitStack, service: Any) -> None:
+        """No new runs; those at work are parked; streams end behind the last event of their run."""
+        service.draining = True
+        sd_notify("STOPPING=1", self._env)
+        _log.info("daemon_draining")
+        service.streams.close()
+        await opened.aclose()
+
+
+class _Signals:
+    """While entered, the first SIGTERM or SIGINT drains, the second ends the process."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._seen = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        # Not `loop.add_signal_handler`: a second signal must get through although the loop is busy.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._take)
+
+    def __exit__(self, *raised: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self._seen:
+            os.write(2, b"stopped at once; the log holds all that was done\n")
+            os._exit(128 + number)
+        self._seen = True
+        self._daemon.stop()
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """That of uvloop when it is installed (extra `fast`), else asyncio's own."""
+    if sys.platform == "win32":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def serve(config: Config, on_ready: Callable[[list[str]], None] = lambda names: None) -> None:
+    """Run a daemon in this process until it has drained; blocks. For the main thread.
+
+    Raises ConfigurationError, StoreError; then nothing was accepted.
+    """
+
+    async def within() -> None:
+        await Daemon(config).run(on_ready)
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(within())
+
+
+def _tls(config: ServerConfig) -> ssl.SSLContext | None:
+    if config.tls_cert is None and config.tls_key is None:
+        return None
+    if config.tls_cert is None or config.tls_key is None:
+        raise ConfigurationError("tls_cert and tls_key belong together")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"the certificate cannot be used: {error}") from error
+    return context

@@ -1,0 +1,172 @@
+"""The API described by OpenAPI 3.1, made from the table of operations and their Structs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from agentflow import __version__
+from agentflow.server.operations import JSON, YAML, Operation
+from agentflow.server.problems import MEDIA, STATUS, Problem
+
+__all__ = ["describe"]
+
+_REF = "#/components/schemas/{name}"
+_PATTERNS = {
+    "id": "^wf_[A-Za-z0-9_-]{1,64}$",
+    "step": "^[A-Za-z_][A-Za-z0-9_-]{0,127}(/[A-Za-z_][A-Za-z0-9_-]{0,127})*$",
+    "request_id": "^[A-Za-z0-9_:-]{1,128}$",
+    "sha256": "^(sha256:)?[0-9a-f]{64}$",
+    "name": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$",
+}
+_EVERYWHERE = ("malformed_request", "invalid_parameter", "host_not_allowed", "internal_error")
+_BODY = ("malformed_json", "payload_too_large", "unsupported_media_type")
+_HEADERS: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
+    ("POST", "/workflows"): (
+        ("Idempotency-Key", "The same key with the same submission gives the same run."),
+        ("traceparent", "W3C trace context: the run becomes a part of this trace."),
+    ),
+    ("GET", "/workflows/{id}/events"): (
+        ("Last-Event-ID", "The offset of the last event that was received; wins over the query."),
+    ),
+    ("GET", "/events"): (("Last-Event-ID", "The id of the last event that was received."),),
+}
+
+
+def describe(operations: Iterable[Operation]) -> bytes:
+    """The document, as JSON."""
+    table = list(operations)
+    schemas = _Schemas(table)
+    paths: dict[str, Any] = {}
+    for operation in table:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "agentflow",
+            "version": __version__,
+            "description": "The HTTP API of the agentflow daemon: durable runs of AI-agent workflows.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"bearer": []}, {}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas.components,
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+    return msgspec.json.encode(document)
+
+
+class _Schemas:
+    """The JSON Schema of every type that an operation names; parameters are not among the components."""
+
+    def __init__(self, operations: list[Operation]) -> None:
+        types: list[Any] = [Problem]
+        for operation in operations:
+            types += [operation.body] if operation.body is not None else []
+            types += [answer for answer in operation.answers.values() if _is_type(answer)]
+        queries = [operation.query for operation in operations if operation.query is not None]
+        made, components = msgspec.json.schema_components(types, ref_template=_REF)
+        self.components = dict(sorted(components.items()))
+        self._made = list(zip(types, made, strict=True))
+        _, self._queries = msgspec.json.schema_components(queries)
+
+    def of(self, kind: Any) -> Any:
+        """The schema of a type."""
+        return next(schema for known, schema in self._made if known is kind)
+
+    def parameters(self, query: type[msgspec.Struct]) -> list[dict[str, Any]]:
+        """The query parameters that a Struct stands for."""
+        properties: dict[str, Any] = self._queries[query.__name__]["properties"]
+        return [
+            {"name": name, "in": "query", "required": False, "schema": _without_null(schema)}
+            for name, schema in properties.items()
+        ]
+
+
+def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "operationId": f"{operation.handler.__name__}_{operation.method.lower()}",
+        "summary": operation.summary,
+        "tags": [operation.tag],
+        "responses": _responses(operation, schemas),
+    }
+    if operation.scope is None:
+        found["security"] = []
+    parameters = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "pattern": _PATTERNS[name]},
+        }
+        for name in re.findall(r"{(\w+)}", operation.path)
+    ]
+    if operation.query is not None:
+        parameters += schemas.parameters(operation.query)
+    parameters += [
+        {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
+        for name, text in _HEADERS.get((operation.method, operation.path), ())
+    ]
+    if parameters:
+        found["parameters"] = parameters
+    if operation.body is not None:
+        content: dict[str, Any] = {JSON: {"schema": schemas.of(operation.body)}}
+        if YAML in operation.media:
+            content[YAML] = {"schema": {"type": "string", "description": "The definition alone."}}
+        found["requestBody"] = {"required": operation.body_required, "content": content}
+    return found
+
+
+def _responses(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status, answer in operation.answers.items():
+        response: dict[str, Any] = {"description": "Success" if status < 400 else "Failure"}
+        if isinstance(answer, (str, tuple)):
+            response["content"] = {name: {"schema": {}} for name in _media(answer)}
+        elif answer is not None:
+            response["content"] = {JSON: {"schema": schemas.of(answer)}}
+            response["content"].update({m: {"schema": {}} for m in operation.produces if m != JSON})
+        responses[str(status)] = response
+    for status, codes in _problems(operation).items():
+        if str(status) not in responses:
+            responses[str(status)] = {
+                "description": ", ".join(codes),
+                "content": {MEDIA: {"schema": {"$ref": _REF.format(name="Problem")}}},
+            }
+    return dict(sorted(responses.items()))
+
+
+def _media(answer: Any) -> tuple[str, ...]:
+    return (answer,) if isinstance(answer, str) else answer
+
+
+def _problems(operation: Operation) -> dict[int, list[str]]:
+    codes = [*_EVERYWHERE, *operation.problems]
+    codes += _BODY if operation.body is not None else ()
+    codes += ("unauthorized", "forbidden") if operation.scope is not None else ("forbidden",)
+    codes.append("not_acceptable")
+    found: dict[int, list[str]] = {}
+    for code in codes:
+        found.setdefault(STATUS[code][0], []).append(code)
+    return found
+
+
+def _is_type(answer: Any) -> bool:
+    return answer is not None and not isinstance(answer, (str, tuple))
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter is absent rather than null."""
+    kept = {key: value for key, value in schema.items() if key != "anyOf" and value is not None}
+    choices: list[dict[str, Any]] = [s for s in schema.get("anyOf", ()) if s.get("type") != "null"]
+    if len(choices) == 1:
+        return {**kept, **choices[0]}
+    if "enum" in kept:
+        kept["enum"] = [value for value in kept["enum"] if value is not None]
+    return {**kept, "anyOf": choices} if choices else kept

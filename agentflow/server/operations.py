@@ -1,0 +1,262 @@
+"""An operation of the API: its path, what it takes, what it answers, and the one way in which all are run.
+
+The table of operations is the routing table and the OpenAPI document at once, so the two cannot disagree.
+Everything that can be wrong with a request before its meaning is known is refused here: media types, size,
+JSON, unknown and ill-typed parameters, ids.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from agentflow.server.access import Actor
+from agentflow.server.problems import Refusal, problem_response, refusal_of
+from agentflow.server.tokens import Scope
+
+if TYPE_CHECKING:
+    from agentflow.server.service import Service
+
+__all__ = ["JSON", "MAX_BODY", "YAML", "Call", "Handler", "Operation", "json_response"]
+
+MAX_BODY = 8 << 20
+JSON = "application/json"
+YAML = "application/yaml"
+
+_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}")
+_STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}(?:/[A-Za-z_][A-Za-z0-9_-]{0,127})*")
+_REQUEST = re.compile(r"[A-Za-z0-9_:-]{1,128}")
+_SHA256 = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+
+# What a name in a path may look like, and what a name that does not is answered: there can be no such thing.
+_PATH: dict[str, tuple[re.Pattern[str], str, str]] = {
+    "id": (_ID, "workflow_not_found", "run"),
+    "step": (_STEP, "step_not_found", "step"),
+    "request_id": (_REQUEST, "unknown_request", "request"),
+    "sha256": (_SHA256, "blob_not_found", "blob"),
+    "name": (_NAME, "not_found", "document"),
+}
+
+
+class Call:
+    """One request to one operation, as its handler sees it."""
+
+    __slots__ = ("_raw", "actor", "body", "media", "query", "request", "service")
+
+    def __init__(self, request: Request, service: Service, actor: Actor | None) -> None:
+        self.request = request
+        self.service = service
+        self._raw: Actor | None = actor
+        self.actor: Actor = actor  # type: ignore[assignment]  # None only where no token is asked for
+        self.query: Any = None
+        self.body: Any = None
+        self.media: str | None = None
+
+    def path(self, name: str) -> str:
+        """A name out of the path. Refusal when nothing can be called so."""
+        raw = self.request.path_params[name]
+        pattern, code, what = _PATH[name]
+        try:
+            value = unquote(raw, errors="strict")
+        except UnicodeDecodeError:
+            value = ""
+        if not pattern.fullmatch(value):
+            raise Refusal(code, f"there is no such {what}")
+        return value
+
+    @property
+    def id(self) -> str:
+        """The run that the path names."""
+        return self.path("id")
+
+    def header(self, name: str) -> str | None:
+        """A header that may stand there once."""
+        found = self.request.headers.getlist(name)
+        if len(found) > 1:
+            raise Refusal("invalid_parameter", f"the header {name} stands there twice")
+        return found[0] if found else None
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """A method on a path. `scope` None: no token is asked for. `query` and `body` are Structs.
+
+    `media` are the types of bodies it takes, `answers` what it gives by status: a type, a media type as text,
+    or None for no body. `produces` are the media types of its success. `problems` are the codes that are
+    its own; those that every operation has are added by the document.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    tag: str
+    scope: Scope | None
+    query: type[msgspec.Struct] | None = None
+    body: Any = None
+    body_required: bool = True
+    media: tuple[str, ...] = (JSON,)
+    answers: Mapping[int, Any] = {}
+    produces: tuple[str, ...] = (JSON,)
+    problems: tuple[str, ...] = ()
+    negotiates: bool = False  # the handler looks at Accept itself
+    while_draining: bool = True
+
+    async def __call__(self, request: Request) -> Response:
+        """Run it; every exception becomes a problem."""
+        service: Service = request.app.state.service
+        try:
+            response = await self._run(request, service)
+        except ClientDisconnect:
+            response = Response(status_code=400)  # nobody is there to read it
+        except Exception as error:
+            refusal = refusal_of(error, draining=service.draining)
+            response = problem_response(refusal, request.url.path)
+        service.metrics.answered(self, response.status_code)
+        return response
+
+    async def _run(self, request: Request, service: Service) -> Response:
+        actor: Actor | None = request.scope["state"]["actor"]
+        if self.scope is not None:
+            assert actor is not None
+            actor.require(self.scope)
+        if service.draining and not self.while_draining:
+            raise Refusal("draining", "the daemon is stopping; try again when it is back")
+        call = Call(request, service, actor)
+        if not self.negotiates:
+            accept(call.header("accept"), self.produces)
+        call.query = parse_query(request.scope["query_string"], self.query)
+        if self.body is not None:
+            await self._read_body(call)
+        return await self.handler(call)
+
+    async def _read_body(self, call: Call) -> None:
+        data = await read_body(call.request)
+        content_type = call.header("content-type")
+        if not data and not self.body_required:
+            call.body = self.body()
+            return
+        call.media = media_of(content_type, self.media)
+        if call.media == JSON:
+            call.body = decode_json(data, self.body)
+        else:
+            call.body = data
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A value as JSON that nobody keeps."""
+    given = {"Cache-Control": "no-store", **(headers or {})}
+    return Response(msgspec.json.encode(value), status, given, media_type=JSON)
+
+
+async def read_body(request: Request) -> bytes:
+    """The whole body. Refusal `payload_too_large`, as soon as that is known."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > MAX_BODY:
+        raise _too_large()
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BODY:
+            raise _too_large()
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _too_large() -> Refusal:
+    return Refusal(
+        "payload_too_large", f"a request has at most {MAX_BODY} bytes", headers={"Connection": "close"}
+    )
+
+
+def media_of(content_type: str | None, accepted: tuple[str, ...]) -> str:
+    """The media type of a body, one of `accepted`. Refusal `unsupported_media_type`."""
+    hint = f"send Content-Type: {accepted[0]}"
+    if content_type is None:
+        raise Refusal("unsupported_media_type", "the request does not say what it sends", hint=hint)
+    kind, *parameters = [part.strip().lower() for part in content_type.split(";")]
+    if kind in ("application/x-yaml", "text/yaml"):
+        kind = YAML
+    if kind not in accepted:
+        raise Refusal("unsupported_media_type", f"{content_type[:100]!r} is not taken here", hint=hint)
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name == "charset" and value.strip('"') not in ("utf-8", "utf8", "us-ascii"):
+            raise Refusal("unsupported_media_type", "bodies are UTF-8", hint=hint)
+    return kind
+
+
+def decode_json(data: bytes, kind: Any) -> Any:
+    """A JSON value of this type. Refusal `malformed_json` or `invalid_parameter` with its place."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise Refusal("invalid_parameter", str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal("malformed_json", f"the body is not JSON: {error}") from None
+
+
+def parse_query(text: bytes, kind: type[msgspec.Struct] | None) -> Any:
+    """The query parameters as a Struct; every name may stand there once. Refusal `invalid_parameter`."""
+    try:
+        pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=64)
+    except (UnicodeDecodeError, ValueError):
+        raise Refusal("invalid_parameter", "the query is not readable") from None
+    known = () if kind is None else kind.__struct_encode_fields__
+    values: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in known:
+            hint = f"known here: {', '.join(known)}" if known else "nothing may be asked for here"
+            raise Refusal("invalid_parameter", f"unknown query parameter {name[:100]!r}", hint=hint)
+        if name in values:
+            raise Refusal("invalid_parameter", f"query parameter {name} stands there twice")
+        values[name] = value
+    if kind is None:
+        return None
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refusal("invalid_parameter", f"query parameter: {error}") from None
+
+
+def accept(header: str | None, produces: tuple[str, ...]) -> str:
+    """The media type to answer with: that of `produces` which the client likes best. Refusal 406."""
+    if not header:
+        return produces[0]
+    best, best_quality = None, 0.0
+    for media in produces:
+        quality = _quality(header, media)
+        if quality > best_quality:
+            best, best_quality = media, quality
+    if best is None:
+        raise Refusal("not_acceptable", f"what can be answered here is {', '.join(produces)}")
+    return best
+
+
+def _quality(header: str, media: str) -> float:
+    """How much the client likes a media type: of the ranges that fit, the most exact one decides."""
+    kind = media.partition("/")[0]
+    found: tuple[int, float] = (-1, 0.0)
+    for part in header.split(","):
+        name, *parameters = [piece.strip().lower() for piece in part.split(";")]
+        exactness = {"*/*": 0, f"{kind}/*": 1, media: 2}.get(name, -1)
+        if exactness > found[0]:
+            quality = 1.0
+            for parameter in parameters:
+                if parameter.startswith("q="):
+                    try:
+                        quality = float(parameter[2:])
+                    except ValueError:
+                        quality = 0.0
+            found = (exactness, quality)
+    return found[1]

@@ -1,0 +1,215 @@
+"""What runs are made of: checking documents, registered definitions, schemas, functions, blobs."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+from starlette.responses import Response
+
+from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
+from agentflow.definition.loader import check_inputs
+from agentflow.errors import DefinitionError
+from agentflow.schemas import json_schema
+from agentflow.server.bodies import (
+    DefinitionBody,
+    DefinitionInfoView,
+    DefinitionList,
+    DefinitionQuery,
+    ToolList,
+    ToolView,
+    ValidateBody,
+    Validation,
+)
+from agentflow.server.operations import JSON, YAML, Call, Operation, json_response
+from agentflow.server.problems import Refusal
+
+__all__ = ["OPERATIONS"]
+
+_SCHEMAS = {
+    "workflow-1.0.json": "workflow",
+    "ir-v0.json": "ir",
+    "event.json": "event",
+    "node-yaml.json": "node-yaml",
+    "plan.json": "plan",
+}
+_SCHEMA = "application/schema+json"
+_FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}
+
+
+def _text_of(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise Refusal("malformed_request", f"the body is not UTF-8: {error}") from None
+
+
+async def validate(call: Call) -> Response:
+    """All that is wrong with a submission, without making a run."""
+    body = call.body
+    if not isinstance(body, ValidateBody):
+        body = ValidateBody(definition=_text_of(body))
+    try:
+        definition = await call.service.load(
+            call.actor,
+            body.definition,
+            body.definition_ref,
+            format=body.format,
+            media=call.media if call.media == YAML else None,
+            file=body.file,
+            folder=body.folder,
+        )
+    except DefinitionError as error:
+        return json_response(Validation(valid=False, diagnostics=error.diagnostics, ir_hash=None))
+    bound = await call.service.runtime.bind(definition, trusted=call.actor.trusted)
+    problems: list[Diagnostic] = []
+    if body.input is not UNSET:
+        _, problems = check_inputs(definition, body.input)
+    found = sort_diagnostics([*definition.warnings, *bound.diagnostics, *problems])
+    valid = not any(d.severity == "error" for d in found)
+    return json_response(Validation(valid=valid, diagnostics=found, ir_hash=definition.ir_hash))
+
+
+async def register(call: Call) -> Response:
+    """Register a version of a definition."""
+    body = call.body
+    if not isinstance(body, DefinitionBody):
+        body = DefinitionBody(definition=_text_of(body))
+    definition = await call.service.load(
+        call.actor, body.definition, format=body.format, media=call.media if call.media == YAML else None
+    )
+    made = await call.service.definitions.add(
+        definition, name=body.name, version=body.version, by=call.actor.name
+    )
+    return json_response(made, 201, {"Location": f"/definitions/{made.name}?version={made.version}"})
+
+
+async def list_definitions(call: Call) -> Response:
+    """The newest version of each registered definition."""
+    return json_response(DefinitionList(items=await call.service.definitions.list()))
+
+
+async def show_definition(call: Call) -> Response:
+    """A registered definition with its source."""
+    query: DefinitionQuery = call.query
+    return json_response(await call.service.definitions.find(call.path("name"), query.version))
+
+
+async def schema(call: Call) -> Response:
+    """A published JSON Schema."""
+    name = call.path("name")
+    try:
+        body = json_schema(_SCHEMAS[name])
+    except KeyError:
+        raise Refusal("not_found", f"there is no schema {name}", hint=", ".join(_SCHEMAS)) from None
+    return Response(body, media_type=_SCHEMA)
+
+
+async def tools(call: Call) -> Response:
+    """The functions that documents may name without declaring a service."""
+    found = [
+        ToolView(
+            name=tool.name,
+            service=tool.service,
+            description=tool.description,
+            side_effect=tool.side_effect,
+            idempotent=tool.idempotent,
+            timeout=tool.timeout,
+            input_schema=tool.input_schema,
+        )
+        for service in call.service.runtime.registry.services.values()
+        for tool in service.tools.values()
+    ]
+    found.sort(key=lambda tool: (tool.service, tool.name))
+    return json_response(ToolList(items=found))
+
+
+async def blob(call: Call) -> Response:
+    """A value that an event names."""
+    name = call.path("sha256")
+    name = name if name.startswith("sha256:") else f"sha256:{name}"
+    data = await call.service.log.get_blob(name)
+    if data is None:
+        raise Refusal("blob_not_found", f"there is no blob {name}")
+    # The bytes are somebody's output: never to be shown as a page.
+    headers = {**_FOR_EVER, "Content-Disposition": "attachment", "Content-Security-Policy": "sandbox"}
+    return Response(data, headers=headers, media_type="application/octet-stream")
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/validate",
+        handler=validate,
+        summary="Check a submission without running it",
+        tag="definitions",
+        scope="run",
+        body=ValidateBody,
+        media=(JSON, YAML),
+        answers={200: Validation},
+        problems=("definition_not_found", "draining"),
+        while_draining=False,
+    ),
+    Operation(
+        method="POST",
+        path="/definitions",
+        handler=register,
+        summary="Register a version of a definition",
+        tag="definitions",
+        scope="run",
+        body=DefinitionBody,
+        media=(JSON, YAML),
+        answers={201: DefinitionInfoView},
+        problems=("version_exists", "validation_failed", "storage_unavailable", "draining"),
+        while_draining=False,
+    ),
+    Operation(
+        method="GET",
+        path="/definitions",
+        handler=list_definitions,
+        summary="The newest version of each registered definition",
+        tag="definitions",
+        scope="read",
+        answers={200: DefinitionList},
+    ),
+    Operation(
+        method="GET",
+        path="/definitions/{name}",
+        handler=show_definition,
+        summary="A registered definition with its source",
+        tag="definitions",
+        scope="read",
+        query=DefinitionQuery,
+        answers={200: DefinitionInfoView},
+        problems=("definition_not_found", "not_found"),
+    ),
+    Operation(
+        method="GET",
+        path="/schemas/{name}",
+        handler=schema,
+        summary="A published JSON Schema",
+        tag="definitions",
+        scope="read",
+        answers={200: _SCHEMA},
+        produces=(_SCHEMA, JSON),
+        problems=("not_found",),
+    ),
+    Operation(
+        method="GET",
+        path="/tools",
+        handler=tools,
+        summary="The registered functions",
+        tag="definitions",
+        scope="read",
+        answers={200: ToolList},
+    ),
+    Operation(
+        method="GET",
+        path="/blobs/{sha256}",
+        handler=blob,
+        summary="A value that an event names",
+        tag="events",
+        scope="read",
+        answers={200: "application/octet-stream"},
+        produces=("application/octet-stream", JSON),
+        problems=("blob_not_found",),
+    ),
+)

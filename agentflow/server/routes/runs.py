@@ -1,0 +1,404 @@
+"""Submitting runs, and everything that can be read of one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from agentflow.definition.dot import to_dot
+from agentflow.definition.mermaid import to_mermaid
+from agentflow.errors import AgentflowError
+from agentflow.runtime import RunHandle, RunRecord
+from agentflow.runtime.executions import AgentContext, StepRecord
+from agentflow.runtime.views import DefinitionView, ExecutionRecord, FoldedState
+from agentflow.server.bodies import (
+    ExpandQuery,
+    GraphQuery,
+    ListQuery,
+    OffsetQuery,
+    RunList,
+    StepQuery,
+    SubmitBody,
+    SubmitQuery,
+)
+from agentflow.server.frames import expand, expand_value
+from agentflow.server.operations import JSON, YAML, Call, Operation, json_response
+from agentflow.server.positions import parse_time
+from agentflow.server.problems import Refusal
+
+__all__ = ["OPERATIONS", "links_of", "record_of"]
+
+NDJSON = "application/x-ndjson"
+_PAGE = 512
+_STATES = ("pending", "running", "waiting", "paused", "completed", "failed", "cancelled")
+
+
+def links_of(workflow_id: str) -> dict[str, str]:
+    """Where to go on from a run."""
+    base = f"/workflows/{quote(workflow_id, safe='')}"
+    names = ("events", "log", "history", "state", "definition", "graph", "requests")
+    return {"self": base, **{name: f"{base}/{name}" for name in names}}
+
+
+async def record_of(call: Call, workflow_id: str) -> RunRecord:
+    """The run record with its links."""
+    record = await call.service.views.record(workflow_id)
+    return msgspec.structs.replace(record, links=links_of(workflow_id))
+
+
+async def submit(call: Call) -> Response:
+    """Accept a run; 200 when it is there already under this id or key."""
+    body = _submission(call)
+    query: SubmitQuery = call.query
+    service, actor = call.service, call.actor
+    key = call.header("idempotency-key")
+    if key is not None and not 1 <= len(key) <= 255:
+        raise Refusal("invalid_parameter", "an Idempotency-Key has 1 to 255 characters")
+    definition = await service.load(
+        actor,
+        body.definition,
+        body.definition_ref,
+        format=body.format,
+        media=call.media if call.media == YAML else None,
+        file=body.file,
+        folder=body.folder,
+    )
+    more: dict[str, Any] = {
+        "workflow_id": body.workflow_id,
+        "labels": body.labels,
+        "options": _options(call, body),
+        "budget": body.budget,
+        "idempotency_key": key,
+    }
+    if body.input_from is not None:
+        more["input_from"] = msgspec.to_builtins(body.input_from)
+    began = service.runtime.clock.now()
+    handle = await service.runtime.submit(
+        definition,
+        body.input,
+        by=actor.name,
+        trusted=actor.trusted,
+        **{name: value for name, value in more.items() if value is not None},
+    )
+    row = await service.log.run(handle.workflow_id)
+    fresh = row.created_at >= began
+    if fresh:
+        service.metrics.runs_accepted += 1
+    if query.wait is not None:
+        await _rest(handle, query.wait)
+    record = await record_of(call, handle.workflow_id)
+    return json_response(record, 201 if fresh else 200, {"Location": record.links["self"]})
+
+
+def _submission(call: Call) -> SubmitBody:
+    if isinstance(call.body, SubmitBody):
+        return call.body
+    try:
+        return SubmitBody(definition=call.body.decode())
+    except UnicodeDecodeError as error:
+        raise Refusal("malformed_request", f"the body is not UTF-8: {error}") from None
+
+
+def _options(call: Call, body: SubmitBody) -> dict[str, Any] | None:
+    traceparent = call.request.headers.get("traceparent")
+    if traceparent is None or "traceparent" in (body.options or {}):
+        return body.options
+    from agentflow.events.tracing import parse_traceparent
+
+    # A header that is no trace context is to be ignored, says the standard.
+    if parse_traceparent(traceparent) is None:
+        return body.options
+    return {**(body.options or {}), "traceparent": traceparent}
+
+
+async def _rest(handle: RunHandle, seconds: float) -> None:
+    """Wait for the run to come to rest; that it does not is no error of the submission."""
+    waiting = asyncio.ensure_future(handle.result())
+    done, _ = await asyncio.wait({waiting}, timeout=seconds)
+    if done:
+        error = waiting.exception()
+        if error is not None and not isinstance(error, AgentflowError):
+            raise error
+    else:
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+
+async def list_runs(call: Call) -> Response:
+    """A page of runs."""
+    query: ListQuery = call.query
+    states = None
+    if query.state is not None:
+        states = query.state.split(",")
+        for state in states:
+            if state not in _STATES:
+                raise Refusal("invalid_parameter", f"state is one of {', '.join(_STATES)}")
+    label = None
+    if query.label is not None:
+        name, equals, value = query.label.partition("=")
+        if not equals:
+            raise Refusal("invalid_parameter", "label is KEY=VALUE")
+        label = (name, value)
+    try:
+        page = await call.service.views.summaries(
+            state=states,
+            name=query.name,
+            label=label,
+            since=parse_time(query.since, "since"),
+            until=parse_time(query.until, "until"),
+            limit=query.limit,
+            cursor=query.cursor,
+            order=query.order,
+        )
+    except ValueError:
+        raise Refusal("invalid_parameter", "the cursor is not one of this list") from None
+    items: list[Any] = [
+        msgspec.structs.replace(item, links=links_of(item.workflow_id)) for item in page.items
+    ]
+    if query.full:
+        items = [await record_of(call, item.workflow_id) for item in items]
+    return json_response({"items": items, "next_cursor": page.next_cursor})
+
+
+async def show(call: Call) -> Response:
+    """The run record."""
+    return json_response(await record_of(call, call.id))
+
+
+async def delete(call: Call) -> Response:
+    """Take a run away; its id is never used again."""
+    await call.service.log.delete(call.id, time.time_ns() // 1000)
+    return Response(status_code=204)
+
+
+async def history(call: Call) -> Response:
+    """The execution record."""
+    query: ExpandQuery = call.query
+    record = await call.service.views.history(call.id)
+    record = msgspec.structs.replace(
+        record, workflow=msgspec.structs.replace(record.workflow, links=links_of(call.id))
+    )
+    if not query.expand:
+        return json_response(record)
+    expanded = await expand_value(msgspec.to_builtins(record), call.service.log.get_blob)
+    return json_response(expanded)
+
+
+async def log(call: Call) -> Response:
+    """The whole log up to now, as it is stored."""
+    query: ExpandQuery = call.query
+    row = await call.service.log.run(call.id)
+    headers = {
+        "Cache-Control": "no-store",
+        "Content-Disposition": f'inline; filename="{call.id}.ndjson"',
+        "Agentflow-Earliest-Offset": str(row.earliest_offset),
+        "Agentflow-Next-Offset": str(row.last_offset + 1),
+        "Agentflow-State": row.state,
+    }
+    lines = _log_lines(call, row.earliest_offset, row.last_offset, query.expand)
+    return StreamingResponse(lines, headers=headers, media_type=NDJSON)
+
+
+async def _log_lines(call: Call, first: int, last: int, expanded: bool) -> AsyncGenerator[bytes]:
+    log, workflow_id = call.service.log, call.id
+    async with aclosing(_pages(log, workflow_id, first, last)) as pages:
+        async for rows in pages:
+            bodies = [row.body for row in rows]
+            if expanded:
+                bodies = [await expand(body, log.get_blob) for body in bodies]
+            yield b"\n".join(bodies) + b"\n"
+
+
+async def _pages(log: Any, workflow_id: str, first: int, last: int) -> AsyncGenerator[Any]:
+    while first <= last:
+        rows = await log.read(workflow_id, first, min(_PAGE, last - first + 1))
+        if not rows:
+            return
+        yield rows
+        first = rows[-1].offset + 1
+
+
+async def state(call: Call) -> Response:
+    """The folded state, now or as of an offset."""
+    query: OffsetQuery = call.query
+    return json_response(await call.service.views.state(call.id, query.offset))
+
+
+async def step_state(call: Call) -> Response:
+    """The state record of a step."""
+    query: StepQuery = call.query
+    record = await call.service.views.step(call.id, call.path("step"), query.iteration, query.attempt)
+    return json_response(record)
+
+
+async def context(call: Call) -> Response:
+    """The context of a step's agent."""
+    query: StepQuery = call.query
+    found = await call.service.views.context(call.id, call.path("step"), query.iteration, query.attempt)
+    return json_response(found)
+
+
+async def definition(call: Call) -> Response:
+    """The definition that the run is pinned to."""
+    return json_response(await call.service.views.definition(call.id))
+
+
+async def graph(call: Call) -> Response:
+    """The graph, as data or as a drawing."""
+    query: GraphQuery = call.query
+    workflow = await call.service.views.graph(call.id)
+    headers = {"Cache-Control": "no-store"}
+    if query.format == "mermaid":
+        return Response(to_mermaid(workflow), headers=headers, media_type="text/vnd.mermaid")
+    if query.format == "dot":
+        return Response(to_dot(workflow), headers=headers, media_type="text/vnd.graphviz")
+    return json_response(workflow)
+
+
+_DRAWINGS = (JSON, "text/vnd.mermaid", "text/vnd.graphviz")
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/workflows",
+        handler=submit,
+        summary="Submit a run",
+        tag="runs",
+        scope="run",
+        query=SubmitQuery,
+        body=SubmitBody,
+        media=(JSON, YAML),
+        answers={201: RunRecord, 200: RunRecord},
+        problems=(
+            "definition_not_found",
+            "workflow_not_found",
+            "step_not_found",
+            "run_exists",
+            "idempotency_conflict",
+            "output_not_ready",
+            "run_gone",
+            "validation_failed",
+            "budget_unpriced",
+            "queue_full",
+            "storage_unavailable",
+            "draining",
+        ),
+        while_draining=False,
+    ),
+    Operation(
+        method="GET",
+        path="/workflows",
+        handler=list_runs,
+        summary="List runs, newest first",
+        tag="runs",
+        scope="read",
+        query=ListQuery,
+        answers={200: RunList},
+    ),
+    Operation(
+        method="GET",
+        path="/workflows/{id}",
+        handler=show,
+        summary="The record of a run",
+        tag="runs",
+        scope="read",
+        answers={200: RunRecord},
+        problems=("workflow_not_found", "run_gone", "log_corrupt"),
+    ),
+    Operation(
+        method="DELETE",
+        path="/workflows/{id}",
+        handler=delete,
+        summary="Delete a run that has ended",
+        tag="runs",
+        scope="admin",
+        answers={204: None},
+        problems=("workflow_not_found", "run_not_terminal", "run_gone", "storage_unavailable"),
+    ),
+    Operation(
+        method="GET",
+        path="/workflows/{id}/history",
+        handler=history,
+        summary="What a run did: steps, agents, model calls, tool calls",
+        tag="runs",
+        scope="read",
+        query=ExpandQuery,
+        answers={200: ExecutionRecord},
+        problems=("workflow_not_found", "run_gone", "log_corrupt"),
+    ),
+    Operation(
+        method="GET",
+        path="/workflows/{id}/log",
+        handler=log,
+        summary="The log of a run up to now",
+        tag="runs",
+        scope="read",
+        query=ExpandQuery,
+        answers={200: NDJSON},
+        produces=(NDJSON,),
+        problems=("workflow_not_found", "run_gone", "log_corrupt"),
+    ),
+    Operation(
+        method="GET",
+        path="/workflows/{id}/state",
+        handler=state,
+        summary="The folded state of a run",
+        tag="runs",
+        scope="read",
+        query=OffsetQuery,
+        answers={200: FoldedState},
+        problems=("workflow_not_found", "run_gone", "offset_trimmed", "log_corrupt"),
+    ),
+    Operation(
+        method="GET",
+        path="/workflows/{id}/state/{step}",
+        handler=step_state,
+        summary="The state record of a step",
+        tag="runs",
+        scope="read",
+        query=StepQuery,
+        answers={200: StepRecord},
+        problems=("workflow_not_found", "step_not_found", "run_gone", "log_corrupt"),
+    ),
+    Operation(
+        method="GET",
+        path="/workflows/{id}/context/{step}",
+        handler=context,
+        summary="The context of a step's agent",
+        tag="runs",
+        scope="read",
+        query=StepQuery,
+        answers={200: AgentContext},
+        problems=("workflow_not_found", "step_not_found", "run_gone", "log_corrupt"),
+    ),
+    Operation(
+        method="GET",
+        path="/workflows/{id}/definition",
+        handler=definition,
+        summary="The definition that a run is pinned to",
+        tag="runs",
+        scope="read",
+        answers={200: DefinitionView},
+        problems=("workflow_not_found", "run_gone", "log_corrupt"),
+    ),
+    Operation(
+        method="GET",
+        path="/workflows/{id}/graph",
+        handler=graph,
+        summary="The graph of a run",
+        tag="runs",
+        scope="read",
+        query=GraphQuery,
+        answers={200: _DRAWINGS},
+        produces=_DRAWINGS,
+        problems=("workflow_not_found", "run_gone", "log_corrupt"),
+        negotiates=True,
+    ),
+)

@@ -1,0 +1,165 @@
+"""The daemon itself: where things are, how it is, and its end."""
+
+from __future__ import annotations
+
+import html
+import platform
+from typing import Any
+
+from starlette.responses import Response
+
+from agentflow import __version__
+from agentflow.errors import AgentflowError, StoreError
+from agentflow.events.envelope import SCHEMA_VERSION
+from agentflow.server.bodies import DrainAnswer, Health, Home, Version
+from agentflow.server.metrics import CONTENT_TYPE
+from agentflow.server.operations import JSON, Call, Operation, accept, json_response
+from agentflow.server.problems import Refusal
+
+__all__ = ["OPERATIONS"]
+
+_LINKS = {
+    "workflows": "/workflows",
+    "inbox": "/inbox",
+    "events": "/events",
+    "definitions": "/definitions",
+    "tools": "/tools",
+    "openapi": "/openapi.json",
+    "health": "/healthz",
+    "metrics": "/metrics",
+}
+_HTML = "text/html"
+
+
+async def home(call: Call) -> Response:
+    """Where the API and its documentation are."""
+    found = Home(
+        name="agentflow",
+        version=__version__,
+        api="/workflows",
+        documentation="/openapi.json",
+        links=_LINKS,
+    )
+    if accept(call.header("accept"), (JSON, _HTML)) == JSON:
+        return json_response(found)
+    links = "".join(f'<li><a href="{path}">{html.escape(name)}</a></li>' for name, path in _LINKS.items())
+    page = (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>agentflow</title>"
+        f"<h1>agentflow {__version__}</h1><p>This is the HTTP API of the daemon. Its description is"
+        f' <a href="/openapi.json">/openapi.json</a> (OpenAPI 3.1).</p><ul>{links}</ul></html>'
+    )
+    headers = {"Cache-Control": "no-store", "Content-Security-Policy": "default-src 'none'"}
+    return Response(page, headers=headers, media_type=_HTML)
+
+
+async def openapi(call: Call) -> Response:
+    """This API, described."""
+    return Response(call.request.app.state.openapi, media_type=JSON)
+
+
+async def health(call: Call) -> Response:
+    """Whether the store still takes what it is given."""
+    log = call.service.log
+    status = "draining" if call.service.draining else "ok"
+    failure = log.failure
+    if failure is not None:
+        body = Health(status="failed", durable=log.durable, store=_scheme(log.url), detail=failure.code)
+        return json_response(body, 503, {"Retry-After": "5"})
+    return json_response(Health(status=status, durable=log.durable, store=_scheme(log.url)))
+
+
+def _scheme(url: str) -> str:
+    """No path and no password: whoever asks here has shown no token."""
+    return url.partition(":")[0]
+
+
+async def ready(call: Call) -> Response:
+    """Whether runs are accepted now."""
+    service = call.service
+    if service.draining:
+        raise Refusal("draining", "the daemon is stopping")
+    if not service.ready:
+        raise Refusal("storage_unavailable", "the daemon is taking up the runs of its store")
+    try:
+        await service.log.probe()
+    except (StoreError, AgentflowError) as error:
+        raise Refusal("storage_unavailable", str(error)) from None
+    return json_response(Health(status="ok", durable=service.log.durable, store=_scheme(service.log.url)))
+
+
+async def version(call: Call) -> Response:
+    """What runs here."""
+    return json_response(
+        Version(
+            name="agentflow",
+            version=__version__,
+            python=platform.python_version(),
+            schema_version=SCHEMA_VERSION,
+        )
+    )
+
+
+async def metrics(call: Call) -> Response:
+    """What the daemon counts of itself, for Prometheus."""
+    text = call.service.metrics.render(await call.service.runs())
+    return Response(text, headers={"Cache-Control": "no-store", "Content-Type": CONTENT_TYPE})
+
+
+async def drain(call: Call) -> Response:
+    """Park all runs and end."""
+    stop = call.service.stop
+    if stop is None:
+        raise Refusal("not_found", "this daemon is a part of another server, which decides about its end")
+    stop()
+    return json_response(DrainAnswer(status="draining"), 202)
+
+
+def _get(path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Operation:
+    given: dict[str, Any] = {"scope": "read", "answers": {200: answer}, **more}
+    return Operation(method="GET", path=path, handler=handler, summary=summary, tag="daemon", **given)
+
+
+OPERATIONS = (
+    _get(
+        "/",
+        home,
+        "Where the API and its documentation are",
+        Home,
+        produces=(JSON, _HTML),
+        negotiates=True,
+    ),
+    _get("/openapi.json", openapi, "This document", dict[str, Any]),
+    _get(
+        "/healthz",
+        health,
+        "Whether the daemon works",
+        Health,
+        scope=None,
+        answers={200: Health, 503: Health},
+    ),
+    _get(
+        "/readyz",
+        ready,
+        "Whether the daemon accepts runs",
+        Health,
+        problems=("draining", "storage_unavailable"),
+    ),
+    _get("/version", version, "What runs here", Version),
+    _get(
+        "/metrics",
+        metrics,
+        "Counters, for Prometheus",
+        "text/plain",
+        produces=("text/plain", "application/openmetrics-text"),
+    ),
+    Operation(
+        method="POST",
+        path="/admin/drain",
+        handler=drain,
+        summary="Park all runs and end the daemon",
+        tag="daemon",
+        scope="admin",
+        answers={202: DrainAnswer},
+        problems=("not_found",),
+    ),
+)

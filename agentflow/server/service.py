@@ -1,0 +1,116 @@
+"""What the operations of the API work with: the runtime, its views, and the state of the daemon itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from agentflow.config import ServerConfig
+from agentflow.definition.loader import Definition, load_text, load_value
+from agentflow.events.log import EventLog
+from agentflow.runtime import Runtime
+from agentflow.runtime.views import RunViews
+from agentflow.server.access import Actor
+from agentflow.server.definitions import Definitions
+from agentflow.server.metrics import Metrics
+from agentflow.server.problems import Refusal
+from agentflow.server.streams import Streams
+
+__all__ = ["Service"]
+
+_KEPT = 256
+_KEPT_SOURCE = 1 << 20
+_LONG_SOURCE = 32 * 1024
+"""A source of more characters is read in a thread, so that it does not hold up the loop."""
+
+
+class Service:
+    """One for each application. `stop` asks the process to drain; None where the application is mounted in
+    a server that is not ours."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: ServerConfig,
+        definitions: Definitions,
+        stop: Callable[[], None] | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.config = config
+        self.definitions = definitions
+        self.views = RunViews(runtime.log)
+        self.metrics = Metrics()
+        self.streams = Streams(runtime.hub, runtime.log, self.metrics, config.max_streams)
+        self.stop = stop
+        self.draining = False
+        self.ready = True
+        self._loaded: dict[tuple[Any, ...], Definition] = {}
+
+    @property
+    def log(self) -> EventLog:
+        """The open store."""
+        return self.runtime.log
+
+    async def runs(self) -> dict[str, int]:
+        """How many runs of the store have not ended, by state; at most 10,000 of each are counted."""
+        found: dict[str, int] = {}
+        for state in ("pending", "running", "waiting", "paused"):
+            count, cursor = 0, None
+            for _ in range(20):
+                page = await self.log.runs(state=state, limit=500, cursor=cursor)
+                count, cursor = count + len(page.items), page.next_cursor
+                if cursor is None:
+                    break
+            found[state] = count
+        return found
+
+    async def load(
+        self,
+        actor: Actor,
+        definition: Any,
+        reference: Any = None,
+        *,
+        format: str | None = None,
+        media: str | None = None,
+        file: str | None = None,
+        folder: str | None = None,
+    ) -> Definition:
+        """The definition of a submission, read once for all that submit the same text.
+
+        Raises DefinitionError, or Refusal when there is none or two.
+        """
+        if (definition is None) == (reference is None):
+            raise Refusal("invalid_parameter", "give either definition or definition_ref")
+        if reference is not None:
+            name, version = _reference(reference)
+            found = await self.definitions.find(name, version)
+            definition, format = found.source, found.format
+        from pathlib import Path
+
+        # A folder is a place to import code from: only who may run code here may name one.
+        at = Path(folder) if folder is not None and actor.trusted else None
+        if isinstance(definition, dict):
+            return load_value(definition, folder=at, format=format)  # pyright: ignore[reportUnknownArgumentType]
+        key = (definition, media, file, folder if at else None, format)
+        known = self._loaded.pop(key, None)
+        if known is None:
+            known = await _load(definition, media=media, file=file, folder=at, format=format)
+        if len(definition) <= _KEPT_SOURCE:
+            self._loaded[key] = known
+            if len(self._loaded) > _KEPT:
+                del self._loaded[next(iter(self._loaded))]
+        return known
+
+
+async def _load(source: str, **more: Any) -> Definition:
+    if len(source) > _LONG_SOURCE:
+        return await asyncio.to_thread(load_text, source, **more)
+    return load_text(source, **more)
+
+
+def _reference(reference: Any) -> tuple[str, str | None]:
+    if isinstance(reference, str):
+        name, at, version = reference.partition("@")
+        return name, version if at else None
+    return reference.name, reference.version
