@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentflow.client import Client, SyncClient
     from agentflow.definition.loader import Definition, check_file, load_file, load_text
     from agentflow.errors import AgentflowError, DefinitionError, WorkflowCancelled, WorkflowFailed
     from agentflow.runtime import RunHandle, RunRecord, RunResult, Runtime
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AgentflowError",
+    "Client",
     "Definition",
     "DefinitionError",
     "RunHandle",
@@ -30,6 +32,7 @@ __all__ = [
     "RunResult",
     "Runtime",
     "Service",
+    "SyncClient",
     "ToolContext",
     "WorkflowCancelled",
     "WorkflowFailed",
@@ -41,6 +44,7 @@ __all__ = [
 
 _HOMES = {
     "AgentflowError": "errors",
+    "Client": "client",
     "Definition": "definition.loader",
     "DefinitionError": "errors",
     "RunHandle": "runtime",
@@ -48,6 +52,7 @@ _HOMES = {
     "RunResult": "runtime",
     "Runtime": "runtime",
     "Service": "tools",
+    "SyncClient": "client",
     "ToolContext": "tools",
     "WorkflowCancelled": "errors",
     "WorkflowFailed": "errors",

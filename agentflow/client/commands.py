@@ -1,0 +1,191 @@
+"""The commanding half of a client: what people and programs tell runs, as `Runtime` has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from agentflow.client.run import RemoteRun
+from agentflow.client.transport import Transport
+from agentflow.errors import RunTerminal
+from agentflow.runtime.records import RunRecord
+from agentflow.runtime.requests import RequestRecord
+
+__all__ = ["Commands"]
+
+T = TypeVar("T")
+
+
+class _Requests(msgspec.Struct):
+    items: list[RequestRecord]
+
+
+class Commands:
+    """Each returns once the command is durable; one whose effect holds already changes nothing.
+
+    Raises RunNotFound, RunTerminal, UnknownRequest, InvalidAnswer, CommandRefused, Fenced, DefinitionError,
+    StoreError as the Runtime does.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def _ask(self, method: str, path: str, kind: type[T], **more: Any) -> T:
+        return await self._transport.ask(method, path, kind, **more)
+
+    async def _tell(self, workflow_id: str, command: str, body: Mapping[str, Any]) -> RemoteRun:
+        given = {name: value for name, value in body.items() if value is not None}
+        path = f"/workflows/{quote(workflow_id, safe='')}/{command}"
+        record = await self._ask("POST", path, RunRecord, body=given)
+        return RemoteRun(self, record.workflow_id)  # type: ignore[arg-type]  # the Client that this is
+
+    async def cancel(
+        self,
+        workflow_id: str,
+        reason: str | None = None,
+        *,
+        mode: Literal["soft", "hard"] = "soft",
+        grace: float = 5.0,
+        expected_offset: int | None = None,
+    ) -> RemoteRun:
+        """End a run. A run that has ended is left alone."""
+        body = {"mode": mode, "grace_s": grace, "reason": reason, "expected_offset": expected_offset}
+        try:
+            return await self._tell(workflow_id, "cancel", body)
+        except RunTerminal:
+            return RemoteRun(self, workflow_id)  # type: ignore[arg-type]
+
+    async def pause(
+        self,
+        workflow_id: str,
+        *,
+        reason: str | None = None,
+        in_flight: Literal["drain", "suspend"] = "drain",
+        expected_offset: int | None = None,
+    ) -> RemoteRun:
+        """Stand still until `resume`. `drain` lets steps that have begun finish, `suspend` only functions."""
+        body = {"reason": reason, "in_flight": in_flight, "expected_offset": expected_offset}
+        return await self._tell(workflow_id, "pause", body)
+
+    async def resume(
+        self,
+        workflow_id: str,
+        *,
+        budget: Mapping[str, Any] | None = None,
+        reason: str | None = None,
+        expected_offset: int | None = None,
+    ) -> RemoteRun:
+        """Go on with a run. One that has ended gives its handle."""
+        body = {"budget": budget, "reason": reason, "expected_offset": expected_offset}
+        try:
+            return await self._tell(workflow_id, "resume", body)
+        except RunTerminal:
+            if budget:
+                raise
+            return RemoteRun(self, workflow_id)  # type: ignore[arg-type]
+
+    async def retry(
+        self,
+        workflow_id: str,
+        step_id: str,
+        action: Literal["retry", "skip", "done", "fail"] = "retry",
+        *,
+        output: Any = None,
+        expected_offset: int | None = None,
+    ) -> RemoteRun:
+        """Decide about a step that is held after its failure."""
+        body = {
+            "step_id": step_id,
+            "action": action,
+            "output": output,
+            "expected_offset": expected_offset,
+        }
+        return await self._tell(workflow_id, "retry", body)
+
+    async def fork(
+        self,
+        workflow_id: str,
+        *,
+        offset: int | None = None,
+        from_step: str | None = None,
+        from_failure: bool = False,
+        as_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> RemoteRun:
+        """A new run that goes on from a point of another; recorded results are kept and not repeated."""
+        body = {
+            "offset": offset,
+            "from_step": from_step,
+            "from": "failure" if from_failure else None,
+            "workflow_id": as_id,
+            "labels": labels,
+        }
+        return await self._tell(workflow_id, "fork", body)
+
+    async def signal(
+        self,
+        workflow_id: str,
+        name: str,
+        data: Any = None,
+        *,
+        signal_id: str | None = None,
+        expected_offset: int | None = None,
+    ) -> RemoteRun:
+        """Send a signal; one with a known `signal_id` changes nothing."""
+        body = {"name": name, "data": data, "signal_id": signal_id, "expected_offset": expected_offset}
+        return await self._tell(workflow_id, "signals", body)
+
+    # -- questions
+
+    async def requests(
+        self, workflow_id: str | None = None, *, kind: str | None = None
+    ) -> list[RequestRecord]:
+        """The open questions of a run, or of all runs, oldest first. `kind`: step, tool or input."""
+        path = "/inbox" if workflow_id is None else f"/workflows/{quote(workflow_id, safe='')}/requests"
+        return (await self._ask("GET", path, _Requests, query={"kind": kind})).items
+
+    async def decide(
+        self,
+        workflow_id: str,
+        *,
+        granted: bool,
+        request_id: str | None = None,
+        step_id: str | None = None,
+        reason: str | None = None,
+        digest: str | None = None,
+        expected_offset: int | None = None,
+    ) -> RemoteRun:
+        """Grant or deny an approval, named by its id or by the step that waits for it."""
+        body = {
+            "decision": "grant" if granted else "deny",
+            "request_id": request_id,
+            "step_id": step_id,
+            "reason": reason,
+            "digest": digest,
+            "expected_offset": expected_offset,
+        }
+        return await self._tell(workflow_id, "approvals", body)
+
+    async def answer(self, workflow_id: str, request_id: str, value: Any) -> RemoteRun:
+        """Answer an open request."""
+        return await self.answer_all(workflow_id, {request_id: value})
+
+    async def answer_all(
+        self, workflow_id: str, responses: Mapping[str, Any], *, expected_offset: int | None = None
+    ) -> RemoteRun:
+        """Answer several open requests, all or none of them."""
+        body = {"responses": dict(responses), "expected_offset": expected_offset}
+        return await self._tell(workflow_id, "inputs", body)
+
+    async def withdraw(self, workflow_id: str, request_id: str, reason: str) -> RemoteRun:
+        """Take a question back."""
+        path = f"/workflows/{quote(workflow_id, safe='')}/requests/{quote(request_id, safe='')}"
+        await self._transport.send("DELETE", path, body={"reason": reason})
+        return RemoteRun(self, workflow_id)  # type: ignore[arg-type]
+
+    async def delete(self, workflow_id: str) -> None:
+        """Take a run that has ended away; its id is never used again. RunNotTerminal."""
+        await self._transport.send("DELETE", f"/workflows/{quote(workflow_id, safe='')}")

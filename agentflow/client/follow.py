@@ -1,0 +1,102 @@
+"""Following the events of a run over connections that may break: each line once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import httpx
+import msgspec
+
+from agentflow.client.errors import Unavailable
+from agentflow.client.transport import Transport
+from agentflow.events.catalogue import TERMINAL_TYPES
+
+__all__ = ["PATIENCE", "follow_lines"]
+
+PATIENCE = 300.0
+"""Seconds for which a stream that broke tries to come back."""
+
+_HEARTBEAT = 15
+_SILENCE = 45.0  # three signs of life that did not come: the connection is dead
+_FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
+_ENDED = frozenset(name.partition(".")[2] for name in TERMINAL_TYPES)
+
+
+class _Line(msgspec.Struct):
+    type: str
+    offset: int
+
+
+_line_decoder = msgspec.json.Decoder(_Line)
+
+
+async def follow_lines(
+    transport: Transport,
+    path: str,
+    after: int = -1,
+    *,
+    follow: bool = True,
+    types: Sequence[str] | None = None,
+    step: str | None = None,
+    limit: int | None = None,
+    patience: float = PATIENCE,
+) -> AsyncGenerator[bytes]:
+    """The lines of a stream of events behind offset `after`. Comes back by itself at the last offset.
+
+    Ends after the terminal event; without `follow` also at the end that the log has now. Raises what the
+    daemon says, Unreachable when it is not there at first, or not again within `patience` seconds.
+    """
+    position, began, lost_at, delay = after, False, 0.0, _FIRST_DELAY
+    while True:
+        query: dict[str, Any] = {
+            "after": position,
+            "follow": follow,
+            "type": None if types is None else ",".join(types),
+            "step": step,
+            "limit": limit,
+            "heartbeat": "event",
+        }
+        try:
+            async with transport.stream(path, query=query, timeout=_SILENCE) as response:
+                over = response.headers.get("Agentflow-State") in _ENDED
+                began, lost_at, delay = True, 0.0, _FIRST_DELAY
+                async for line in _lines(response):
+                    seen = _line_decoder.decode(line)
+                    position = seen.offset
+                    if seen.type == "heartbeat":
+                        continue
+                    yield line
+                    if limit is not None:
+                        limit -= 1
+                    if seen.type in TERMINAL_TYPES or limit == 0:
+                        return
+            if over or not follow:
+                return  # whatever there was had been written when the stream began
+            wait = _FIRST_DELAY  # the daemon stopped, or the client was too slow: begin again there
+        except (httpx.HTTPError, Unavailable) as error:
+            failure = transport.unreachable(error) if isinstance(error, httpx.HTTPError) else error
+            now = time.monotonic()
+            lost_at = lost_at or now
+            if not began or now - lost_at >= patience:
+                raise failure from error
+            wait = error.retry_after if isinstance(error, Unavailable) else delay
+            delay = min(delay * 2, _LONGEST_DELAY)
+        await asyncio.sleep(wait)
+
+
+async def _lines(response: httpx.Response) -> AsyncGenerator[bytes]:
+    """Whole lines without their ends; empty ones are signs of life. A line that is cut off is none."""
+    parts: list[bytes] = []
+    async for chunk in response.aiter_raw():
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            if parts:
+                parts.append(end)
+                end, parts = b"".join(parts), []
+            if end:
+                yield end
+        if rest:
+            parts.append(rest)
