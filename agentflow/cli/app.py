@@ -36,6 +36,10 @@ _VERBS = {
     "retry": ("control", "retry", "Decide about the STEP that the run ID is held at, and follow it."),
     "fork": ("control", "fork", "Go on from a point of the run ID as a new run, and follow it."),
     "signal": ("control", "signal", "Send the signal NAME to the run ID."),
+    "gc": ("retention", "gc", "Take the ended runs that retention takes."),
+    "serve": ("serve", "serve", "Run the daemon."),
+    "health": ("serve", "health", "Ask the daemon how it is."),
+    "drain": ("serve", "drain", "Let the daemon park its runs and end."),
     "model": ("model", "model", "Install and list language models."),
     "version": ("version", "version", "Print the version of agentflow and of Python."),
 }
