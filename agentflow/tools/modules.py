@@ -81,20 +81,17 @@ def _is_module(path: Path) -> bool:
 def _import_beside(module: _Beside, folder: Path) -> ModuleType:
     _forget_neighbours_of_other_folders(folder)
     is_package = module.file.name == "__init__.py"
-    try:
-        with _neighbours(folder):
-            if module.name not in sys.modules:
-                _execute(module.name, module.file, [str(module.file.parent)] if is_package else None)
-            return importlib.import_module(module.wanted)
-    finally:
-        _folders.add(folder)
+    with _neighbours(folder):
+        if module.name not in sys.modules:
+            _execute(module.name, module.file, [str(module.file.parent)] if is_package else None)
+        return importlib.import_module(module.wanted)
 
 
 class _Neighbours:
     """Finds modules in one folder, before the import path, for one thread."""
 
     def __init__(self, folder: Path) -> None:
-        self._places = [str(folder)]
+        self._folder = folder
         self._thread = threading.get_ident()
 
     def find_spec(
@@ -102,7 +99,10 @@ class _Neighbours:
     ) -> ModuleSpec | None:
         if path is not None or threading.get_ident() != self._thread:
             return None
-        return PathFinder.find_spec(fullname, self._places, target)
+        spec = PathFinder.find_spec(fullname, [str(self._folder)], target)
+        if spec is not None:
+            _found[fullname] = self._folder
+        return spec
 
 
 @contextmanager
@@ -131,8 +131,8 @@ def _execute(name: str, file: Path, places: list[str] | None) -> None:
         raise
 
 
-# Folders from which services were imported.
-_folders: set[Path] = set()
+# Modules that were found beside a document under their plain names, and in which folder.
+_found: dict[str, Path] = {}
 
 
 def _forget_neighbours_of_other_folders(folder: Path) -> None:
@@ -140,13 +140,9 @@ def _forget_neighbours_of_other_folders(folder: Path) -> None:
 
     Whoever imported the other one keeps it; only the name is free again.
     """
-    others = _folders - {folder}
-    if not others:
-        return
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file is None or name.startswith(_PREFIX):
+    for name, home in list(_found.items()):
+        if home == folder or not _is_module(folder / name):
             continue
-        elsewhere = any(Path(file).is_relative_to(other) for other in others)
-        if elsewhere and _is_module(folder / name.partition(".")[0]):
-            del sys.modules[name]
+        del _found[name]
+        for loaded in [m for m in sys.modules if m == name or m.startswith(name + ".")]:
+            del sys.modules[loaded]
