@@ -26,7 +26,7 @@ def is_public(address: str) -> bool:
         inner = _inner(ip)
         if inner is not None and not is_public(str(inner)):
             return False
-        if ip.ipv4_mapped is not None:
+        if ip.ipv4_mapped is not None or ip in _NAT64:
             return True
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified)
 
