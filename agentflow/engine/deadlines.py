@@ -21,6 +21,7 @@ __all__ = [
     "cancel_finished",
     "close_calls",
     "closed_call",
+    "expire",
     "interrupted",
     "next_due",
     "overdue",
@@ -33,6 +34,13 @@ __all__ = [
 def next_due(state: RunState) -> int | None:
     """When `decide` must be asked again though nothing else happened (microseconds), or None."""
     return min(state.timers.values(), default=None)
+
+
+def expire(state: RunState, now: int) -> Moves:
+    """As `decide`, but only what the time alone decides: for a run that may not begin anything now."""
+    if state.status == "paused" or state.terminal or state.cancel_requested is not None:
+        return []
+    return overdue(state, now)
 
 
 def overdue(state: RunState, now: int) -> Moves:

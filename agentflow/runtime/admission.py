@@ -57,7 +57,7 @@ class Admission:
         self.accepted: asyncio.Future[None] = loop.create_future()
         self.obeyed: asyncio.Future[Done | Refusal] = loop.create_future()
         self.rested: asyncio.Future[RunState] = loop.create_future()
-        self.gone: asyncio.Future[None] = loop.create_future()  # the supervisor has ended
+        self.gone: asyncio.Future[None] = loop.create_future()
         for future in (self.accepted, self.rested, self.obeyed):
             future.add_done_callback(_retrieve)  # nobody has to wait for it
 
@@ -74,15 +74,17 @@ class Admission:
     @property
     def leaving(self) -> bool:
         """Whether the supervisor is about to end, so that a new one must take the run up."""
-        return self.rested.done() or (self.queued and self.accepted.done())
+        return self.rested.done() or self.queued
 
-    def take_command(self) -> Command | None:
-        """The command, once: a supervisor that died behind it must not carry it out again."""
-        command, self.command = self.command, None
-        return command
+    @property
+    def at_rest(self) -> RunState | None:
+        """The state of the run, if it has come to rest."""
+        rested = self.rested
+        return rested.result() if rested.done() and rested.exception() is None else None
 
     def settle(self, answer: Done | Refusal) -> None:
-        """Answer the command."""
+        """Answer the command. Until then a supervisor that is made anew obeys it again."""
+        self.command = None
         if not self.obeyed.done():
             self.obeyed.set_result(answer)
 
@@ -97,6 +99,16 @@ class Admission:
         for future in (self.accepted, self.rested, self.obeyed):
             if not future.done():
                 future.set_exception(error)
+
+    def end(self, error: BaseException) -> None:
+        """The supervisor has ended. Who still waits for something is told this; a queued run may yet come to
+        rest by another one."""
+        waiting = (self.accepted, self.obeyed) if self.queued else (self.accepted, self.obeyed, self.rested)
+        for future in waiting:
+            if not future.done():
+                future.set_exception(error)
+        if not self.gone.done():
+            self.gone.set_result(None)
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

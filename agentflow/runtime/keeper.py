@@ -1,42 +1,61 @@
 """Which runs are at work in this process: they are taken up one at a time each, at most so many at once.
 
 Runs beyond the limit wait their turn with their logs begun; runs that wait for a person are nowhere here and
-are taken up again by the command that moves them. It decides nothing about a run.
+are taken up again by the command that moves them. What has begun here goes on though whoever asked for it
+goes away. It decides nothing about a run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from actors import ActorStopped, ActorSystem, ChildSpec, Ref
+from actors import ActorStopped, ActorSystem, AskTimeout, ChildSpec, Ref
 from agentflow import engine
 from agentflow.engine.state import RunState
-from agentflow.errors import AgentflowError, DefinitionError, Fenced, QueueFull, RunTerminal, refused
+from agentflow.errors import (
+    AgentflowError,
+    DefinitionError,
+    Fenced,
+    OffsetTrimmed,
+    QueueFull,
+    RunExists,
+    RunGone,
+    RunNotFound,
+    RunTerminal,
+    StorageUnavailable,
+    StoreError,
+    refused,
+)
 from agentflow.events.log import FIRST_EPOCH, EventLog
 from agentflow.events.owner import Owner
 from agentflow.runtime.admission import Admission
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.binding import Bound
 from agentflow.runtime.clock import Clock
+from agentflow.runtime.folding import fold
 from agentflow.runtime.messages import Cancel, Command, Done, Look, Pause, Refusal, Resume, StartRun
+from agentflow.runtime.obedience import moves_of
+from agentflow.runtime.places import Places
 from agentflow.runtime.runs import Runs
 
 __all__ = ["Keeper"]
 
 _log = logging.getLogger("agentflow.runtime")
 
+T = TypeVar("T")
 Prepare = Callable[[str, bool], Awaitable[tuple[engine.Plan, Bound]]]
 """The graph of a stored run and what it is bound to; unbound when nothing of it is to be carried out. Raises
 DefinitionError when its models or functions are not here."""
 
 _ASK = 60.0
 _LOOK = Look(by="runtime")
+_STORE_WAIT = 1.0
+_MOMENT = 0.05
 
 
 class Keeper:
@@ -58,15 +77,12 @@ class Keeper:
         self._owner = owner
         self._prepare = prepare
         self._directory = directory
-        self._limit = limit
-        self._queue = queue
         self.admissions: dict[str, Admission] = {}
         self.live: dict[str, Ref[Any]] = {}
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
-        self._pending: dict[str, asyncio.Future[None]] = {}
-        self._order: deque[tuple[str, Command]] = deque()
-        self._reserved = 0  # places that runs on their way have
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._places = Places(limit, queue, lambda: sum(not a.queued for a in self.admissions.values()))
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._expendable: set[asyncio.Task[Any]] = set()  # of these: cut off when this is closed
         self._closing = False
         self._notices = [notice.text for notice in log.notices if notice.kind == "torn_tail"]
         self._noticed: set[str] = set()
@@ -84,18 +100,24 @@ class Keeper:
             self._log,
             self._clock,
             self._owner,
-            gone=self._make_room,
-            overdue=lambda run_id: self._later(self._wake(run_id)),
+            gone=lambda _: self._make_room(),
+            overdue=lambda run_id: self._later(self._patiently(run_id, _LOOK)),
         )
         self._runs = await system.spawn(ChildSpec("runs", runs, shutdown=30.0))
 
-    def close(self) -> None:
-        """Refuse new runs; what is queued stays in the log as it is."""
+    async def close(self) -> None:
+        """Refuse new runs and commands. What is queued, or on its way, stays in the log as it is."""
         self._closing = True
-        for run_id in list(self._pending):
-            self._forget(run_id)
-        for task in self._tasks:
+        self._places.clear()
+        cut = list(self._expendable)
+        for task in cut:
             task.cancel()
+        if cut:
+            await asyncio.wait(cut)
+
+    def _must_be_open(self) -> None:
+        if self._closing:
+            raise AgentflowError("the Runtime is closed; nothing was begun")
 
     # -- one at a time ----------------------------------------------------------------------------
 
@@ -114,13 +136,45 @@ class Keeper:
             else:
                 self._locks[key] = (lock, users - 1)
 
-    async def at_work(self, workflow_id: str) -> Admission | None:
-        """The run's admission when its supervisor is here to stay; waits for one that is about to end."""
-        live = self.admissions.get(workflow_id)
-        while live is not None and live.leaving:
-            await asyncio.shield(live.gone)
-            live = self.admissions.get(workflow_id)
-        return live
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do this though whoever waits for it goes away."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            asker = asyncio.current_task()
+            if task.cancelled() and (asker is None or not asker.cancelling()):
+                raise AgentflowError("the Runtime was closed; nothing was begun") from None
+            raise
+
+    @contextmanager
+    def _cut_off_when_closed(self) -> Generator[None]:
+        task = asyncio.current_task()
+        assert task is not None
+        if task in self._expendable:
+            yield
+            return
+        self._expendable.add(task)
+        try:
+            yield
+        finally:
+            self._expendable.discard(task)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work that nobody waits for: it is cut off when this is closed, and its errors are logged."""
+        if self._closing:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._expendable.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._expendable.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("a run could not be taken up: %s", error)
 
     # -- beginning --------------------------------------------------------------------------------
 
@@ -134,11 +188,13 @@ class Keeper:
         base: Sequence[engine.BaseEvent] = (),
         labels: dict[str, str],
     ) -> Admission:
-        """Begin a run; returns once its first event is durable. QueueFull, StoreError."""
+        """Begin a run; returns once its first event is durable. RunExists, QueueFull, StoreError."""
         self._must_be_open()
-        queued = self._full
-        if queued and len(self._order) >= self._queue:
-            raise QueueFull(f"{self._queue} runs wait already")
+        if workflow_id in self.admissions or workflow_id in self._places:
+            raise RunExists(f"{workflow_id} exists already")
+        queued = self._places.full
+        if queued and self._places.crowded:
+            raise QueueFull("too many runs wait for a place already")
         admission = Admission(
             workflow_id,
             plan,
@@ -151,119 +207,130 @@ class Keeper:
             queued=queued,
         )
         if queued:
-            self._enqueue(workflow_id, _LOOK)
+            self._places.enter(workflow_id, _LOOK)
+        self._admit(admission)
         try:
-            await self._admit(admission)
-        except BaseException:
-            self._forget(workflow_id)
+            await asyncio.shield(admission.accepted)
+        except AgentflowError:
+            self._places.leave(workflow_id)
             raise
         return admission
 
-    async def _admit(self, admission: Admission) -> None:
-        self._must_be_open()
+    def _admit(self, admission: Admission) -> None:
         self.admissions[admission.workflow_id] = admission
         self._runs.tell(StartRun(workflow_id=admission.workflow_id))
-        await asyncio.shield(admission.accepted)
-
-    def _must_be_open(self) -> None:
-        if self._closing:
-            raise AgentflowError("the Runtime is closed; nothing was begun")
 
     # -- places -----------------------------------------------------------------------------------
 
-    @property
-    def _full(self) -> bool:
-        at_work = sum(not a.queued for a in self.admissions.values())
-        return bool(self._order) or at_work + self._reserved >= self._limit
+    def recover(self, runs: Sequence[tuple[str, bool]]) -> None:
+        """Take up runs that no process works on, as there are places for them; `True`: resume it too."""
+        for workflow_id, paused in runs:
+            self._places.enter(workflow_id, Resume(by="runtime", reason="drain") if paused else _LOOK)
+        self._make_room()
 
-    def _enqueue(self, workflow_id: str, command: Command) -> None:
-        if workflow_id not in self._pending:
-            self._pending[workflow_id] = asyncio.get_running_loop().create_future()
-            self._order.append((workflow_id, command))
+    def _make_room(self) -> None:
+        while not self._closing and (following := self._places.take()) is not None:
+            self._later(self._at_its_turn(*following))
 
-    def _forget(self, workflow_id: str) -> None:
-        self._order = deque(item for item in self._order if item[0] != workflow_id)
-        waiting = self._pending.pop(workflow_id, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
-
-    def _make_room(self, _: str) -> None:
-        while self._order and not self._closing:
-            at_work = sum(not a.queued for a in self.admissions.values())
-            if at_work + self._reserved >= self._limit:
-                return
-            self._reserved += 1
-            self._later(self._next(*self._order.popleft()))
-
-    async def _next(self, workflow_id: str, command: Command) -> None:
+    async def _at_its_turn(self, workflow_id: str, command: Command) -> None:
         try:
-            await self.take_up(workflow_id, command)
+            await self._patiently(workflow_id, command, placed=True)
         finally:
-            self._reserved -= 1
-            waiting = self._pending.pop(workflow_id, None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(None)
-            self._make_room(workflow_id)
+            self._places.over(workflow_id)
+            self._make_room()
 
-    def _later(self, work: Any) -> None:
-        """Work that nobody waits for: it ends with this Keeper, and its errors are logged."""
-        if self._closing:
-            work.close()
-            return
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.warning("a run could not be taken up: %s", error)
+    async def _patiently(self, workflow_id: str, command: Command, *, placed: bool = False) -> None:
+        """Go on with a run that nobody asked for just now. A store that takes nothing is waited for; a run
+        whose models or functions are not here is paused and says so."""
+        while True:
+            try:
+                async with self.alone(workflow_id):
+                    await self._told(workflow_id, command, patient=True, placed=placed)
+                return
+            except StorageUnavailable:
+                await asyncio.sleep(_STORE_WAIT)
+            except (Fenced, RunNotFound, RunGone):
+                return  # another process has it, or it never began
 
     # -- going on ---------------------------------------------------------------------------------
-
-    async def take_up(self, workflow_id: str, command: Command) -> Done | Refusal | None:
-        """Go on with a run, and tell it `command`; None when it has ended. One whose models or functions are
-        not here is paused and says so, unless somebody asked for this run: then DefinitionError."""
-        async with self.alone(workflow_id):
-            return await self._told(workflow_id, command, patient=True)
 
     async def command(self, workflow_id: str, command: Command) -> Done:
         """Tell a run something, taking it up for that if need be. Returns once it is durable.
 
-        RunNotFound, RunTerminal, Fenced, DefinitionError, CommandRefused with the code of page 000 §8.2.
+        RunNotFound, RunTerminal, Fenced, StorageUnavailable, DefinitionError, CommandRefused with the code
+        of page 000 §8.2.
         """
-        async with self.alone(workflow_id):
-            answer = await self._told(workflow_id, command, patient=False)
+        self._must_be_open()
+        answer = await self._to_its_end(self._commanded(workflow_id, command))
         if answer is None:
             row = await self._log.run(workflow_id)
             raise RunTerminal(f"{workflow_id} has ended ({row.state})")
         if isinstance(answer, Refusal):
+            if answer.code == StorageUnavailable.code:
+                raise StorageUnavailable(answer.message)
             raise refused(answer.code, answer.message, answer.details)
         return answer
 
-    async def _told(self, workflow_id: str, command: Command, *, patient: bool) -> Done | Refusal | None:
-        while (await self.at_work(workflow_id)) is not None:
+    async def _commanded(self, workflow_id: str, command: Command) -> Done | Refusal | None:
+        async with self.alone(workflow_id):
+            return await self._told(workflow_id, command)
+
+    async def _told(
+        self, workflow_id: str, command: Command, *, patient: bool = False, placed: bool = False
+    ) -> Done | Refusal | None:
+        """The answer of the run; None when it has ended. `placed`: there is a place for it."""
+        while (at_work := await self._at_work(workflow_id)) is not None:
+            supervisor, admission = at_work
             try:
-                return await self.live[workflow_id].ask(command, timeout=_ASK)
-            except (ActorStopped, KeyError):  # it came to rest first
-                admission = self.admissions.get(workflow_id)
-                if admission is not None:
-                    await asyncio.shield(admission.gone)
+                return await supervisor.ask(command, timeout=_ASK)
+            except ActorStopped:  # it came to rest first, or died and is made anew
+                await asyncio.wait((admission.gone,), timeout=_MOMENT)
+            except AskTimeout:
+                raise _unconfirmed(workflow_id) from None
+        self._must_be_open()
         row = await self._log.run(workflow_id)
         if row.ended:
-            return None
-        idle = isinstance(command, Cancel)  # its models and functions need not be here
+            return await self._after_its_end(workflow_id, command)
+        with self._cut_off_when_closed():
+            admission = await self._take_up(workflow_id, command, patient=patient, placed=placed)
+        return await self._obeyed(admission)
+
+    async def _at_work(self, workflow_id: str) -> tuple[Ref[Any], Admission] | None:
+        """The supervisor of a run, if it is here to stay; waits for one that comes or goes."""
+        while (admission := self.admissions.get(workflow_id)) is not None:
+            ref = self.live.get(workflow_id)
+            if admission.gone.done():
+                raise AgentflowError("the Runtime is closed")
+            if admission.leaving:
+                await asyncio.shield(admission.gone)
+            elif ref is None or not admission.accepted.done():
+                await asyncio.wait((admission.accepted, admission.gone), return_when=asyncio.FIRST_COMPLETED)
+            else:
+                return ref, admission
+        return None
+
+    async def _take_up(self, workflow_id: str, command: Command, *, patient: bool, placed: bool) -> Admission:
+        """Give the run a supervisor, which obeys and goes on, or only obeys when there is no place for it."""
+        idle = isinstance(command, Cancel | Pause)  # models and functions need not be here
         try:
             plan, bound = await self._prepare(workflow_id, not idle)
         except DefinitionError as error:
             if not patient:
                 raise
-            command = Pause(
-                by="runtime", reason="definition_unavailable", detail=str(error.diagnostics[0].message)
-            )
+            message = error.diagnostics[0].message
+            command, idle = Pause(by="runtime", reason="definition_unavailable", detail=message), True
             plan, bound = await self._prepare(workflow_id, False)
-        epoch = await self._log.claim(workflow_id, self._owner)
-        notices = [] if workflow_id in self._noticed else self._notices
+        try:
+            epoch = await self._log.claim(workflow_id, self._owner)
+            self._must_be_open()
+        except BaseException:
+            with suppress(StoreError):
+                await self._log.release(workflow_id, self._owner)
+            raise
+        queued = idle or (not placed and self._places.full)
+        if queued and not idle:
+            self._places.enter(workflow_id, _LOOK)
+        notices = [] if queued or workflow_id in self._noticed else self._notices
         if notices:
             self._noticed.add(workflow_id)
         admission = Admission(
@@ -273,37 +340,57 @@ class Keeper:
             self._directory(bound),
             epoch=epoch,
             command=command,
+            queued=queued,
             notices=notices,
         )
-        await self._admit(admission)
-        return await asyncio.wait_for(asyncio.shield(admission.obeyed), _ASK)
+        self._admit(admission)
+        self._places.arrived(workflow_id)
+        return admission
 
-    async def _wake(self, workflow_id: str) -> None:
+    async def _obeyed(self, admission: Admission) -> Done | Refusal:
         try:
-            await self.take_up(workflow_id, _LOOK)
-        except Fenced:
-            return  # another process has it
+            answer = await asyncio.wait_for(asyncio.shield(admission.obeyed), _ASK)
+        except TimeoutError:
+            raise _unconfirmed(admission.workflow_id) from None
+        if admission.queued:
+            await asyncio.shield(admission.gone)
+            state = admission.at_rest
+            if state is not None:  # there is nothing to do for it at its turn
+                self._places.leave(admission.workflow_id, only=None if state.terminal else Look)
+        return answer
 
-    def recover(self, runs: Sequence[tuple[str, bool]]) -> None:
-        """Take up runs that no process works on, as there are places for them; `True`: resume it too."""
-        for workflow_id, paused in runs:
-            self._enqueue(workflow_id, Resume(by="runtime", reason="drain") if paused else _LOOK)
-        self._make_room("")
+    async def _after_its_end(self, workflow_id: str, command: Command) -> Done | Refusal | None:
+        """A command that comes again after the end of its run is answered as it was before it."""
+        if isinstance(command, Cancel | Look):
+            return None
+        plan, _ = await self._prepare(workflow_id, False)
+        state = RunState(workflow_id, plan, engine.Bindings())
+        try:
+            await fold(self._log, state)
+            moves = moves_of(state, command, self._clock.now())
+        except OffsetTrimmed:
+            return None
+        except engine.commands.Refused as error:
+            return Refusal(code=error.code, message=error.message, details=error.details)
+        return None if moves else Done(offset=state.next_offset - 1, changed=False)
+
+    # -- resting ----------------------------------------------------------------------------------
 
     async def rest(self, workflow_id: str, known: Admission | None) -> RunState | None:
         """Wait until the run is terminal, paused or waits. None: it is not at work here; see the log."""
         while True:
-            pending = self._pending.get(workflow_id)
-            if pending is not None:
-                await asyncio.shield(pending)
             live = self.admissions.get(workflow_id)
-            if live is None:
-                if workflow_id in self._pending:
-                    continue
-                return self._known(known)
-            if not live.queued:
+            if live is not None and not live.queued:
                 return await asyncio.shield(live.rested)
-            await asyncio.shield(live.gone)
+            if live is not None and not live.gone.done():
+                await asyncio.shield(live.gone)
+                if live.at_rest is not None:
+                    return live.at_rest
+                continue
+            turn = self._places.turn(workflow_id)
+            if turn is None:
+                return self._known(known)
+            await asyncio.shield(turn)
 
     def _known(self, known: Admission | None) -> RunState | None:
         """How a run that began here came to its end, or where it stood when this Keeper was closed; raises
@@ -312,3 +399,8 @@ class Keeper:
             return None
         state = known.rested.result()
         return state if state.terminal or self._closing else None
+
+
+def _unconfirmed(workflow_id: str) -> StorageUnavailable:
+    message = f"{workflow_id} gave no answer within {_ASK:g} s; what it was told may still come to pass"
+    return StorageUnavailable(message)

@@ -16,11 +16,11 @@ from agentflow.runtime.messages import (
     Withdraw,
 )
 
-__all__ = ["moves_of"]
+__all__ = ["check_offset", "moves_of"]
 
 
-def moves_of(state: RunState, command: Command, now: int) -> Moves:
-    """The events of a command; none when its effect holds. Raises `commands.Refused`."""
+def check_offset(state: RunState, command: Command) -> None:
+    """Raises `commands.Refused` when the log has gone on since whoever commands saw it."""
     last = state.next_offset - 1
     if command.expected_offset is not None and last > command.expected_offset:
         raise commands.Refused(
@@ -28,6 +28,11 @@ def moves_of(state: RunState, command: Command, now: int) -> Moves:
             f"{state.workflow_id} is at offset {last}, not at {command.expected_offset}",
             last_offset=last,
         )
+
+
+def moves_of(state: RunState, command: Command, now: int) -> Moves:
+    """The events of a command; none when its effect holds. Raises `commands.Refused`."""
+    check_offset(state, command)
     match command:
         case Look():
             return []

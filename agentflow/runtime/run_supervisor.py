@@ -12,12 +12,22 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
+
 from actors import Actor, OneForOne, Ref, Terminated, on
 from agentflow import engine
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.moves import Moves
 from agentflow.engine.state import RunState
-from agentflow.errors import Fenced, OffsetConflict, RunNotFound, StorageUnavailable, StoreError
+from agentflow.errors import (
+    AgentflowError,
+    Fenced,
+    OffsetConflict,
+    RunExists,
+    RunNotFound,
+    StorageUnavailable,
+    StoreError,
+)
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Draft
 from agentflow.events.log import EventLog
@@ -38,6 +48,7 @@ from agentflow.runtime.messages import (
     LookedUp,
     ModelCallFailure,
     ModelCallSuccess,
+    Pause,
     Refusal,
     SendAgain,
     Suspend,
@@ -46,13 +57,15 @@ from agentflow.runtime.messages import (
     Wake,
     WorkStopped,
 )
-from agentflow.runtime.obedience import moves_of
+from agentflow.runtime.obedience import check_offset, moves_of
 from agentflow.runtime.outbox import Batch, Outbox
 from agentflow.runtime.results import Results
 
 __all__ = ["RunSupervisor"]
 
 Settle = Callable[[Done | Refusal], object]
+
+_HOLD = 10_000_000  # microseconds that a command waits for a store that takes nothing
 
 
 class RunSupervisor(Actor, mailbox=100_000):
@@ -74,6 +87,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._cancel: Cancel | None = None
         self._cancel_from = 0  # the offset of the request, which must be durable first
         self._storage_failed = False
+        self._held: deque[tuple[int, Command, Settle]] = deque()  # until the store takes something again
         self._results = Results(log, clock)
         self._to_keep: list[KeepResult] = []
         self._caches = any(node.node.cache is not None for node in admission.plan.nodes.values())
@@ -119,7 +133,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         state.take_closed()
         if not admission.accepted.done():
             admission.accepted.set_result(None)
-        command, now = admission.take_command(), self._clock.now()
+        command, now = admission.command, self._clock.now()
         if state.terminal:
             if command is not None:
                 self._obey(command, admission.settle)
@@ -129,15 +143,21 @@ class RunSupervisor(Actor, mailbox=100_000):
             self._advance(engine.cancel_finished(state, now, forced=forced))
             if command is not None:
                 self._obey(command, admission.settle)
-        elif isinstance(command, Cancel):
-            self._obey(command, admission.settle)
         else:
-            if state.status != "paused":
-                self._advance([*self._mended(), *engine.interrupted(state, now)])
-            if command is not None:
-                self._obey(command, admission.settle)
-            if not self._outbox:
-                self._maybe_rest()
+            self._go_on(command, now)
+
+    def _go_on(self, command: Command | None, now: int) -> None:
+        """Take the run up where the log ends. Who ends it or makes it stand still wants no work to begin."""
+        state, admission = self._state, self._admission
+        if isinstance(command, Pause):  # nobody is at work on what is open
+            command = msgspec.structs.replace(command, in_flight="suspend")
+        elif not isinstance(command, Cancel):
+            still = state.status == "paused" or admission.queued
+            self._advance([] if still else [*self._mended(), *engine.interrupted(state, now)])
+        if command is not None:
+            self._obey(command, admission.settle)
+        if not self._outbox:
+            self._maybe_rest()
 
     def _mended(self) -> Moves:
         """What opening the store mended: nothing acknowledged was lost, but somebody should know."""
@@ -168,7 +188,9 @@ class RunSupervisor(Actor, mailbox=100_000):
     def _decide(self, drafts: list[Draft], now: int) -> None:
         if self._suspending is not None:
             return
-        while decided := engine.decide(self._state, now):
+        # Without a place nothing begins, but what is too late is.
+        decide = engine.expire if self._admission.queued else engine.decide
+        while decided := decide(self._state, now):
             self._take(decided, drafts, now)
         if self._caches:
             self._look_up()
@@ -250,6 +272,9 @@ class RunSupervisor(Actor, mailbox=100_000):
             settle(Done(offset=offset, changed=True))
         if self._outbox.stalled:
             self._outbox.recovered()
+            while self._held:
+                _, command, settle = self._held.popleft()
+                self._obey(command, settle)
         if self._cancel is not None and self._cancel_from <= message.offset:
             self._carry_out_cancel(self._cancel)
         elif not self._outbox:
@@ -294,13 +319,20 @@ class RunSupervisor(Actor, mailbox=100_000):
             raise RuntimeError(message.error)  # supervision: fold the log and decide again
         # Somebody else appended, or owns the run: to whoever waits here the two are the same.
         lost = message.kind in (Fenced.code, OffsetConflict.code)
-        kind = Fenced if lost else StorageUnavailable if message.transient else StoreError
+        kind: type[AgentflowError] = StorageUnavailable if message.transient else StoreError
+        if lost:
+            kind = RunExists if message.expected == 0 else Fenced
         self._admission.fail(kind(message.error))
         self.ctx.self.kill()
 
     @on(SendAgain)
     def send_again(self, message: SendAgain) -> None:
         self._outbox.send_again()
+        refusal = Refusal(
+            code=StorageUnavailable.code, message="the store takes nothing now; nothing changed"
+        )
+        while self._held and self._held[0][0] <= self._clock.now():
+            self._held.popleft()[2](refusal)
 
     def _write_down_the_stall(self) -> None:
         self._storage_failed = False
@@ -398,15 +430,24 @@ class RunSupervisor(Actor, mailbox=100_000):
 
     @on(Command)
     def obey(self, command: Command) -> None:
-        """The reply is Done once what the command changes is durable, or Refusal."""
-        self._obey(command, self.ctx.defer().set)
+        """The reply is Done once what the command changes is durable, or Refusal. While the store takes
+        nothing, nothing is changed either."""
+        settle = self.ctx.defer().set
+        if self._suspending is not None:
+            settle(Refusal(code="draining", message="the Runtime is being closed; nothing changed"))
+        elif self._outbox.stalled:
+            self._held.append((self._clock.now() + _HOLD, command, settle))
+        else:
+            self._obey(command, settle)
 
     def _obey(self, command: Command, settle: Settle) -> None:
         state, now = self._state, self._clock.now()
         try:
-            moves = (
-                self._cancel_moves(command) if isinstance(command, Cancel) else moves_of(state, command, now)
-            )
+            if isinstance(command, Cancel):
+                check_offset(state, command)
+                moves = self._cancel_moves(command)
+            else:
+                moves = moves_of(state, command, now)
         except engine.commands.Refused as refused:
             settle(Refusal(code=refused.code, message=refused.message, details=refused.details))
             return
@@ -463,7 +504,7 @@ class RunSupervisor(Actor, mailbox=100_000):
 
     def _arm(self, now: int) -> None:
         timers = self._state.timers
-        if not timers:
+        if not timers or self._admission.queued:
             return
         due = min(timers.values())
         if due != self._armed:

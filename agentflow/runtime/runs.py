@@ -19,7 +19,7 @@ from agentflow.events.log import EventLog
 from agentflow.events.owner import Owner
 from agentflow.runtime.admission import Admission
 from agentflow.runtime.clock import Clock
-from agentflow.runtime.messages import Commit, CommitFailed, Committed, KeepResult, Overdue, StartRun
+from agentflow.runtime.messages import Barrier, Commit, CommitFailed, Committed, KeepResult, Overdue, StartRun
 from agentflow.runtime.results import Results
 from agentflow.runtime.run_supervisor import RunSupervisor
 
@@ -37,6 +37,11 @@ def _decide(error: BaseException, history: History) -> Action:
 
 def _nothing(_: object) -> None:
     """A release that fails harms nobody: the owner's death is seen by the next claim."""
+
+
+def _stopped(run_id: str, error: BaseException | None) -> AgentflowError:
+    cause = f": {error!r}" if error is not None else ""
+    return AgentflowError(f"run {run_id} stopped before it came to rest{cause}")
 
 
 class Runs(Actor, mailbox=100_000):
@@ -89,7 +94,7 @@ class Runs(Actor, mailbox=100_000):
         del self._live[run_id]
         admission = self._admissions.pop(run_id)
         error = signal.error
-        if error is not None and not isinstance(error, StoreError) and admission.accepted.done():
+        if error is not None and not isinstance(error, StoreError) and not admission.begins:
             self.ctx.pipe(self._give_up(run_id, admission.epoch, error), _nothing, _nothing)
         else:
             # Another process may go on with it from here on.
@@ -97,10 +102,12 @@ class Runs(Actor, mailbox=100_000):
         if admission.alarm is not None:
             delay = max(0.0, (admission.alarm - self._clock.now()) / 1e6)
             self.ctx.timers.start(run_id, delay, Overdue(workflow_id=run_id))
-        admission.gone.set_result(None)
-        cause = f": {error!r}" if error is not None else ""
-        admission.fail(AgentflowError(f"run {run_id} stopped before it came to rest{cause}"))
+        admission.end(error if isinstance(error, StoreError) else _stopped(run_id, error))
         self._gone(run_id)
+
+    def on_stop(self) -> None:
+        for run_id, admission in self._admissions.items():
+            admission.end(_stopped(run_id, None))
 
     async def _give_up(self, run_id: str, epoch: int, error: BaseException) -> None:
         """Write down that the run stands still, which its own supervisor cannot any more."""
@@ -116,6 +123,8 @@ class Runs(Actor, mailbox=100_000):
             state="paused",
         )
         self._bus.tell(commit)
+        await self._bus.ask(Barrier(workflow_id=run_id), timeout=60)
+        await self._log.release(run_id, self._owner)
 
     @on(Committed, CommitFailed)
     def given_up(self, message: Committed | CommitFailed) -> None:

@@ -1,0 +1,91 @@
+"""Places: so many runs are at work at once, the others wait their turn in the order in which they came.
+
+It knows ids and orders, nothing of runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+
+from agentflow.runtime.messages import Command
+
+__all__ = ["Places"]
+
+
+class Places:
+    """`at_work` says how many runs are. `limit` of them have a place, `queue` may wait for one."""
+
+    def __init__(self, limit: int, queue: int, at_work: Callable[[], int]) -> None:
+        self._limit = limit
+        self._queue = queue
+        self._at_work = at_work
+        self._order: OrderedDict[str, Command] = OrderedDict()
+        self._turns: dict[str, asyncio.Future[None]] = {}
+        self._reserved: set[str] = set()  # runs on their way to their place
+
+    @property
+    def full(self) -> bool:
+        """Whether a run that comes now has to wait: for a place, or behind others that do."""
+        return bool(self._order) or not self._free
+
+    @property
+    def crowded(self) -> bool:
+        """Whether no more may wait."""
+        return len(self._order) >= self._queue
+
+    @property
+    def _free(self) -> bool:
+        return self._at_work() + len(self._reserved) < self._limit
+
+    def enter(self, workflow_id: str, command: Command) -> None:
+        """Wait at the end of the queue to be told `command`; a run that waits already keeps its turn."""
+        if workflow_id not in self._turns:
+            self._turns[workflow_id] = asyncio.get_running_loop().create_future()
+            self._order[workflow_id] = command
+
+    def __contains__(self, workflow_id: str) -> bool:
+        """Whether the run waits, or is on its way to its place."""
+        return workflow_id in self._turns
+
+    def leave(self, workflow_id: str, *, only: type[Command] | None = None) -> None:
+        """Wait no more; with `only`, when it is such a command that the run waits to be told."""
+        waits = self._order.get(workflow_id)
+        if only is not None and waits is not None and not isinstance(waits, only):
+            return
+        self._order.pop(workflow_id, None)
+        self._settle(workflow_id)
+
+    def turn(self, workflow_id: str) -> asyncio.Future[None] | None:
+        """Done when a run that waits has had its turn; None: it does not wait."""
+        return self._turns.get(workflow_id)
+
+    def take(self) -> tuple[str, Command] | None:
+        """The run whose turn it is, if there is a place for it; kept for it until it has `arrived`."""
+        if not self._order or not self._free:
+            return None
+        workflow_id, command = self._order.popitem(last=False)
+        self._reserved.add(workflow_id)
+        return workflow_id, command
+
+    def arrived(self, workflow_id: str) -> None:
+        """The run is at work, and counted as such."""
+        self._reserved.discard(workflow_id)
+
+    def over(self, workflow_id: str) -> None:
+        """The run has had its turn, whatever came of it."""
+        self._reserved.discard(workflow_id)
+        if workflow_id not in self._order:
+            self._settle(workflow_id)
+
+    def clear(self) -> None:
+        """Nobody gets a place any more."""
+        self._order.clear()
+        for workflow_id in list(self._turns):
+            self._settle(workflow_id)
+
+    def _settle(self, workflow_id: str) -> None:
+        turn = self._turns.pop(workflow_id, None)
+        if turn is not None and not turn.done():
+            turn.set_result(None)
