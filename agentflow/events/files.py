@@ -27,6 +27,17 @@ def make_directories(directory: Path) -> None:
         sync_directory(level.parent)
 
 
+def open_durably(path: Path) -> int:
+    """A descriptor to read and write; the file's name is durable, also when it was made now. OSError."""
+    fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        sync_directory(path.parent)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
 def sync_directory(directory: Path) -> None:
     """Make the names in `directory` durable. OSError."""
     fd = os.open(directory, os.O_RDONLY)

@@ -13,7 +13,7 @@ from agentflow.events.cursors import decode_cursor, encode_cursor
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.listing import RunQuery, page_of_runs
 from agentflow.events.owner import Owner, next_epoch, this_process
-from agentflow.events.references import names_in, parent_of
+from agentflow.events.references import named_by, names_in, parent_of
 from agentflow.events.rows import (
     ENDED,
     FIRST_EPOCH,
@@ -65,7 +65,7 @@ class _Run:
         self.owner: Owner | None = meta.owner or this_process()
         self.epoch = FIRST_EPOCH
         self.events: list[StoredEvent] = []
-        self.earliest = 0
+        self.earliest = first.offset
         self.bytes = 0
         self.names = {meta.definition_hash}
         self.snapshots: dict[str, dict[int, bytes]] = {}
@@ -139,6 +139,7 @@ class MemoryLog(BaseLog):
         self._blobs: dict[str, bytes] = {}
         self._definitions: dict[str, bytes] = {}
         self._put_at: dict[str, int] = {}
+        self._inner: dict[str, set[str]] = {}  # what blobs name themselves
         self._cursors: dict[str, str] = {}
         self._closed = False
         self._done: asyncio.Future[None] | None = None
@@ -160,14 +161,21 @@ class MemoryLog(BaseLog):
             return _failed(error)
         if run is None:
             assert batch.run is not None  # refusal() let only a first batch pass
-            run = self._runs[workflow_id] = _Run(batch.run, batch.events[0])
-            key = (batch.run.created_at, workflow_id)
-            self._order.insert(bisect_left(self._order, key), key)
-        run.extend(batch)
-        number = self._count
+            self._put_run(workflow_id, batch.run, batch.events[0])
+        self._take(batch)
+        return self._acknowledged()
+
+    def _put_run(self, workflow_id: str, meta: RunMeta, first: StoredEvent) -> None:
+        """A run without events, which begins with `first`."""
+        self._runs[workflow_id] = _Run(meta, first)
+        key = (meta.created_at, workflow_id)
+        self._order.insert(bisect_left(self._order, key), key)
+
+    def _take(self, batch: Append) -> None:
+        workflow_id, number = batch.workflow_id, self._count
+        self._runs[workflow_id].extend(batch)
         self._all.extend(_Entry(number + k, workflow_id, event) for k, event in enumerate(batch.events))
         self._count += len(batch.events)
-        return self._acknowledged()
 
     def _acknowledged(self) -> asyncio.Future[None]:
         # One future that is done serves every append: awaiting it again gives the same None at once.
@@ -182,6 +190,7 @@ class MemoryLog(BaseLog):
         """As `EventLog.put_blob`."""
         name = blob_hash(data)
         self._put(self._blobs, name, data)
+        self._inner[name] = names_in(data)
         return name
 
     async def put_definition(self, hash: str, source: bytes) -> None:
@@ -318,13 +327,15 @@ class MemoryLog(BaseLog):
     async def sweep(self, before: int) -> Swept:
         """As `EventLog.sweep`."""
         self._check_open()
-        named = {name for run in self._runs.values() for name in run.names}
-        old = {name for name, at in self._put_at.items() if at < before} - named
+        young = {name for name, at in self._put_at.items() if at >= before}
+        named = named_by(young.union(*(run.names for run in self._runs.values())), self._inner)
+        old = self._put_at.keys() - named
         counts = [
             sum(kept.pop(name, None) is not None for name in old) for kept in (self._blobs, self._definitions)
         ]
         for name in old:
             del self._put_at[name]
+            self._inner.pop(name, None)
         return Swept(blobs=counts[0], definitions=counts[1])
 
     # -- life

@@ -6,10 +6,11 @@ Retention rests on it: a blob or a definition goes with the last run that names 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["names_in", "parent_of"]
+__all__ = ["named_by", "names_in", "parent_of"]
 
 # A quote inside a JSON string is escaped, so text that merely talks of a blob does not match.
 _NAME = re.compile(rb'"(?:\$blob|ir_hash|definition_hash)":"([^"\\]{1,128})"')
@@ -32,13 +33,24 @@ _started_decoder = msgspec.json.Decoder(_Started)
 
 
 def names_in(body: bytes) -> set[str]:
-    """The blobs and definitions that the bytes of an event name."""
-    # Three searches for plain bytes are far cheaper than the expression, and nearly always all there is.
+    """The blobs and definitions that the bytes of an event name, or of a blob that holds events."""
+    # Searches for plain bytes are far cheaper than the expressions, and nearly always all there is.
+    found: set[str] = set()
     if b'"$blob"' in body or b'ir_hash"' in body or b'definition_hash"' in body:
-        return {name.decode(errors="replace") for name in _NAME.findall(body)}
+        found = {name.decode(errors="replace") for name in _NAME.findall(body)}
     if b'"kind":"fork_base"' in body:  # what a forked run begins with
-        return {name.decode() for name in _BASE.findall(body)}
-    return set()
+        found.update(name.decode() for name in _BASE.findall(body))
+    return found
+
+
+def named_by(names: set[str], inner: Mapping[str, set[str]]) -> set[str]:
+    """`names`, and all that they name in turn; `inner` is what each blob names itself."""
+    found, left = set(names), list(names)
+    while left:
+        more = inner.get(left.pop(), set[str]()) - found
+        found |= more
+        left += more
+    return found
 
 
 def parent_of(body: bytes) -> str | None:

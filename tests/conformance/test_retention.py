@@ -250,6 +250,29 @@ async def test_what_is_put_again_while_its_run_is_deleted_stays(log):
     assert await log.get_definition("d" * 8) == b"graph"
 
 
+async def test_what_a_blob_names_stays_as_long_as_it_does(log, kind, tmp_path):
+    """A fork begins with events of another run, in a blob; they name blobs, and may hold such a base too."""
+    value, other = await log.put_blob(b"value"), await log.put_blob(b"other")
+    base = await log.put_blob(b'{"data":{"output":{"$blob":"%b"}}}\n{}' % value.encode())
+    outer = await log.put_blob(b'{"data":{"kind":"fork_base","ref":"%b"}}' % base.encode())
+    await run_that_names(log, "wf_source", value, other)
+    saved = naming("wf_fork", 0)
+    body = saved.body.replace(b'"data":{', b'"data":{"kind":"fork_base","ref":"%b",' % outer.encode())
+    fork = Append("wf_fork", 1, 0, [msgspec.structs.replace(saved, body=body)], "running", meta())
+    await log.append(fork)
+    await log.append(batch("wf_fork", 1, 1, last_type="workflow.completed"))
+    await log.delete("wf_source", T0)
+    for _ in range(2):
+        log = await reopened(log, kind, tmp_path)
+        await log.sweep(LATER)
+        found = [await log.get_blob(name) is not None for name in (value, base, outer, other)]
+        assert found == [True, True, True, False]
+    await log.delete("wf_fork", T0)
+    assert (await log.sweep(LATER)).blobs == 3
+    assert [await log.get_blob(name) for name in (value, base, outer)] == [None, None, None]
+    await log.close()
+
+
 async def test_a_blob_that_only_trimmed_events_name_goes(log):
     first, last, kept = [await log.put_blob(text) for text in (b"first", b"last", b"kept")]
     await log.append(Append("wf_a", 1, 0, [naming("wf_a", 0, first, kept)], "running", meta()))

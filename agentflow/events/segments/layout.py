@@ -41,6 +41,10 @@ class Layout:
         match = _BLOB.fullmatch(name)
         return None if match is None else self.blobs / match[1]
 
+    def inner_names(self, blob: Path) -> Path:
+        """The file that says what a blob names itself."""
+        return blob.with_suffix(".names")
+
     def definition(self, hash: str) -> Path:
         """The file of a definition."""
         return self.definitions / f"{quote(hash, safe='')}.source"

@@ -63,6 +63,7 @@ class SegmentLog(BaseLog):
         except AgentflowError:
             os.close(self._lock)
             raise
+        self._upkeep = self._store.upkeep
         self._notices = found.notices
         self._index = found.index
         self._group = GroupCommit(self._store)
@@ -89,28 +90,24 @@ class SegmentLog(BaseLog):
     async def put_blob(self, data: bytes) -> str:
         """As `EventLog.put_blob`."""
         name = blob_hash(data)
-        path = self._layout.blob(name)
-        assert path is not None  # it has just been made
-        await self._group.call(lambda: self._store.put(path, data))
+        await self._group.call(lambda: self._upkeep.put_blob(name, data))
         return name
 
     async def put_definition(self, hash: str, source: bytes) -> None:
         """As `EventLog.put_definition`."""
-        await self._group.call(lambda: self._store.put(self._layout.definition(hash), source))
+        await self._group.call(lambda: self._upkeep.put_definition(hash, source))
 
     async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
         """As `EventLog.put_snapshot`."""
-        await self._group.call(lambda: self._store.put_snapshot(workflow_id, kind, offset, data))
+        await self._group.call(lambda: self._upkeep.put_snapshot(workflow_id, kind, offset, data))
 
     async def save_cursor(self, consumer: str, cursor: str) -> None:
         """As `EventLog.save_cursor`."""
-        path = self._layout.cursor(consumer)
-        await self._group.call(lambda: self._store.replace(path, cursor.encode()))
+        await self._group.call(lambda: self._upkeep.save_cursor(consumer, cursor))
 
     async def drop_cursor(self, consumer: str) -> None:
         """As `EventLog.drop_cursor`."""
-        path = self._layout.cursor(consumer)
-        await self._group.call(lambda: self._store.remove(path))
+        await self._group.call(lambda: self._upkeep.drop_cursor(consumer))
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`."""
@@ -122,7 +119,7 @@ class SegmentLog(BaseLog):
 
     async def probe(self) -> None:
         """As `EventLog.probe`."""
-        await self._group.call(self._store.probe)
+        await self._group.call(self._upkeep.probe)
 
     # -- retention
 
@@ -130,16 +127,16 @@ class SegmentLog(BaseLog):
         """As `EventLog.trim`."""
         # The log of a run that has ended does not change, so what its events name can be read before.
         names = await self._in_thread(lambda: self._reader.names(workflow_id, before))
-        return await self._group.call(lambda: self._store.trim(workflow_id, before, names))
+        return await self._group.call(lambda: self._upkeep.trim(workflow_id, before, names))
 
     async def delete(self, workflow_id: str, at: int) -> Tombstone:
         """As `EventLog.delete`."""
-        return await self._group.call(lambda: self._store.delete(workflow_id, at))
+        return await self._group.call(lambda: self._upkeep.delete(workflow_id, at))
 
     async def sweep(self, before: int) -> Swept:
         """As `EventLog.sweep`: rewrites the segments of which a quarter or more is dead. Appends go on
         meanwhile; reads wait while a rewritten file takes the place of the old one."""
-        blobs, definitions, freed = await self._group.call(lambda: self._store.sweep_files(before))
+        blobs, definitions, freed = await self._group.call(lambda: self._upkeep.sweep_files(before))
         newest, length = self._store.end
         if await asyncio.to_thread(worth_rewriting, self._index, newest, length):
             await self._group.call(self._store.roll)

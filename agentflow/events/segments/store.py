@@ -5,28 +5,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
-import time
-import zlib
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from agentflow.errors import AgentflowError, LogCorrupt, LogFailed, StorageUnavailable, StoreError
-from agentflow.events.files import make_directories, put_file, replace_file, sync_directory
+from agentflow.events.files import open_durably
 from agentflow.events.group import Job, fail
 from agentflow.events.owner import Owner, next_epoch, this_process
 from agentflow.events.references import names_in, parent_of
 from agentflow.events.rows import ENDED, FIRST_EPOCH, Append
-from agentflow.events.rules import check_removable, first_kept, refusal, state_after, tombstone_of
+from agentflow.events.rules import refusal, state_after
 from agentflow.events.segments.closing import Closed, save_closed
 from agentflow.events.segments.index import PLACE_BITS, RunIndex, Segment
 from agentflow.events.segments.layout import Layout
 from agentflow.events.segments.lines import RunChange, RunIdentity, encode_change, encode_line
 from agentflow.events.segments.recovery import Recovered
-from agentflow.events.segments.removed import Deleted, Trimmed, encode_removal
 from agentflow.events.segments.sidecar import save_sidecar
-from agentflow.events.tombstone import Tombstone
+from agentflow.events.segments.upkeep import Upkeep
 
 __all__ = ["SegmentStore"]
 
@@ -66,8 +61,8 @@ class SegmentStore:
         """The last durable batch."""
         self.end = (max(found.segment, 1), found.end)
         """Segment and position up to which everything is durable; read by other threads."""
-        self._fd = self._open(layout.segment(self.end[0]))
-        self._removed_fd = self._open(layout.removed)
+        self._fd = open_durably(layout.segment(self.end[0]))
+        self.upkeep = Upkeep(layout, self.index, self._fail)
         self._segment = self.index.segments.setdefault(self.end[0], Segment(self.end[0], self.batch + 1))
 
     # -- Store
@@ -94,7 +89,7 @@ class SegmentStore:
         number = self.end[0] + 1
         try:
             os.fsync(self._fd)  # also that what a failed write had left is gone
-            fd = self._open(self.layout.segment(number))
+            fd = open_durably(self.layout.segment(number))
         except OSError as error:
             if error.errno not in _UNTAKEN:
                 self._stop(error)
@@ -108,9 +103,8 @@ class SegmentStore:
 
     def finish(self) -> None:
         """As `Store.finish`."""
-        removed = os.fstat(self._removed_fd).st_size
         os.close(self._fd)
-        os.close(self._removed_fd)
+        removed = self.upkeep.close()
         if self.failure is None:
             with contextlib.suppress(OSError):  # without the note, the next start is that after a crash
                 save_closed(self.layout.closed, Closed(*self.end, self.batch, removed))
@@ -188,8 +182,7 @@ class SegmentStore:
         try:
             os.fdatasync(self._fd)
         except OSError as error:
-            self._stop(error)
-            raise self._final(error) from error
+            raise self._fail(error) from error
 
     def _take_back(self, end: int, cause: OSError) -> None:
         """Remove what a failed write has left, so that the next batch follows the last whole one."""
@@ -205,6 +198,11 @@ class SegmentStore:
     def _stop(self, error: OSError) -> None:
         if self.failure is None:
             self.failure = self._final(error)
+
+    def _fail(self, error: OSError) -> LogFailed:
+        """It is over; what to tell."""
+        self._stop(error)
+        return self._final(error)
 
     def _final(self, error: OSError) -> LogFailed:
         return LogFailed(
@@ -255,8 +253,7 @@ class SegmentStore:
             if error.errno in _UNTAKEN:
                 job.error = _unavailable(error)
             elif error.errno in _BROKEN:
-                self._stop(error)
-                job.error = self._final(error)
+                job.error = self._fail(error)
             else:
                 job.error = StoreError(f"the store failed: {error.strerror}")
 
@@ -278,123 +275,12 @@ class SegmentStore:
         if run is not None and run.owner == owner:
             run.owner = None
 
-    def put(self, path: Path, data: bytes) -> None:
-        """A file beside the segments, whole and durable when this returns; one that exists stays, but is
-        young again: see `sweep_files`."""
-        if path.exists():
-            now = time.time_ns()  # the time that the kernel would take may be some ms old
-            os.utime(path, ns=(now, now))
-        put_file(path, data)
-
-    def replace(self, path: Path, data: bytes) -> None:
-        """A file beside the segments in place of the one of that name."""
-        replace_file(path, data)
-
-    def remove(self, path: Path) -> None:
-        """Take a file beside the segments away; one that is not there is no error."""
-        path.unlink(missing_ok=True)
-        sync_directory(path.parent)
-
-    def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
-        """As `EventLog.put_snapshot`."""
-        self.index.find(workflow_id)
-        folder = self.layout.snapshots_of(workflow_id, kind)
-        make_directories(folder)
-        replace_file(folder / f"{offset}.snapshot", b"%08x" % zlib.crc32(data) + data)
-
-    def probe(self) -> None:
-        """As `EventLog.probe`."""
-        try:
-            replace_file(self.layout.probe, bytes(_PROBE_BYTES))
-        finally:
-            self.layout.probe.unlink(missing_ok=True)
-
-    # -- retention
-
-    def trim(self, workflow_id: str, before: int, names: set[str]) -> int:
-        """As `EventLog.trim`; `names` is what the events that stay, and the snapshots, name."""
-        run = self.index.find(workflow_id)
-        run.check_whole()
-        check_removable(workflow_id, run.state, run.ended)
-        earliest = first_kept(run.earliest, run.last, before)
-        if earliest > run.earliest:
-            known = (run.identity, run.state, run.stored_epoch, run.parent)
-            self._remove(Trimmed(workflow_id, earliest, *known, sorted(names)))
-            with self.index.moving:
-                self.index.runs[workflow_id] = run.trimmed(earliest, names)
-        return earliest
-
-    def delete(self, workflow_id: str, at: int) -> Tombstone:
-        """As `EventLog.delete`."""
-        run = self.index.find(workflow_id)
-        check_removable(workflow_id, run.state, run.ended)
-        gone = tombstone_of(run.row(), at)
-        self._remove(Deleted(gone))
-        self.index.take_out(run)
-        shutil.rmtree(self.layout.snapshots_of(workflow_id), ignore_errors=True)
-        return gone
-
-    def _remove(self, removal: Deleted | Trimmed) -> None:
-        """Write a removal down, durably. StoreError: it is not there."""
-        line, end = encode_removal(removal), os.fstat(self._removed_fd).st_size
-        try:
-            written = 0
-            while written < len(line):
-                written += os.pwrite(self._removed_fd, memoryview(line)[written:], end + written)
-        except OSError:
-            try:
-                os.ftruncate(self._removed_fd, end)
-                os.fsync(self._removed_fd)
-            except OSError as worse:
-                self._stop(worse)
-            raise
-        try:
-            os.fsync(self._removed_fd)
-        except OSError as error:
-            self._stop(error)
-            raise self._final(error) from error
-        self.index.removed.add(removal)
-
-    def sweep_files(self, before: int) -> tuple[int, int, int]:
-        """Remove blobs, definitions and snapshots that nobody names; how many blobs and definitions, and
-        their bytes. Files put after `before` (µs) may be named by an event on its way."""
-        named = {name for run in self.index.runs.values() for name in run.names}
-        blobs = {path for name in named if (path := self.layout.blob(name)) is not None}
-        definitions = {self.layout.definition(name) for name in named}
-        counts = [
-            _remove_files(folder.iterdir(), kept, before)
-            for folder, kept in ((self.layout.blobs, blobs), (self.layout.definitions, definitions))
-        ]
-        there = {self.layout.snapshots_of(workflow_id) for workflow_id in self.index.runs}
-        for folder in set(self.layout.snapshots.iterdir()) - there:
-            shutil.rmtree(folder, ignore_errors=True)
-        return counts[0][0], counts[1][0], counts[0][1] + counts[1][1]
-
-    def _open(self, path: Path) -> int:
-        fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            sync_directory(path.parent)
-        except OSError:
-            os.close(fd)
-            raise
-        return fd
-
 
 def _unavailable(error: OSError) -> StorageUnavailable:
     return StorageUnavailable(
         f"the store takes nothing now: {error.strerror}",
         hint="see that the store's disk has space and can be written to; runs go on by themselves",
     )
-
-
-def _remove_files(paths: Iterable[Path], kept: set[Path], before: int) -> tuple[int, int]:
-    count = size = 0
-    for path in list(paths):
-        status = path.stat()
-        if path not in kept and status.st_mtime_ns // 1000 < before:
-            path.unlink()
-            count, size = count + 1, size + status.st_size
-    return count, size
 
 
 def _change(batch: Append, now: _Staged) -> RunChange | None:

@@ -39,6 +39,8 @@ __all__ = [
 def put_blob(db: sqlite3.Connection, name: str, data: bytes) -> None:
     """As `EventLog.put_blob`."""
     db.execute("INSERT OR IGNORE INTO blob (name, body) VALUES (?, ?)", (name, data))
+    inner = [(name, each) for each in names_in(data)]
+    db.executemany("INSERT OR IGNORE INTO inner_reference (blob, name) VALUES (?, ?)", inner)
     _stamp(db, name)
 
 

@@ -29,6 +29,13 @@ CREATE TABLE reference (
 
 CREATE INDEX reference_by_name ON reference (name);
 
+-- What a blob names itself: that with which a fork begins holds events.
+CREATE TABLE inner_reference (
+    blob TEXT NOT NULL,
+    name TEXT NOT NULL,
+    PRIMARY KEY (blob, name)
+) STRICT, WITHOUT ROWID;
+
 -- When a blob or definition was last put: a young one may not have been named by an event yet.
 CREATE TABLE stored (
     name TEXT PRIMARY KEY,

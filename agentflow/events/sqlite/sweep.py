@@ -29,7 +29,7 @@ async def sweep(call: Callable[..., Awaitable[int]], before: int) -> Swept:
         pass
     blobs = await call(_remove_unnamed, "blob", "name", before)
     definitions = await call(_remove_unnamed, "definition", "hash", before)
-    await call(_remove_stamps, before)
+    await call(_remove_notes, before)
     freed = 0
     while pages := await call(_shrink):
         freed += pages
@@ -59,15 +59,24 @@ def _remove_trimmed(db: sqlite3.Connection) -> int:
 
 
 def _remove_unnamed(db: sqlite3.Connection, table: str, key: str, before: int) -> int:
-    """What no run names, and was not put lately by somebody who is about to name it."""
+    """What no run names, and no blob that one names, and was not put lately by somebody who is about to name
+    it."""
     return db.execute(
-        f"DELETE FROM {table} WHERE {key} NOT IN (SELECT name FROM reference)"
-        f" AND {key} NOT IN (SELECT name FROM stored WHERE at >= ?)",
+        f"""DELETE FROM {table} WHERE {key} NOT IN (
+                WITH RECURSIVE named (name) AS (
+                    SELECT name FROM reference
+                    UNION SELECT name FROM stored WHERE at >= ?
+                    UNION SELECT inner_reference.name FROM named JOIN inner_reference ON blob = named.name
+                )
+                SELECT name FROM named
+            )""",
         (before,),
     ).rowcount
 
 
-def _remove_stamps(db: sqlite3.Connection, before: int) -> int:
+def _remove_notes(db: sqlite3.Connection, before: int) -> int:
+    """What is noted of blobs and definitions that are gone, or old enough not to need it."""
+    db.execute("DELETE FROM inner_reference WHERE blob NOT IN (SELECT name FROM blob)")
     return db.execute("DELETE FROM stored WHERE at < ?", (before,)).rowcount
 
 
