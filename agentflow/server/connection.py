@@ -68,6 +68,7 @@ class Connection(HttpToolsProtocol):
         self._kind: Kind = kind
         self._link: Link | None = None
         self._head = 0  # bytes of the head that is coming in
+        self._heads = 0  # how many have come in
         self._in_head = True
         self._in_body = False
         self._too_slow: asyncio.TimerHandle | None = None
@@ -86,9 +87,11 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if (self._in_head and not self._head) or self._in_body:
             self._give_time()
+        heads = self._heads
+        bodies = self._in_body
         super().data_received(data)
-        if self._in_head and not self.transport.is_closing():
-            self._head += len(data)
+        if heads == self._heads and not bodies and not self.transport.is_closing():
+            self._head += len(data)  # nothing but a part of one head
             if self._head > _LARGEST_HEAD:
                 self.send_400_response(f"the head of a request has at most {_LARGEST_HEAD} bytes")
 
@@ -99,6 +102,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._in_body, self._head = False, True, 0
+        self._heads += 1
         self._take_time()
         super().on_headers_complete()
 

@@ -13,7 +13,7 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from types import FrameType
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 from agentflow import __version__, logs
 from agentflow.config import Config, ServerConfig
 from agentflow.errors import ConfigurationError
-from agentflow.models import Models
+from agentflow.models import ModelProvider, Models
 from agentflow.runtime import Runtime
 from agentflow.server.access import check_safe
 from agentflow.server.app import Application
@@ -30,6 +30,7 @@ from agentflow.server.lock import lock_store
 from agentflow.server.notify import sd_notify
 from agentflow.server.sockets import Listeners, bind_all
 from agentflow.server.tokens import load_tokens
+from agentflow.tools import Service as ToolService
 
 __all__ = ["Daemon", "loop_factory", "serve"]
 
@@ -38,11 +39,23 @@ _CLOSING = 5.0  # seconds of the drain that belong to the HTTP server
 
 
 class Daemon:
-    """One daemon. `run` returns when it has drained. For the main thread."""
+    """One daemon. `run` returns when it has drained. For the main thread.
 
-    def __init__(self, config: Config, env: Mapping[str, str] | None = None) -> None:
+    `services` are functions that documents may name without declaring them; `models` adds providers.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        services: Iterable[ToolService] = (),
+        models: Iterable[ModelProvider] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self._config = config
         self._server_config = config.server
+        self._services = tuple(services)
+        self._models = Models(models, config=config.for_models())
         self._env = os.environ if env is None else env
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -70,8 +83,9 @@ class Daemon:
         config = self._config
         grace = max(1.0, self._server_config.drain - 2 * _CLOSING)
         async with AsyncExitStack() as opened:
-            models = Models(config=config.for_models())
-            runtime = await opened.enter_async_context(Runtime(config.store, models=models, grace=grace))
+            runtime = await opened.enter_async_context(
+                Runtime(config.store, models=self._models, services=self._services, grace=grace)
+            )
             app = Application(runtime, self._server_config, tokens, stop=self.stop)
             service = app.service
             service.ready = False
@@ -159,14 +173,20 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def serve(config: Config, on_ready: Callable[[list[str]], None] = lambda names: None) -> None:
+def serve(
+    config: Config,
+    *,
+    services: Iterable[ToolService] = (),
+    models: Iterable[ModelProvider] | None = None,
+    on_ready: Callable[[list[str]], None] = lambda names: None,
+) -> None:
     """Run a daemon in this process until it has drained; blocks. For the main thread.
 
-    Raises ConfigurationError, StoreError; then nothing was accepted.
+    `on_ready` is told where it listens. Raises ConfigurationError, StoreError; then nothing was accepted.
     """
 
     async def within() -> None:
-        await Daemon(config).run(on_ready)
+        await Daemon(config, services=services, models=models).run(on_ready)
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(within())

@@ -261,7 +261,13 @@ OPERATIONS = (
         ApprovalBody,
         scope="approve",
         tag="requests",
-        problems=("unknown_request", "decision_conflict", "digest_mismatch", "request_closed"),
+        problems=(
+            "step_not_found",
+            "unknown_request",
+            "decision_conflict",
+            "digest_mismatch",
+            "request_closed",
+        ),
     ),
     _command(
         "inputs",
