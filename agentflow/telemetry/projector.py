@@ -37,7 +37,8 @@ PAGE = 160
 """Events at a time: about as many as make one request, after which the cursor is stored."""
 
 _DEAD_AFTER = 3
-_PIECE = 16
+_PATIENCE = 1.0
+_PIECE = 64  # events: about a millisecond
 _RUNS = 20_000
 _IDLE = 600.0
 
@@ -59,6 +60,11 @@ class SpanSink(Protocol):
 
     def send(self, spans: Sequence[Span]) -> int:
         """Deliver, in order; gives the number that was refused for good. NotSent, or anything: try again."""
+        ...
+
+    @property
+    def struggling(self) -> bool:
+        """Whether what is being sent has failed once already. Read from any thread."""
         ...
 
     def close(self) -> None:
@@ -121,24 +127,27 @@ class Projector:
     async def aclose(self, deadline: float) -> None:
         """Send what is committed by now, as far as it can be done in `deadline` seconds, and end.
 
-        What is left is sent by the next start on this store. A sink that failed three times in a row gets a
-        second at most: it is not worth the wait.
+        What is left is sent by the next start on this store, if it keeps what it has; so a sink that fails
+        gets a second at most, which a command at a terminal can bear.
         """
         task, self._task = self._task, None
         if task is None:
             return
         self._stopping = True
         self._wake.set()
-        if self._failing >= _DEAD_AFTER:
-            deadline = min(deadline, 1.0)
-        done, _ = await asyncio.wait({task}, timeout=deadline)
-        if not done:
-            _log.warning("spans_left", hint="they are sent by the next start on this store")
-            task.cancel()
-            await asyncio.wait({task})
+        began = time.monotonic()
+        while not task.done():
+            passed = time.monotonic() - began
+            if passed >= (min(deadline, _PATIENCE) if self._hopeless() else deadline):
+                _log.warning("spans_left", hint="they are sent by the next start on this store")
+                task.cancel()
+            await asyncio.wait({task}, timeout=max(0.0, min(0.1, deadline - passed)))
         self._sink.close()  # whatever the thread waits for is given up
         self._worker.close()
         self._lease.release()
+
+    def _hopeless(self) -> bool:
+        return self._log.durable and (self._failing >= _DEAD_AFTER or self._sink.struggling)
 
     # -- the loop ---------------------------------------------------------------------------------
 

@@ -82,6 +82,11 @@ class Sender:
             return None
         return self._quiet.said or "the exporter failed"
 
+    @property
+    def struggling(self) -> bool:
+        """As SpanSink: the exporter complains, and tries again by itself."""
+        return bool(self._quiet.said)
+
     def close(self) -> None:
         """As SpanSink."""
         if not self._closed:

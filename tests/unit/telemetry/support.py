@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,13 @@ LIMITS = Limits(8_192, 128, 128)
 
 def golden(path: Path, workflow_id: str = "wf_1") -> list[StoredEvent]:
     """The log of a golden file, as a Runtime would have stored it."""
+    return stored(workflow_id, _read(path))
+
+
+@cache
+def _read(path: Path) -> list[tuple[Any, int]]:
     entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    found = [(msgspec.convert(e["data"], ev.TYPES[e["type"]]), e["ts"]) for e in entries]
-    return stored(workflow_id, found)
+    return [(msgspec.convert(e["data"], ev.TYPES[e["type"]]), e["ts"]) for e in entries]
 
 
 def stored(

@@ -36,6 +36,8 @@ TRIAGE = next(path for path in GOLDEN if path.stem == "triage")
 class Sink:
     """Keeps spans; `trouble` is called with them first and may raise or block."""
 
+    struggling = False
+
     def __init__(self, trouble=lambda spans: None):
         self.trouble = trouble
         self.sent = []
@@ -172,6 +174,7 @@ class Slow(SpanExporter):
         pass
 
 
+@pytest.mark.timeout(150)
 async def test_a_slow_and_failing_exporter_drops_none_of_50000_spans():
     log, exporter = MemoryLog(), Slow()
     projector = await opened(log, Sender(exporter), retry=(0.0001, 0.001))
@@ -180,7 +183,7 @@ async def test_a_slow_and_failing_exporter_drops_none_of_50000_spans():
         await append(log, f"wf_{number}", run_of(number))
         if number % 50 == 0:
             await asyncio.sleep(0)
-    await projector.aclose(50)
+    await projector.aclose(120)
     assert len(exporter.taken) == runs * PER_RUN >= 50_000
     assert len(set(exporter.taken)) == len(exporter.taken)
     assert projector.counts.failures > 10
@@ -212,11 +215,11 @@ async def test_whatever_an_exporter_raises_the_spans_are_sent_later(error):
     assert failed == [failed[0]] * 3
 
 
-async def test_a_dead_collector_bounds_neither_memory_nor_time():
+async def test_a_dead_collector_bounds_neither_memory_nor_time(tmp_path):
     def dead(spans):
         raise ConnectionRefusedError("nobody there")
 
-    log = MemoryLog()
+    log = SqliteLog(tmp_path / "runs.db")
     projector = await opened(log, Sink(dead), retry=(0.005, 30))
     for number in range(100):
         await append(log, f"wf_{number}", run_of(number))
@@ -230,6 +233,20 @@ async def test_a_dead_collector_bounds_neither_memory_nor_time():
     projector = await opened(log, sink)
     await projector.aclose(20)
     assert len(set(sink.ids)) == len(sink.ids) == 100 * PER_RUN
+    await log.close()
+
+
+async def test_a_collector_that_struggles_gets_its_time_only_where_spans_would_be_lost(tmp_path):
+    for durable, log in ((True, SqliteLog(tmp_path / "runs.db")), (False, MemoryLog())):
+        gate = threading.Event()
+        sink = Sink(lambda spans, gate=gate: gate.wait(10))
+        sink.struggling = True
+        projector = await opened(log, sink)
+        await append(log, "wf_1", run_of(1))
+        asyncio.get_running_loop().call_later(1.3, gate.set)
+        await projector.aclose(5)
+        assert bool(sink.sent) is not durable
+        await log.close()
 
 
 async def test_a_collector_that_never_answers_does_not_hold_up_the_end(caplog):
