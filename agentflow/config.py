@@ -142,9 +142,10 @@ def default_store(env: Mapping[str, str] | None = None) -> str:
 
 
 def default_socket(env: Mapping[str, str] | None = None) -> Path:
-    """`$XDG_RUNTIME_DIR/agentflow/agentflow.sock`, or the platform's place for it."""
-    base = _home("XDG_RUNTIME_DIR", env) or platformdirs.user_runtime_path("agentflow", False)
-    return base / "agentflow.sock"
+    """`$XDG_RUNTIME_DIR/agentflow/agentflow.sock`; without that variable beside the default store, since a
+    folder below /tmp might be somebody else's."""
+    base = _home("XDG_RUNTIME_DIR", env) or _home("XDG_DATA_HOME", env)
+    return (base or platformdirs.user_data_path("agentflow", False)) / "agentflow.sock"
 
 
 def find_files(env: Mapping[str, str] | None = None, folder: Path | None = None) -> list[Path]:

@@ -6,45 +6,49 @@ Those that move a run on follow it afterwards, as `resume` does.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import CommandError, Exit
-from agentflow.cli.options import json_option, run_id, settings_of, store_options
+from agentflow.cli.options import json_option, run_id
 from agentflow.cli.output import emit, emit_json
-
-if TYPE_CHECKING:
-    from agentflow.config import Config
-    from agentflow.runtime import RunHandle, Runtime
+from agentflow.cli.target import Target, Where, target_options
 
 __all__ = ["answer", "approve", "cancel", "deny", "fork", "inbox", "pause", "retry", "signal"]
 
 _JSON = "Print the result of the run as JSON, as `run --json` does."
 
 
-def _and_follow(
-    config: Config,
-    id: str,
-    act: Callable[[Runtime], Awaitable[RunHandle]],
-    *,
-    as_json: bool,
-    store: str | None,
-) -> Exit:
+def _and_follow(where: Where, id: str, act: Callable[[Target], Awaitable[str]], *, as_json: bool) -> Exit:
     """Do something to the run, then follow the run that comes of it to where it rests."""
     from agentflow.cli.follow import Follower
-    from agentflow.cli.session import Interrupts, open_runtime, run_async
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
 
     async def work(interrupts: Interrupts) -> Exit:
-        follower = Follower(interrupts, as_json=as_json, store=store)
-        async with open_runtime(config, run_id=id) as runtime:
-            row = await runtime.log.run(id)
-            workflow = await runtime.graph(id)
-            handle = await act(runtime)
-            since = row.last_offset if handle.workflow_id == id else -1
-            await follower.follow(runtime, handle, workflow, since=since)
+        follower = Follower(interrupts, as_json=as_json, where=where)
+        async with open_target(where, run_id=id) as target:
+            last = await target.last_offset(id)
+            workflow = await target.graph(id)
+            led_to = await act(target)
+            await follower.follow(target, led_to, workflow, since=last if led_to == id else -1)
         return await follower.conclude()
+
+    return run_async(work)
+
+
+def _tell(where: Where, id: str, command: str, said: str, **more: Any) -> Exit:
+    """Give a command that leaves the run to others."""
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
+
+    async def work(interrupts: Interrupts) -> Exit:
+        async with open_target(where, run_id=id) as target:
+            await interrupts.guard(target.tell(command, id, **more))
+        emit(said)
+        return Exit.DONE
 
     return run_async(work)
 
@@ -54,8 +58,8 @@ def _and_follow(
 @click.argument("request")
 @click.argument("value")
 @json_option(_JSON)
-@store_options
-def answer(id: str, request: str, value: str, as_json: bool, store: str | None, local: bool) -> Exit:
+@target_options
+def answer(id: str, request: str, value: str, as_json: bool, where: Where) -> Exit:
     """Answer the open REQUEST of the run ID.
 
     Then the run is followed, as by `resume`.
@@ -66,15 +70,17 @@ def answer(id: str, request: str, value: str, as_json: bool, store: str | None, 
 
     given = parse_value(value)
 
-    async def act(runtime: Runtime) -> RunHandle:
-        return await runtime.answer(id, request, await _shaped(runtime, id, request, given), via="cli")
+    async def act(target: Target) -> str:
+        return await target.tell(
+            "answer_all", id, responses={request: await _shaped(target, id, request, given)}
+        )
 
-    return _and_follow(settings_of(store), id, act, as_json=as_json, store=store)
+    return _and_follow(where, id, act, as_json=as_json)
 
 
-async def _shaped(runtime: Runtime, run_id: str, request_id: str, value: Any) -> Any:
+async def _shaped(target: Target, run_id: str, request_id: str, value: Any) -> Any:
     """`retry` for `{"choice": "retry"}` where the request asks for a choice."""
-    found = {request.request_id: request for request in await runtime.requests(run_id)}
+    found = {request.request_id: request for request in await target.requests(run_id)}
     request = found.get(request_id)
     if request is None:
         raise CommandError(
@@ -96,29 +102,14 @@ async def _shaped(runtime: Runtime, run_id: str, request_id: str, value: Any) ->
 
 
 def _decide(
-    id: str,
-    what: str,
-    granted: bool,
-    reason: str | None,
-    digest: str | None,
-    as_json: bool,
-    store: str | None,
+    where: Where, id: str, what: str, granted: bool, reason: str | None, digest: str | None, as_json: bool
 ) -> Exit:
-    by_request = what.startswith("req_")
+    named = "request_id" if what.startswith("req_") else "step_id"
 
-    async def act(runtime: Runtime) -> RunHandle:
-        return await runtime.decide(
-            id,
-            request_id=what if by_request else None,
-            step_id=None if by_request else what,
-            granted=granted,
-            reason=reason,
-            digest=digest,
-            by="cli",
-            via="cli",
-        )
+    async def act(target: Target) -> str:
+        return await target.tell("decide", id, granted=granted, reason=reason, digest=digest, **{named: what})
 
-    return _and_follow(settings_of(store), id, act, as_json=as_json, store=store)
+    return _and_follow(where, id, act, as_json=as_json)
 
 
 @click.command("approve", cls=Command)
@@ -129,15 +120,13 @@ def _decide(
     "--digest", help="Approve only if the open request has this digest: exactly what was looked at."
 )
 @json_option(_JSON)
-@store_options
-def approve(
-    id: str, what: str, reason: str | None, digest: str | None, as_json: bool, store: str | None, local: bool
-) -> Exit:
+@target_options
+def approve(id: str, what: str, reason: str | None, digest: str | None, as_json: bool, where: Where) -> Exit:
     """Approve what the run ID asks for, and follow it.
 
     Named by the step that waits, or by the id of the request, as `agentflow inbox` lists them.
     """
-    return _decide(id, what, True, reason, digest, as_json, store)
+    return _decide(where, id, what, True, reason, digest, as_json)
 
 
 @click.command("deny", cls=Command)
@@ -145,10 +134,10 @@ def approve(
 @click.argument("what", metavar="STEP|REQUEST")
 @click.option("--reason", help="Why; it stands in the log, and the model is told.")
 @json_option(_JSON)
-@store_options
-def deny(id: str, what: str, reason: str | None, as_json: bool, store: str | None, local: bool) -> Exit:
+@target_options
+def deny(id: str, what: str, reason: str | None, as_json: bool, where: Where) -> Exit:
     """Deny what the run ID asks for, and follow it."""
-    return _decide(id, what, False, reason, None, as_json, store)
+    return _decide(where, id, what, False, reason, None, as_json)
 
 
 @click.command("retry", cls=Command)
@@ -163,15 +152,14 @@ def deny(id: str, what: str, reason: str | None, as_json: bool, store: str | Non
 )
 @click.option("--output", metavar="VALUE", help="The output of the step, JSON or text; for --action done.")
 @json_option(_JSON)
-@store_options
+@target_options
 def retry(
     id: str,
     step: str,
     action: Literal["retry", "skip", "done", "fail"],
     output: str | None,
     as_json: bool,
-    store: str | None,
-    local: bool,
+    where: Where,
 ) -> Exit:
     """Decide about the STEP that the run ID is held at, and follow it.
 
@@ -183,10 +171,10 @@ def retry(
         raise click.BadParameter("only --action done takes an output", param_hint="--output")
     value = None if output is None else parse_value(output)
 
-    async def act(runtime: Runtime) -> RunHandle:
-        return await runtime.retry(id, step, action, output=value, by="cli")
+    async def act(target: Target) -> str:
+        return await target.tell("retry", id, step_id=step, action=action, output=value)
 
-    return _and_follow(settings_of(store), id, act, as_json=as_json, store=store)
+    return _and_follow(where, id, act, as_json=as_json)
 
 
 @click.command("fork", cls=Command)
@@ -196,7 +184,7 @@ def retry(
 @click.option("--from-failure", is_flag=True, help="Do the steps that failed again, and all after them.")
 @click.option("--id", "as_id", type=run_id, metavar="NEW", help="The id of the new run.")
 @json_option(_JSON)
-@store_options
+@target_options
 def fork(
     id: str,
     step: str | None,
@@ -204,20 +192,19 @@ def fork(
     from_failure: bool,
     as_id: str | None,
     as_json: bool,
-    store: str | None,
-    local: bool,
+    where: Where,
 ) -> Exit:
     """Go on from a point of the run ID as a new run, and follow it.
 
     Recorded results are kept and not repeated; the old run stays as it is.
     """
 
-    async def act(runtime: Runtime) -> RunHandle:
-        return await runtime.fork(
-            id, offset=offset, from_step=step, from_failure=from_failure, as_id=as_id, by="cli"
+    async def act(target: Target) -> str:
+        return await target.tell(
+            "fork", id, offset=offset, from_step=step, from_failure=from_failure, as_id=as_id
         )
 
-    return _and_follow(settings_of(store), id, act, as_json=as_json, store=store)
+    return _and_follow(where, id, act, as_json=as_json)
 
 
 @click.command("signal", cls=Command)
@@ -225,26 +212,16 @@ def fork(
 @click.argument("name")
 @click.argument("data", required=False)
 @click.option("--signal-id", help="A repeated one changes nothing.")
-@store_options
-def signal(
-    id: str, name: str, data: str | None, signal_id: str | None, store: str | None, local: bool
-) -> Exit:
+@target_options
+def signal(id: str, name: str, data: str | None, signal_id: str | None, where: Where) -> Exit:
     """Send the signal NAME to the run ID.
 
     DATA is JSON if it parses, else text.
     """
     from agentflow.cli.inputs import parse_value
-    from agentflow.cli.session import Interrupts, open_runtime, run_async
 
-    config, value = settings_of(store), None if data is None else parse_value(data)
-
-    async def work(interrupts: Interrupts) -> Exit:
-        async with open_runtime(config, run_id=id) as runtime:
-            await interrupts.guard(runtime.signal(id, name, value, signal_id=signal_id, by="cli"))
-        emit(f"{id} got {name}")
-        return Exit.DONE
-
-    return run_async(work)
+    value = None if data is None else parse_value(data)
+    return _tell(where, id, "signal", f"{id} got {name}", name=name, data=value, signal_id=signal_id)
 
 
 @click.command("pause", cls=Command)
@@ -257,47 +234,33 @@ def signal(
     show_default=True,
     help="Let steps that have begun finish, or only the functions that are at work.",
 )
-@store_options
-def pause(
-    id: str, reason: str | None, in_flight: Literal["drain", "suspend"], store: str | None, local: bool
-) -> Exit:
+@target_options
+def pause(id: str, reason: str | None, in_flight: Literal["drain", "suspend"], where: Where) -> Exit:
     """Pause the run ID until `agentflow resume`."""
-    from agentflow.cli.session import Interrupts, open_runtime, run_async
-
-    config = settings_of(store)
-
-    async def work(interrupts: Interrupts) -> Exit:
-        async with open_runtime(config, run_id=id) as runtime:
-            await interrupts.guard(runtime.pause(id, reason=reason, in_flight=in_flight, by="cli"))
-        emit(f"{id} is paused")
-        return Exit.DONE
-
-    return run_async(work)
+    return _tell(where, id, "pause", f"{id} is paused", reason=reason, in_flight=in_flight)
 
 
 @click.command("cancel", cls=Command)
 @click.argument("id", type=run_id)
 @click.option("--reason", help="Why; it stands in the log.")
 @click.option("--hard", is_flag=True, help="Do not wait for functions that are at work.")
-@store_options
-def cancel(id: str, reason: str | None, hard: bool, store: str | None, local: bool) -> Exit:
+@target_options
+def cancel(id: str, reason: str | None, hard: bool, where: Where) -> Exit:
     """Cancel the run ID.
 
     What is open is closed and recorded, and the log ends.
     """
-    from agentflow.cli.session import Interrupts, open_runtime, run_async
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
     from agentflow.errors import RunTerminal
 
-    config = settings_of(store)
-
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_runtime(config, run_id=id) as runtime:
-            row = await runtime.log.run(id)
-            if row.ended and row.state != "cancelled":
-                raise RunTerminal(f"{id} has ended ({row.state})")
-            if not row.ended:
-                handle = await runtime.cancel(id, reason, mode="hard" if hard else "soft", by="cli")
-                await interrupts.guard(handle.result())
+        async with open_target(where, run_id=id) as target:
+            mode = "hard" if hard else "soft"
+            await target.tell("cancel", id, reason=reason, mode=mode)
+            result = await interrupts.guard(target.rest(id))
+        if result.state != "cancelled":
+            raise RunTerminal(f"{id} has ended ({result.state})")
         emit(f"{id} is cancelled")
         return Exit.DONE
 
@@ -307,29 +270,28 @@ def cancel(id: str, reason: str | None, hard: bool, store: str | None, local: bo
 @click.command("inbox", cls=Command)
 @click.option("--kind", type=click.Choice(["step", "tool", "input"]), help="Only these.")
 @json_option("Print {items: [request]} as JSON.")
-@store_options
-def inbox(kind: str | None, as_json: bool, store: str | None, local: bool) -> Exit:
+@target_options
+def inbox(kind: str | None, as_json: bool, where: Where) -> Exit:
     """List what waits for a person.
 
     Approvals and questions of all runs, oldest first.
     """
     from agentflow.cli.follow import question_text
-    from agentflow.cli.session import Interrupts, open_runtime, run_async, store_exists
-
-    config = settings_of(store)
+    from agentflow.cli.session import Interrupts, run_async, store_exists
+    from agentflow.cli.target import open_target
 
     async def work(interrupts: Interrupts) -> Exit:
         found: list[Any] = []
-        if store_exists(config.store):
-            async with open_runtime(config) as runtime:
-                found = await interrupts.guard(runtime.requests(kind=kind))
+        if where.daemon() is not None or store_exists(where.config().store):
+            async with open_target(where) as target:
+                found = await interrupts.guard(target.requests(kind=kind))
         if as_json:
             emit_json({"items": found})
         elif not found:
             emit("nothing waits for anybody")
         for request in () if as_json else found:
             emit(f"{request.workflow_id}  {request.kind} since {request.asked_at}")
-            emit(question_text(request, store))
+            emit(question_text(request, where))
         return Exit.DONE
 
     return run_async(work)

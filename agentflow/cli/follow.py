@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,12 @@ from agentflow.cli.live import View, view_on
 from agentflow.cli.output import emit_json, emit_value, error_line, printable, say
 from agentflow.cli.progress import Progress, count
 from agentflow.cli.session import Interrupted, Interrupts
+from agentflow.cli.target import Target, Where
 from agentflow.definition.ir import Workflow
 from agentflow.errors import AgentflowError
 from agentflow.events.catalogue import WorkflowStarted
-from agentflow.events.envelope import Event, decode
-from agentflow.runtime import RunHandle, RunResult, Runtime
+from agentflow.events.envelope import decode
+from agentflow.runtime import RunResult
 
 if TYPE_CHECKING:
     from agentflow.definition.diagnostics import Diagnostic
@@ -31,7 +32,8 @@ __all__ = ["Follower", "question_text", "resume_command"]
 class Follower:
     """One run, from where this command took it up to its result.
 
-    `follow` inside the Runtime, then `conclude` when that is closed: an interrupted run is parked by then.
+    `follow` while the target is open, then `conclude` when it is closed: an interrupted run of this process
+    is parked by then.
     """
 
     def __init__(
@@ -39,50 +41,45 @@ class Follower:
         interrupts: Interrupts,
         *,
         as_json: bool,
-        store: str | None,
+        where: Where,
         warned: Sequence[Diagnostic] = (),
     ) -> None:
-        """`store` is what `--store` said; `warned` are the warnings that `agentflow check` shows."""
+        """`warned` are the warnings that `agentflow check` shows."""
         self._interrupts = interrupts
         self._as_json = as_json
-        self._store = store
+        self._where = where
         self._warned = warned
-        self._handle: RunHandle | None = None
+        self._target: Target | None = None
+        self._run_id = ""
         self._result: RunResult | None = None
         self._pause = ""
         self._questions: list[RequestRecord] = []
 
-    async def follow(
-        self,
-        runtime: Runtime,
-        handle: RunHandle,
-        workflow: Workflow,
-        *,
-        since: int = -1,
-    ) -> None:
+    async def follow(self, target: Target, run_id: str, workflow: Workflow, *, since: int = -1) -> None:
         """Show the run until it rests or the user leaves.
 
         Events up to offset `since` happened before this command. Raises what the Runtime raises.
         """
-        self._handle = handle
-        run_id = handle.workflow_id
+        self._target, self._run_id = target, run_id
         if since < 0:
-            await self._warn(runtime, run_id)
+            await self._warn(target, run_id)
         progress = Progress(workflow)
         try:
             with view_on(sys.stderr if self._as_json else sys.stdout, progress) as view:
-                work = _watch(runtime, run_id, view, since, handle.result())
+                work = _watch(target, run_id, view, since)
                 self._result = await self._interrupts.guard(work)
         except Interrupted:
-            say(f"parking {run_id}: work in flight is given a moment; Ctrl-C again stops at once")
+            if target.parks:
+                say(f"parking {run_id}: work in flight is given a moment; Ctrl-C again stops at once")
             return
         self._pause = progress.pause
         if self._result.state == "waiting":
-            self._questions = await runtime.requests(run_id)
+            self._questions = await target.requests(run_id)
 
-    async def _warn(self, runtime: Runtime, run_id: str) -> None:
+    async def _warn(self, target: Target, run_id: str) -> None:
         """Warnings that come of binding and of the inputs; those of the text alone are only counted."""
-        begin = decode((await runtime.log.read(run_id, 0, 1))[0].body).data
+        async with aclosing(target.lines(run_id, follow=False)) as lines:
+            begin = decode(await anext(lines)).data
         if isinstance(begin, WorkflowStarted) and isinstance(begin.diagnostics, tuple):
             new = [d for d in begin.diagnostics if d not in self._warned]
             if new:
@@ -93,15 +90,18 @@ class Follower:
 
     async def conclude(self) -> Exit:
         """Print how the run ended, or how to go on with it, and give the exit code."""
-        assert self._handle is not None
-        run_id = self._handle.workflow_id
+        assert self._target is not None
+        run_id = self._run_id
         interrupted = self._result is None
-        result = self._result if not interrupted else await _parked(self._handle)
+        if interrupted and not self._target.parks:
+            say(f"{run_id} goes on with the daemon\n  hint: {_command('events', run_id, self._where)}")
+            return Exit.INTERRUPTED
+        result = self._result if not interrupted else await _parked(self._target, run_id)
         at_rest = result is not None and exit_of_state(result.state) is not Exit.WAITING
         if self._as_json and result is not None:
             emit_json(_as_object(result))
         if interrupted and not at_rest:
-            say(f"{run_id} is parked\n  hint: go on with `{resume_command(run_id, self._store)}`")
+            say(f"{run_id} is parked\n  hint: go on with `{resume_command(run_id, self._where)}`")
             return Exit.INTERRUPTED
         assert result is not None
         self._tell(result)
@@ -113,15 +113,15 @@ class Follower:
             if not self._as_json:
                 emit_value(result.output)
         elif result.error is not None and result.state == "failed":
-            show = _command("show", run_id, self._store)
+            show = _command("show", run_id, self._where)
             say(error_line(result.error.code, result.error.message, f"`{show}` shows the run"))
         elif result.state == "waiting":
             say(f"{run_id} waits for {count(len(self._questions), 'answer')}")
             for question in self._questions:
-                say(question_text(question, self._store))
+                say(question_text(question, self._where))
         elif result.state == "paused":
             say(f"{run_id} is paused: {printable(self._pause)}")
-            say(f"  hint: go on with `{resume_command(run_id, self._store)}`")
+            say(f"  hint: go on with `{resume_command(run_id, self._where)}`")
         else:
             say(f"{run_id} is {result.state}")
 
@@ -141,20 +141,19 @@ def _as_object(result: RunResult) -> dict[str, Any]:
     return found
 
 
-async def _watch(
-    runtime: Runtime, run_id: str, view: View, since: int, rest: Coroutine[Any, Any, RunResult]
-) -> RunResult:
+async def _watch(target: Target, run_id: str, view: View, since: int) -> RunResult:
     """Show events while the run goes; then all that are left, so that nothing is lost at the end."""
     seen = -1
 
     async def show(follow: bool) -> None:
         nonlocal seen
-        async with aclosing(_events(runtime, run_id, seen, follow)) as events:
-            async for event in events:
+        async with aclosing(target.lines(run_id, seen, follow=follow)) as lines:
+            async for line in lines:
+                event = decode(line)
                 seen = event.offset
                 view.take(event, old=seen <= since)
 
-    reader, result = asyncio.ensure_future(show(True)), asyncio.ensure_future(rest)
+    reader, result = asyncio.ensure_future(show(True)), asyncio.ensure_future(target.rest(run_id))
     try:
         await asyncio.wait({reader, result}, return_when=asyncio.FIRST_COMPLETED)
         if reader.done():
@@ -168,24 +167,15 @@ async def _watch(
     return outcome
 
 
-async def _events(
-    runtime: Runtime, run_id: str, after: int, follow: bool
-) -> AsyncGenerator[Event[Any], None]:
-    async with aclosing(runtime.hub.batches(run_id, after, follow=follow)) as batches:
-        async for batch in batches:
-            for row in batch:
-                yield decode(row.body)
-
-
-async def _parked(handle: RunHandle) -> RunResult | None:
+async def _parked(target: Target, run_id: str) -> RunResult | None:
     """Where the run was parked; None when its work did not stop within the grace."""
     try:
-        return await asyncio.wait_for(handle.result(), 1)
+        return await asyncio.wait_for(target.rest(run_id), 1)
     except (TimeoutError, AgentflowError):
         return None
 
 
-def question_text(question: RequestRecord, store: str | None) -> str:
+def question_text(question: RequestRecord, where: Where) -> str:
     """What is asked, and the command that answers it."""
     import msgspec
 
@@ -197,18 +187,17 @@ def question_text(question: RequestRecord, store: str | None) -> str:
     if question.kind == "input":
         answers = msgspec.json.encode(question.response_schema).decode()
         lines.append(f"    answer by schema {printable(answers)}")
-        lines.append(f"    {_command('answer', run_id, store, question.request_id, 'VALUE')}")
+        lines.append(f"    {_command('answer', run_id, where, question.request_id, 'VALUE')}")
     else:
-        lines.append(f"    {_command('approve', run_id, store, question.request_id)}")
-        lines.append(f"    {_command('deny', run_id, store, question.request_id)}")
+        lines.append(f"    {_command('approve', run_id, where, question.request_id)}")
+        lines.append(f"    {_command('deny', run_id, where, question.request_id)}")
     return "\n".join(lines)
 
 
-def resume_command(run_id: str, store: str | None) -> str:
-    """The command line that goes on with a run of this store."""
-    return _command("resume", run_id, store)
+def resume_command(run_id: str, where: Where) -> str:
+    """The command line that goes on with a run."""
+    return _command("resume", run_id, where)
 
 
-def _command(verb: str, run_id: str, store: str | None, *more: str) -> str:
-    options = () if store is None else ("--store", store)
-    return shlex.join(["agentflow", verb, run_id, *more, *options])
+def _command(verb: str, run_id: str, where: Where, *more: str) -> str:
+    return shlex.join(["agentflow", verb, run_id, *more, *where.flags])

@@ -99,6 +99,7 @@ def show(id: str, as_json: bool, store: str | None, local: bool) -> Exit:
 
 async def _show(runtime: Runtime, id: str, store: str | None) -> None:
     from agentflow.cli.follow import question_text, resume_command
+    from agentflow.cli.target import Where
 
     record, row = await runtime.record(id), await runtime.log.run(id)
     emit("\n".join(f"{name:<11}{printable(text)}" for name, text in _facts(record)))
@@ -108,9 +109,9 @@ async def _show(runtime: Runtime, id: str, store: str | None) -> None:
     if record.state == "waiting":
         emit("")
         for question in await runtime.requests(id):
-            emit(question_text(question, store))
+            emit(question_text(question, Where(store, None, False)))
     elif record.state == "paused" or _left(row):
-        emit(f"\ngo on with: {resume_command(id, store)}")
+        emit(f"\ngo on with: {resume_command(id, Where(store, None, False))}")
 
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:

@@ -8,12 +8,14 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import Exit
-from agentflow.cli.options import json_option, run_id, settings_of, store_options
+from agentflow.cli.options import json_option, run_id
+from agentflow.cli.output import emit, emit_json
+from agentflow.cli.target import Where, target_options
 
 if TYPE_CHECKING:
+    from agentflow.cli.target import Target
     from agentflow.config import Config
     from agentflow.definition.loader import Definition
-    from agentflow.runtime import Runtime
 
 __all__ = ["resume", "run"]
 
@@ -56,8 +58,9 @@ _RESULT = (
     "--as", "as_name", metavar="NAME", help="The input that --input-from gives; the others by --input."
 )
 @click.option("--budget", multiple=True, metavar="K=V", help="A limit, as max_tokens=50000. May be repeated.")
+@click.option("--detach", is_flag=True, help="Print the id of the run and leave it to the daemon.")
 @json_option(_RESULT)
-@store_options
+@target_options
 def run(
     file: str,
     inputs: tuple[str, ...],
@@ -69,8 +72,8 @@ def run(
     as_name: str | None,
     budget: tuple[str, ...],
     as_json: bool,
-    store: str | None,
-    local: bool,
+    detach: bool,
+    where: Where,
 ) -> Exit:
     """Run the workflow FILE and follow it.
 
@@ -82,7 +85,7 @@ def run(
 
     if as_name is not None and input_from is None:
         raise click.BadParameter("goes with --input-from", param_hint="--as")
-    config = settings_of(store, on_unknown)
+    config = where.config(on_unknown)
     options = {"on_unknown": config.on_unknown, "on_failure": on_failure}
     more: dict[str, Any] = {
         "workflow_id": workflow_id,
@@ -91,7 +94,29 @@ def run(
         "budget": parse_budget(budget),
         "input_from": _source(input_from, as_name),
     }
-    return _run(config, load_file(file), parse_inputs(inputs), more, as_json=as_json, store=store)
+    definition, value = load_file(file), parse_inputs(inputs)
+    if detach:
+        return _detached(where, definition, value, more, as_json)
+    return _run(config, definition, value, more, as_json=as_json, where=where)
+
+
+def _detached(where: Where, definition: Definition, value: Any, more: dict[str, Any], as_json: bool) -> Exit:
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
+
+    if where.daemon() is None:
+        raise click.UsageError("--detach leaves the run to a daemon, and none listens: `agentflow serve`")
+
+    async def work(interrupts: Interrupts) -> Exit:
+        async with open_target(where) as target:
+            id = await interrupts.guard(target.submit(definition, value, **more))
+            if as_json:
+                emit_json(await target.record(id))
+            else:
+                emit(id)
+        return Exit.DONE
+
+    return run_async(work)
 
 
 def _source(given: str | None, name: str | None) -> dict[str, str] | None:
@@ -109,32 +134,30 @@ def _run(
     more: dict[str, Any],
     *,
     as_json: bool,
-    store: str | None,
+    where: Where,
 ) -> Exit:
     from agentflow.cli.follow import Follower
-    from agentflow.cli.session import Interrupts, open_runtime, run_async
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
 
     async def work(interrupts: Interrupts) -> Exit:
-        follower = Follower(interrupts, as_json=as_json, store=store, warned=definition.warnings)
-        async with open_runtime(config) as runtime:
+        follower = Follower(interrupts, as_json=as_json, where=where, warned=definition.warnings)
+        async with open_target(where, config=config) as target:
             id = more["workflow_id"]
-            since = -1 if id is None else await _last_offset(runtime, id)
-            handle = await runtime.submit(definition, value, by="cli", **more)
-            if since >= 0:
-                # The same document and input under the same id: go on with that run.
-                handle = await runtime.resume(handle.workflow_id, by="cli")
-            await follower.follow(runtime, handle, definition.workflow, since=since)
+            since = -1 if id is None else await _last_offset(target, id)
+            id = await target.submit(definition, value, **more)
+            await follower.follow(target, id, definition.workflow, since=since)
         return await follower.conclude()
 
     return run_async(work)
 
 
-async def _last_offset(runtime: Runtime, run_id: str) -> int:
+async def _last_offset(target: Target, run_id: str) -> int:
     """-1 when there is no such run yet."""
     from agentflow.errors import RunNotFound
 
     try:
-        return await runtime.log.last(run_id)
+        return await target.last_offset(run_id)
     except RunNotFound:
         return -1
 
@@ -145,8 +168,8 @@ async def _last_offset(runtime: Runtime, run_id: str) -> int:
     "--budget", multiple=True, metavar="K=V", help="A larger limit, for a run that is out of budget."
 )
 @json_option(_RESULT)
-@store_options
-def resume(id: str, budget: tuple[str, ...], as_json: bool, store: str | None, local: bool) -> Exit:
+@target_options
+def resume(id: str, budget: tuple[str, ...], as_json: bool, where: Where) -> Exit:
     """Go on with the run ID and follow it.
 
     It was parked, paused, or left by a crash.
@@ -155,20 +178,21 @@ def resume(id: str, budget: tuple[str, ...], as_json: bool, store: str | None, l
     """
     from agentflow.cli.follow import Follower
     from agentflow.cli.inputs import parse_budget
-    from agentflow.cli.session import Interrupts, open_runtime, run_async
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
     from agentflow.errors import RunTerminal
 
-    config, raised = settings_of(store), parse_budget(budget)
+    raised = parse_budget(budget)
 
     async def work(interrupts: Interrupts) -> Exit:
-        follower = Follower(interrupts, as_json=as_json, store=store)
-        async with open_runtime(config, run_id=id) as runtime:
-            row = await runtime.log.run(id)
-            if row.ended:
-                raise RunTerminal(f"{id} has ended ({row.state})", hint=f"agentflow show {id}")
-            workflow = await runtime.graph(id)
-            handle = await runtime.resume(id, budget=raised, by="cli")
-            await follower.follow(runtime, handle, workflow, since=row.last_offset)
+        follower = Follower(interrupts, as_json=as_json, where=where)
+        async with open_target(where, run_id=id) as target:
+            record = await target.record(id)
+            if record.ended_at is not None:
+                raise RunTerminal(f"{id} has ended ({record.state})", hint=f"agentflow show {id}")
+            workflow = await target.graph(id)
+            await target.tell("resume", id, budget=raised)
+            await follower.follow(target, id, workflow, since=record.last_offset)
         return await follower.conclude()
 
     return run_async(work)

@@ -29,6 +29,7 @@ __all__ = ["connect_reader", "failure_of", "network_file_system", "open_database
 
 _APPLICATION_ID = 0x61666C77  # "aflw": tells our files from other SQLite databases
 _SCHEMA_VERSION = 2
+_MAGIC = b"SQLite format 3\0"
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _SMALLEST_FILE = 512  # bytes; a smaller one SQLite would take for an empty database, and write over
 _BUSY_MS = 5_000  # how long a commit waits for another process's commit
@@ -280,7 +281,12 @@ def _has_tables(db: sqlite3.Connection) -> bool:
     return db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
 
 
-def _foreign(path: Path) -> ConfigurationError:
+def _foreign(path: Path) -> AgentflowError:
+    """A file of another kind was named by mistake; one that says it is a database has been damaged."""
+    with path.open("rb") as file:
+        ours = file.read(len(_MAGIC)) == _MAGIC
+    if ours:
+        return LogCorrupt(f"{path} is damaged; restore it from a copy, this one was left as it is")
     return ConfigurationError(
         f"{path} is not an SQLite database, or its header is damaged",
         hint="name another file; this one was left as it is",

@@ -1,0 +1,293 @@
+"""Where the runs of a command are: in this process on a store, or with the daemon (page 000 §12).
+
+`--url`, then `--store` or `--local`, then AGENTFLOW_URL decide; without any of them a daemon that listens on
+the default socket, else this process on the configured store.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from agentflow.client import Client
+    from agentflow.config import Config
+    from agentflow.definition.ir import Workflow
+    from agentflow.definition.loader import Definition
+    from agentflow.runtime import RunRecord, RunResult, Runtime
+    from agentflow.runtime.requests import RequestRecord
+
+__all__ = ["LocalTarget", "RemoteTarget", "Target", "Where", "open_target", "target_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Where:
+    """What the flags said. `store` and `url` as they were given."""
+
+    store: str | None
+    url: str | None
+    local: bool
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags that lead another command to the same runs."""
+        found: list[str] = []
+        if self.url is not None:
+            found += ["--url", self.url]
+        if self.store is not None:
+            found += ["--store", self.store]
+        elif self.local:
+            found.append("--local")
+        return tuple(found)
+
+    def config(self, on_unknown: Any = None) -> Config:
+        """The configuration with these flags. Raises ConfigurationError."""
+        from agentflow.cli.options import settings_of
+
+        return settings_of(self.store, on_unknown)
+
+    def daemon(self) -> str | None:
+        """The URL of the daemon that these flags mean; None when the command works in this process."""
+        if self.url is not None:
+            if self.store is not None or self.local:
+                raise click.UsageError("--url names a daemon, --store and --local this process: give one")
+            return self.url
+        if self.store is not None or self.local:
+            return None
+        named = os.environ.get("AGENTFLOW_URL")
+        if named:
+            return named
+        from agentflow.config import default_socket
+
+        path = default_socket(os.environ)
+        return f"unix:{path}" if _listens(str(path)) else None
+
+
+def _listens(path: str) -> bool:
+    """Whether a daemon answers on this socket: a file alone may be left over from one that died."""
+    if not os.path.exists(path):
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
+
+
+def target_options(command: F) -> F:
+    """`--url URL`, `--store URL` and `--local`, given to the command as one `where`."""
+    from functools import wraps
+
+    @wraps(command)
+    def call(*args: Any, store: str | None, url: str | None, local: bool, **more: Any) -> Any:
+        return command(*args, where=Where(store, url, local), **more)
+
+    found: Any = click.option(
+        "--local", is_flag=True, help="Work in this process on the store, although a daemon listens."
+    )(call)
+    found = click.option(
+        "--store",
+        metavar="URL",
+        help="Work in this process on this store: sqlite:FILE, file:DIR or memory:. Without a daemon the"
+        " default is AGENTFLOW_STORE, `store` in agentflow.toml, else"
+        " sqlite:$XDG_DATA_HOME/agentflow/agentflow.db.",
+    )(found)
+    return click.option(
+        "--url",
+        metavar="URL",
+        help="The daemon: http://HOST:PORT or unix:PATH. Default: AGENTFLOW_URL, else the default socket if"
+        " a daemon listens there.",
+    )(found)
+
+
+class Target(Protocol):
+    """The runs that a command is about. What it raises, the Runtime raises."""
+
+    parks: bool
+    """Whether leaving stops the run that is followed."""
+
+    async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
+        """Begin a run; its id."""
+        ...
+
+    async def tell(self, command: str, workflow_id: str, **more: Any) -> str:
+        """Give a command (a method of the Runtime); the id of the run that it leads to."""
+        ...
+
+    async def record(self, workflow_id: str) -> RunRecord:
+        """The run record."""
+        ...
+
+    async def last_offset(self, workflow_id: str) -> int:
+        """The offset of the run's last event."""
+        ...
+
+    async def rest(self, workflow_id: str) -> RunResult:
+        """Wait until the run is terminal, paused or waits."""
+        ...
+
+    async def requests(
+        self, workflow_id: str | None = None, *, kind: str | None = None
+    ) -> list[RequestRecord]:
+        """What waits for a person."""
+        ...
+
+    async def graph(self, workflow_id: str) -> Workflow:
+        """The graph that the run is pinned to."""
+        ...
+
+    def lines(
+        self,
+        workflow_id: str,
+        after: int = -1,
+        *,
+        follow: bool = True,
+        types: Sequence[str] | None = None,
+    ) -> AsyncGenerator[bytes]:
+        """Events behind offset `after`, as the bytes that are stored."""
+        ...
+
+
+class LocalTarget:
+    """A Runtime of this process."""
+
+    parks = True
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._handles: dict[str, Any] = {}
+
+    async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
+        """As `Target.submit`. A repeated id goes on with its run."""
+        handle = await self.runtime.submit(definition, value, by="cli", **more)
+        if more.get("workflow_id") is not None:
+            handle = await self.runtime.resume(handle.workflow_id, by="cli")
+        return self._kept(handle)
+
+    async def tell(self, command: str, workflow_id: str, **more: Any) -> str:
+        """As `Target.tell`."""
+        if command in ("decide", "answer_all"):
+            more["via"] = "cli"
+        if command != "withdraw":
+            more["by"] = "cli"
+        return self._kept(await getattr(self.runtime, command)(workflow_id, **more))
+
+    def _kept(self, handle: Any) -> str:
+        self._handles[handle.workflow_id] = handle
+        return handle.workflow_id
+
+    async def record(self, workflow_id: str) -> RunRecord:
+        """As `Target.record`."""
+        return await self.runtime.record(workflow_id)
+
+    async def last_offset(self, workflow_id: str) -> int:
+        """As `Target.last_offset`."""
+        return await self.runtime.log.last(workflow_id)
+
+    async def rest(self, workflow_id: str) -> RunResult:
+        """As `Target.rest`; also when the Runtime is closed, for runs that this command moved."""
+        handle = self._handles.get(workflow_id)
+        return await (self.runtime.rest(workflow_id) if handle is None else handle.result())
+
+    async def requests(
+        self, workflow_id: str | None = None, *, kind: str | None = None
+    ) -> list[RequestRecord]:
+        """As `Target.requests`."""
+        return await self.runtime.requests(workflow_id, kind=kind)
+
+    async def graph(self, workflow_id: str) -> Workflow:
+        """As `Target.graph`."""
+        return await self.runtime.graph(workflow_id)
+
+    async def lines(
+        self,
+        workflow_id: str,
+        after: int = -1,
+        *,
+        follow: bool = True,
+        types: Sequence[str] | None = None,
+    ) -> AsyncGenerator[bytes]:
+        """As `Target.lines`."""
+        stream = self.runtime.hub.batches(workflow_id, after, follow=follow, types=types)
+        async with aclosing(stream) as batches:
+            async for batch in batches:
+                for event in batch:
+                    yield event.body
+
+
+class RemoteTarget:
+    """The daemon."""
+
+    parks = False
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
+        """As `Target.submit`."""
+        return (await self.client.submit(definition, value, **more)).workflow_id
+
+    async def tell(self, command: str, workflow_id: str, **more: Any) -> str:
+        """As `Target.tell`."""
+        return (await getattr(self.client, command)(workflow_id, **more)).workflow_id
+
+    async def record(self, workflow_id: str) -> RunRecord:
+        """As `Target.record`."""
+        return await self.client.record(workflow_id)
+
+    async def last_offset(self, workflow_id: str) -> int:
+        """As `Target.last_offset`."""
+        return (await self.client.record(workflow_id)).last_offset
+
+    async def rest(self, workflow_id: str) -> RunResult:
+        """As `Target.rest`."""
+        return await self.client.rest(workflow_id)
+
+    async def requests(
+        self, workflow_id: str | None = None, *, kind: str | None = None
+    ) -> list[RequestRecord]:
+        """As `Target.requests`."""
+        return await self.client.requests(workflow_id, kind=kind)
+
+    async def graph(self, workflow_id: str) -> Workflow:
+        """As `Target.graph`."""
+        return await self.client.graph(workflow_id)
+
+    def lines(
+        self,
+        workflow_id: str,
+        after: int = -1,
+        *,
+        follow: bool = True,
+        types: Sequence[str] | None = None,
+    ) -> AsyncGenerator[bytes]:
+        """As `Target.lines`; comes back by itself when the connection breaks."""
+        return self.client.event_lines(workflow_id, after, follow=follow, types=types)
+
+
+@asynccontextmanager
+async def open_target(
+    where: Where, *, run_id: str | None = None, config: Config | None = None
+) -> AsyncGenerator[LocalTarget | RemoteTarget]:
+    """The runs that the flags mean. With `run_id` the command is about a run that exists: RunNotFound."""
+    url = where.daemon()
+    if url is None:
+        from agentflow.cli.session import open_runtime
+
+        async with open_runtime(config or where.config(), run_id=run_id) as runtime:
+            yield LocalTarget(runtime)
+        return
+    from agentflow.client import Client
+
+    async with Client(url) as client:
+        yield RemoteTarget(client)
