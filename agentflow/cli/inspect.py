@@ -8,12 +8,12 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import Exit
-from agentflow.cli.options import json_option, run_id, settings_of, store_options
+from agentflow.cli.options import json_option, run_id
 from agentflow.cli.output import columns, emit, emit_bytes, emit_json, printable
+from agentflow.cli.target import Listed, LocalTarget, Target, Where, target_options
 
 if TYPE_CHECKING:
-    from agentflow.events.log import RunRow
-    from agentflow.runtime import RunRecord, Runtime
+    from agentflow.runtime import RunRecord
 
 __all__ = ["events", "list_runs", "show"]
 
@@ -25,22 +25,21 @@ _SHOWN = 2_000  # characters of an input or output in `show`
 @click.option("--state", type=click.Choice(_STATES), help="Runs in this state only.")
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="At most so many.")
 @json_option("Print {items: [run record]} as JSON.")
-@store_options
-def list_runs(state: str | None, limit: int, as_json: bool, store: str | None, local: bool) -> Exit:
+@target_options
+def list_runs(state: str | None, limit: int, as_json: bool, where: Where) -> Exit:
     """List the runs of the store, newest first."""
-    from agentflow.cli.session import Interrupts, open_runtime, run_async, store_exists
-
-    config = settings_of(store)
+    from agentflow.cli.session import Interrupts, run_async, store_exists
+    from agentflow.cli.target import open_target
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_runtime(config) as runtime:
+        async with open_target(where) as target:
             if as_json:
-                emit_json({"items": await runtime.list(limit=limit, state=state)})
+                emit_json({"items": await interrupts.guard(target.records(limit=limit, state=state))})
             else:
-                emit(_table(await runtime.rows(limit=limit, state=state)))
+                emit(_table(await interrupts.guard(target.listed(limit=limit, state=state))))
         return Exit.DONE
 
-    if not store_exists(config.store):
+    if where.daemon() is None and not store_exists(where.config().store):
         # A store that nobody has written to has no runs, and reading must not make it.
         if as_json:
             emit_json({"items": []})
@@ -50,68 +49,61 @@ def list_runs(state: str | None, limit: int, as_json: bool, store: str | None, l
     return run_async(work)
 
 
-def _table(rows: list[RunRow]) -> str:
-    from agentflow.events.envelope import iso
-
+def _table(rows: list[Listed]) -> str:
     if not rows:
         return "no runs"
     return columns(
         ("ID", "STATE", "CREATED", "EVENTS", "WORKFLOW"),
         [
-            (r.workflow_id, _state(r), iso(r.created_at)[:19] + "Z", str(r.last_offset + 1), r.name or "")
-            for r in rows
+            (
+                row.workflow_id,
+                f"{row.state}, left" if row.left else row.state,
+                row.created_at[:19] + "Z",
+                str(row.events),
+                row.name,
+            )
+            for row in rows
         ],
     )
-
-
-def _state(row: RunRow) -> str:
-    """The state, and whether nobody works on a run that should be at work."""
-    return f"{row.state}, left" if _left(row) else row.state
-
-
-def _left(row: RunRow) -> bool:
-    return row.state in ("pending", "running") and (row.owner is None or not row.owner.alive())
 
 
 @click.command("show", cls=Command)
 @click.argument("id", type=run_id)
 @json_option("Print the run record as JSON.")
-@store_options
-def show(id: str, as_json: bool, store: str | None, local: bool) -> Exit:
+@target_options
+def show(id: str, as_json: bool, where: Where) -> Exit:
     """Show the run ID: state, steps, usage, output.
 
     Also what it waits for, with the command that answers it.
     """
-    from agentflow.cli.session import Interrupts, open_runtime, run_async
-
-    config = settings_of(store)
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_runtime(config, run_id=id) as runtime:
+        async with open_target(where, run_id=id) as target:
             if as_json:
-                emit_json(await runtime.record(id))
+                emit_json(await interrupts.guard(target.record(id)))
             else:
-                await _show(runtime, id, store)
+                await interrupts.guard(_show(target, id, where))
         return Exit.DONE
 
     return run_async(work)
 
 
-async def _show(runtime: Runtime, id: str, store: str | None) -> None:
+async def _show(target: Target, id: str, where: Where) -> None:
     from agentflow.cli.follow import question_text, resume_command
-    from agentflow.cli.target import Where
 
-    record, row = await runtime.record(id), await runtime.log.run(id)
+    record = await target.record(id)
     emit("\n".join(f"{name:<11}{printable(text)}" for name, text in _facts(record)))
     emit("")
     steps = [(i, s.state, str(s.attempt) if s.attempt else "") for i, s in record.steps.items()]
     emit(columns(("STEP", "STATE", "ATTEMPT"), steps))
     if record.state == "waiting":
         emit("")
-        for question in await runtime.requests(id):
-            emit(question_text(question, Where(store, None, False)))
-    elif record.state == "paused" or _left(row):
-        emit(f"\ngo on with: {resume_command(id, Where(store, None, False))}")
+        for question in await target.requests(id):
+            emit(question_text(question, where))
+    elif record.state == "paused" or (isinstance(target, LocalTarget) and await target.left(id)):
+        emit(f"\ngo on with: {resume_command(id, where)}")
 
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:
@@ -175,15 +167,14 @@ def _short(value: Any) -> str:
     help="Go on to the terminal event (default), or end at the present end.",
 )
 @json_option("Events are printed as NDJSON in any case.")
-@store_options
+@target_options
 def events(
     id: str,
     offset: int,
     types: tuple[str, ...],
     follow: bool,
     as_json: bool,
-    store: str | None,
-    local: bool,
+    where: Where,
 ) -> Exit:
     """Print the events of the run ID as NDJSON.
 
@@ -191,18 +182,19 @@ def events(
     """
     from contextlib import aclosing
 
-    from agentflow.cli.session import Interrupts, open_runtime, run_async
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
 
-    config, wanted = settings_of(store), _types(types)
+    wanted = _types(types)
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_runtime(config, run_id=id) as runtime:
+        async with open_target(where, run_id=id) as target:
 
             async def copy() -> None:
-                stream = runtime.hub.batches(id, offset or -1, follow=follow, types=wanted)
-                async with aclosing(stream) as batches:
-                    async for batch in batches:
-                        emit_bytes([event.body for event in batch])
+                stream = target.lines(id, offset or -1, follow=follow, types=wanted)
+                async with aclosing(stream) as lines:
+                    async for line in lines:
+                        emit_bytes([line])
 
             await interrupts.guard(copy())
         return Exit.DONE

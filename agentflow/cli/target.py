@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import click
 
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from agentflow.config import Config
     from agentflow.definition.ir import Workflow
     from agentflow.definition.loader import Definition
+    from agentflow.events.log import RunRow
     from agentflow.runtime import RunRecord, RunResult, Runtime
     from agentflow.runtime.requests import RequestRecord
 
-__all__ = ["LocalTarget", "RemoteTarget", "Target", "Where", "open_target", "target_options"]
+__all__ = ["Listed", "LocalTarget", "RemoteTarget", "Target", "Where", "open_target", "target_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -110,6 +111,17 @@ def target_options(command: F) -> F:
     )(found)
 
 
+class Listed(NamedTuple):
+    """A line of `agentflow list`. `left`: nobody works on a run that should be at work."""
+
+    workflow_id: str
+    name: str
+    state: str
+    created_at: str
+    events: int
+    left: bool
+
+
 class Target(Protocol):
     """The runs that a command is about. What it raises, the Runtime raises."""
 
@@ -126,6 +138,14 @@ class Target(Protocol):
 
     async def record(self, workflow_id: str) -> RunRecord:
         """The run record."""
+        ...
+
+    async def records(self, *, limit: int, state: str | None) -> list[RunRecord]:
+        """The records of the newest runs."""
+        ...
+
+    async def listed(self, *, limit: int, state: str | None) -> list[Listed]:
+        """The newest runs, as the store indexes them."""
         ...
 
     async def last_offset(self, workflow_id: str) -> int:
@@ -190,6 +210,24 @@ class LocalTarget:
         """As `Target.record`."""
         return await self.runtime.record(workflow_id)
 
+    async def records(self, *, limit: int, state: str | None) -> list[RunRecord]:
+        """As `Target.records`."""
+        return await self.runtime.list(limit=limit, state=state)
+
+    async def listed(self, *, limit: int, state: str | None) -> list[Listed]:
+        """As `Target.listed`."""
+        from agentflow.events.ids import iso
+
+        rows = await self.runtime.rows(limit=limit, state=state)
+        return [
+            Listed(r.workflow_id, r.name or "", r.state, iso(r.created_at), r.last_offset + 1, _left(r))
+            for r in rows
+        ]
+
+    async def left(self, workflow_id: str) -> bool:
+        """Whether nobody works on the run though it is not at rest."""
+        return _left(await self.runtime.log.run(workflow_id))
+
     async def last_offset(self, workflow_id: str) -> int:
         """As `Target.last_offset`."""
         return await self.runtime.log.last(workflow_id)
@@ -245,6 +283,18 @@ class RemoteTarget:
         """As `Target.record`."""
         return await self.client.record(workflow_id)
 
+    async def records(self, *, limit: int, state: str | None) -> list[RunRecord]:
+        """As `Target.records`."""
+        return await self.client.list(limit=limit, state=state)
+
+    async def listed(self, *, limit: int, state: str | None) -> list[Listed]:
+        """As `Target.listed`."""
+        page = await self.client.summaries(limit=limit, state=state)
+        return [
+            Listed(r.workflow_id, r.name or "", r.state, r.created_at, r.last_offset + 1, False)
+            for r in page.items
+        ]
+
     async def last_offset(self, workflow_id: str) -> int:
         """As `Target.last_offset`."""
         return (await self.client.record(workflow_id)).last_offset
@@ -273,6 +323,10 @@ class RemoteTarget:
     ) -> AsyncGenerator[bytes]:
         """As `Target.lines`; comes back by itself when the connection breaks."""
         return self.client.event_lines(workflow_id, after, follow=follow, types=types)
+
+
+def _left(row: RunRow) -> bool:
+    return row.state in ("pending", "running") and (row.owner is None or not row.owner.alive())
 
 
 @asynccontextmanager
