@@ -20,6 +20,7 @@ _SENSITIVE = frozenset(
     | {"secrets"}
 )
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SHORTEST = 4
 _SHORTEST_PART = 8
 _DEEPEST = 200
 
@@ -41,13 +42,14 @@ def masker(secrets: Iterable[str]) -> Callable[[Any], Any]:
     """A function that puts `***` wherever one of these texts stands in a string, or in the strings and keys
     of a JSON value.
 
-    What follows the scheme of a credential (`Bearer abc…`) counts as a secret of its own.
+    What follows the scheme of a credential (`Bearer abc…`) counts as a secret of its own. A text of less than
+    four characters is no secret: it stands everywhere by chance.
     """
     known: set[str] = set()
     for secret in secrets:
-        known.add(secret)
+        if len(secret) >= _SHORTEST:
+            known.add(secret)
         known.update(part for part in secret.split() if len(part) >= _SHORTEST_PART)
-    known.discard("")
     if not known:
         return lambda value: value
     # The longest first: one secret may begin with another.

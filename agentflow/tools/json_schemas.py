@@ -11,7 +11,8 @@ import re
 from typing import Any, Final, Literal, cast
 from urllib.parse import unquote
 
-from agentflow.definition.schemas import check_applicable, check_schema
+from agentflow.definition.ir import canonical_json
+from agentflow.tools.schema_check import schema_problem
 
 __all__ = ["Dialect", "SchemaBook", "Unusable", "modern"]
 
@@ -99,8 +100,8 @@ class SchemaBook:
         schema: dict[str, Any] = build(made)
         if defs:
             schema["$defs"] = defs
-        for found in check_schema(schema) or check_applicable(schema):
-            raise Unusable(f"its schema is not valid: {found.message}")
+        if (wrong := schema_problem(schema)) is not None:
+            raise Unusable(f"its schema is not valid: {wrong}")
         return schema
 
     def _definitions(self) -> dict[str, Any]:
@@ -190,8 +191,12 @@ def modern(schema: Any) -> dict[str, Any]:
     made.setdefault("type", "object")
     if made["type"] != "object":
         raise Unusable("its arguments are no object")
-    for found in check_schema(made) or check_applicable(made):
-        raise Unusable(f"its schema is not valid: {found.message}")
+    if (wrong := schema_problem(made)) is not None:
+        raise Unusable(f"its schema is not valid: {wrong}")
+    try:
+        canonical_json(made)
+    except (RecursionError, ValueError, TypeError, OverflowError):
+        raise Unusable("its schema cannot be written down") from None
     return made
 
 

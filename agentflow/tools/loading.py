@@ -42,6 +42,7 @@ class ServiceLoader:
         self._start_timeout = start_timeout
         self._kept: OrderedDict[tuple[str, bytes, str, bool], Service] = OrderedDict()
         self._opening: dict[tuple[str, bytes, str, bool], asyncio.Lock] = {}
+        self._closed = False
 
     async def load(
         self, name: str, spec: ServiceSpec, folder: Path | None, *, trusted: bool = True
@@ -65,31 +66,39 @@ class ServiceLoader:
         key = (name, canonical_json(spec), str(folder or ""), trusted)
         async with self._opening.setdefault(key, asyncio.Lock()):
             service = self._kept.get(key)
+            is_new = service is None
             if service is None:
                 service = declared_service(name, spec, folder, trusted=trusted)
-            kept = False
+            problems: list[Diagnostic] | None = None
             try:
                 problems = await service.open()
-                kept = not problems
             finally:
-                if not kept and key not in self._kept:  # also when the time is over
-                    self._opening.pop(key, None)
+                if is_new and (problems is None or problems or self._closed):  # also when the time is over
                     await service.aclose()
+            if self._closed:
+                problems = problems or [unavailable(name, "the Runtime is closed")]
             if problems:
                 return Loaded(None, problems)
             self._kept[key] = service
             self._kept.move_to_end(key)
-        while len(self._kept) > _MOST_KEPT:
-            oldest, forgotten = self._kept.popitem(last=False)
-            self._opening.pop(oldest, None)
-            await forgotten.aclose()
+        await self._forget()
         return Loaded(service, [])
 
+    async def _forget(self) -> None:
+        while len(self._kept) > _MOST_KEPT:
+            _, forgotten = self._kept.popitem(last=False)
+            await forgotten.aclose()
+        if len(self._opening) > 4 * _MOST_KEPT:
+            # A lock that somebody holds or waits for is not forgotten: two would open the same service.
+            free = [k for k, lock in self._opening.items() if k not in self._kept and not lock.locked()]
+            for key in free:
+                del self._opening[key]
+
     async def aclose(self) -> None:
-        """End every connection and process that services hold; idempotent."""
+        """End every connection and process that services hold, for good; idempotent."""
+        self._closed = True
         services = list(self._kept.values())
         self._kept.clear()
-        self._opening.clear()
         await asyncio.gather(*(service.aclose() for service in services))
 
 

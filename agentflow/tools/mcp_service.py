@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -93,7 +94,8 @@ class McpService(Service):
             return [unavailable(self.name, self._reason(failure, said), place)]
         finally:
             exchange.reset(token)
-        return self._offer(listed)
+        # Hundreds of schemas may be to look through.
+        return await in_thread(partial(self._offer, listed), f"agentflow list {self.name}")
 
     async def _check_address(self) -> list[Diagnostic]:
         if self._is_process:
@@ -180,8 +182,8 @@ class McpService(Service):
             except Unusable as reason:
                 refused[given.name] = str(reason)
         if not tools:
-            reason = next((f" ({name}: {why})" for name, why in refused.items()), "")
-            return [unavailable(self.name, f"it offers no function{reason}")]
+            why = next((f" ({name}: {reason})" for name, reason in refused.items()), "")
+            return [unavailable(self.name, shortened(f"it offers no function{why}"))]
         problems = unknown_functions(self.name, list(self.spec.functions), list(tools), refused)
         included = list(self.spec.include or ())
         problems += unknown_functions(self.name, included, list(tools), refused, "include")

@@ -12,6 +12,7 @@ import pytest
 from agentflow.definition.ir import ServiceSpec
 from agentflow.tools import ServiceLoader
 from agentflow.tools.http_service import HttpService
+from agentflow.tools.problems import unavailable
 
 FUNCTIONS = {"f": {"method": "GET", "path": "/"}}
 
@@ -36,7 +37,8 @@ async def test_the_same_declaration_is_the_same_service(tmp_path: Path) -> None:
     ]
     assert all(other.service is not None and other.service is not first for other in others)
     await loader.aclose()
-    assert (await loader.load("a", http(), tmp_path)).service is not first
+    service, (found,) = await loader.load("a", http(), tmp_path)
+    assert (service, found.message) == (None, 'service "a": the Runtime is closed')
 
 
 async def test_at_the_same_time_it_is_opened_once(tmp_path: Path) -> None:
@@ -163,3 +165,49 @@ def test_a_type_that_is_none() -> None:
 
     with pytest.raises(ValueError, match='"soap"'):
         declared_service("a", ServiceSpec(type="soap"))
+
+
+async def test_a_service_that_is_being_opened_while_the_loader_closes_is_closed_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opening, go_on = asyncio.Event(), asyncio.Event()
+    closed: list[str] = []
+
+    async def slow(self: HttpService) -> list[Any]:
+        opening.set()
+        await go_on.wait()
+        return []
+
+    async def aclose(self: HttpService) -> None:
+        closed.append(self.name)
+
+    monkeypatch.setattr(HttpService, "open", slow)
+    monkeypatch.setattr(HttpService, "aclose", aclose)
+    loader = ServiceLoader()
+    loading = asyncio.create_task(loader.load("a", http(), None))
+    await opening.wait()
+    await loader.aclose()
+    go_on.set()
+    service, (found,) = await loading
+    assert (service, found.code, closed) == (None, "E_SERVICE_UNAVAILABLE", ["a"])
+
+
+async def test_whoever_waits_for_a_failed_opening_tries_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once, most, tries = 0, 0, 0
+
+    async def fails_twice(self: HttpService) -> list[Any]:
+        nonlocal at_once, most, tries
+        at_once, tries = at_once + 1, tries + 1
+        most = max(most, at_once)
+        mine = tries
+        await asyncio.sleep(0)
+        at_once -= 1
+        return [] if mine > 2 else [unavailable("a", "not yet")]
+
+    monkeypatch.setattr(HttpService, "open", fails_twice)
+    loader = ServiceLoader()
+    loaded = await asyncio.gather(*(loader.load("a", http(), None) for _ in range(6)))
+    assert most == 1
+    assert [service is None for service, _ in loaded] == [True, True, False, False, False, False]
+    assert len({id(service) for service, _ in loaded if service is not None}) == 1
+    await loader.aclose()
