@@ -21,12 +21,15 @@ from agentflow.errors import (
     Fenced,
     IdempotencyConflict,
     InvalidAnswer,
+    InvalidExport,
     OffsetConflict,
+    OffsetTrimmed,
     OutputNotReady,
     QueueFull,
     RunExists,
     RunGone,
     RunNotFound,
+    RunNotTerminal,
     RunTerminal,
     StoreError,
     UnknownRequest,
@@ -70,6 +73,8 @@ class CommandError(Exception):
 _EXITS: tuple[tuple[type[AgentflowError], Exit], ...] = (
     (RunNotFound, Exit.NOT_FOUND),
     (RunGone, Exit.NOT_FOUND),
+    (OffsetTrimmed, Exit.NOT_FOUND),
+    (InvalidExport, Exit.DIAGNOSTICS),
     (UnknownRequest, Exit.NOT_FOUND),
     (InvalidAnswer, Exit.USAGE),
     (CommandRefused, Exit.CONFLICT),
@@ -78,6 +83,7 @@ _EXITS: tuple[tuple[type[AgentflowError], Exit], ...] = (
     (QueueFull, Exit.UNREACHABLE),
     (RunExists, Exit.CONFLICT),
     (RunTerminal, Exit.CONFLICT),
+    (RunNotTerminal, Exit.CONFLICT),
     (Fenced, Exit.CONFLICT),
     (OffsetConflict, Exit.CONFLICT),
     (StoreError, Exit.STORAGE),
@@ -87,6 +93,7 @@ _EXITS: tuple[tuple[type[AgentflowError], Exit], ...] = (
 # What helps, where the exception does not say it itself.
 _HINTS: tuple[tuple[type[AgentflowError], str], ...] = (
     (RunNotFound, "`agentflow list` shows the runs of the store"),
+    (OffsetTrimmed, "begin later: `agentflow events ID` gives what is left"),
     (RunExists, "choose another id, or leave --id out"),
     (Fenced, "follow it with `agentflow events ID`, or end that process"),
 )

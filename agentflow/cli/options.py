@@ -10,7 +10,15 @@ import click
 if TYPE_CHECKING:
     from agentflow.config import Config
 
-__all__ = ["json_option", "run_id", "settings_of", "store_options"]
+__all__ = [
+    "ExportedRun",
+    "is_export",
+    "json_option",
+    "run_id",
+    "run_or_file",
+    "settings_of",
+    "store_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,3 +64,48 @@ class _RunId(click.ParamType[str]):
 
 
 run_id = _RunId()
+
+
+class ExportedRun(str):
+    """The id of a run that is in a file, not in a store; what is read of it comes from `path`."""
+
+    __slots__ = ("path",)
+
+    path: str
+
+    @classmethod
+    def of_file(cls, path: str) -> ExportedRun:
+        """The run that the first line of a file is of. InvalidExport."""
+        import msgspec
+
+        from agentflow.errors import InvalidExport
+
+        try:
+            with open(path, "rb") as file:
+                head: Any = msgspec.json.decode(file.readline())
+                run = cls(head["workflow_id"])
+        except OSError as error:
+            raise InvalidExport(path, None, f"cannot be read: {error.strerror}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+            raise InvalidExport(
+                path, 1, "this is no event", hint="`agentflow log ID` writes such a file"
+            ) from None
+        run.path = path
+        return run
+
+
+def is_export(text: str) -> bool:
+    """Whether an argument names an exported file and not a run of the store."""
+    return text.endswith(".ndjson")
+
+
+class _RunOrFile(_RunId):
+    """The id of a run of the store, or the path of a file that `agentflow log` wrote."""
+
+    name = "id or file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return ExportedRun.of_file(value) if is_export(value) else super().convert(value, param, ctx)
+
+
+run_or_file = _RunOrFile()

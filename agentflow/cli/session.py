@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentflow.cli.errors import Exit
+from agentflow.cli.options import ExportedRun
 from agentflow.errors import RunNotFound
 
 if TYPE_CHECKING:
@@ -104,8 +105,13 @@ def run_async(work: Callable[[Interrupts], Awaitable[Exit]]) -> Exit:
 async def open_runtime(config: Config, *, run_id: str | None = None) -> AsyncGenerator[Runtime]:
     """A Runtime on the configured store. With `run_id` the command is about a run that exists.
 
-    Raises RunNotFound rather than make a store in order to find nothing in it.
+    Raises RunNotFound rather than make a store in order to find nothing in it. A run in a file is read from
+    there; that Runtime writes nothing.
     """
+    if isinstance(run_id, ExportedRun):
+        async with _open_export(run_id) as runtime:
+            yield runtime
+        return
     if run_id is not None and not store_exists(config.store):
         raise RunNotFound(
             f"no run {run_id}: there is no store {config.store}", hint="name it with --store URL"
@@ -118,6 +124,21 @@ async def open_runtime(config: Config, *, run_id: str | None = None) -> AsyncGen
     async with Runtime(config.store, models=Models(config=config.for_models())) as runtime:
         if run_id is not None:
             await runtime.log.run(run_id)
+        yield runtime
+
+
+@asynccontextmanager
+async def _open_export(run: ExportedRun) -> AsyncGenerator[Runtime]:
+    from agentflow import logs
+    from agentflow.cli.output import printable, say
+    from agentflow.runtime import Runtime
+    from agentflow.runtime.export import open_export
+
+    logs.configure()
+    opened = await open_export(Path(run.path))
+    if opened.warning is not None:
+        say(printable(f"warning: {run.path}: {opened.warning}"))
+    async with Runtime(opened.log) as runtime:
         yield runtime
 
 

@@ -25,6 +25,7 @@ from agentflow.events.envelope import Event, StoredEvent, decode, micros
 from agentflow.events.log import EventLog
 from agentflow.events.memory import MemoryLog
 from agentflow.events.owner import Owner
+from agentflow.events.references import names_in
 from agentflow.events.rows import Append, RunMeta, Swept
 from agentflow.events.rules import blob_hash
 from agentflow.events.tombstone import Tombstone
@@ -59,11 +60,17 @@ async def event_lines(log: EventLog, workflow_id: str) -> AsyncGenerator[bytes]:
 async def attachment_lines(
     log: EventLog, workflow_id: str, *, names: Iterable[str], definition: str | None, records: Iterable[str]
 ) -> AsyncGenerator[bytes]:
-    """The blobs of `names` (those that are no blobs are passed over), a definition, and records by kind."""
-    for name in sorted(set(names)):
+    """The blobs of `names` (those that are no blobs are passed over) and what they name, a definition, and
+    records by kind."""
+    left, seen = sorted(set(names)), set(names)
+    while left:
+        name = left.pop(0)
         data = await log.get_blob(name)
         if data is not None:
             yield _encode("blob", name, data)
+            inner = names_in(data) - seen
+            seen |= inner
+            left += sorted(inner)
     if definition is not None:
         data = await log.get_definition(definition)
         if data is not None:
@@ -215,7 +222,8 @@ class _Reader:
             event = decode(body)
             ts = micros(event.timestamp)
         except (LogCorrupt, ValueError) as error:
-            raise self.fail(str(error).replace("an event cannot be read", "this is no event")) from None
+            reason = str(error).removeprefix("an event cannot be read: ")
+            raise self.fail(f"this is no event: {reason}") from None
         stored = StoredEvent(event.offset, ts, event.type, body)
         if self.log is None:
             self._begin(event, stored)

@@ -8,13 +8,14 @@ from typing import Any
 
 from agentflow.definition.ir import Workflow, decode_ir
 from agentflow.engine import Bindings, Plan, RunState, compile_plan
-from agentflow.errors import AgentflowError
+from agentflow.errors import AgentflowError, OffsetTrimmed
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import Event, decode
 from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog, RunRow
 from agentflow.runtime.folding import fold
-from agentflow.runtime.records import RunRecord, RunResult, run_record, run_result
+from agentflow.runtime.kept import kept_record
+from agentflow.runtime.records import RunRecord, RunResult, result_of, run_record, run_result
 
 __all__ = ["RunReader"]
 
@@ -43,18 +44,38 @@ class RunReader:
         return state
 
     async def result(self, workflow_id: str) -> RunResult:
-        """Where the run stands in the log."""
-        state = await self.state(workflow_id)
+        """Where the run stands in the log; of a trimmed run what was kept."""
+        try:
+            state = await self.state(workflow_id)
+        except OffsetTrimmed:
+            record = await kept_record(self.log, workflow_id)
+            if record is None:
+                raise
+            return result_of(record)
         row = await self.log.run(workflow_id)
         return run_result(state, row.updated_at)
 
     async def record(self, workflow_id: str) -> RunRecord:
-        """The run record. Raises RunNotFound."""
-        return run_record(await self.state(workflow_id))
+        """The run record; of a trimmed run that which was kept. Raises RunNotFound, RunGone."""
+        try:
+            state = await self.state(workflow_id)
+        except OffsetTrimmed:
+            record = await kept_record(self.log, workflow_id)
+            if record is None:
+                raise
+            return record
+        return run_record(state)
 
     async def graph(self, workflow_id: str) -> Workflow:
-        """The graph that the run is pinned to. Raises RunNotFound."""
-        return await self._graph(await self._begin(workflow_id))
+        """The graph that the run is pinned to. Raises RunNotFound, RunGone."""
+        try:
+            digest = (await self._begin(workflow_id)).ir_hash
+        except OffsetTrimmed:
+            record = await kept_record(self.log, workflow_id)
+            if record is None:
+                raise
+            digest = record.ir_hash
+        return await self._graph_of(digest)
 
     async def rows(self, *, limit: int = 50, state: str | None = None) -> list[RunRow]:
         """The newest runs as the store indexes them."""
@@ -65,9 +86,10 @@ class RunReader:
         return [await self.record(row.workflow_id) for row in await self.rows(limit=limit, state=state)]
 
     async def events(
-        self, workflow_id: str, after: int = -1, *, follow: bool = True
+        self, workflow_id: str, after: int | None = None, *, follow: bool = True
     ) -> AsyncIterator[Event[Any]]:
-        """Events behind offset `after`, each once and in order. Raises RunNotFound at the first step."""
+        """Events behind offset `after` (None: all that are left), each once and in order. Raises RunNotFound
+        at the first step."""
         async for row in self.hub.subscribe(workflow_id, after, follow=follow):
             yield decode(row.body)
 
@@ -79,9 +101,12 @@ class RunReader:
         return begin
 
     async def _graph(self, begin: WorkflowStarted) -> Workflow:
-        body = await self.log.get_definition(begin.ir_hash)
+        return await self._graph_of(begin.ir_hash)
+
+    async def _graph_of(self, digest: str) -> Workflow:
+        body = await self.log.get_definition(digest)
         if body is None:
-            raise AgentflowError(f"the graph {begin.ir_hash} is not in the store")
+            raise AgentflowError(f"the graph {digest} is not in the store")
         return decode_ir(body)
 
     def _plan(self, workflow: Workflow, digest: str) -> Plan:

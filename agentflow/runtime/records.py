@@ -21,6 +21,7 @@ __all__ = [
     "StepSummary",
     "Waiting",
     "budget_record",
+    "result_of",
     "run_record",
     "run_result",
 ]
@@ -108,6 +109,20 @@ def run_result(state: RunState, last: int) -> RunResult:
         duration_ms=max(0, end - state.started_at) // 1000,
         error=state.error,
         pause=state.pause,
+    )
+
+
+def result_of(record: RunRecord) -> RunResult:
+    """The result of a run that has ended, by its record."""
+    return RunResult(
+        workflow_id=record.workflow_id,
+        state=record.state,
+        output=record.output,
+        steps=record.steps,
+        usage=record.usage,
+        duration_ms=record.duration_ms or 0,
+        error=record.error,
+        pause=record.pause,
     )
 
 

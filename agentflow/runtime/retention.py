@@ -2,12 +2,10 @@
 deleted or trimmed, then space is given back. What goes is decided in `agentflow.events.retention`.
 
 A trimmed run can no longer be folded. So its run record, its state records and its folded state are written
-down before, and read here afterwards.
+down before (see `kept`).
 """
 
 from __future__ import annotations
-
-from typing import TypeVar
 
 import msgspec
 
@@ -16,19 +14,15 @@ from agentflow.events.envelope import decode
 from agentflow.events.log import EventLog
 from agentflow.events.retention import Kept, Removal, RetentionPlan, RetentionPolicy, plan_retention
 from agentflow.events.rows import RunRow, Swept
-from agentflow.runtime.executions import Executions, StepRecord
-from agentflow.runtime.records import RunRecord
-from agentflow.runtime.views import FoldedState, RunViews
+from agentflow.runtime.executions import Executions
+from agentflow.runtime.kept import RECORD, STATE, STEPS
+from agentflow.runtime.views import RunViews
 
-__all__ = ["Collected", "collect", "keep_records", "kept_record", "kept_state", "kept_step", "retention_plan"]
-
-T = TypeVar("T")
+__all__ = ["Collected", "collect", "keep_records", "retention_plan"]
 
 _PAGE = 512
 _GRACE = 3_600_000_000
 """µs; a blob or definition that was put less than an hour ago may be named by an event on its way."""
-
-_RECORD, _STATE, _STEPS = "kept:record", "kept:state", "kept:steps"
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,35 +94,5 @@ async def keep_records(log: EventLog, workflow_id: str) -> None:
         offset = page[-1].offset + 1
     wanted = dict.fromkeys((s.step_id, s.iteration, s.attempt) for s in done.steps)
     steps = [done.record(workflow_id, *each) for each in wanted]
-    for kind, value in ((_RECORD, record), (_STATE, state), (_STEPS, steps)):
+    for kind, value in ((RECORD, record), (STATE, state), (STEPS, steps)):
         await log.put_snapshot(workflow_id, kind, row.last_offset, msgspec.json.encode(value))
-
-
-async def kept_record(log: EventLog, workflow_id: str) -> RunRecord | None:
-    """The run record of a trimmed run; None if it was not kept. RunNotFound, RunGone."""
-    record = await _kept(log, workflow_id, _RECORD, RunRecord)
-    if record is None:
-        return None
-    row = await log.run(workflow_id)
-    return msgspec.structs.replace(record, earliest_offset=row.earliest_offset)
-
-
-async def kept_state(log: EventLog, workflow_id: str) -> FoldedState | None:
-    """The folded state of a trimmed run at its end; None if it was not kept. RunNotFound, RunGone."""
-    return await _kept(log, workflow_id, _STATE, FoldedState)
-
-
-async def kept_step(
-    log: EventLog, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
-) -> StepRecord | None:
-    """The state record of a step of a trimmed run; None if there is none that fits. RunNotFound, RunGone."""
-    steps = await _kept(log, workflow_id, _STEPS, list[StepRecord]) or []
-    fitting = [
-        s for s in steps if s.step_id == step_id and s.iteration == iteration and attempt in (None, s.attempt)
-    ]
-    return fitting[-1] if fitting else None
-
-
-async def _kept(log: EventLog, workflow_id: str, kind: str, shape: type[T]) -> T | None:
-    snapshot = await log.latest_snapshot(workflow_id, kind)
-    return None if snapshot is None else msgspec.json.decode(snapshot.data, type=shape)

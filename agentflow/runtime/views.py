@@ -15,7 +15,7 @@ from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import Workflow, decode_ir
 from agentflow.engine import Bindings, Plan, RunState, compile_plan, evolve
-from agentflow.errors import AgentflowError, LogCorrupt
+from agentflow.errors import AgentflowError, LogCorrupt, OffsetTrimmed
 from agentflow.events.catalogue import (
     DefinitionInfo,
     SystemStateSaved,
@@ -35,6 +35,7 @@ from agentflow.runtime.executions import (
     ToolExecution,
 )
 from agentflow.runtime.folding import decode_base
+from agentflow.runtime.kept import STATE, kept, kept_record, kept_step
 from agentflow.runtime.records import BudgetRecord, RunRecord, Waiting, budget_record, run_record
 
 __all__ = [
@@ -169,17 +170,32 @@ class RunViews:
         self._graphs: dict[str, Workflow] = {}
 
     async def record(self, workflow_id: str) -> RunRecord:
-        """The run record."""
-        fold, row = await self._fold(workflow_id)
+        """The run record; of a trimmed run that which was kept."""
+        try:
+            fold, row = await self._fold(workflow_id)
+        except OffsetTrimmed:
+            record = await kept_record(self._log, workflow_id)
+            if record is None:
+                raise
+            return record
         return run_record(fold.state, earliest_offset=row.earliest_offset, children=tuple(fold.children))
 
     async def state(self, workflow_id: str, offset: int | None = None) -> FoldedState:
-        """The folded state, as of `offset` (inclusive) when given; beyond the end it is the present one."""
-        if offset is None:
-            fold, _ = await self._fold(workflow_id)
-        else:
-            fold = await self._begin(workflow_id)
-            await self._read_on(fold, offset)
+        """The folded state, as of `offset` (inclusive) when given; beyond the end it is the present one.
+
+        Of a trimmed run that at its end alone.
+        """
+        try:
+            if offset is None:
+                fold, _ = await self._fold(workflow_id)
+            else:
+                fold = await self._begin(workflow_id)
+                await self._read_on(fold, offset)
+        except OffsetTrimmed:
+            state = await kept(self._log, workflow_id, STATE, FoldedState)
+            if state is None or (offset is not None and offset < state.offset):
+                raise
+            return state
         return _folded(fold.state)
 
     async def history(self, workflow_id: str) -> ExecutionRecord:
@@ -193,7 +209,11 @@ class RunViews:
         self, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
     ) -> StepRecord:
         """The state record of a step. StepNotFound when none that fits has begun."""
-        found = (await self._executions(workflow_id)).record(workflow_id, step_id, iteration, attempt)
+        try:
+            done = await self._executions(workflow_id)
+            found = done.record(workflow_id, step_id, iteration, attempt)
+        except OffsetTrimmed:
+            found = await kept_step(self._log, workflow_id, step_id, iteration, attempt)
         if found is None:
             raise StepNotFound(
                 f"{workflow_id} has no {_step_text(step_id, iteration, attempt)} that has begun"
@@ -223,7 +243,14 @@ class RunViews:
 
     async def graph(self, workflow_id: str) -> Workflow:
         """The graph that the run is pinned to."""
-        return await self._graph((await self._started(workflow_id)).ir_hash)
+        try:
+            digest = (await self._started(workflow_id)).ir_hash
+        except OffsetTrimmed:
+            record = await kept_record(self._log, workflow_id)
+            if record is None:
+                raise
+            digest = record.ir_hash
+        return await self._graph(digest)
 
     async def summaries(
         self,

@@ -11,8 +11,9 @@ from agentflow.definition.ir import decode_ir
 from agentflow.errors import OffsetTrimmed, RunGone
 from agentflow.events.open import open_log
 from agentflow.events.retention import RetentionPolicy
-from agentflow.runtime.retention import collect, kept_record, kept_state, kept_step, retention_plan
-from agentflow.runtime.views import RunViews
+from agentflow.runtime.kept import kept_record
+from agentflow.runtime.retention import collect, retention_plan
+from agentflow.runtime.views import RunViews, StepNotFound
 from agentflow.testing import ScriptedModel
 
 HOUR = 3_600_000_000
@@ -79,21 +80,34 @@ async def test_a_trimmed_run_still_tells_its_record_its_state_and_its_steps(log)
     ids = await run_three(log)
     views = RunViews(log)
     before = await views.record(ids[0])
-    state = await views.state(ids[0])
+    state, graph = await views.state(ids[0]), await views.graph(ids[0])
     steps = {step: await views.step(ids[0], step) for step in before.steps}
     collected = await collect(log, newest_only(0, trim_to_events=2), now() + 2 * HOUR)
     assert [(r.action, r.workflow_id) for r in collected.done] == [("trim", run) for run in ids]
     row = await log.run(ids[0])
     assert row.last_offset - row.earliest_offset == 1
-    with pytest.raises(OffsetTrimmed):
-        await RunViews(log).record(ids[0])
-    record = await kept_record(log, ids[0])
+    views = RunViews(log)
+    record = await views.record(ids[0])
     assert record.earliest_offset == row.earliest_offset
     assert (record.output, record.steps, record.usage) == (before.output, before.steps, before.usage)
-    assert await kept_state(log, ids[0]) == state
-    assert {step: await kept_step(log, ids[0], step) for step in steps} == steps
-    assert await kept_step(log, ids[0], "no_such_step") is None
-    assert await log.get_definition(record.ir_hash) is not None
+    assert await views.state(ids[0]) == await views.state(ids[0], state.offset) == state
+    assert {step: await views.step(ids[0], step) for step in steps} == steps
+    with pytest.raises(StepNotFound):
+        await views.step(ids[0], "no_such_step")
+    assert await views.graph(ids[0]) == graph
+    for what_only_the_events_tell in (
+        views.state(ids[0], 2),
+        views.history(ids[0]),
+        views.definition(ids[0]),
+    ):
+        with pytest.raises(OffsetTrimmed):
+            await what_only_the_events_tell
+    async with Runtime(log) as runtime:
+        assert await runtime.record(ids[0]) == record
+        assert (await runtime.result(ids[0])).output == before.output
+        assert await runtime.graph(ids[0]) == graph
+        assert [r.workflow_id for r in await runtime.list()] == ids[::-1]
+        assert [e.offset async for e in runtime.events(ids[0])] == [row.last_offset - 1, row.last_offset]
     again = await collect(log, newest_only(0, trim_to_events=2), now() + 2 * HOUR)
     assert again.done == []
     again = await collect(log, newest_only(0, trim_to_events=1), now() + 2 * HOUR)
@@ -104,5 +118,3 @@ async def test_a_trimmed_run_still_tells_its_record_its_state_and_its_steps(log)
 async def test_what_was_not_trimmed_has_nothing_kept(log):
     ids = await run_three(log)
     assert await kept_record(log, ids[0]) is None
-    assert await kept_state(log, ids[0]) is None
-    assert await kept_step(log, ids[0], "agent 0") is None

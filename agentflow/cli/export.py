@@ -1,0 +1,149 @@
+"""`agentflow log`, `open` and `state`: a run as a file, such a file as a run, and what a run knows.
+
+A file is read only: nothing is made of it in a store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentflow.cli.app import Command
+from agentflow.cli.errors import CommandError, Exit
+from agentflow.cli.options import (
+    ExportedRun,
+    json_option,
+    run_id,
+    run_or_file,
+    settings_of,
+    store_options,
+)
+from agentflow.cli.output import emit, emit_bytes, emit_json
+
+if TYPE_CHECKING:
+    from agentflow.events.log import EventLog
+
+__all__ = ["log", "open_file", "state"]
+
+_LINES = 256
+
+
+@click.command("log", cls=Command)
+@click.argument("id", type=run_id)
+@store_options
+def log(id: str, store: str | None, local: bool) -> Exit:
+    """Print the log of the run ID as NDJSON, to be kept or sent as a file.
+
+    One event a line, the bytes as they are stored. What the events only name (values of more than 256 KiB, a
+    graph that its source does not give) follows in lines with the key "attachment". `agentflow open` reads
+    such a file anywhere:
+
+    \b
+      agentflow log wf_… > run.ndjson
+      agentflow open run.ndjson
+    """
+    from agentflow.cli.session import Interrupts, open_runtime, run_async
+
+    config = settings_of(store)
+
+    async def work(interrupts: Interrupts) -> Exit:
+        from agentflow.runtime.export import export_run
+
+        async with open_runtime(config, run_id=id) as runtime:
+
+            async def copy() -> None:
+                lines: list[bytes] = []
+                async for line in export_run(runtime.log, id):
+                    lines.append(line)
+                    if len(lines) == _LINES:
+                        emit_bytes(lines)
+                        lines = []
+                if lines:
+                    emit_bytes(lines)
+
+            await interrupts.guard(copy())
+        return Exit.DONE
+
+    return run_async(work)
+
+
+@click.command("open", cls=Command)
+@click.argument("file", type=click.Path(dir_okay=False))
+@json_option("Print the run record as JSON.")
+@click.pass_context
+def open_file(context: click.Context, file: str, as_json: bool) -> Exit:
+    """Check the exported FILE and show its run.
+
+    `show`, `events`, `state` and `graph` take such a FILE as ID too, if its name ends in .ndjson.
+    """
+    from agentflow.cli.inspect import show
+
+    run = ExportedRun.of_file(file)
+    return context.invoke(show, id=run, as_json=as_json, store=None, local=True)
+
+
+@click.command("state", cls=Command)
+@click.argument("id", type=run_or_file)
+@click.argument("step", required=False)
+@click.option("--offset", type=click.IntRange(min=0), metavar="N", help="As of the event at offset N.")
+@click.option("--iteration", type=click.IntRange(min=0), metavar="I", help="Of this item of a for_each.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="A", help="Of this attempt.")
+@json_option("The state is printed as JSON in any case; with this, on one line.")
+@store_options
+def state(
+    id: str,
+    step: str | None,
+    offset: int | None,
+    iteration: int | None,
+    attempt: int | None,
+    as_json: bool,
+    store: str | None,
+    local: bool,
+) -> Exit:
+    """Print the folded state of the run ID, or the state record of its STEP, as JSON."""
+    from agentflow.cli.session import Interrupts, open_runtime, run_async
+
+    if step is None and (iteration is not None or attempt is not None):
+        raise click.UsageError("--iteration and --attempt are of a STEP: name it")
+    if step is not None and offset is not None:
+        raise click.UsageError("--offset is of the state of the run, not of a STEP")
+    config = settings_of(store)
+
+    async def work(interrupts: Interrupts) -> Exit:
+        async with open_runtime(config, run_id=id) as runtime:
+            found = await _state(runtime.log, str(id), step, offset, iteration, attempt)
+        if as_json:
+            emit_json(found)
+        else:
+            emit(_indented(found))
+        return Exit.DONE
+
+    return run_async(work)
+
+
+async def _state(
+    log: EventLog,
+    id: str,
+    step: str | None,
+    offset: int | None,
+    iteration: int | None,
+    attempt: int | None,
+) -> Any:
+    from agentflow.runtime.views import RunViews, StepNotFound
+
+    views = RunViews(log)
+    try:
+        if step is not None:
+            return await views.step(id, step, iteration, attempt)
+        return await views.state(id, offset)
+    except StepNotFound as error:
+        raise CommandError(
+            Exit.NOT_FOUND, error.code, str(error), f"`agentflow show {id}` lists its steps"
+        ) from None
+
+
+def _indented(value: Any) -> str:
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

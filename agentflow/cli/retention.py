@@ -1,0 +1,111 @@
+"""`agentflow gc`: take the runs that retention takes, or say which they are (page 000 §7)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentflow.cli.app import Command
+from agentflow.cli.errors import Exit
+from agentflow.cli.options import json_option, settings_of, store_options
+from agentflow.cli.output import columns, emit, emit_json
+
+if TYPE_CHECKING:
+    from agentflow.events.retention import RetentionPlan, RetentionPolicy
+    from agentflow.runtime.retention import Collected
+
+__all__ = ["gc"]
+
+
+@click.command("gc", cls=Command)
+@click.option("--dry-run", is_flag=True, help="Only say what would go, and why.")
+@json_option("Print {dry_run, policy, removals, kept, runs, bytes, bytes_after, …} as JSON.")
+@store_options
+def gc(dry_run: bool, as_json: bool, store: str | None, local: bool) -> Exit:
+    """Delete or trim the ended runs that the policy of [retention] takes.
+
+    \b
+    In agentflow.toml:
+      [retention]
+      mode = "age"          # or "size"; "infinite", the default, takes nothing
+      max_age = "30d"       # mode age; max_bytes = "10GiB" for mode size
+      keep_failed = true
+      trim_to_events = 100  # keep so many events of a run instead of deleting it
+
+    A run labelled hold stays, and so does one whose parent or child has not ended. Then the space of all that
+    is gone is given back.
+    """
+    from agentflow.cli.session import Interrupts, run_async, store_exists
+    from agentflow.events.retention import RetentionPolicy
+
+    config = settings_of(store)
+    policy = config.retention or RetentionPolicy()
+
+    async def work(interrupts: Interrupts) -> Exit:
+        from agentflow.events.open import open_log
+        from agentflow.runtime.retention import collect, retention_plan
+
+        log = open_log(config.store if store_exists(config.store) else "memory:")
+        try:
+            now = time.time_ns() // 1000
+            if dry_run:
+                plan, collected = await retention_plan(log, policy, now), None
+            else:
+                collected = await interrupts.guard(collect(log, policy, now))
+                plan = collected.plan
+        finally:
+            await log.close()
+        if as_json:
+            emit_json(_as_json(policy, plan, collected))
+        else:
+            emit(_as_text(policy, plan, collected))
+        return Exit.DONE
+
+    return run_async(work)
+
+
+def _as_json(policy: RetentionPolicy, plan: RetentionPlan, collected: Collected | None) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "dry_run": collected is None,
+        "policy": policy,
+        "removals": plan.removals if collected is None else collected.done,
+        "kept": plan.kept,
+        "runs": plan.runs,
+        "bytes": plan.bytes,
+        "bytes_after": plan.bytes_after,
+    }
+    if collected is not None:
+        found |= {"skipped": collected.skipped, "swept": collected.swept}
+    return found
+
+
+def _as_text(policy: RetentionPolicy, plan: RetentionPlan, collected: Collected | None) -> str:
+    from agentflow.cli.progress import count
+    from agentflow.units import size_text
+
+    removals = plan.removals if collected is None else collected.done
+    lines: list[str] = []
+    if policy.mode == "infinite":
+        lines.append('nothing goes: retention is "infinite" (see [retention] in agentflow.toml)')
+    if removals:
+        rows = [(r.workflow_id, r.action, r.state, size_text(r.bytes), r.reason) for r in removals]
+        lines += [columns(("ID", "ACTION", "STATE", "SIZE", "WHY"), rows), ""]
+    kept = plan.kept if collected is None else [*plan.kept, *collected.skipped]
+    lines += [f"{each.workflow_id} stays: {each.reason}" for each in kept]
+    freed = sum(r.bytes for r in removals)
+    verb = "would go" if collected is None else "gone"
+    lines.append(
+        f"{len(removals)} of {count(plan.runs, 'run')} {verb}, {size_text(freed)} of {size_text(plan.bytes)}"
+    )
+    if policy.max_bytes is not None and plan.bytes_after > policy.max_bytes:
+        over = size_text(plan.bytes_after - policy.max_bytes)
+        lines.append(f"still {over} above max_bytes: what is left has not ended, or may not go")
+    if collected is not None:
+        swept = collected.swept
+        lines.append(
+            f"{count(swept.blobs, 'blob')} and {count(swept.definitions, 'definition')} that no run names "
+            f"are gone; the store is {size_text(swept.bytes)} smaller"
+        )
+    return "\n".join(lines)
