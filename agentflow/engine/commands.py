@@ -56,7 +56,7 @@ def pause(
         return []
     moves: Moves = []
     if in_flight == "suspend":
-        error = ErrorInfo(category="interrupted", code="interrupted", message="the run was paused")
+        error = ErrorInfo(category="interrupted", code="stopped", message="the run was paused")
         moves = [closed_call(state, c, error, now) for c in state.calls.values() if c.kind == "model"]
     moves.append(ev.WorkflowPaused(reason=reason, detail=detail, by=by, in_flight=in_flight))
     return moves

@@ -176,19 +176,21 @@ def _record(unit: Unit, call_id: str) -> ToolRecord:
     return unit.agent.tools[call_id]
 
 
-def interrupted(state: RunState, now: int) -> Moves:
+def interrupted(state: RunState, now: int, *, stopped: bool = False) -> Moves:
     """After a restart: every call that was open when the process ended is closed as interrupted.
 
     A model call and a safe tool call are then made again by `decide`; any other tool call surfaces as
-    `outcome unknown` (page 000 §11 rule 4). Recorded turns and results are never repeated.
+    `outcome unknown` (page 000 §11 rule 4). Recorded turns and results are never repeated. `stopped`: they
+    are cut off just now, so that the time since the last event counts as time at work.
     """
-    error = _cause("interrupted", "interrupted", "the process ended while this call was open")
+    code = "stopped" if stopped else "interrupted"
+    error = _cause("interrupted", code, "the process ended while this call was open")
     return [closed_call(state, call, error, now) for call in list(state.calls.values())]
 
 
 def unit_lost(state: RunState, unit: Unit, message: str, now: int) -> Moves:
     """The actor that worked on this unit died: the same as `interrupted`, for its calls alone."""
-    error = _cause("interrupted", "interrupted", message)
+    error = _cause("interrupted", "worker_lost", message)
     return [closed_call(state, c, error, now) for c in list(state.calls.values()) if c.unit is unit]
 
 

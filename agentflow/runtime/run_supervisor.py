@@ -361,7 +361,7 @@ class RunSupervisor(Actor, mailbox=100_000):
                 self._advance(engine.unit_lost(self._state, unit, reason, self._clock.now()))
             return
         message = f"{signal.ref.path} ended during the call"
-        info = ErrorInfo(category="interrupted", code="interrupted", message=message)
+        info = ErrorInfo(category="interrupted", code="worker_lost", message=message)
         for call_id in self._crew.calls_at(signal.ref):
             self.tool_failed(ToolCallFailure(call_id=call_id, error=info, duration_ms=0, unknown=True))
 
@@ -554,6 +554,6 @@ class RunSupervisor(Actor, mailbox=100_000):
             if not self._outbox:
                 self._rest()
         else:
-            moves = engine.interrupted(state, self._clock.now())
+            moves = engine.interrupted(state, self._clock.now(), stopped=True)
             moves.append(ev.WorkflowPaused(reason=self._suspending.reason, detail=None, by="local"))
             self._advance(moves)

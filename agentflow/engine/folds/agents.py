@@ -118,7 +118,7 @@ def _model_failed(state: RunState, data: ev.ModelCallFailed, offset: int, ts: in
     assert progress is not None
     progress.model_call = None
     if data.error.category == "interrupted":
-        was_away(state, unit, ts)
+        was_away(state, unit, data.error, ts)
     else:
         progress.failed_calls += 1
         progress.first_failure = progress.first_failure or ts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from agentflow.definition.conversation import Usage, add_usage
+from agentflow.definition.failure import ErrorInfo
 from agentflow.engine import conversation
 from agentflow.engine.state import AgentProgress, OpenCall, RunState, ToolRecord, Unit
 
@@ -63,12 +64,12 @@ def settle(state: RunState, unit: Unit) -> None:
     state.settled[unit.key] = unit
 
 
-def was_away(state: RunState, unit: Unit, ts: int) -> None:
+def was_away(state: RunState, unit: Unit, error: ErrorInfo, ts: int) -> None:
     """A call of this unit was lost with the process or actor that made it. The time when nobody was at work
     counts against no limit, so that recorded turns survive a long night."""
     unit.interruptions += 1
     gap = ts - state.last_ts
-    if gap > 0:
+    if gap > 0 and error.code == "interrupted":
         for key in state.timers:
             if not key.startswith(WALL_CLOCK):
                 state.timers[key] += gap

@@ -46,7 +46,7 @@ def _paused(state: RunState, data: ev.WorkflowPaused, offset: int, ts: int) -> N
         busy = {call.unit.key for call in state.calls.values()}
         state.closed += [u.key for u in state.open.values() if u.agent is not None and u.key not in busy]
     # A pause counts against no limit; retries keep their time, and fire at the resume when it has passed.
-    state.held = state.hold([key for key in state.timers if not key.startswith(WALL_CLOCK)], ts)
+    state.held |= state.hold([key for key in state.timers if not key.startswith(WALL_CLOCK)], ts)
 
 
 def _resumed(state: RunState, data: ev.WorkflowResumed, offset: int, ts: int) -> None:

@@ -62,7 +62,7 @@ def _tool_failed(state: RunState, data: ev.ToolCallFailed, offset: int, ts: int)
     assert record is not None
     record.error, record.executed, record.outcome = data.error, data.executed, data.outcome
     if data.error.category == "interrupted":
-        was_away(state, unit, ts)
+        was_away(state, unit, data.error, ts)
     if data.will_retry:
         record.state = "planned"
         state.stirred[unit.key] = unit
