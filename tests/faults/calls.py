@@ -9,7 +9,7 @@ __all__ = ["Call", "Hook", "Kind"]
 
 Kind = Literal[
     *("create", "mkdir", "write", "truncate", "unlink", "rename"),
-    *("sync", "sync_begins", "sync_directory"),
+    *("sync", "sync_begins", "sync_fails", "sync_directory"),
     "said",
 ]
 
@@ -17,7 +17,9 @@ Kind = Literal[
 class Call(NamedTuple):
     """One call; `path` is relative to the directory. `at`: position of a write, length of a truncate.
 
-    A sync covers what was written before its `sync_begins`. `said` is a line of the program's own output.
+    A sync covers what was written before its `sync_begins`. What was written before a `sync_fails` stays to
+    be seen but counts as written out, so that later syncs pass it by. `said` is a line of the program's own
+    output.
     """
 
     kind: Kind

@@ -18,6 +18,7 @@ from tests.faults.calls import Call
 __all__ = ["Disk", "Image", "write_image"]
 
 SECTOR = 512
+PAGE = 4_096
 
 Image = dict[str, bytes | None]
 """Files by path, None for a directory."""
@@ -30,6 +31,7 @@ class _File:
         self.directory = directory
         self.durable = b""
         self.pending: list[Call] = []
+        self.given_up: list[Call] = []
         self.sync_begun: list[int] = []
 
     def begin_sync(self) -> None:
@@ -37,17 +39,37 @@ class _File:
 
     def end_sync(self) -> None:
         done = self.sync_begun.pop(0)
-        view = bytearray(self.durable)
-        for call in self.pending[:done]:
-            _apply(view, call)
-        self.durable = bytes(view)
+        if self.given_up:
+            self._write_out_pages(self.pending[:done])
+        else:
+            view = bytearray(self.durable)
+            for call in self.pending[:done]:
+                _apply(view, call)
+            self.durable = bytes(view)
         del self.pending[:done]
         self.sync_begun = [max(0, n - done) for n in self.sync_begun]
+
+    def _write_out_pages(self, calls: list[Call]) -> None:
+        """Only the pages that these calls have touched, as they are seen now."""
+        seen, durable = self.now(), bytearray(self.durable)
+        for call in calls:
+            if call.kind == "truncate":
+                _apply(durable, call)
+                continue
+            first, last = call.at // PAGE * PAGE, -(-(call.at + len(call.data)) // PAGE) * PAGE
+            _apply(durable, call._replace(at=first, data=seen[first:last]))
+        self.durable = bytes(durable)
+
+    def fail_sync(self) -> None:
+        """What is pending will not be written by any later sync, unless it is written again."""
+        self.given_up += self.pending
+        self.pending = []
+        self.sync_begun = [0] * len(self.sync_begun)
 
     def now(self, upto: int | None = None) -> bytes:
         """As a program sees it, when so many of the pending calls were made."""
         view = bytearray(self.durable)
-        for call in self.pending[:upto]:
+        for call in (*self.given_up, *self.pending[:upto]):
             _apply(view, call)
         return bytes(view)
 
@@ -134,6 +156,9 @@ class Disk:
     def _do_to(file: _File, call: Call) -> None:
         if call.kind in ("write", "truncate"):
             file.pending.append(call)
+            return
+        if call.kind == "sync_fails":
+            file.fail_sync()
             return
         if call.kind == "sync_begins" or not file.sync_begun:
             file.begin_sync()

@@ -49,6 +49,8 @@ class Shim:
         if self.hook is not None:
             number = self.hook(call)
             if number:
+                if call.kind == "sync":
+                    self.calls.append(call._replace(kind="sync_fails"))
                 raise OSError(number, os.strerror(number))
 
     def say(self, line: str) -> None:
