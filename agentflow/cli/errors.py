@@ -90,6 +90,17 @@ _EXITS: tuple[tuple[type[AgentflowError], Exit], ...] = (
     (ConfigurationError, Exit.CONFIGURATION),
 )
 
+# Errors that only the daemon gives, by their code: its client is imported only where it is needed.
+_DAEMON = {
+    "unreachable": Exit.UNREACHABLE,
+    "draining": Exit.UNREACHABLE,
+    "too_many_streams": Exit.UNREACHABLE,
+    "storage_unavailable": Exit.UNREACHABLE,
+    "unauthorized": Exit.NOT_AUTHORISED,
+    "forbidden": Exit.NOT_AUTHORISED,
+    "host_not_allowed": Exit.NOT_AUTHORISED,
+}
+
 # What helps, where the exception does not say it itself.
 _HINTS: tuple[tuple[type[AgentflowError], str], ...] = (
     (RunNotFound, "`agentflow list` shows the runs of the store"),
@@ -142,7 +153,8 @@ def report(error: Exception, *, debug: bool = False) -> Exit:
     if isinstance(error, AgentflowError):
         hint = error.hint or next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
         say(error_line(error.code, str(error), hint))
-        return next((exit for kind, exit in _EXITS if isinstance(error, kind)), Exit.FAILED)
+        known = next((exit for kind, exit in _EXITS if isinstance(error, kind)), None)
+        return known or _DAEMON.get(error.code, Exit.FAILED)
     if isinstance(error, click.ClickException):
         say(error_line("usage", error.format_message()))
         return Exit.USAGE

@@ -1,0 +1,125 @@
+"""The command line with a daemon: the same verbs on its runs, found by the default socket or by name."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_cli_control import ASKED, TWO
+from tests.unit.cli.support import ECHO, ModelServer, Sandbox
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
+    monkeypatch.chdir(tmp_path)
+    made = Sandbox(tmp_path)
+    for name, text in (("asked.yaml", ASKED), ("two.yaml", TWO), ("flow.yaml", ECHO)):
+        made.write(name, text)
+    with ModelServer() as server:
+        made.env |= {"OPENAI_BASE_URL": server.url, "AGENTFLOW_MODEL": "openai:test"}
+        yield made
+    made.close()
+
+
+@pytest.fixture
+def daemon(sandbox: Sandbox) -> Iterator[subprocess.Popen]:
+    """A daemon on the default socket; ended by SIGTERM."""
+    process = sandbox.start("serve")
+    socket = sandbox.folder / "data/agentflow/agentflow.sock"
+    deadline = time.monotonic() + 30
+    while not socket.exists() or sandbox.invoke("health").exit_code != 0:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline, "the daemon does not answer"
+    yield process
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(40) == 0
+
+
+def test_a_run_is_the_daemons_when_one_listens(sandbox: Sandbox, daemon):
+    result = sandbox.invoke("run", "flow.yaml", "-i", "name=Ann", "--id", "wf_a", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["output"] == {"greet": "hello Ann"}
+    assert "wf_a" in sandbox.invoke("list").stdout
+    assert "hello Ann" in sandbox.invoke("show", "wf_a").stdout
+    lines = [json.loads(line) for line in sandbox.invoke("events", "wf_a").stdout.splitlines()]
+    assert [line["offset"] for line in lines] == list(range(len(lines)))
+    assert lines[-1]["type"] == "workflow.completed"
+    only = sandbox.invoke("events", "wf_a", "--type", "workflow.*").stdout.splitlines()
+    assert 0 < len(only) < len(lines)
+    assert sandbox.invoke("show", "wf_none").exit_code == 4
+
+
+def test_a_detached_run_waits_with_the_daemon_and_is_approved(sandbox: Sandbox, daemon):
+    detached = sandbox.invoke("run", "asked.yaml", "-i", "name=Ann", "--id", "wf_a", "--detach")
+    assert (detached.exit_code, detached.stdout) == (0, "wf_a\n")
+    waits = sandbox.invoke("run", "asked.yaml", "-i", "name=Bob", "--id", "wf_b")
+    assert waits.exit_code == 9
+    assert "agentflow approve wf_b req_" in waits.stderr
+    inbox = json.loads(sandbox.invoke("inbox", "--json").stdout)["items"]
+    assert {i["workflow_id"] for i in inbox} == {"wf_a", "wf_b"}
+    assert sandbox.invoke("approve", "wf_a", "greet").exit_code == 0
+    denied = sandbox.invoke("deny", "wf_b", "greet", "--reason", "no")
+    assert denied.exit_code == 1
+    assert sandbox.invoke("inbox").stdout == "nothing waits for anybody\n"
+
+
+def test_commands_reach_the_daemon(sandbox: Sandbox, daemon):
+    sandbox.invoke("run", "asked.yaml", "-i", "name=Ann", "--id", "wf_a")
+    assert sandbox.invoke("pause", "wf_a").stdout == "wf_a is paused\n"
+    assert sandbox.invoke("signal", "wf_a", "paid").exit_code == 0
+    assert sandbox.invoke("resume", "wf_a").exit_code == 9
+    assert sandbox.invoke("cancel", "wf_a").stdout == "wf_a is cancelled\n"
+    sandbox.invoke("run", "two.yaml", "-i", "name=Ann", "--id", "wf_t")
+    forked = sandbox.invoke("fork", "wf_t", "--from", "again", "--id", "wf_f", "--json")
+    assert json.loads(forked.stdout)["output"] == {"again": "hello hello Ann"}
+    more = sandbox.invoke("run", "flow.yaml", "--input-from", "wf_t:greet", "--as", "name", "--json")
+    assert json.loads(more.stdout)["output"] == {"greet": "hello hello Ann"}
+    wrong = sandbox.invoke("run", "flow.yaml", "--budget", "max_token=1", "-i", "name=A")
+    assert wrong.exit_code != 0
+    assert "max_tokens" in wrong.stderr
+    for verb in ("pause", "resume"):
+        assert sandbox.invoke(verb, "wf_t").exit_code == 5
+
+
+def test_the_daemon_keeps_the_store_to_itself_and_says_so(sandbox: Sandbox, daemon):
+    second = sandbox.start("serve", "--socket", str(sandbox.folder / "other.sock"))
+    _, said = second.communicate(timeout=30)
+    assert second.returncode == 78, said
+
+
+def test_two_places_are_refused_and_a_missing_daemon_is_told(sandbox: Sandbox):
+    both = sandbox.invoke("list", "--url", "unix:nowhere.sock", "--local")
+    assert both.exit_code == 2
+    gone = sandbox.invoke("list", "--url", "unix:nowhere.sock")
+    assert (gone.exit_code, "unreachable" in gone.stderr) == (6, True)
+    assert sandbox.invoke("run", "flow.yaml", "-i", "name=A", "--detach").exit_code == 2
+    assert sandbox.invoke("health").exit_code == 6
+
+
+def test_a_wrong_document_is_told_as_without_a_daemon(sandbox: Sandbox, daemon):
+    sandbox.write("bad.yaml", ECHO.replace("attachedFunctions: none", "attachedFunction: none"))
+    remote = sandbox.invoke("run", "bad.yaml", "-i", "name=A")
+    local = sandbox.invoke("run", "bad.yaml", "-i", "name=A", "--local")
+    assert (remote.exit_code, remote.stderr) == (3, local.stderr)
+    missing = sandbox.invoke("run", "flow.yaml")
+    assert (missing.exit_code, "E_INPUT_MISSING" in missing.stderr) == (3, True)
+
+
+def test_ctrl_c_detaches_and_the_run_goes_on(sandbox: Sandbox, daemon):
+    sandbox.write("slow.yaml", ECHO)
+    run = sandbox.start("run", "asked.yaml", "-i", "name=Ann", "--id", "wf_a")
+    run.communicate(timeout=30)
+    assert run.returncode == 9
+    follow = sandbox.start("events", "wf_a")
+    first = follow.stdout.readline()
+    assert json.loads(first)["type"] == "workflow.started"
+    follow.send_signal(signal.SIGINT)
+    follow.communicate(timeout=30)
+    assert follow.returncode == 130
+    assert sandbox.invoke("approve", "wf_a", "greet").exit_code == 0
