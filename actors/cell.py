@@ -279,7 +279,9 @@ class Cell(Mailbox):
                     coroutine = None
             except BaseException as exc:
                 if thrown_away(exc, self.task):
-                    raise
+                    if self.task is None or self.scheduler.aborting is not self.task:
+                        raise
+                    exc = asyncio.CancelledError()  # it swallowed this until now
                 coroutine = None
                 fault = self.judge(exc)
                 if fault is not None:

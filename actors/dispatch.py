@@ -16,6 +16,7 @@ from contextvars import copy_context
 from math import inf
 from random import Random
 from time import perf_counter
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.actor import Table
@@ -124,6 +125,7 @@ class Scheduler:
         self.busy: dict[Cell, None] = {}
         self.wheel = Wheel(loop)
         self.uid = 0
+        self.aborting: asyncio.Task[Any] | None = None
         self.random = Random()
         self.dead_letters = dead_letters
         self.crash = crash
@@ -255,6 +257,24 @@ class Scheduler:
             task.cancel()
             self.loop.call_later(AGAIN, self.cancel, task)
 
+    def abort(self, task: asyncio.Task[Any]) -> None:
+        """The last resort against a task that swallows its cancellation: close its coroutine where it waits.
+
+        Only code that catches even GeneratorExit survives this.
+        """
+        coroutine = task.get_coro()
+        if task.done() or not isinstance(coroutine, CoroutineType):
+            return
+        self.aborting = task
+        try:
+            coroutine.close()
+        except BaseException as exc:
+            log.error("%r cannot be ended by force: %r", task, exc)
+        finally:
+            self.aborting = None
+        task.add_done_callback(_looked_at)
+        task.cancel()  # it awakes, and finds itself closed
+
     # The door for other threads
 
     def knock(self, cell: Cell, message: Any, trace: Any) -> None:
@@ -289,3 +309,8 @@ class Scheduler:
         SCHEDULERS[self.thread].remove(self)
         if not SCHEDULERS[self.thread]:
             del SCHEDULERS[self.thread]
+
+
+def _looked_at(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -37,6 +37,7 @@ class Extras:
     """What most actors never need; made on first use, so that an idle actor costs a few hundred bytes."""
 
     __slots__ = (
+        "closing",
         "deferred",
         "ended",
         "failure",
@@ -63,6 +64,7 @@ class Extras:
     )
 
     def __init__(self) -> None:
+        self.closing: asyncio.Task[Any] | None = None
         self.deferred: dict[Question, None] = {}
         self.ended: dict[asyncio.Future[None], None] = {}
         self.failure: BaseException | None = None

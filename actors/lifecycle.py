@@ -265,13 +265,14 @@ def close(cell: Cell) -> Routine:
         return
     stack, extras.stack = extras.stack, None
     coroutine = stack.aclose()
-    task = cell.scheduler.task(routines.caught(coroutine), cell.name, cell)
+    extras.closing = task = cell.scheduler.task(routines.caught(coroutine), cell.name, cell)
     yield routines.done(task, None if cell.shutdown is None else max(cell.shutdown, CLOSE_TIME))
     if not task.done():
         cell.scheduler.cancel(task)
         yield routines.done(task)
+    extras.closing = None
     coroutine.close()
-    fault = None if task.cancelled() else task.result()
+    fault = None if task.cancelled() else routines.outcome(task)
     if fault is not None:
         log.error("%s: closing a context manager failed", cell.path, exc_info=fault)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actors.cell import Cell
     from actors.dispatch import Scheduler
 
-__all__ = ["Routine", "caught", "done", "drive", "fault_of", "hook", "thrown_away", "within"]
+__all__ = ["Routine", "caught", "done", "drive", "fault_of", "hook", "outcome", "thrown_away", "within"]
 
 Routine = Generator[Awaitable[object], None, None]
 
@@ -57,6 +57,13 @@ async def caught(coroutine: Coroutine[Any, Any, object]) -> BaseException | None
     return None
 
 
+def outcome(task: asyncio.Task[BaseException | None]) -> BaseException | None:
+    """What went wrong in a task that runs `caught`."""
+    if task.cancelled():
+        return asyncio.CancelledError()
+    return task.exception() or task.result()  # an exception: it was ended by force
+
+
 def thrown_away(exc: BaseException, task: asyncio.Task[Any] | None) -> bool:
     """Whether a coroutine is being closed unfinished, by its loop or the garbage collector, and not by code
     in it that raises GeneratorExit. `task` is the one that runs it, None for that of the caller."""
@@ -91,7 +98,7 @@ def hook(
     yield done(task)
     cell.task = None
     result.close()  # a task that was cancelled before its first step never began it
-    fault = asyncio.CancelledError() if task.cancelled() else task.result()
+    fault = outcome(task)
     return None if fault is None else fault_of(cell, fault)
 
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["ActorSystem", "Phase"]
 
 M = TypeVar("M")
+FORCE = 10
+"""Attempts to close, one after the other, what swallows its cancellation at the end of a system."""
+
 log = logging.getLogger("actors")
 
 Phase = Literal["stop_listening", "stop_admitting", "drain", "flush_log", "flush_telemetry"]
@@ -265,19 +268,39 @@ class ActorSystem:
             await asyncio.wait((ended,), timeout=self._shutdown)
         if ended.done():
             return None
-        return ShutdownTimeout(
-            f"{self._stuck(root)}, though killed; look for handlers that swallow cancellation"
-        )
+        stuck = f"{self._stuck(root)}, though killed; look for what swallows its cancellation there"
+        await self._end_by_force(root, ended)
+        return ShutdownTimeout(stuck)
+
+    async def _end_by_force(self, root: Cell, ended: asyncio.Future[None]) -> None:
+        """Leave no task behind, if there is any way."""
+        for _ in range(FORCE):  # what was in the way of one may show another
+            for cell in _subtree(root):
+                for task in _tasks(cell):
+                    self.scheduler.abort(task)
+            await asyncio.wait((ended,), timeout=0.1)
+            if ended.done():
+                break
 
     def _stuck(self, root: Cell) -> str:
-        paths: list[str] = []
-        cells = [root]
-        while cells and len(paths) < 10:
-            cell = cells.pop()
-            cells.extend((cell.children or {}).values())
-            if cell.task is not None:
-                paths.append(cell.path)
-        return f"{', '.join(paths) or 'actors'} would not end within {self._shutdown:g} s"
+        paths = [cell.path for cell in _subtree(root) if _tasks(cell)]
+        return f"{', '.join(paths[:10]) or 'actors'} would not end within {self._shutdown:g} s"
+
+
+def _subtree(root: Cell) -> list[Cell]:
+    cells = [root]
+    for cell in cells:  # grows meanwhile
+        cells.extend((cell.children or {}).values())
+    return cells
+
+
+def _tasks(cell: Cell) -> list[asyncio.Task[Any]]:
+    """The tasks that run user code for an actor."""
+    extras = cell.extras
+    tasks = [cell.task]
+    if extras is not None:
+        tasks += [extras.closing, *(pipe.task for pipe in extras.pipes)]
+    return [task for task in tasks if task is not None]
 
 
 async def _called(callback: Callback) -> None:

@@ -1,8 +1,10 @@
 """What was found by trying to break the rules: very many, very deep, very odd, and too late."""
 
 import asyncio
+import contextlib
 import copy
 import dataclasses
+import gc
 import pickle
 
 import pytest
@@ -16,6 +18,7 @@ from actors import (
     OneForOne,
     Ref,
     Reject,
+    ShutdownTimeout,
     SpecError,
     Terminated,
     on,
@@ -266,6 +269,84 @@ async def test_rule_12_those_who_no_longer_wait_for_an_end_are_forgotten():
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(ref.terminated(), 1)
         assert not ref.cell.extras.ended
+
+
+class Deaf:
+    """Goes on whatever comes, until it is `let_go`: as a handler, a pipe, limited work or a hook."""
+
+    def __init__(self, swallows):
+        self.swallows = swallows
+        self.let_go = asyncio.Event()
+
+    async def work(self, *_):
+        while not self.let_go.is_set():
+            with contextlib.suppress(self.swallows):
+                await asyncio.sleep(1000)
+
+
+@pytest.mark.parametrize("place", ["handler", "pipe", "limiter", "on_stop", "on_restart", "enter"])
+@virtual
+async def test_rule_14_no_task_outlives_the_system_though_it_swallows_every_cancellation(place):
+    deaf = Deaf(asyncio.CancelledError)
+    closed = []
+
+    class Manager:
+        async def __aenter__(self):
+            pass
+
+        async def __aexit__(self, *_):
+            closed.append(place)
+            if place == "enter":
+                await deaf.work()
+
+    class Stubborn(Puppet):
+        async def on_start(self):
+            await self.ctx.enter(Manager())
+
+    if place.startswith("on_"):
+        setattr(Stubborn, place, deaf.work)
+    system = ActorSystem(shutdown=2)
+    await system.__aenter__()
+    ref = await system.spawn(Stubborn, "stubborn")
+    sibling = await system.spawn(Puppet)
+    asked = None
+    if place == "handler":
+        asked = asyncio.ensure_future(ref.ask(Do(deaf.work), timeout=1000))
+    elif place == "pipe":
+        ref.tell(Call(lambda a: a.ctx.pipe(deaf.work(), print) and None))
+    elif place == "limiter":
+        asked = asyncio.ensure_future(
+            ref.ask(Call(lambda a: a.ctx.limiter(1).submit(deaf.work, timeout=1) and None), timeout=1000)
+        )
+    elif place == "on_restart":
+        ref.tell(Boom())
+    await run_until_idle()
+    with pytest.raises(ShutdownTimeout, match="/stubborn would not end within 2 s, though killed"):
+        await system.__aexit__(None, None, None)
+    assert not ref.is_alive
+    assert not sibling.is_alive
+    assert closed == [place]
+    if asked is not None:
+        assert isinstance((await asyncio.gather(asked, return_exceptions=True))[0], ActorError)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.filterwarnings("ignore:.*ignored in.*Deaf.work:pytest.PytestUnraisableExceptionWarning")
+@virtual
+async def test_rule_14_not_even_one_that_swallows_everything_outlives_the_system():
+    deaf = Deaf(BaseException)
+    system = ActorSystem(shutdown=2)
+    await system.__aenter__()
+    ref = await system.spawn(Puppet, "stubborn")
+    sibling = await system.spawn(Puppet)
+    ref.tell(Do(deaf.work))
+    await run_until_idle()
+    with pytest.raises(ShutdownTimeout, match="/stubborn would not end"):
+        await system.__aexit__(None, None, None)
+    assert not ref.is_alive
+    assert not sibling.is_alive
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    gc.collect()  # Python complains about the coroutine here, inside this test
 
 
 # Rule 17: odd times

@@ -446,3 +446,21 @@ async def test_a_pool_logs_the_failure_of_a_worker_once(caplog):
         assert caplog.text.count("Boom") == 1
         with suppress(Boom):
             await pool.ask(Do(crash))
+
+
+@virtual
+async def test_an_instance_that_ends_begins_no_more():
+    seen = []
+
+    class Late(Service):
+        def on_stop(self):
+            try:
+                self.limiter.submit(Job("late").work)
+            except ActorStopped as error:
+                seen.append(str(error))
+
+    async with ActorSystem() as system:
+        ref = await system.spawn(Late)
+        ref.stop()
+        await ref.terminated()
+    assert seen == [f"{ref.path} is ending; it begins no more work"]

@@ -541,3 +541,20 @@ async def test_rule_06_the_asker_learns_who_asked_it():
         asker = await system.spawn(Puppet)
         assert await asked.ask("?") is None
         assert await asker.ask(Do(lambda a: asked.ask("?"))) is asker
+
+
+@virtual
+async def test_rule_06_an_expired_question_is_dropped_by_an_actor_that_is_in_the_middle_of_others():
+    diary, letters, gate = [], [], asyncio.Event()
+    async with ActorSystem() as system:
+        system.dead_letters.subscribe(lambda letter: letters.append((letter.reason, letter.message)))
+        ref = await system.spawn(lambda: Puppet(diary))
+        ref.tell(gate)
+        asked = [asyncio.ensure_future(ref.ask(n, timeout=60)) for n in range(4)]
+        await run_until_idle()
+        asked[1].cancel()
+        asked[2].cancel()
+        await run_until_idle()
+        gate.set()  # the same task goes on with the rest of the mailbox
+        assert [await asked[0], await asked[3]] == diary == [0, 3]
+        assert letters == [("expired", 1), ("expired", 2)]

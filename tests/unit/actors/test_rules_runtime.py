@@ -697,3 +697,25 @@ def test_the_public_names_are_sorted_and_agree():
     }
     assert public == set(actors.__all__) - {"Action", "Phase"}  # aliases know no module
     assert all(hasattr(actors, name) for name in actors.__all__)
+
+
+@virtual
+async def test_rule_17_a_receive_timeout_that_was_taken_back_never_shows_though_it_waited():
+    class Quiet(Puppet):
+        def on_start(self):
+            self.ctx.timers.start("off", 5, "off")
+            self.ctx.receive_timeout(5)  # in the same moment, right behind it
+
+        @on(str)
+        def off(self, _):
+            self.diary.append("off")
+            self.ctx.receive_timeout(None)
+
+        @on(ReceiveTimeout)
+        def timeout(self, _):
+            self.diary.append("timeout")
+
+    async with ActorSystem() as system:
+        ref = await system.spawn(Quiet)
+        await asyncio.sleep(20)
+        assert await ref.ask(Do(lambda a: a.diary)) == ["off"]

@@ -594,3 +594,22 @@ async def test_rule_10_stop_and_kill_end_a_backoff():
             getattr(ref, how)()
             await ref.terminated()
         assert asyncio.get_running_loop().time() == 0
+
+
+@virtual
+async def test_rule_09_a_temporary_child_that_fails_stops_and_counts_for_nothing():
+    class Strict(Puppet):
+        supervise = OneForOne(max_restarts=0, within=60)
+
+    async with ActorSystem() as system:
+        boss = await system.spawn(Strict)
+        for n in range(3):
+            spec = ChildSpec(f"c{n}", Puppet, restart="temporary")
+            child = await boss.ask(Do(lambda a, spec=spec: a.ctx.spawn(spec)))
+            child.tell(Boom(n))
+            await child.terminated()
+        diary = await boss.ask(Do(lambda a: a.diary))
+        assert [type(s).__name__ for s in diary] == ["Failed", "Terminated"] * 3
+        assert {s.action for s in diary[::2]} == {"stop"}
+        assert [(s.reason, s.error.args) for s in diary[1::2]] == [("failed", (n,)) for n in range(3)]
+        assert system.tree().children[0].restarts == 0
