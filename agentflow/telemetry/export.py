@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from agentflow.errors import OffsetTrimmed
 from agentflow.events.envelope import StoredEvent, decode
 from agentflow.events.log import EventLog
 from agentflow.telemetry.projection import RunSpans, take_or_skip
@@ -32,7 +33,7 @@ async def export_run(
 ) -> Exported:
     """Send every ended span of a run, sampled or not. `sink` stands in for the exporter of the settings.
 
-    Raises RunNotFound, NotSent (some may have arrived), ConfigurationError.
+    Raises RunNotFound, RunGone, NotSent (some may have arrived), ConfigurationError.
     """
     if sink is None:
         from agentflow.telemetry.sender import open_sender
@@ -42,7 +43,7 @@ async def export_run(
     fold: RunSpans | None = None
     sent = refused = offset = 0
     try:
-        while rows := await log.read(workflow_id, offset, PAGE):
+        while rows := await _read(log, workflow_id, offset):
             if fold is None:
                 fold = await _begin(log, workflow_id, settings, rows[0])
             spans = await worker.call(_fold, fold, rows)
@@ -61,6 +62,13 @@ async def export_run(
         open=0 if fold is None else fold.open,
         endpoint=settings.endpoint,
     )
+
+
+async def _read(log: EventLog, workflow_id: str, offset: int) -> list[StoredEvent]:
+    try:
+        return await log.read(workflow_id, offset, PAGE)
+    except OffsetTrimmed as trimmed:
+        return await log.read(workflow_id, trimmed.earliest_offset, PAGE)
 
 
 async def _begin(

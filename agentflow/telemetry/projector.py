@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from agentflow.errors import AgentflowError, LogClosed, LogCorrupt, RunNotFound, StoreError
+from agentflow.errors import AgentflowError, LogClosed, LogCorrupt, OffsetTrimmed, RunGone, RunNotFound
 from agentflow.events.catalogue import TERMINAL_TYPES, WorkflowStarted
 from agentflow.events.envelope import StoredEvent, decode
 from agentflow.events.log import EventLog, LoggedEvent
@@ -120,8 +120,11 @@ class Projector:
 
     async def start(self) -> None:
         """Begin; the first time on a store with what is committed from now on."""
-        if self._lease.held():
-            await self._find_place()
+        try:
+            if self._lease.held():
+                await self._find_place()
+        except AgentflowError as error:  # found later; telemetry is no reason not to begin
+            _log.warning("spans_not_read", error=str(error))
         self._task = asyncio.create_task(self._run(), name="agentflow-spans")
 
     async def aclose(self, deadline: float) -> None:
@@ -252,8 +255,11 @@ class Projector:
         while offset < end:
             try:
                 rows = await self._log.read(fold.workflow_id, offset, min(PAGE, end - offset))
-            except RunNotFound:
-                return
+            except OffsetTrimmed as trimmed:
+                offset = trimmed.earliest_offset
+                continue
+            except (RunNotFound, RunGone, LogCorrupt):
+                return  # what is left of it has to do
             rows = [row for row in rows if row.offset < end]
             if not rows:
                 return
@@ -347,6 +353,6 @@ async def root_of(log: EventLog, data: object) -> SpanContext | None:
         rows = await log.read(origin, 0, 1)
         if rows and rows[0].offset == 0:
             tracer.take(decode(rows[0].body).data)
-    except (RunNotFound, StoreError):
+    except (RunNotFound, RunGone, OffsetTrimmed, LogCorrupt):
         pass  # it is gone: its ids follow from its name, unless it was submitted with a trace
     return tracer.root

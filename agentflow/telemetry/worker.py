@@ -28,6 +28,7 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._queue: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
+        self._closed = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -37,7 +38,12 @@ class Worker:
         return self._thread.ident
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """The result of the call; what it raises is raised here. Cancelled, the call itself goes on."""
+        """The result of the call; what it raises is raised here. Cancelled, the call itself goes on.
+
+        RuntimeError after `close`.
+        """
+        if self._closed:
+            raise RuntimeError("this worker is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._queue.put((loop, future, function, arguments))
@@ -45,6 +51,7 @@ class Worker:
 
     def close(self) -> None:
         """End the thread after the call that is under way; never waits for it."""
+        self._closed = True
         self._queue.put(None)
 
     def _work(self) -> None:

@@ -14,7 +14,7 @@ from agentflow.errors import LogClosed, StoreError
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.memory import MemoryLog
 from agentflow.events.sqlite import SqliteLog
-from agentflow.telemetry.projection import project
+from agentflow.telemetry.projection import RunSpans, project
 from agentflow.telemetry.projector import CONSUMER, PAGE, Projector
 from agentflow.telemetry.sender import Sender
 from tests.unit.telemetry.support import (
@@ -425,14 +425,70 @@ async def test_of_those_who_share_a_store_one_sends_and_the_next_takes_over(tmp_
         await log.close()
 
 
+async def test_two_who_share_a_log_in_one_process_send_once():
+    log, sinks = MemoryLog(), [Sink(), Sink()]
+    first, second = [await opened(log, sink) for sink in sinks]
+    await append(log, "wf_1", run_of(1))
+    await sinks[0].wait(PER_RUN)
+    await first.aclose(5)
+    await append(log, "wf_2", run_of(2))
+    await sinks[1].wait(PER_RUN)
+    await second.aclose(5)
+    assert [len(sink.sent) for sink in sinks] == [PER_RUN, PER_RUN]
+
+
+async def test_a_store_beside_which_nothing_can_be_written_is_sent_all_the_same(tmp_path):
+    log, sink = SqliteLog(tmp_path / "runs.db"), Sink()
+    (tmp_path / "runs.db.spans.lock").mkdir()
+    projector = await opened(log, sink)
+    await append(log, "wf_1", run_of(1))
+    await projector.aclose(5)
+    assert len(sink.sent) == PER_RUN
+    await log.close()
+
+
+async def test_a_run_whose_front_was_trimmed_or_that_is_gone_is_no_obstacle():
+    log, sink = MemoryLog(), Sink()
+    projector = await opened(log, sink)
+    events = run_of(1)
+    await append(log, "wf_1", events)
+    await append(log, "wf_2", run_of(2))
+    await sink.wait(2 * PER_RUN)
+    await log.trim("wf_1", len(events) - 5)
+    fold = RunSpans("wf_1", LIMITS)
+    await projector._refold(fold, len(events) - 1)
+    assert fold.next_offset == len(events) - 1
+    await log.delete("wf_2", 1)
+    fold = RunSpans("wf_2", LIMITS)
+    await projector._refold(fold, 5)
+    assert fold.next_offset == 0
+    await append(log, "wf_3", run_of(3))
+    await projector.aclose(5)
+    assert len(sink.sent) == 3 * PER_RUN
+
+
+async def test_a_store_that_is_busy_at_the_start_is_waited_for():
+    log, sink = Failing(), Sink()
+    log.fails = frozenset({"save_cursor"})
+    projectors = []
+    for _ in range(5):
+        projectors.append(projector := await opened(log, sink))
+        await projector.aclose(5)
+    assert len(projectors) == 5
+
+
 async def test_the_cursor_is_behind_what_was_sent_and_not_before():
-    gate = threading.Event()
-    log = MemoryLog()
-    sink = Sink(lambda spans: gate.wait(10))
+    gate, entered = threading.Event(), threading.Event()
+
+    def trouble(spans):
+        entered.set()
+        gate.wait(10)
+
+    log, sink = MemoryLog(), Sink(trouble)
     projector = await opened(log, sink)
     before = await log.load_cursor(CONSUMER)
     await append(log, "wf_1", run_of(1))
-    await until(lambda: projector._folds)
+    await asyncio.to_thread(entered.wait, 10)
     assert await log.load_cursor(CONSUMER) == before
     gate.set()
     await projector.aclose(5)
