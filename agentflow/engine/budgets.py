@@ -27,6 +27,7 @@ __all__ = [
     "budget_error",
     "call_exceeds",
     "exceeded_moves",
+    "how_of",
     "limits_of",
     "merged",
     "paused",
@@ -42,7 +43,7 @@ LIMITS = (
     "max_steps",
 )
 Limits = dict[str, Any]
-"""The limits that are set, by name, and `on_exceeded`."""
+"""The limits that are set, by name, and `on_exceeded` if it is said."""
 
 
 class Exceeded(NamedTuple):
@@ -73,9 +74,14 @@ def limits_of(budget: Budget | Mapping[str, Any] | None) -> Limits:
         return {}
     given = cast("dict[str, Any]", msgspec.to_builtins(budget))
     limits = {key: given[key] for key in LIMITS if given.get(key) is not None}
-    if limits or "on_exceeded" in given:
-        limits["on_exceeded"] = given.get("on_exceeded") or "pause"
+    if given.get("on_exceeded"):
+        limits["on_exceeded"] = given["on_exceeded"]
     return limits
+
+
+def how_of(limits: Limits) -> Literal["pause", "ask", "fail"]:
+    """What becomes of work that does not fit."""
+    return limits.get("on_exceeded", "pause")
 
 
 def merged(first: Limits, second: Limits) -> Limits:
@@ -138,10 +144,10 @@ def _exceeds(
         if key not in limits:
             continue
         spent, kept = used[key] or 0, reserved.get(key, 0.0)
-        # A call whose size nobody knows does not fit when nothing is left.
-        if spent + kept + requested > limits[key] or (key == "max_tokens" and spent >= limits[key]):
-            how = limits["on_exceeded"]
-            return Exceeded(scope, key, limits[key], spent, kept, requested, how)
+        # A call whose size nobody knows does not fit when nothing is left; what costs nothing always does.
+        over = key == "max_tokens" or (key == "max_cost_usd" and spent > 0)
+        if spent + kept + requested > limits[key] or (over and spent >= limits[key]):
+            return Exceeded(scope, key, limits[key], spent, kept, requested, how_of(limits))
     return None
 
 

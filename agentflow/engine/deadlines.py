@@ -10,7 +10,7 @@ from typing import Any
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.engine import outcome
 from agentflow.engine.approvals import expired, withdrawn
-from agentflow.engine.budgets import Exceeded, budget_error, paused
+from agentflow.engine.budgets import Exceeded, budget_error, how_of, paused
 from agentflow.engine.ends import agent_failed
 from agentflow.engine.moves import Moves, elapsed_ms, scope_fields, step_failed
 from agentflow.engine.respond import attempt_failed, tool_failed
@@ -101,9 +101,8 @@ def step_limit(state: RunState, now: int) -> Moves:
 
 def steps_exceeded(state: RunState, limit: int, now: int) -> Moves:
     """The budget of steps is used up."""
-    how = state.budget["on_exceeded"]
-    found = Exceeded("run", "max_steps", limit, state.clock, 0, 1, how)
-    return _end_run(state, budget_error(found), now) if how == "fail" else [paused(found)]
+    found = Exceeded("run", "max_steps", limit, state.clock, 0, 1, how_of(state.budget))
+    return _end_run(state, budget_error(found), now) if found.on_exceeded == "fail" else [paused(found)]
 
 
 def _end_run(state: RunState, error: ErrorInfo, now: int) -> Moves:

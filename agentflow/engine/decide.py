@@ -19,6 +19,7 @@ from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine import agents, outcome
 from agentflow.engine.approvals import ask_step, refusal_moves, withdrawn
+from agentflow.engine.budgets import call_exceeds, exceeded_moves
 from agentflow.engine.caching import Lookup, cached_completion, key_of
 from agentflow.engine.deadlines import overdue, step_limit, steps_exceeded
 from agentflow.engine.holding import held_moves
@@ -124,6 +125,9 @@ def _tool_node_moves(state: RunState, unit: Unit, now: int) -> Moves:
 
 def _first_call(state: RunState, unit: Unit, parameters: Any, now: int) -> Moves:
     """The one call of a tool node; a call that cannot be made fails the step with the same error."""
+    over = call_exceeds(state, unit, tool_calls=1)
+    if over is not None:
+        return exceeded_moves(state, unit, over, now)
     call_id = derive("call_", now, state.workflow_id, unit.key)
     name = next(iter(state.bindings.of(unit.node.id).tools), unit.node.id)
     record = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)

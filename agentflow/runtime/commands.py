@@ -25,6 +25,7 @@ from agentflow.runtime.messages import (
     Signal,
     Withdraw,
 )
+from agentflow.runtime.options import checked_budget
 from agentflow.runtime.reader import RunReader
 from agentflow.runtime.requests import RequestRecord, open_requests
 
@@ -90,14 +91,14 @@ class RunCommands(RunReader):
         """Go on with a run that was paused, or that another process left (page 000 §11 rule 4).
 
         Recorded model and tool results are never repeated; steps that are held after a failure are tried
-        again; `budget` raises limits. A run that has ended gives its handle.
+        again; `budget` raises limits. A run that has ended gives its handle. ConfigurationError: no budget.
         """
-        raised = dict(budget) if budget else None
+        raised = checked_budget(budget) or None
         command = Resume(reason=reason, budget=raised, by=by, expected_offset=expected_offset)
         try:
             return await self._tell(workflow_id, command)
         except RunTerminal:
-            if budget:
+            if raised:
                 raise
             return self._handle(workflow_id)
 
