@@ -124,12 +124,15 @@ class Metrics:
             _log.warning("gauge_failed", error=repr(error))
 
     def _drain(self) -> None:
-        queue, measure = self._queue, self._measure
+        queue, measure, events = self._queue, self._measure, 0
         for n in range(len(queue)):
             workflow_id, ts, drafts, seconds = queue.popleft()
             measure.batch(workflow_id, ts, drafts, seconds)
+            events += len(drafts)
             if n % 32 == 31:
                 time.sleep(0.0001)  # the loop's turn
+        if events:
+            self._instruments.events.add(events)
 
     def _finish(self, deadline: float) -> None:
         self._drain()
@@ -199,7 +202,6 @@ class Measure:
     def batch(self, workflow_id: str, ts: int, drafts: Sequence[Draft], seconds: float) -> None:
         """The events of one commit."""
         self._on.commit.record(seconds)
-        self._on.events.add(len(drafts))
         for draft in drafts:
             move = _MOVES.get(draft.data.__class__)
             if move is not None:

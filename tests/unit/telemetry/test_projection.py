@@ -13,6 +13,7 @@ from agentflow.events.tracing import SpanContext, span_id_of, trace_id_of
 from agentflow.telemetry import conventions as c
 from agentflow.telemetry.projection import RunSpans, project, take_or_skip
 from agentflow.telemetry.span import Limits
+from tests.unit.engine.test_golden import CASES, lines
 from tests.unit.telemetry.support import (
     GOLDEN,
     LIMITS,
@@ -619,3 +620,23 @@ def test_a_fold_keeps_nothing_of_what_has_ended():
     assert fold.open == 1
     held = sum(len(getattr(fold, name)) for name in fold.__slots__ if isinstance(getattr(fold, name), dict))
     assert held <= 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_that_is_cut_off_anywhere_and_goes_on_is_one_tree(name):
+    """The engine closes what was interrupted and makes it anew: other spans, other ids, one trace."""
+    length = len(lines(CASES[name]()))
+    for cut in range(1, length):
+        driver = CASES[name]()
+        driver.run()
+        driver.crash(cut)
+        driver.run()
+        log = stored("wf_1", [(data, ts) for data, _, ts in driver.log])
+        spans, fold = project("wf_1", log, LIMITS)
+        ids = {span.span_id for span in spans}
+        assert (fold.open, len(ids)) == (0, len(spans))
+        [root] = tree(spans)[None]
+        assert {span.parent_id for span in spans if span is not root} <= ids
+        interrupted = [span for span in spans if span.attributes.get("error.type") == "interrupted"]
+        linked = {relation.span_id for span in spans for relation in span.relations}
+        assert {span.span_id for span in interrupted} <= linked
