@@ -11,18 +11,12 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import CommandError, Exit
-from agentflow.cli.options import (
-    ExportedRun,
-    json_option,
-    run_id,
-    run_or_file,
-    settings_of,
-    store_options,
-)
+from agentflow.cli.options import ExportedRun, json_option, run_id, run_or_file
 from agentflow.cli.output import emit, emit_bytes, emit_json
+from agentflow.cli.target import LocalTarget, RemoteTarget, Where, target_options
 
 if TYPE_CHECKING:
-    from agentflow.events.log import EventLog
+    from collections.abc import AsyncGenerator
 
 __all__ = ["log", "open_file", "state"]
 
@@ -31,9 +25,9 @@ _LINES = 256
 
 @click.command("log", cls=Command)
 @click.argument("id", type=run_id)
-@store_options
-def log(id: str, store: str | None, local: bool) -> Exit:
-    """Print the log of the run ID as NDJSON, to be kept or sent as a file.
+@target_options
+def log(id: str, where: Where) -> Exit:
+    """Print the log of the run ID as NDJSON, to be kept as a file.
 
     One event a line, the bytes as they are stored. What the events only name (values of more than 256 KiB, a
     graph that its source does not give) follows in lines with the key "attachment". `agentflow open` reads
@@ -43,29 +37,43 @@ def log(id: str, store: str | None, local: bool) -> Exit:
       agentflow log wf_… > run.ndjson
       agentflow open run.ndjson
     """
-    from agentflow.cli.session import Interrupts, open_runtime, run_async
+    from contextlib import aclosing
 
-    config = settings_of(store)
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
 
     async def work(interrupts: Interrupts) -> Exit:
-        from agentflow.runtime.export import export_run
-
-        async with open_runtime(config, run_id=id) as runtime:
+        async with open_target(where, run_id=id) as target:
 
             async def copy() -> None:
-                lines: list[bytes] = []
-                async for line in export_run(runtime.log, id):
-                    lines.append(line)
-                    if len(lines) == _LINES:
-                        emit_bytes(lines)
-                        lines = []
-                if lines:
-                    emit_bytes(lines)
+                waiting: list[bytes] = []
+                async with aclosing(_lines(target, id)) as lines:
+                    async for line in lines:
+                        waiting.append(line)
+                        if len(waiting) == _LINES:
+                            emit_bytes(waiting)
+                            waiting = []
+                if waiting:
+                    emit_bytes(waiting)
 
             await interrupts.guard(copy())
         return Exit.DONE
 
     return run_async(work)
+
+
+def _lines(target: LocalTarget | RemoteTarget, id: str) -> AsyncGenerator[bytes]:
+    from agentflow.definition.ir import canonical_json
+    from agentflow.runtime.export import export_lines, export_run
+
+    if isinstance(target, LocalTarget):
+        return export_run(target.runtime.log, id)
+    client = target.client
+
+    async def graph(hash: str) -> bytes:
+        return canonical_json(await client.graph(id))
+
+    return export_lines(client.event_lines(id, follow=False), client.blob, graph, {})
 
 
 @click.command("open", cls=Command)
@@ -80,7 +88,7 @@ def open_file(context: click.Context, file: str, as_json: bool) -> Exit:
     from agentflow.cli.inspect import show
 
     run = ExportedRun.of_file(file)
-    return context.invoke(show, id=run, as_json=as_json, store=None, local=True)
+    return context.invoke(show, id=run, as_json=as_json, store=None, url=None, local=True)
 
 
 @click.command("state", cls=Command)
@@ -90,7 +98,7 @@ def open_file(context: click.Context, file: str, as_json: bool) -> Exit:
 @click.option("--iteration", type=click.IntRange(min=0), metavar="I", help="Of this item of a for_each.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="A", help="Of this attempt.")
 @json_option("The state is printed as JSON in any case; with this, on one line.")
-@store_options
+@target_options
 def state(
     id: str,
     step: str | None,
@@ -98,21 +106,23 @@ def state(
     iteration: int | None,
     attempt: int | None,
     as_json: bool,
-    store: str | None,
-    local: bool,
+    where: Where,
 ) -> Exit:
-    """Print the folded state of the run ID, or the state record of its STEP, as JSON."""
-    from agentflow.cli.session import Interrupts, open_runtime, run_async
+    """Print the state of the run ID, or of its STEP, as JSON.
+
+    Without STEP the folded state, with it the state record of the step. ID may be an exported .ndjson file.
+    """
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
 
     if step is None and (iteration is not None or attempt is not None):
         raise click.UsageError("--iteration and --attempt are of a STEP: name it")
     if step is not None and offset is not None:
         raise click.UsageError("--offset is of the state of the run, not of a STEP")
-    config = settings_of(store)
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_runtime(config, run_id=id) as runtime:
-            found = await _state(runtime.log, str(id), step, offset, iteration, attempt)
+        async with open_target(where, run_id=id) as target:
+            found = await interrupts.guard(_state(target, str(id), step, offset, iteration, attempt))
         if as_json:
             emit_json(found)
         else:
@@ -123,7 +133,7 @@ def state(
 
 
 async def _state(
-    log: EventLog,
+    target: LocalTarget | RemoteTarget,
     id: str,
     step: str | None,
     offset: int | None,
@@ -132,7 +142,7 @@ async def _state(
 ) -> Any:
     from agentflow.runtime.views import RunViews, StepNotFound
 
-    views = RunViews(log)
+    views = RunViews(target.runtime.log) if isinstance(target, LocalTarget) else target.client
     try:
         if step is not None:
             return await views.step(id, step, iteration, attempt)

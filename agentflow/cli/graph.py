@@ -17,7 +17,7 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import CommandError, Exit
-from agentflow.cli.options import settings_of, store_options
+from agentflow.cli.options import ExportedRun, is_export, settings_of, store_options
 
 if TYPE_CHECKING:
     from agentflow.definition.ir import Workflow
@@ -38,15 +38,17 @@ _PATIENCE = 60.0
 def graph(subject: str, drawing: str, output: str | None, store: str | None, local: bool) -> Exit:
     """Draw the graph of a FILE or of the run ID.
 
-    That of a run is the one it is pinned to, whatever became of its file, with the states of its steps. svg
-    and png need Graphviz.
+    That of a run is the one it is pinned to, whatever became of its file, with the states of its steps. An
+    exported .ndjson file is a run. svg and png need Graphviz.
     """
     tool = _tool() if drawing in ("svg", "png") else None  # before any work
     if drawing == "png" and output is None and sys.stdout.isatty():
         raise CommandError(
             Exit.USAGE, "usage", "a picture is nothing for a terminal", "name a file: -o graph.png"
         )
-    if not _RUN_ID.fullmatch(subject) or Path(subject).exists():
+    if is_export(subject):
+        subject = ExportedRun.of_file(subject)
+    elif not _RUN_ID.fullmatch(subject) or Path(subject).exists():
         from agentflow.definition.loader import load_file
 
         return _draw(load_file(subject).workflow, {}, drawing, tool, output)
@@ -57,8 +59,8 @@ def graph(subject: str, drawing: str, output: str | None, store: str | None, loc
 
     async def work(interrupts: Interrupts) -> Exit:
         async with open_runtime(config, run_id=subject) as runtime:
-            workflow = await runtime.graph(subject)
-            states = {step: s.state for step, s in (await runtime.record(subject)).steps.items()}
+            workflow = await runtime.graph(str(subject))
+            states = {step: s.state for step, s in (await runtime.record(str(subject))).steps.items()}
         return _draw(workflow, states, drawing, tool, output)
 
     return run_async(work)

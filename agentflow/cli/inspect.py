@@ -8,7 +8,7 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import Exit
-from agentflow.cli.options import json_option, run_id
+from agentflow.cli.options import ExportedRun, json_option, run_or_file
 from agentflow.cli.output import columns, emit, emit_bytes, emit_json, printable
 from agentflow.cli.target import Listed, LocalTarget, Target, Where, target_options
 
@@ -68,13 +68,13 @@ def _table(rows: list[Listed]) -> str:
 
 
 @click.command("show", cls=Command)
-@click.argument("id", type=run_id)
+@click.argument("id", type=run_or_file)
 @json_option("Print the run record as JSON.")
 @target_options
 def show(id: str, as_json: bool, where: Where) -> Exit:
     """Show the run ID: state, steps, usage, output.
 
-    Also what it waits for, with the command that answers it.
+    Also what it waits for, with the command that answers it. ID may be an exported .ndjson file.
     """
     from agentflow.cli.session import Interrupts, run_async
     from agentflow.cli.target import open_target
@@ -82,7 +82,7 @@ def show(id: str, as_json: bool, where: Where) -> Exit:
     async def work(interrupts: Interrupts) -> Exit:
         async with open_target(where, run_id=id) as target:
             if as_json:
-                emit_json(await interrupts.guard(target.record(id)))
+                emit_json(await interrupts.guard(target.record(str(id))))
             else:
                 await interrupts.guard(_show(target, id, where))
         return Exit.DONE
@@ -93,11 +93,13 @@ def show(id: str, as_json: bool, where: Where) -> Exit:
 async def _show(target: Target, id: str, where: Where) -> None:
     from agentflow.cli.follow import question_text, resume_command
 
-    record = await target.record(id)
+    record = await target.record(str(id))
     emit("\n".join(f"{name:<11}{printable(text)}" for name, text in _facts(record)))
     emit("")
     steps = [(i, s.state, str(s.attempt) if s.attempt else "") for i, s in record.steps.items()]
     emit(columns(("STEP", "STATE", "ATTEMPT"), steps))
+    if isinstance(id, ExportedRun):
+        return  # nobody can go on with it here
     if record.state == "waiting":
         emit("")
         for question in await target.requests(id):
@@ -146,7 +148,7 @@ def _short(value: Any) -> str:
 
 
 @click.command("events", cls=Command)
-@click.argument("id", type=run_id)
+@click.argument("id", type=run_or_file)
 @click.option(
     "--offset",
     type=click.IntRange(min=0),
@@ -178,7 +180,8 @@ def events(
 ) -> Exit:
     """Print the events of the run ID as NDJSON.
 
-    One event a line, the bytes as they are stored, until the run has ended.
+    One event a line, the bytes as they are stored, until the run has ended. ID may be an exported .ndjson
+    file.
     """
     from contextlib import aclosing
 
@@ -191,7 +194,8 @@ def events(
         async with open_target(where, run_id=id) as target:
 
             async def copy() -> None:
-                stream = target.lines(id, offset or -1, follow=follow, types=wanted)
+                to_the_end = follow and not isinstance(id, ExportedRun)  # a file does not grow
+                stream = target.lines(id, offset or None, follow=to_the_end, types=wanted)
                 async with aclosing(stream) as lines:
                     async for line in lines:
                         emit_bytes([line])

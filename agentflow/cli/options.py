@@ -67,7 +67,10 @@ run_id = _RunId()
 
 
 class ExportedRun(str):
-    """The id of a run that is in a file, not in a store; what is read of it comes from `path`."""
+    """The id of a run that is in a file, not in a store; what is read of it comes from `path`.
+
+    Whoever asks the Runtime gives `str(id)`: what is made of the id is encoded, and that wants a plain one.
+    """
 
     __slots__ = ("path",)
 

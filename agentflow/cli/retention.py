@@ -24,7 +24,7 @@ __all__ = ["gc"]
 @json_option("Print {dry_run, policy, removals, kept, runs, bytes, bytes_after, …} as JSON.")
 @store_options
 def gc(dry_run: bool, as_json: bool, store: str | None, local: bool) -> Exit:
-    """Delete or trim the ended runs that the policy of [retention] takes.
+    """Take the ended runs that retention takes.
 
     \b
     In agentflow.toml:
@@ -34,8 +34,8 @@ def gc(dry_run: bool, as_json: bool, store: str | None, local: bool) -> Exit:
       keep_failed = true
       trim_to_events = 100  # keep so many events of a run instead of deleting it
 
-    A run labelled hold stays, and so does one whose parent or child has not ended. Then the space of all that
-    is gone is given back.
+    They are deleted, or trimmed. A run labelled hold stays, and so does one whose parent or child has not
+    ended. Then the space of all that is gone is given back.
     """
     from agentflow.cli.session import Interrupts, run_async, store_exists
     from agentflow.events.retention import RetentionPolicy

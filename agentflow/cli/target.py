@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import click
 
+from agentflow.cli.options import ExportedRun
+
 if TYPE_CHECKING:
     from agentflow.client import Client
     from agentflow.config import Config
@@ -169,12 +171,12 @@ class Target(Protocol):
     def lines(
         self,
         workflow_id: str,
-        after: int = -1,
+        after: int | None = None,
         *,
         follow: bool = True,
         types: Sequence[str] | None = None,
     ) -> AsyncGenerator[bytes]:
-        """Events behind offset `after`, as the bytes that are stored."""
+        """Events behind offset `after` (None: all that are left), as the bytes that are stored."""
         ...
 
 
@@ -250,7 +252,7 @@ class LocalTarget:
     async def lines(
         self,
         workflow_id: str,
-        after: int = -1,
+        after: int | None = None,
         *,
         follow: bool = True,
         types: Sequence[str] | None = None,
@@ -316,13 +318,15 @@ class RemoteTarget:
     def lines(
         self,
         workflow_id: str,
-        after: int = -1,
+        after: int | None = None,
         *,
         follow: bool = True,
         types: Sequence[str] | None = None,
     ) -> AsyncGenerator[bytes]:
         """As `Target.lines`; comes back by itself when the connection breaks."""
-        return self.client.event_lines(workflow_id, after, follow=follow, types=types)
+        return self.client.event_lines(
+            workflow_id, -1 if after is None else after, follow=follow, types=types
+        )
 
 
 def _left(row: RunRow) -> bool:
@@ -333,8 +337,9 @@ def _left(row: RunRow) -> bool:
 async def open_target(
     where: Where, *, run_id: str | None = None, config: Config | None = None
 ) -> AsyncGenerator[LocalTarget | RemoteTarget]:
-    """The runs that the flags mean. With `run_id` the command is about a run that exists: RunNotFound."""
-    url = where.daemon()
+    """The runs that the flags mean. With `run_id` the command is about a run that exists: RunNotFound. A run
+    in a file is read here, whatever the flags say."""
+    url = None if isinstance(run_id, ExportedRun) else where.daemon()
     if url is None:
         from agentflow.cli.session import open_runtime
 

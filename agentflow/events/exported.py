@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -22,17 +21,13 @@ import msgspec
 from agentflow.errors import InvalidExport, LogCorrupt, StoreError
 from agentflow.events.catalogue import TERMINAL_TYPES, WorkflowStarted
 from agentflow.events.envelope import Event, StoredEvent, decode, micros
-from agentflow.events.log import EventLog
 from agentflow.events.memory import MemoryLog
 from agentflow.events.owner import Owner
-from agentflow.events.references import names_in
 from agentflow.events.rows import Append, RunMeta, Swept
 from agentflow.events.rules import blob_hash
 from agentflow.events.tombstone import Tombstone
 
-__all__ = ["Attachment", "ExportedLog", "attachment_lines", "event_lines", "read_export"]
-
-_PAGE = 512
+__all__ = ["Attachment", "ExportedLog", "encode_attachment", "read_export"]
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,50 +40,12 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     offset: int | None = None
 
 
-# -- writing
-
-
-async def event_lines(log: EventLog, workflow_id: str) -> AsyncGenerator[bytes]:
-    """The events of a run that are left, in order, as lines without their ends. RunNotFound, RunGone."""
-    offset = (await log.run(workflow_id)).earliest_offset
-    while page := await log.read(workflow_id, offset, _PAGE):
-        for event in page:
-            yield event.body
-        offset = page[-1].offset + 1
-
-
-async def attachment_lines(
-    log: EventLog, workflow_id: str, *, names: Iterable[str], definition: str | None, records: Iterable[str]
-) -> AsyncGenerator[bytes]:
-    """The blobs of `names` (those that are no blobs are passed over) and what they name, a definition, and
-    records by kind."""
-    left, seen = sorted(set(names)), set(names)
-    while left:
-        name = left.pop(0)
-        data = await log.get_blob(name)
-        if data is not None:
-            yield _encode("blob", name, data)
-            inner = names_in(data) - seen
-            seen |= inner
-            left += sorted(inner)
-    if definition is not None:
-        data = await log.get_definition(definition)
-        if data is not None:
-            yield _encode("definition", definition, data)
-    for kind in records:
-        snapshot = await log.latest_snapshot(workflow_id, kind)
-        if snapshot is not None:
-            yield _encode("record", kind, snapshot.data, snapshot.offset)
-
-
-def _encode(
+def encode_attachment(
     kind: Literal["blob", "definition", "record"], name: str, data: bytes, offset: int | None = None
 ) -> bytes:
+    """The line of an attachment, without its end."""
     content = base64.b64encode(data).decode()
     return msgspec.json.encode(Attachment(attachment=kind, name=name, content=content, offset=offset))
-
-
-# -- reading
 
 
 class ExportedLog(MemoryLog):

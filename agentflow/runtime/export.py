@@ -6,7 +6,8 @@ not written out if the source in the first event gives it: whoever reads the fil
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
@@ -16,12 +17,18 @@ from agentflow.definition.loader import load_text
 from agentflow.errors import DefinitionError
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import StoredEvent, decode
-from agentflow.events.exported import Attachment, ExportedLog, attachment_lines, event_lines, read_export
+from agentflow.events.exported import Attachment, ExportedLog, encode_attachment, read_export
 from agentflow.events.log import EventLog
 from agentflow.events.references import names_in
-from agentflow.runtime.kept import KEPT_KINDS, kept_record
+from agentflow.events.rows import Snapshot
+from agentflow.runtime.kept import KEPT_KINDS, RECORD
+from agentflow.runtime.records import RunRecord
 
-__all__ = ["OpenedExport", "export_run", "open_export"]
+__all__ = ["OpenedExport", "export_lines", "export_run", "open_export"]
+
+Get = Callable[[str], Awaitable[bytes | None]]
+
+_PAGE = 512
 
 
 class OpenedExport(msgspec.Struct, frozen=True):
@@ -36,27 +43,67 @@ async def export_run(log: EventLog, workflow_id: str) -> AsyncGenerator[bytes]:
 
     RunNotFound, RunGone, LogCorrupt. A run that goes on is exported as far as it is.
     """
+    snapshots = [(kind, await log.latest_snapshot(workflow_id, kind)) for kind in KEPT_KINDS]
+    kept = {kind: snapshot for kind, snapshot in snapshots if snapshot is not None}
+    lines = export_lines(_events(log, workflow_id), log.get_blob, log.get_definition, kept)
+    async with aclosing(lines):
+        async for line in lines:
+            yield line
+
+
+async def export_lines(
+    events: AsyncGenerator[bytes], blob: Get, definition: Get, kept: Mapping[str, Snapshot]
+) -> AsyncGenerator[bytes]:
+    """The same of a run whose events, blobs and graph come from anywhere; `kept` if it was trimmed."""
     names: set[str] = set()
     first: bytes | None = None
-    async for body in event_lines(log, workflow_id):
-        first = first or body
-        names |= names_in(body)
-        yield body
-    assert first is not None  # a run has at least one event
-    started = decode(first).data
-    kinds: tuple[str, ...] = ()
+    async with aclosing(events):
+        async for body in events:
+            first = first or body
+            names |= names_in(body)
+            yield body
+    for snapshot in kept.values():
+        names |= names_in(snapshot.data)
+    async for line in _blobs(names, blob):
+        yield line
+    digest = _wanted_definition(first, kept)
+    graph = None if digest is None else await definition(digest)
+    if digest is not None and graph is not None:
+        yield encode_attachment("definition", digest, graph)
+    for kind, snapshot in kept.items():
+        yield encode_attachment("record", kind, snapshot.data, snapshot.offset)
+
+
+async def _events(log: EventLog, workflow_id: str) -> AsyncGenerator[bytes]:
+    offset = (await log.run(workflow_id)).earliest_offset
+    while page := await log.read(workflow_id, offset, _PAGE):
+        for event in page:
+            yield event.body
+        offset = page[-1].offset + 1
+
+
+async def _blobs(names: set[str], blob: Get) -> AsyncGenerator[bytes]:
+    """The blobs among these names, and those that they name."""
+    left, seen = sorted(names), set(names)
+    while left:
+        name = left.pop(0)
+        data = await blob(name)
+        if data is not None:
+            yield encode_attachment("blob", name, data)
+            inner = names_in(data) - seen
+            seen |= inner
+            left += sorted(inner)
+
+
+def _wanted_definition(first: bytes | None, kept: Mapping[str, Snapshot]) -> str | None:
+    """The hash of the graph, if the first event does not give it."""
+    started = None if first is None else decode(first).data
     if isinstance(started, WorkflowStarted):
         derived = _derived(started)
-        definition = None if derived is not None and derived[0] == started.ir_hash else started.ir_hash
-    else:
-        record = await kept_record(log, workflow_id)
-        definition = None if record is None else record.ir_hash
-        kinds = KEPT_KINDS
-        for kind in kinds:
-            snapshot = await log.latest_snapshot(workflow_id, kind)
-            names |= names_in(snapshot.data) if snapshot is not None else set[str]()
-    async for line in attachment_lines(log, workflow_id, names=names, definition=definition, records=kinds):
-        yield line
+        return None if derived is not None and derived[0] == started.ir_hash else started.ir_hash
+    if RECORD not in kept:
+        return None
+    return msgspec.json.decode(kept[RECORD].data, type=RunRecord).ir_hash
 
 
 async def open_export(path: Path) -> OpenedExport:
