@@ -43,6 +43,10 @@ _VERBS = {
     "serve": ("serve", "serve", "Run the daemon."),
     "health": ("serve", "health", "Ask the daemon how it is."),
     "drain": ("serve", "drain", "Let the daemon park its runs and end."),
+    "context": ("history", "context", "Print the conversation of the agent of STEP in the run ID."),
+    "history": ("history", "history", "Print what the run ID executed, as JSON."),
+    "rm": ("history", "rm", "Delete the run ID, which has ended."),
+    "completion": ("completion", "completion", "Print the script that completes commands in SHELL."),
     "model": ("model", "model", "Install and list language models."),
     "version": ("version", "version", "Print the version of agentflow and of Python."),
 }

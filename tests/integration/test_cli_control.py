@@ -169,3 +169,41 @@ def test_commands_on_a_run_that_has_ended(sandbox: Sandbox, model: ModelServer):
     for words in (("pause", "wf_a"), ("signal", "wf_a", "x"), ("retry", "wf_a", "greet"), ("cancel", "wf_a")):
         result = sandbox.invoke(*words)
         assert (result.exit_code, "run_terminal" in result.stderr) == (5, True), words
+
+
+def test_what_an_agent_saw_and_what_was_executed(sandbox: Sandbox, model: ModelServer):
+    sandbox.invoke("run", "two.yaml", "-i", "name=Ann", "--id", "wf_a")
+    told = sandbox.invoke("context", "wf_a", "again").stdout
+    assert told.splitlines() == [
+        "-- system",
+        "Greet the person.",
+        "-- user",
+        "hello Ann",
+        "-- assistant",
+        "hello hello Ann",
+    ]
+    assert json.loads(sandbox.invoke("context", "wf_a", "again", "--json").stdout)["tools"] == []
+    assert sandbox.invoke("context", "wf_a", "nowhere").exit_code == 4
+    found = json.loads(sandbox.invoke("history", "wf_a", "--json").stdout)
+    assert [s["step_id"] for s in found["steps"]] == ["greet", "again"]
+    assert len(found["models"]) == 2
+
+
+def test_a_run_that_has_ended_is_deleted_for_ever(sandbox: Sandbox, model: ModelServer):
+    sandbox.invoke("run", "asked.yaml", "-i", "name=Ann", "--id", "wf_a")
+    assert sandbox.invoke("rm", "wf_a").exit_code == 5
+    sandbox.invoke("cancel", "wf_a")
+    assert sandbox.invoke("rm", "wf_a").stdout == "wf_a is deleted\n"
+    gone = sandbox.invoke("show", "wf_a")
+    assert (gone.exit_code, "run_gone" in gone.stderr) == (4, True)
+    assert sandbox.invoke("run", "flow.yaml", "-i", "name=Ann", "--id", "wf_a").exit_code != 0
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_completes_verbs(sandbox: Sandbox, shell: str):
+    script = sandbox.invoke("completion", shell).stdout
+    assert "_AGENTFLOW_COMPLETE" in script
+    asked = sandbox.call(
+        env={"_AGENTFLOW_COMPLETE": "bash_complete", "COMP_WORDS": "agentflow res", "COMP_CWORD": "1"}
+    )
+    assert asked.stdout == "plain,resume\n"
