@@ -103,6 +103,10 @@ class ExportedLog(MemoryLog):
         """Refused."""
         self._refuse()
 
+    async def drop_cursor(self, consumer: str) -> None:
+        """Refused."""
+        self._refuse()
+
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """Refused."""
         self._refuse()
