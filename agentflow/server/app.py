@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from starlette.applications import Starlette
@@ -23,7 +24,7 @@ from agentflow.server.routes import catalogue, commands, runs, streaming, system
 from agentflow.server.service import Service
 from agentflow.server.tokens import Tokens
 
-__all__ = ["OPERATIONS", "Application"]
+__all__ = ["OPERATIONS", "Application", "described"]
 
 OPERATIONS: tuple[Operation, ...] = (
     *runs.OPERATIONS,
@@ -32,6 +33,12 @@ OPERATIONS: tuple[Operation, ...] = (
     *catalogue.OPERATIONS,
     *system.OPERATIONS,
 )
+
+
+@cache
+def described() -> bytes:
+    """The OpenAPI document; made when it is first asked for."""
+    return describe(OPERATIONS)
 
 
 class Application:
@@ -56,7 +63,7 @@ class Application:
         app = Starlette(routes=_routes(), exception_handlers={HTTPException: _http_error, Exception: _error})
         app.router.redirect_slashes = False
         app.state.service = self.service
-        app.state.openapi = describe(OPERATIONS)
+        app.state.openapi = described
         self._asgi = Access(app, config, tokens or Tokens())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from agentflow.server.sockets import Kind, Listener
+from agentflow.server.sockets import BACKLOG, Kind, Listener
 
 __all__ = ["HIGH_WATER", "HttpServer", "Link", "link_of"]
 
@@ -32,6 +32,7 @@ HIGH_WATER = 128 * 1024
 """Bytes in front of a client at which a stream waits; with the chunk on its way that makes 256 KiB."""
 _SLOWEST = 30.0
 """Seconds for a whole head, and of silence inside a body."""
+_GRACE = 5.0
 
 
 class Link:
@@ -153,7 +154,7 @@ def _peer_uid(transport: asyncio.Transport) -> int | None:
 
 
 class HttpServer(uvicorn.Server):
-    """Serves `app` on given sockets. Signals are its owner's business; `should_exit` ends it."""
+    """Serves `app` on given sockets until `stop`. Signals are its owner's business."""
 
     def __init__(
         self, app: ASGIApp, listeners: Iterable[Listener], tls: ssl.SSLContext | None = None
@@ -170,12 +171,17 @@ class HttpServer(uvicorn.Server):
             server_header=False,
             headers=[("X-Content-Type-Options", "nosniff")],
             timeout_keep_alive=75,
-            timeout_graceful_shutdown=5,
         )
         super().__init__(config)
         self._listeners = list(listeners)
         self._tls = tls
-        self.on_started: Callable[[], None] = _nothing
+        self._stopping = asyncio.Event()
+        self.started_event = asyncio.Event()
+
+    def stop(self) -> None:
+        """Accept nothing more, let answers that have begun come to their end, then return from `serve`."""
+        self.should_exit = True
+        self._stopping.set()
 
     async def startup(self, sockets: Any = None) -> None:
         """Begin to accept; each listener's connections know where they came in."""
@@ -186,15 +192,41 @@ class HttpServer(uvicorn.Server):
                 Connection, listener.kind, config=self.config, server_state=self.server_state, app_state={}
             )
             tls = self._tls if listener.kind != "unix" else None
-            self.servers.append(await loop.create_server(factory, sock=listener.sock, ssl=tls))
+            # asyncio listens once more, and its own backlog is too short for a crowd that comes back.
+            self.servers.append(
+                await loop.create_server(factory, sock=listener.sock, ssl=tls, backlog=BACKLOG)
+            )
         self.started = True
-        self.on_started()
+        self.started_event.set()
+
+    async def main_loop(self) -> None:
+        """Keep the header Date right: one look a second, where uvicorn takes ten."""
+        while not self.should_exit:
+            await self.on_tick(0)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), 1.0)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """What has begun has five seconds to come to its end; then it is cut off."""
+        for server in self.servers:
+            server.close()
+        state, loop = self.server_state, asyncio.get_running_loop()
+        for connection in list(state.connections):
+            connection.shutdown()
+        deadline = loop.time() + _GRACE
+        # Connections tell nobody when they are gone, so this has to look.
+        while (state.connections or state.tasks) and loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for task in list(state.tasks):
+            task.cancel()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        if state.tasks:
+            await asyncio.wait(state.tasks)
+        for server in self.servers:
+            await server.wait_closed()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         """None are taken."""
         yield
-
-
-def _nothing() -> None:
-    """Nobody waits for the start."""

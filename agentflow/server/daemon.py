@@ -104,16 +104,12 @@ class Daemon:
                 stopping.cancel()
                 await self._drain(opened, service)
             finally:
-                server.should_exit = True
+                server.stop()
                 await serving
         _log.info("daemon_stopped")
 
     async def _started(self, server: HttpServer, serving: asyncio.Future[None]) -> None:
-        started = asyncio.Event()
-        server.on_started = started.set
-        if server.started:
-            return
-        waiting = asyncio.ensure_future(started.wait())
+        waiting = asyncio.ensure_future(server.started_event.wait())
         await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         if serving.done():

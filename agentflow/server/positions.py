@@ -8,13 +8,13 @@ from typing import Literal
 
 import msgspec
 
-from agentflow.events.envelope import StoredEvent, micros
+from agentflow.events.envelope import StoredEvent
 from agentflow.events.filters import TypeFilter
 from agentflow.server.problems import Refusal
 
 __all__ = ["EventFilter", "Heartbeat", "first_wanted", "parse_heartbeat", "parse_time", "parse_types"]
 
-_INTEGER = re.compile(r"-?\d{1,18}")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 _WORKFLOW_VIEW = (
     "workflow.*",
     "superstep.*",
@@ -127,7 +127,7 @@ def parse_heartbeat(text: str | None) -> tuple[float | None, Heartbeat]:
         return None, "line"
     if text == "event":
         return DEFAULT_HEARTBEAT, "event"
-    if text.isdecimal() and 1 <= int(text) <= 300:
+    if _INTEGER.fullmatch(text) and 1 <= int(text) <= 300:
         return float(text), "line"
     raise Refusal("invalid_parameter", f"heartbeat is 1 to 300, off or event, not {text[:40]!r}")
 
@@ -169,8 +169,3 @@ class EventFilter:
             and (self._until is None or event.ts < self._until)
             and (self._step is None or _step_decoder.decode(event.body).step == self._step)
         )
-
-
-def now_micros() -> int:
-    """The present, as times of events are."""
-    return micros(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))

@@ -21,13 +21,13 @@ from typing import Literal
 from agentflow.config import ServerConfig, default_socket
 from agentflow.errors import ConfigurationError
 
-__all__ = ["Listener", "Listeners", "bind_all"]
+__all__ = ["BACKLOG", "Listener", "Listeners", "bind_all"]
 
 Kind = Literal["unix", "loopback", "remote"]
 """Who can reach a socket: whoever may open the file, everybody on this machine, everybody."""
 
 _FIRST_FD = 3  # of socket activation, says sd_listen_fds(3)
-_BACKLOG = 1_024
+BACKLOG = 4_096
 _LONGEST = 107  # bytes of a socket's path
 
 
@@ -77,7 +77,7 @@ class Listeners:
             with _private_mode():
                 sock.bind(str(path))
             self._files.append((path, path.stat().st_ino))
-            sock.listen(_BACKLOG)
+            sock.listen(BACKLOG)
         except OSError as error:
             sock.close()
             raise ConfigurationError(f"{path} cannot be listened on: {error.strerror}") from error
@@ -100,7 +100,7 @@ class Listeners:
                 if not port and self.listeners and self.listeners[-1].kind != "unix":
                     place = (place[0], self.listeners[-1].sock.getsockname()[1], *place[2:])
                 sock.bind(place)
-                sock.listen(_BACKLOG)
+                sock.listen(BACKLOG)
             except OSError as error:
                 sock.close()
                 hint = "another program listens there" if error.errno == errno.EADDRINUSE else None

@@ -54,7 +54,7 @@ async def home(call: Call) -> Response:
 
 async def openapi(call: Call) -> Response:
     """This API, described."""
-    return Response(call.request.app.state.openapi, media_type=JSON)
+    return Response(call.request.app.state.openapi(), media_type=JSON)
 
 
 async def health(call: Call) -> Response:

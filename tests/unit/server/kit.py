@@ -131,8 +131,8 @@ class Serving:
 
     def http(self, *, tcp: bool = False, **more: Any) -> httpx.AsyncClient:
         if tcp:
-            return httpx.AsyncClient(base_url=self.tcp_url, trust_env=False, timeout=20, **more)
-        transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
+            return httpx.AsyncClient(base_url=self.tcp_url, trust_env=False, verify=False, timeout=20, **more)
+        transport = httpx.AsyncHTTPTransport(uds=str(self.socket), verify=False)
         return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=20, **more)
 
     def client(self, *, tcp: bool = False, **more: Any) -> Client:
@@ -176,16 +176,14 @@ async def serving(
         async with Runtime(store, models=[model or echo()], services=services, **more) as runtime:
             app = Application(runtime, config, given)
             server = HttpServer(app, listeners)
-            started = asyncio.Event()
-            server.on_started = started.set
             task = asyncio.ensure_future(server.serve())
-            await started.wait()
+            await server.started_event.wait()
             try:
                 yield Serving(runtime, app, server, socket, port)
             finally:
                 app.service.streams.close()
                 runtime.hub.close()
-                server.should_exit = True
+                server.stop()
                 await task
     finally:
         listeners.close()
