@@ -1,0 +1,155 @@
+"""A run that only waits is its log and nothing else: no actor, no memory, no task. The next message
+wakes it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+
+import pytest
+
+from actors.testing import run_until_idle, virtual
+from agentflow import Runtime
+from agentflow.events.memory import MemoryLog
+from agentflow.testing import ScriptedModel
+from tests.integration.support.runs import document, must_be_sound, step, types_of
+from tests.integration.virtual import LoopClock, seconds
+
+MANY = 300
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+
+
+def model() -> ScriptedModel:
+    return ScriptedModel(lambda r: {"ok": True})
+
+
+def at_work(runtime: Runtime) -> list[str]:
+    (runs,) = [a for a in runtime.system.tree().children if a.path == "/runs"]
+    return [a.path.rpartition("/")[2] for a in runs.children]
+
+
+ASKING = document(step("a", approval={"timeout": "1h"}))
+
+
+class TestWaiting:
+    @virtual
+    async def test_it_has_no_actor_and_no_task(self):
+        async with Runtime(models=[model()], clock=LoopClock()) as runtime:
+            await run_until_idle()
+            actors, tasks = count(runtime.system.tree()), len(asyncio.all_tasks())
+            handle = await runtime.submit(ASKING, {})
+            assert (await handle.result()).state == "waiting"
+            await run_until_idle()
+            assert count(runtime.system.tree()) == actors
+            assert len(asyncio.all_tasks()) == tasks
+            assert runtime._keeper.admissions == {}
+            assert runtime._keeper.live == {}
+
+    @virtual
+    async def test_so_has_one_that_is_paused_or_over(self):
+        async with Runtime(models=[model()], clock=LoopClock()) as runtime:
+            paused = await runtime.submit(ASKING, {})
+            await paused.result()
+            await runtime.pause(paused.workflow_id)
+            await paused.result()
+            await runtime.run(document(step("a")), {})
+            await run_until_idle()
+            assert at_work(runtime) == []
+            assert runtime._keeper.admissions == {}
+
+    @virtual
+    async def test_an_answer_wakes_the_one_that_it_is_for(self):
+        async with Runtime(models=[model()], clock=LoopClock()) as runtime:
+            definition = runtime.load(ASKING)
+            handles = [await runtime.submit(definition, {}) for _ in range(20)]
+            for handle in handles:
+                await handle.result()
+            await run_until_idle()
+            lengths = {h.workflow_id: len(await types_of(runtime, h.workflow_id)) for h in handles}
+            await runtime.decide(handles[7].workflow_id, granted=True, step_id="a")
+            assert at_work(runtime) in ([handles[7].workflow_id], [])
+            assert (await handles[7].result()).state == "completed"
+            await run_until_idle()
+            for handle in handles[:7] + handles[8:]:
+                assert len(await types_of(runtime, handle.workflow_id)) == lengths[handle.workflow_id]
+                assert (await handle.result()).state == "waiting"
+
+    @virtual
+    async def test_deadlines_of_many_all_come(self):
+        async with Runtime(models=[model()], clock=LoopClock(), max_concurrent_runs=3) as runtime:
+            began = seconds()
+            definition = runtime.load(ASKING)
+            handles = [await runtime.submit(definition, {}) for _ in range(100)]
+            await asyncio.sleep(1800)
+            await runtime.decide(handles[0].workflow_id, granted=True, step_id="a")
+            for handle in handles:
+                assert [e.type async for e in handle.events()][-1] in (
+                    "workflow.failed",
+                    "workflow.completed",
+                )
+            assert seconds() - began == pytest.approx(3600, abs=1)
+            denied = [h for h in handles if "approval.denied" in await types_of(runtime, h.workflow_id)]
+            assert denied == handles[1:]
+            for handle in handles:
+                await must_be_sound(runtime, handle.workflow_id)
+
+    @virtual
+    async def test_a_deadline_of_a_paused_run_waits_for_the_resume(self):
+        async with Runtime(models=[model()], clock=LoopClock()) as runtime:
+            handle = await runtime.submit(ASKING, {})
+            await handle.result()
+            await runtime.pause(handle.workflow_id)
+            await asyncio.sleep(7200)
+            assert (await types_of(runtime, handle.workflow_id))[-1] == "workflow.paused"
+            await runtime.resume(handle.workflow_id)
+            assert (await handle.result()).error.code == "approval_denied"
+
+    @virtual
+    async def test_a_command_that_comes_just_when_it_goes_to_rest(self):
+        """Whatever the moment, the command is obeyed once and the run goes on."""
+        for ticks in range(40):
+            log = MemoryLog()
+            async with Runtime(log, models=[model()], clock=LoopClock()) as runtime:
+                handle = await runtime.submit(ASKING, {})
+                for _ in range(ticks):
+                    await asyncio.sleep(0)
+                pausing = asyncio.ensure_future(runtime.pause(handle.workflow_id))
+                await asyncio.sleep(0)
+                signalling = asyncio.ensure_future(runtime.signal(handle.workflow_id, "s"))
+                await asyncio.gather(pausing, signalling)
+                await runtime.resume(handle.workflow_id)
+                await runtime.decide(handle.workflow_id, granted=True, step_id="a")
+                assert (await handle.result()).state == "completed"
+                types = [e.type for e in await must_be_sound(log, handle.workflow_id)]
+                assert types.count("signal.received") == types.count("workflow.paused") == 1
+
+    async def test_many_cost_little(self, tmp_path):
+        """What is kept of a waiting run is its log, on the disk, and a timer for its deadline."""
+        async with Runtime(f"sqlite:{tmp_path / 'runs.db'}", models=[model()]) as runtime:
+            definition = runtime.load(ASKING)
+
+            async def wait(many: int) -> None:
+                for _ in range(many):
+                    assert (await (await runtime.submit(definition, {})).result()).state == "waiting"
+                await asyncio.sleep(0.05)
+                gc.collect()
+
+            await wait(20)
+            tracemalloc.start()
+            await wait(1)
+            before = tracemalloc.get_traced_memory()[0]
+            await wait(MANY)
+            used = tracemalloc.get_traced_memory()[0] - before
+            tracemalloc.stop()
+            assert at_work(runtime) == []
+        print(f"{used / MANY:.0f} bytes a waiting run")
+        assert used / MANY < 2_500
+
+
+def count(actor) -> int:
+    return 1 + sum(count(child) for child in actor.children)
