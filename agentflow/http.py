@@ -28,8 +28,8 @@ __all__ = ["AnswerTooLarge", "HttpClient", "HttpFailure", "HttpResponse", "publi
 
 _CONNECT_TIMEOUT = 10.0
 # A server may close an idle connection in the moment in which a request goes out on it, and a POST must not
-# be repeated behind the caller's back: so connections are not kept for long.
-_IDLE_CONNECTION = 5.0
+# be repeated behind the caller's back: so connections are kept for less than the 5 s of most servers.
+_IDLE_CONNECTION = 4.0
 _ERROR_BODY_LIMIT = 64 << 10
 # What cannot have reached the server: everything else may have been carried out there.
 _NOT_SENT = (

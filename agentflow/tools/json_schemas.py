@@ -1,25 +1,27 @@
 """Schemas that others wrote, as schemas of Draft 2020-12 that stand by themselves.
 
 They come from OpenAPI 3.0 (its own dialect), OpenAPI 3.1, and from servers that still speak Draft 7. A local
-`$ref` is replaced by what it means; a schema that contains itself, or would grow too large, keeps its
-references and gets `$defs`.
+`$ref` is replaced by what it means; a schema that contains itself, or is large, stays a reference and comes
+along in `$defs`.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal, cast
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple, cast
 from urllib.parse import unquote
 
 from agentflow.definition.ir import canonical_json
-from agentflow.tools.schema_check import schema_problem
+from agentflow.tools.ref_graph import RefGraph
+from agentflow.tools.schema_check import keyword_problem, schema_problem
 
 __all__ = ["Dialect", "SchemaBook", "Unusable", "modern"]
 
 Dialect = Literal["openapi-3.0", "2020-12"]
 
-_MAX_NODES: Final = 5_000
-_MAX_NODES_AT_ALL: Final = 50_000
+_MAX_INLINE: Final = 200
+_MAX_NODES: Final = 50_000
 _MAX_DEPTH: Final = 60
 
 _ONE: Final = frozenset(
@@ -49,24 +51,31 @@ class Unusable(Exception):
     """A schema cannot be offered; the message says why."""
 
 
+class _Made(NamedTuple):
+    """A converted schema: its value, how many schemas it is made of, and the references that it keeps."""
+
+    value: Any
+    nodes: int
+    kept: frozenset[str]
+
+
 class SchemaBook:
-    """The schemas of one document. Not for use from several threads."""
+    """The schemas of one document; each is converted once, however many functions use it. Not for use from
+    several threads."""
 
     def __init__(self, document: Any, dialect: Dialect) -> None:
         self._document = document
         self._dialect = dialect
-        self._kept: set[str] = set()
-        self._keep_all = False
-        self._cyclic: set[str] = set()
+        self._graph = RefGraph(self._raw)
+        self._made: dict[str, _Made | str] = {}  # a text says why there is none
         self._names: dict[str, str] = {}
-        self._nodes = 0
+        self._taken: set[str] = set()
 
     def resolve(self, ref: Any) -> Any:
         """What a reference inside the document stands for. Raises Unusable."""
         if not isinstance(ref, str) or not ref.startswith("#"):
-            raise Unusable(
-                f'$ref "{str(ref)[:200]}" is remote; only references inside the document are followed'
-            )
+            shown = str(ref)[:200]
+            raise Unusable(f'$ref "{shown}" is remote; only references inside the document are followed')
         value = self._document
         for token in ref[1:].split("/")[1:] if ref != "#" else ():
             key = _unescaped(token)
@@ -78,46 +87,94 @@ class SchemaBook:
                 raise Unusable(f'$ref "{ref[:200]}" leads nowhere')
         return value
 
-    def standalone(self, parts: dict[str, Any], build: Any) -> dict[str, Any]:
-        """The schema that `build` makes of the converted `parts`, checked, with the `$defs` they need.
+    def _raw(self, ref: str) -> Any:
+        try:
+            return self.resolve(ref)
+        except Unusable:
+            return None  # told where the reference is used
 
-        Raises Unusable.
-        """
-        self._kept, self._keep_all, self._names = set(), False, {}
-        while True:
-            self._cyclic, self._nodes = set(), 0
-            try:
-                made = {name: self._walk(part, (), 0) for name, part in parts.items()}
-                defs = self._definitions()
-            except _TooLarge:
-                if self._keep_all:
-                    raise Unusable("its schema is too large, or nested too deeply") from None
-                self._keep_all, self._kept, self._names = True, set(), {}
+    def standalone(
+        self, parts: dict[str, Any], build: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The schema that `build` makes of the converted `parts`, with the `$defs` that they need. The
+        definitions are shared between the schemas of a book. Raises Unusable."""
+        walk = _Walk(self)
+        schema = build({name: walk.schema(part, 0) for name, part in parts.items()})
+        wrong = keyword_problem(schema)
+        if wrong is not None:
+            raise Unusable(f"its schema is not valid: {wrong}")
+        nodes, pending, defs = walk.nodes, list(walk.kept), dict[str, Any]()
+        while pending:
+            ref = pending.pop()
+            if self._names[ref] in defs:
                 continue
-            if not self._cyclic - self._kept:
-                break
-            self._kept |= self._cyclic
-        schema: dict[str, Any] = build(made)
+            made = self.converted(ref)
+            defs[self._names[ref]] = made.value
+            nodes += made.nodes
+            pending += made.kept
+        if nodes > _MAX_NODES:
+            raise Unusable("its schema is too large")
         if defs:
             schema["$defs"] = defs
-        if (wrong := schema_problem(schema)) is not None:
-            raise Unusable(f"its schema is not valid: {wrong}")
         return schema
 
-    def _definitions(self) -> dict[str, Any]:
-        defs: dict[str, Any] = {}
-        done: set[str] = set()
-        while pending := [ref for ref in self._names if ref not in done]:
-            for ref in pending:
-                done.add(ref)
-                defs[self._names[ref]] = self._walk(self.resolve(ref), (ref,), 0)
-        return defs
+    def converted(self, ref: str) -> _Made:
+        """The schema that a reference stands for. Raises Unusable."""
+        made = self._made.get(ref)
+        if made is None:
+            made = self._made[ref] = self._convert(ref)
+        if isinstance(made, str):
+            raise Unusable(made)
+        return made
 
-    def _walk(self, schema: Any, inside: tuple[str, ...], depth: int) -> Any:
-        self._nodes += 1
-        limit = _MAX_NODES_AT_ALL if self._keep_all else _MAX_NODES
-        if self._nodes > limit or depth > _MAX_DEPTH:
-            raise _TooLarge
+    def _convert(self, ref: str) -> _Made | str:
+        try:
+            if self._graph.is_endless(ref):
+                raise Unusable(f'$ref "{ref[:200]}" refers to itself without end')
+            walk = _Walk(self)
+            value = walk.schema(self.resolve(ref), 0)
+            wrong = keyword_problem(value) if isinstance(value, dict) else None
+            if wrong is not None:
+                raise Unusable(f"its schema is not valid: {wrong} of {ref[:200]}")
+        except Unusable as reason:
+            return str(reason)
+        except RecursionError:
+            return "its schema is nested too deeply"
+        return _Made(value, walk.nodes, frozenset(walk.kept))
+
+    def is_kept(self, ref: str) -> bool:
+        """Whether a reference stays one."""
+        return self._graph.is_cyclic(ref) or self.converted(ref).nodes > _MAX_INLINE
+
+    def name(self, ref: str) -> str:
+        """Under which name it stands in `$defs`."""
+        name = self._names.get(ref)
+        if name is None:
+            stem = re.sub(r"\W", "_", _unescaped(ref.rpartition("/")[2]), flags=re.ASCII) or "root"
+            name = stem
+            while name in self._taken:
+                name = f"{stem}_{len(self._taken)}"
+            self._taken.add(name)
+            self._names[ref] = name
+        return name
+
+    @property
+    def is_openapi_30(self) -> bool:
+        return self._dialect == "openapi-3.0"
+
+
+class _Walk:
+    """Converts one schema."""
+
+    def __init__(self, book: SchemaBook) -> None:
+        self._book = book
+        self.nodes = 0
+        self.kept: set[str] = set()
+
+    def schema(self, schema: Any, depth: int) -> Any:
+        self.nodes += 1
+        if self.nodes > _MAX_NODES or depth > _MAX_DEPTH:
+            raise Unusable("its schema is too large, or nested too deeply")
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
@@ -126,58 +183,44 @@ class SchemaBook:
         if "$dynamicRef" in members:
             raise Unusable("$dynamicRef is not supported")
         if "$ref" in members:
-            return self._reference(members, inside, depth)
+            return self._reference(members, depth)
         made: dict[str, Any] = {}
         for key, value in members.items():
-            if key in _DROPPED or key.startswith("x-"):
-                continue
-            made[key] = self._keyword(key, value, inside, depth)
-        if self._dialect == "openapi-3.0":
+            if key not in _DROPPED and not key.startswith("x-"):
+                made[key] = self._keyword(key, value, depth)
+        if self._book.is_openapi_30:
             made = _from_openapi_30(made, members)
         _drop_read_only(made, members)
         return made
 
-    def _keyword(self, key: str, value: Any, inside: tuple[str, ...], depth: int) -> Any:
+    def _keyword(self, key: str, value: Any, depth: int) -> Any:
         if key in _ONE and isinstance(value, dict | bool):
-            return self._walk(value, inside, depth + 1)
+            return self.schema(value, depth + 1)
         if key in _SEVERAL and isinstance(value, list):
-            return [self._walk(item, inside, depth + 1) for item in cast("list[Any]", value)]
+            return [self.schema(item, depth + 1) for item in cast("list[Any]", value)]
         if key in _NAMED and isinstance(value, dict):
             named = cast("dict[str, Any]", value)
-            return {name: self._walk(item, inside, depth + 1) for name, item in named.items()}
+            return {name: self.schema(item, depth + 1) for name, item in named.items()}
         return value
 
-    def _reference(self, members: dict[str, Any], inside: tuple[str, ...], depth: int) -> Any:
+    def _reference(self, members: dict[str, Any], depth: int) -> Any:
         ref = members["$ref"]
-        target = self.resolve(ref)
-        if self._keep_all or ref in self._kept:
-            made: Any = {"$ref": f"#/$defs/{self._name(ref)}"}
-        elif ref in inside:
-            self._cyclic.add(ref)
-            return True  # for now: the next round keeps this reference
+        self._book.resolve(ref)
+        if self._book.is_kept(ref):
+            self.kept.add(ref)
+            value: Any = {"$ref": f"#/$defs/{self._book.name(ref)}"}
         else:
-            made = self._walk(target, (*inside, ref), depth + 1)
+            made = self._book.converted(ref)
+            value = made.value
+            self.nodes += made.nodes
+            self.kept |= made.kept
         beside = {k: v for k, v in members.items() if k != "$ref" and k not in _DROPPED and k[:2] != "x-"}
-        if self._dialect == "openapi-3.0" or not beside:
-            return made
-        converted = {k: self._keyword(k, v, inside, depth) for k, v in beside.items()}
-        if converted.keys() <= {"description", "title", "default"} and isinstance(made, dict):
-            return {**cast("dict[str, Any]", made), **converted}
-        return {**converted, "allOf": [made, *converted.get("allOf", ())]}
-
-    def _name(self, ref: str) -> str:
-        name = self._names.get(ref)
-        if name is None:
-            stem = re.sub(r"\W", "_", _unescaped(ref.rpartition("/")[2]), flags=re.ASCII) or "root"
-            name, taken = stem, set(self._names.values())
-            while name in taken:
-                name = f"{stem}_{len(taken)}"
-            self._names[ref] = name
-        return name
-
-
-class _TooLarge(Exception):
-    """Written out, the schema has too many parts."""
+        if self._book.is_openapi_30 or not beside:
+            return value
+        converted = {k: self._keyword(k, v, depth) for k, v in beside.items()}
+        if converted.keys() <= {"description", "title", "default"} and isinstance(value, dict):
+            return {**cast("dict[str, Any]", value), **converted}
+        return {**converted, "allOf": [value, *converted.get("allOf", ())]}
 
 
 def modern(schema: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -68,7 +69,7 @@ class OpenApiService(WebService):
             text = await (self._fetched() if self._remote else self._from_file())
             headers: dict[str, Any] = self.spec.options.get("headers") or {}
             own = frozenset(name.lower() for name in headers)
-            found = await in_thread(lambda: read_operations(parse_openapi(text), own), f"read {self.name}")
+            found, tools = await in_thread(partial(self._understood, text, own), f"read {self.name}")
             base = self._server(found)
         except BrokenDocument as broken:
             return [unavailable(self.name, shortened(f"{_shown(self._source)}: {broken}"), "/document")]
@@ -79,8 +80,18 @@ class OpenApiService(WebService):
         problems = self._unknown(found)
         if not problems:
             self._base = base.rstrip("/")
-            self._offer(found)
+            self._operations, self.refused, self.tools = found.offered, found.refused, tools
         return problems
+
+    def _understood(self, text: bytes, own_headers: frozenset[str]) -> tuple[Operations, dict[str, Tool]]:
+        """What the document describes, and what of it is wanted as tools; in a thread."""
+        found = read_operations(parse_openapi(text), own_headers)
+        wanted = self.spec.include
+        return found, {
+            name: _tool(self.name, operation, self.spec)
+            for name, operation in found.offered.items()
+            if wanted is None or name in wanted
+        }
 
     def _unknown(self, found: Operations) -> list[Diagnostic]:
         if not found.offered:
@@ -92,16 +103,6 @@ class OpenApiService(WebService):
         problems = unknown_functions(self.name, list(self.spec.functions), known, found.refused)
         included = list(self.spec.include or ())
         return problems + unknown_functions(self.name, included, known, found.refused, "include")
-
-    def _offer(self, found: Operations) -> None:
-        wanted = self.spec.include
-        self._operations = found.offered
-        self.refused = found.refused
-        self.tools = {
-            name: _tool(self.name, operation, self.spec)
-            for name, operation in found.offered.items()
-            if wanted is None or name in wanted
-        }
 
     def _server(self, found: Operations) -> str | Diagnostic:
         """Where calls go. A document from elsewhere does not decide where this service's headers go."""

@@ -6,13 +6,14 @@ looks at the keywords that mean something to a validator, in the time of a look 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final, cast
 
 from agentflow.definition.schemas import TYPES, check_applicable
 from agentflow.definition.subschemas import subschemas
 
-__all__ = ["schema_problem"]
+__all__ = ["keyword_problem", "schema_problem"]
 
 
 def _is_schema(value: Any) -> bool:
@@ -35,6 +36,13 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, cast("list[Any]", value)))
 
 
+def _is_pattern(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(re.compile(value))
+    except (re.error, OverflowError, RecursionError):
+        return False
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -52,18 +60,16 @@ _KEYWORDS: Final[dict[str, Callable[[Any], bool]]] = {
     "type": _is_type,
     "enum": lambda value: isinstance(value, list),
     "required": _is_texts,
+    "pattern": _is_pattern,
+    "patternProperties": lambda value: _is_named(value) and all(map(_is_pattern, value)),
     "uniqueItems": lambda value: isinstance(value, bool),
     "multipleOf": lambda value: _is_number(value) and value > 0,
     "dependentRequired": lambda value: (
         isinstance(value, dict) and all(map(_is_texts, cast("dict[str, Any]", value).values()))
     ),
-    **dict.fromkeys(
-        ("$ref", "$dynamicRef", "$anchor", "$id", "pattern", "format", "title", "description"), _is_text
-    ),
+    **dict.fromkeys(("$ref", "$dynamicRef", "$anchor", "$id", "format", "title", "description"), _is_text),
     **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), _is_schemas),
-    **dict.fromkeys(
-        ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"), _is_named
-    ),
+    **dict.fromkeys(("$defs", "definitions", "dependentSchemas", "properties"), _is_named),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
     **dict.fromkeys(
         ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _is_count
@@ -76,20 +82,23 @@ _KEYWORDS: Final[dict[str, Callable[[Any], bool]]] = {
 }
 
 
-_INNER: Final = frozenset(
-    key for key, check in _KEYWORDS.items() if check in (_is_schema, _is_schemas, _is_named)
+_LISTS: Final = frozenset(key for key, check in _KEYWORDS.items() if check is _is_schemas)
+_MAPS: Final = frozenset(
+    {"patternProperties"} | {key for key, check in _KEYWORDS.items() if check is _is_named}
 )
+_ONES: Final = frozenset(key for key, check in _KEYWORDS.items() if check is _is_schema)
 
 
 def schema_problem(schema: dict[str, Any]) -> str | None:
     """What is wrong with it, with the place; None if it can be used."""
     try:
-        return _keyword_problem(schema) or _reference_problem(schema)
+        return keyword_problem(schema) or _reference_problem(schema)
     except (RecursionError, OverflowError, ValueError):
         return "it cannot be read"
 
 
-def _keyword_problem(schema: dict[str, Any]) -> str | None:
+def keyword_problem(schema: Any) -> str | None:
+    """The same of keywords and patterns alone; where references lead is not looked at."""
     stack: list[tuple[str, Any]] = [("", schema)]
     while stack:
         path, part = stack.pop()
@@ -102,18 +111,17 @@ def _keyword_problem(schema: dict[str, Any]) -> str | None:
             place = f"{path}/{key}"
             if not check(value):
                 return f"{key} is not what it may be, at #{place}"
-            if key in _INNER:
-                stack += _parts(place, check, value)
+            stack += _parts(key, place, value)
     return None
 
 
-def _parts(place: str, check: Callable[[Any], bool], value: Any) -> list[tuple[str, Any]]:
-    if check is _is_named:
+def _parts(key: str, place: str, value: Any) -> list[tuple[str, Any]]:
+    if key in _MAPS:
         named = cast("dict[str, Any]", value)
         return [(f"{place}/{name.replace('~', '~0').replace('/', '~1')}", v) for name, v in named.items()]
-    if check is _is_schemas:
+    if key in _LISTS:
         return [(f"{place}/{i}", v) for i, v in enumerate(cast("list[Any]", value))]
-    return [(place, value)]
+    return [(place, value)] if key in _ONES else []
 
 
 def _reference_problem(schema: dict[str, Any]) -> str | None:

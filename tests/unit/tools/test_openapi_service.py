@@ -12,6 +12,7 @@ import yaml
 from starlette.responses import JSONResponse, Response
 
 from agentflow.definition.ir import ServiceSpec
+from agentflow.definition.schemas import validate
 from agentflow.tools import ToolError
 from agentflow.tools.openapi_service import OpenApiService
 from tests.unit.tools.servers import CTX, Recorder, serve
@@ -480,8 +481,70 @@ async def test_a_schema_that_grows_by_being_written_out_keeps_its_references(tmp
     )
     document["components"] = {"schemas": schemas}
     schema = (await opened(tmp_path, document)).tools["op"].input_schema
-    assert len(schema["$defs"]) == 40
-    assert len(json.dumps(schema)) < 10_000
+    assert len(json.dumps(schema)) < 100_000
+    value: Any = "deep"
+    for _ in range(39):
+        value = {"a": value}
+    assert validate(schema, {"p": value}) == []
+    assert validate(schema, {"p": {"a": value}}) != []
+
+
+async def test_a_large_document_of_schemas_that_all_contain_each_other(tmp_path: Path) -> None:
+    schemas = {
+        f"S{i}": {
+            "type": "object",
+            "properties": {f"p{j}": {"$ref": f"#/components/schemas/S{(7 * i + j) % 100}"} for j in range(5)},
+        }
+        for i in range(100)
+    }
+    paths = {
+        f"/x{i}": {
+            "post": {
+                "operationId": f"op{i}",
+                "requestBody": {
+                    "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/S{i % 100}"}}}
+                },
+            }
+        }
+        for i in range(300)
+    }
+    document = {**BARE, "paths": paths, "components": {"schemas": schemas}}
+    tools = (await opened(tmp_path, document)).tools
+    assert len(tools) == 300
+    assert all(len(tool.input_schema["$defs"]) == 100 for tool in tools.values())
+    assert validate(tools["op0"].input_schema, {"body": {"p0": {"p1": {"p2": 1}}}}) != []
+
+
+async def test_references_in_chains_and_circles_without_end(tmp_path: Path) -> None:
+    chain = {
+        f"C{i}": {"type": "array", "items": {"$ref": f"#/components/schemas/C{i + 1}"}} for i in range(3000)
+    }
+    rounds = {
+        "A": {"allOf": [{"$ref": "#/components/schemas/B"}]},
+        "B": {"anyOf": [{"type": "null"}, {"$ref": "#/components/schemas/A"}]},
+        "Self": {"$ref": "#/components/schemas/Self"},
+    }
+    paths = {
+        f"/{name}": {
+            "get": {
+                "operationId": name,
+                "parameters": [
+                    {"name": "p", "in": "query", "schema": {"$ref": f"#/components/schemas/{name}"}}
+                ],
+            }
+        }
+        for name in ("C0", "A", "Self")
+    }
+    document = {
+        **BARE,
+        "paths": {**paths, "/ok": {"get": {"operationId": "ok"}}},
+        "components": {"schemas": {**chain, "C3000": {"type": "string"}, **rounds}},
+    }
+    made = await opened(tmp_path, document)
+    assert list(made.tools) == ["ok"]
+    assert "nested too deeply" in made.refused["C0"]
+    assert "refers to itself without end" in made.refused["A"]
+    assert "refers to itself without end" in made.refused["Self"]
 
 
 async def test_names_of_definitions_are_kept_apart(tmp_path: Path) -> None:
