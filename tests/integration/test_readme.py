@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_there_is_something_to_execute():
-    assert {b["file"] for b in BLOCKS} == {"triage.yaml", "crm.py", None}
+    assert {b["file"] for b in BLOCKS} == {"triage.yaml", "crm.py", "careful.yaml", "bank.py", None}
 
 
 async def test_the_workflow_checks_without_a_word_and_runs(folder, monkeypatch):
@@ -42,6 +42,44 @@ async def test_the_workflow_checks_without_a_word_and_runs(folder, monkeypatch):
         result = await runtime.run(folder / "triage.yaml", {"ticket": "The shop is down! ann@example.com"})
     assert result.output == {"escalate": {"manager": "Max"}}
     model.assert_complete()
+
+
+async def test_work_that_needs_care_is_asked_about_and_done_once(folder, monkeypatch):
+    from agentflow import check_file
+
+    monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+    assert check_file(folder / "careful.yaml") == []
+    model = ScriptedModel()
+    model.add([{"amount": 120}], when="Assess the claim")
+    model.add([call("bank__pay", amount=120), {"paid": 120}], when="Pay the amount")
+    async with Runtime(models=[model]) as runtime:
+        handle = await runtime.submit(folder / "careful.yaml", {"claim": "Broken window, 120 EUR"})
+        assert (await handle.result()).state == "waiting"
+        (request,) = await runtime.requests()
+        assert (request.step_id, request.subject["parameters"]) == ("pay", {"amount": 120})
+        await runtime.decide(handle.workflow_id, step_id="pay", granted=True)
+        result = await handle.result()
+    assert (result.state, result.output) == ("completed", {"pay": {"paid": 120}})
+    model.assert_complete()
+
+
+def test_every_command_of_the_tool_stands_in_the_table():
+    from agentflow.cli import app
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("## Commands") : text.index("## Measured")]
+    names = {word.split()[0] for word in re.findall(r"`([a-z][a-z -]*)`", table)}
+    assert set(app.list_commands(None)) <= names
+
+
+def test_the_declared_services_are_known():
+    from agentflow.definition.loader import load_text
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    declared = re.search(r"^```yaml\n(services:.*?)^```", text, re.MULTILINE | re.DOTALL)
+    steps = "workflow: {steps: [{type: run, id: a, agent: {systemPrompt: p}}]}\n"
+    definition = load_text('version: "1.0"\n' + declared[1] + steps, media="yaml")
+    assert sorted(definition.workflow.services) == ["crm", "files", "hook", "search", "shop"]
 
 
 def test_the_program_runs():
