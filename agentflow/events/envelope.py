@@ -12,18 +12,20 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from agentflow.errors import LogCorrupt
+from agentflow.errors import ConfigurationError, LogCorrupt
 from agentflow.events.catalogue import TYPES, Custom, RunEvent
 from agentflow.events.ids import Ids, iso, micros, new_id
 
 __all__ = [
     "SCHEMA_VERSION",
+    "UPCASTERS",
     "Draft",
     "Event",
     "Ids",
     "StoredEvent",
     "Trace",
     "Unknown",
+    "Upcaster",
     "decode",
     "encode",
     "iso",
@@ -34,7 +36,8 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
-"""The meaning of event data that this release writes; a run records its own in `workflow.started`."""
+"""The meaning of event data that this release writes. An event says its own, unless it is 1: a run that is
+taken up by a later release has events of both."""
 
 D = TypeVar("D", bound=RunEvent, covariant=True)
 
@@ -73,6 +76,7 @@ class Event(msgspec.Struct, Generic[D], frozen=True, kw_only=True, omit_defaults
     trace: Trace | None = None
     step: str | None = None
     attempt: int | None = None
+    schema_version: int = 1
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -115,6 +119,7 @@ def seal(draft: Draft, *, workflow_id: str, offset: int, ts: int, id: str) -> tu
         trace=draft.trace,
         step=step,
         attempt=draft.attempt,
+        schema_version=SCHEMA_VERSION,
     )
     return event, StoredEvent(offset, ts, event_type, encode(event))
 
@@ -143,6 +148,7 @@ class _Envelope(msgspec.Struct):
     trace: Trace | None = None
     step: str | None = None
     attempt: int | None = None
+    schema_version: int | None = None
 
 
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
@@ -152,11 +158,13 @@ _data_decoders: dict[str, msgspec.json.Decoder[RunEvent]] = {
 }
 
 
-def decode(body: bytes, *, schema_version: int = SCHEMA_VERSION) -> Event[Any]:
-    """The event of these bytes; `schema_version` is that of its run. LogCorrupt when they are not one."""
+def decode(body: bytes, *, schema_version: int = 1) -> Event[Any]:
+    """The event of these bytes, its data with today's meaning; `schema_version` is that of an event which
+    does not say its own. LogCorrupt when they are no event, ConfigurationError when of a later release."""
     try:
         head = _envelope_decoder.decode(body)
-        data = _decode_data(head.type, head.data, schema_version)
+        version = schema_version if head.schema_version is None else head.schema_version
+        data = _decode_data(head.type, head.data, version)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LogCorrupt(f"an event cannot be read: {error}") from error
     return Event(
@@ -169,6 +177,7 @@ def decode(body: bytes, *, schema_version: int = SCHEMA_VERSION) -> Event[Any]:
         trace=head.trace,
         step=head.step,
         attempt=head.attempt,
+        schema_version=SCHEMA_VERSION,
     )
 
 
@@ -181,20 +190,26 @@ def _decode_data(event_type: str, raw: msgspec.Raw, schema_version: int) -> RunE
         return Unknown(type=event_type, data=value)
     if schema_version == SCHEMA_VERSION:
         return decoder.decode(raw)
+    if schema_version > SCHEMA_VERSION:
+        raise ConfigurationError(
+            f"an event of type {event_type} was written by a newer agentflow (schema {schema_version}, "
+            f"this one knows {SCHEMA_VERSION})",
+            hint="upgrade agentflow",
+        )
     value = upcast(event_type, schema_version, _object_decoder.decode(raw))
     return msgspec.convert(value, TYPES[event_type])
 
 
-_UPCASTERS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
+Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+
+UPCASTERS: dict[tuple[str, int], Upcaster] = {}
+"""A change of meaning registers a step, a pure function of data, under (type, version it starts from)."""
 
 
 def upcast(event_type: str, schema_version: int, data: dict[str, Any]) -> dict[str, Any]:
-    """Bring data of an older `schema_version` to today's meaning, version by version.
-
-    A change of meaning registers its step in `_UPCASTERS` under (type, the version it starts from).
-    """
+    """Bring data of an older `schema_version` to today's meaning, version by version."""
     for version in range(schema_version, SCHEMA_VERSION):
-        step = _UPCASTERS.get((event_type, version))
+        step = UPCASTERS.get((event_type, version))
         if step is not None:
             data = step(data)
     return data

@@ -8,9 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agentflow.errors import LogCorrupt
-from agentflow.events import catalogue
-from agentflow.events.catalogue import TERMINAL_TYPES, TYPES, Custom, WorkflowStarted, WorkflowStepWaiting
+from agentflow.errors import ConfigurationError, LogCorrupt
+from agentflow.events import catalogue, envelope
+from agentflow.events.catalogue import (
+    TERMINAL_TYPES,
+    TYPES,
+    Custom,
+    WorkflowPaused,
+    WorkflowStepWaiting,
+    WorkflowWaiting,
+)
 from agentflow.events.envelope import (
     Draft,
     Event,
@@ -20,7 +27,6 @@ from agentflow.events.envelope import (
     decode,
     encode,
     seal,
-    upcast,
 )
 from tests.unit.events.samples import SAMPLES, draft_of
 
@@ -126,11 +132,68 @@ def test_bytes_that_are_no_event_are_corruption(body):
         decode(body)
 
 
-def test_data_of_an_older_schema_takes_the_upcast_way():
-    event, stored = sealed("workflow.started")
-    assert isinstance(event.data, WorkflowStarted)
-    assert decode(stored.body, schema_version=0) == event
-    assert upcast("workflow.started", 0, {"a": 1}) == {"a": 1}
+# -- meanings that changed
+
+
+@pytest.fixture
+def later_release(monkeypatch):
+    """A release in which `workflow.paused` has changed its meaning twice, and nothing else has."""
+
+    def first(data):  # version 1 said why in a sentence alone
+        return {"reason": "operator", "detail": data["why"]}
+
+    def second(data):  # version 2 wrote the reason in capitals
+        return {**data, "reason": data["reason"].lower()}
+
+    monkeypatch.setattr(envelope, "SCHEMA_VERSION", 3)
+    steps = {("workflow.paused", 1): first, ("workflow.paused", 2): second}
+    monkeypatch.setattr(envelope, "UPCASTERS", steps)
+
+
+def older(name):
+    return (GOLDEN / "older" / f"{name}.json").read_bytes().removesuffix(b"\n")
+
+
+@pytest.mark.parametrize(("version", "reason"), [(1, "operator"), (2, "budget"), (3, "quota")])
+def test_an_event_of_any_older_form_is_read_with_todays_meaning(later_release, version, reason):
+    body = older(f"workflow.paused.{version}")
+    event = decode(body)
+    assert event.data == WorkflowPaused(reason=reason, detail="for lunch")
+    assert event.schema_version == 3
+    assert decode(encode(event)) == event  # what is written again says that it is of today
+
+
+def test_an_event_whose_meaning_did_not_change_needs_no_step(later_release):
+    event = decode(older("workflow.waiting.1"))
+    assert event.data == WorkflowWaiting(requests=("req_1",), timers=(), signals=())
+
+
+def test_what_this_release_writes_says_its_version_unless_it_is_the_first(later_release, monkeypatch):
+    assert b'"schema_version":3' in sealed("workflow.completed")[1].body
+    monkeypatch.setattr(envelope, "SCHEMA_VERSION", 1)
+    assert b"schema_version" not in sealed("workflow.completed")[1].body
+
+
+def test_a_run_that_a_later_release_goes_on_with_has_events_of_both(later_release):
+    forms = [older(f"workflow.paused.{version}") for version in (1, 2, 3)]
+    assert [decode(body).data.reason for body in forms] == ["operator", "budget", "quota"]
+
+
+def test_an_event_of_a_later_release_is_not_guessed_at():
+    with pytest.raises(ConfigurationError, match="newer agentflow") as caught:
+        decode(older("workflow.paused.2"))
+    assert caught.value.hint
+
+
+def test_a_step_that_drops_what_is_needed_is_told(later_release, monkeypatch):
+    monkeypatch.setattr(envelope, "UPCASTERS", {})
+    with pytest.raises(LogCorrupt, match="reason"):
+        decode(older("workflow.paused.1"))
+
+
+def test_the_version_of_a_run_counts_for_events_that_do_not_say_theirs(later_release):
+    body = older("workflow.paused.2").replace(b',"schema_version":2', b"")
+    assert decode(body, schema_version=2).data.reason == "budget"
 
 
 def test_events_do_not_change():
