@@ -32,6 +32,7 @@ HIGH_WATER = 128 * 1024
 """Bytes in front of a client at which a stream waits; with the chunk on its way that makes 256 KiB."""
 _SLOWEST = 30.0
 """Seconds for a whole head, and of silence inside a body."""
+_LINGER = 10.0
 _GRACE = 5.0
 
 
@@ -86,12 +87,17 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if (self._in_head and not self._head) or self._in_body:
+        if self._in_head and not self._head:
             self._give_time()
         heads = self._heads
         bodies = self._in_body
         super().data_received(data)
-        if heads == self._heads and not bodies and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._in_body:
+            if not self.cycle.response_complete:
+                self._give_time()
+        elif heads == self._heads and not bodies:
             self._head += len(data)  # nothing but a part of one head
             if self._head > _LARGEST_HEAD:
                 self.send_400_response(f"the head of a request has at most {_LARGEST_HEAD} bytes")
@@ -105,12 +111,22 @@ class Connection(HttpToolsProtocol):
         self._in_head, self._in_body, self._head = False, True, 0
         self._heads += 1
         self._take_time()
+        if self.parser.get_http_version() not in ("1.0", "1.1"):
+            raise ValueError("HTTP/1.1 is spoken here")  # which the parser makes an error of its own
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._in_head, self._in_body = True, False
         self._take_time()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._in_body and not self.transport.is_closing():
+            # Answered before its body was read, as too large: closing now would take the answer away with
+            # it, so the rest is read for a while and thrown away.
+            self._take_time()
+            self._too_slow = self.loop.call_later(_LINGER, self._give_up)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP request, and close."""

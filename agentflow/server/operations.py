@@ -174,9 +174,7 @@ async def read_body(request: Request) -> bytes:
 
 
 def _too_large() -> Refusal:
-    return Refusal(
-        "payload_too_large", f"a request has at most {MAX_BODY} bytes", headers={"Connection": "close"}
-    )
+    return Refusal("payload_too_large", f"a request has at most {MAX_BODY} bytes")
 
 
 def media_of(content_type: str | None, accepted: tuple[str, ...]) -> str:
