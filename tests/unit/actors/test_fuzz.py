@@ -26,6 +26,7 @@ from actors import (
     OneForOne,
     Reject,
     RestForOne,
+    ShutdownTimeout,
     StashFull,
     on,
 )
@@ -43,7 +44,7 @@ class Letter:
 
     def __init__(self, model, sender, number, what):
         self.model, self.sender, self.number, self.what = model, sender, number, what
-        self.stashed = False
+        self.stashed = self.settled = False
 
 
 class Awaited(Letter):
@@ -72,6 +73,8 @@ class Model:
         key = actor.ctx.self
         if self.at_work[key]:
             self.violations.append("two messages at a time")
+        if letter is not None and letter.settled:
+            self.violations.append("a question was begun though nobody waited any more")
         self.at_work[key] += 1
         if letter is not None and letter.what != "limit":
             self.handled[letter] += 1
@@ -155,6 +158,10 @@ class Worker(Actor, mailbox=3, stash=2):
                 await self.ctx.spawn(lambda: Worker(self.model, self.peers))
             elif letter.what == "ask":
                 await random.choice(self.peers).ask(Tick(None, True), timeout=0.5)
+            elif letter.what == "deaf":
+                for _ in range(2):
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.sleep(random.choice((0.1, 3, 1000)))
             elif letter.what == "gather":
                 peers = random.sample(self.peers, 2)
                 await self.ctx.gather((peer.ask(Tick(None, True)) for peer in peers), collect=True)
@@ -235,7 +242,7 @@ COMMON = ["nothing"] * 6 + [
     "stash",
     "unstash",
 ]
-RARE = ["stop", "kill", "drain", "finish", "link"]
+RARE = ["stop", "kill", "drain", "finish", "link", "deaf"]
 
 
 class Sender:
@@ -291,6 +298,8 @@ class Sender:
             raise
         else:
             outcomes.append("answer")
+        finally:
+            letter.settled = True
 
     async def cancel(self, target, letter):
         way = self.model.random.choice((self.ask, self.send))
@@ -359,6 +368,8 @@ async def life(seed):
                 for name in range(random.randrange(1, 4)):
                     group.create_task(Sender(model, name, peers).run())
             await asyncio.sleep(random.choice((0, 0, 0.1, 10)))
+    except ShutdownTimeout:
+        raise  # cancelled again, the deaf end too
     except (Boom, ActorError):
         pass  # the system itself failed; the account must hold all the same
     assert system.tree().children == []
