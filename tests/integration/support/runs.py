@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from agentflow import Runtime, Service, ToolContext, function
@@ -59,6 +60,7 @@ class Desk:
         self.most = 0
         self.entered = asyncio.Event()
         self.cancelled = 0
+        self._watchers: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self.gates = {name: asyncio.Event() for name in ("look", "pay", "wire")}
         for name, gate in self.gates.items():
             if not closed.get(name):
@@ -69,6 +71,18 @@ class Desk:
         """How many executions there were."""
         return self.executions.total()
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something about this desk; looked at whenever a function begins or ends."""
+        if not condition():
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._watchers.append((condition, future))
+            await future
+
+    def _look(self) -> None:
+        for condition, future in self._watchers:
+            if not future.done() and condition():
+                future.set_result(None)
+
     async def _work(self, name: str, ctx: ToolContext) -> dict[str, Any]:
         self.executions[ctx.idempotency_key] += 1
         if ctx.workflow_id not in self.runs:
@@ -76,6 +90,7 @@ class Desk:
         self.at_work.add(ctx.workflow_id)
         self.most = max(self.most, len(self.at_work))
         self.entered.set()
+        self._look()
         try:
             await self.gates[name].wait()
             await asyncio.sleep(0)
@@ -84,6 +99,7 @@ class Desk:
             raise
         finally:
             self.at_work.discard(ctx.workflow_id)
+            self._look()
         return {"done": name}
 
     def service(self, **more: Any) -> Service:
