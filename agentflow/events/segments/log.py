@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote
 
-from agentflow.errors import AgentflowError, ConfigurationError, LogClosed, StoreError
+from agentflow.errors import AgentflowError, ConfigurationError, LogClosed, LogCorrupt, StoreError
 from agentflow.events.base import BaseLog, EventQuery
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.files import make_directories, sync_path
@@ -26,6 +26,7 @@ from agentflow.events.segments.layout import PARTS, Layout
 from agentflow.events.segments.reader import SegmentReader
 from agentflow.events.segments.recovery import Recovered, recover
 from agentflow.events.segments.removed import load_removed
+from agentflow.events.segments.sealed import unseal
 from agentflow.events.segments.store import SegmentStore
 from agentflow.events.tombstone import Tombstone
 
@@ -198,7 +199,8 @@ class SegmentLog(BaseLog):
 
     async def load_cursor(self, consumer: str) -> str | None:
         """As `EventLog.load_cursor`."""
-        found = await self._in_thread(lambda: _content(self._layout.cursor(consumer)))
+        path, what = self._layout.cursor(consumer), f"the position of {consumer}"
+        found = await self._in_thread(lambda: _unsealed(path, what))
         return None if found is None else found.decode()
 
     async def cursors(self, prefix: str) -> dict[str, str]:
@@ -209,11 +211,14 @@ class SegmentLog(BaseLog):
     async def get_blob(self, name: str) -> bytes | None:
         """As `EventLog.get_blob`."""
         path = self._layout.blob(name)
-        return None if path is None else await self._in_thread(lambda: _content(path))
+        found = None if path is None else await self._in_thread(lambda: _content(path))
+        if found is not None and blob_hash(found) != name:
+            raise LogCorrupt(f"blob {name} is damaged", hint="restore the store from a copy")
+        return found
 
     async def get_definition(self, hash: str) -> bytes | None:
         """As `EventLog.get_definition`."""
-        return await self._in_thread(lambda: _content(self._layout.definition(hash)))
+        return await self._in_thread(lambda: _unsealed(self._layout.definition(hash), f"definition {hash}"))
 
     async def latest_snapshot(
         self, workflow_id: str, kind: str, at_or_before: int | None = None
@@ -289,10 +294,16 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
+def _unsealed(path: Path, what: str) -> bytes | None:
+    content = _content(path)
+    return None if content is None else unseal(content, what)
+
+
 def _cursors(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in folder.glob("*.cursor"):
-        content = _content(path)
+        consumer = unquote(path.stem)
+        content = _unsealed(path, f"the position of {consumer}")
         if content is not None:
-            found[unquote(path.stem)] = content.decode()
+            found[consumer] = content.decode()
     return found

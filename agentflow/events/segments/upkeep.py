@@ -28,6 +28,7 @@ from agentflow.events.rules import check_removable, first_kept, tombstone_of
 from agentflow.events.segments.index import Index
 from agentflow.events.segments.layout import Layout
 from agentflow.events.segments.removed import Deleted, Trimmed, encode_removal
+from agentflow.events.segments.sealed import seal
 from agentflow.events.tombstone import Tombstone
 
 __all__ = ["Upkeep"]
@@ -63,11 +64,11 @@ class Upkeep:
 
     def put_definition(self, hash: str, source: bytes) -> None:
         """As `EventLog.put_definition`."""
-        _put(self._layout.definition(hash), source)
+        _put(self._layout.definition(hash), seal(source))
 
     def save_cursor(self, consumer: str, cursor: str) -> None:
         """As `EventLog.save_cursor`."""
-        replace_file(self._layout.cursor(consumer), cursor.encode())
+        replace_file(self._layout.cursor(consumer), seal(cursor.encode()))
 
     def drop_cursor(self, consumer: str) -> None:
         """As `EventLog.drop_cursor`."""

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import sqlite3
 import time
-import zlib
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
+from agentflow.errors import RunGone, RunNotFound
 from agentflow.events.owner import Owner, next_epoch
 from agentflow.events.references import names_in
 from agentflow.events.rows import FIRST_EPOCH
-from agentflow.events.rules import check_removable, first_kept, no_run, tombstone_of
-from agentflow.events.sqlite.reader import find_run, tombstone
+from agentflow.events.rules import blob_hash, check_removable, first_kept, tombstone_of
+from agentflow.events.sqlite.checks import check_value, damaged, row_crc, seal_run
+from agentflow.events.sqlite.reader import find_run
 from agentflow.events.tombstone import Tombstone
 
 __all__ = [
@@ -25,13 +27,15 @@ __all__ = [
     "cursors",
     "delete",
     "drop_cursor",
+    "get_blob",
+    "get_definition",
+    "load_cursor",
     "probe",
     "put_blob",
     "put_definition",
     "put_snapshot",
     "release",
     "save_cursor",
-    "select_one",
     "trim",
 ]
 
@@ -46,7 +50,9 @@ def put_blob(db: sqlite3.Connection, name: str, data: bytes) -> None:
 
 def put_definition(db: sqlite3.Connection, hash: str, source: bytes) -> None:
     """As `EventLog.put_definition`."""
-    db.execute("INSERT OR IGNORE INTO definition (hash, source) VALUES (?, ?)", (hash, source))
+    db.execute(
+        "INSERT OR IGNORE INTO definition (hash, source, crc) VALUES (?, ?, ?)", (hash, source, crc32(source))
+    )
     _stamp(db, hash)
 
 
@@ -60,7 +66,10 @@ def _now() -> int:
 
 def save_cursor(db: sqlite3.Connection, consumer: str, cursor: str) -> None:
     """As `EventLog.save_cursor`."""
-    db.execute("INSERT OR REPLACE INTO consumer (name, position) VALUES (?, ?)", (consumer, cursor))
+    db.execute(
+        "INSERT OR REPLACE INTO consumer (name, position, crc) VALUES (?, ?, ?)",
+        (consumer, cursor, crc32(cursor.encode())),
+    )
 
 
 def drop_cursor(db: sqlite3.Connection, consumer: str) -> None:
@@ -71,42 +80,43 @@ def drop_cursor(db: sqlite3.Connection, consumer: str) -> None:
 def cursors(db: sqlite3.Connection, prefix: str) -> dict[str, str]:
     """As `EventLog.cursors`."""
     found = db.execute(
-        "SELECT name, position FROM consumer WHERE substr(name, 1, ?) = ?", (len(prefix), prefix)
-    )
-    return dict(found.fetchall())
+        "SELECT name, position, crc FROM consumer WHERE substr(name, 1, ?) = ?", (len(prefix), prefix)
+    ).fetchall()
+    return {name: check_value(f"the position of {name}", position, crc) for name, position, crc in found}
 
 
 def put_snapshot(db: sqlite3.Connection, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
     """As `EventLog.put_snapshot`."""
     db.execute(
         "INSERT OR REPLACE INTO snapshot (run, kind, offset, crc, body) VALUES (?, ?, ?, ?, ?)",
-        (find_run(db, workflow_id)[0], kind, offset, zlib.crc32(data), data),
+        (find_run(db, workflow_id)[0], kind, offset, crc32(data), data),
     )
 
 
 def claim(db: sqlite3.Connection, workflow_id: str, owner: Owner) -> int:
     """As `EventLog.claim`."""
-    row = db.execute("SELECT epoch, owner FROM run WHERE workflow_id = ?", (workflow_id,)).fetchone()
-    if row is None:
-        gone = tombstone(db, workflow_id)
-        if gone is not None:
-            raise no_run(workflow_id, gone)
+    try:
+        run, row = find_run(db, workflow_id)
+    except RunNotFound:
         return FIRST_EPOCH
-    holder = None if row[1] is None else msgspec.json.decode(row[1], type=Owner)
-    epoch = next_epoch(workflow_id, row[0], holder, owner)
+    epoch = next_epoch(workflow_id, row.epoch, row.owner, owner)
     db.execute(
-        "UPDATE run SET epoch = ?, owner = ? WHERE workflow_id = ?",
-        (epoch, msgspec.json.encode(owner).decode(), workflow_id),
+        "UPDATE run SET epoch = ?, owner = ? WHERE id = ?",
+        (epoch, msgspec.json.encode(owner).decode(), run),
     )
+    seal_run(db, run)
     return epoch
 
 
 def release(db: sqlite3.Connection, workflow_id: str, owner: Owner) -> None:
     """As `EventLog.release`."""
-    db.execute(
-        "UPDATE run SET owner = NULL WHERE workflow_id = ? AND owner = ?",
-        (workflow_id, msgspec.json.encode(owner).decode()),
-    )
+    try:
+        run, row = find_run(db, workflow_id)
+    except (RunNotFound, RunGone):
+        return
+    if row.owner == owner:
+        db.execute("UPDATE run SET owner = NULL WHERE id = ?", (run,))
+        seal_run(db, run)
 
 
 def trim(db: sqlite3.Connection, workflow_id: str, before: int) -> int:
@@ -123,6 +133,7 @@ def trim(db: sqlite3.Connection, workflow_id: str, before: int) -> int:
     for (body,) in db.execute("SELECT body FROM snapshot WHERE run = ?", (run,)):
         names |= names_in(body)
     db.execute("UPDATE run SET earliest_offset = ?, bytes = ? WHERE id = ?", (earliest, size, run))
+    seal_run(db, run)
     db.execute("DELETE FROM reference WHERE run = ?", (run,))
     db.executemany("INSERT INTO reference (run, name) VALUES (?, ?)", [(run, name) for name in names])
     return earliest
@@ -133,7 +144,8 @@ def delete(db: sqlite3.Connection, workflow_id: str, at: int) -> Tombstone:
     run, row = find_run(db, workflow_id)
     check_removable(workflow_id, row.state, row.ended)
     gone = tombstone_of(row, at)
-    db.execute("INSERT INTO tombstone VALUES (?, ?, ?, ?, ?)", msgspec.structs.astuple(gone))
+    values = msgspec.structs.astuple(gone)
+    db.execute("INSERT INTO tombstone VALUES (?, ?, ?, ?, ?, ?)", (*values, row_crc(*values)))
     db.execute("INSERT INTO doomed (run) VALUES (?)", (run,))
     for statement in (
         "DELETE FROM run WHERE id = ?",
@@ -149,7 +161,29 @@ def probe(db: sqlite3.Connection) -> None:
     db.execute("INSERT OR REPLACE INTO probe (id, at) VALUES (0, ?)", (_now(),))
 
 
-def select_one(db: sqlite3.Connection, statement: str, key: str) -> Any:
-    """The first column of the first row, or None."""
+def load_cursor(db: sqlite3.Connection, consumer: str) -> str | None:
+    """As `EventLog.load_cursor`."""
+    return _select(
+        db, "SELECT position, crc FROM consumer WHERE name = ?", consumer, f"the position of {consumer}"
+    )
+
+
+def get_definition(db: sqlite3.Connection, hash: str) -> bytes | None:
+    """As `EventLog.get_definition`."""
+    return _select(db, "SELECT source, crc FROM definition WHERE hash = ?", hash, f"definition {hash}")
+
+
+def get_blob(db: sqlite3.Connection, name: str) -> bytes | None:
+    """As `EventLog.get_blob`; its name is its checksum."""
+    row = db.execute("SELECT body FROM blob WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        return None
+    if blob_hash(row[0]) != name:
+        raise damaged(f"blob {name}")
+    return row[0]
+
+
+def _select(db: sqlite3.Connection, statement: str, key: str, what: str) -> Any:
+    """A value that has a checksum, or None."""
     row = db.execute(statement, (key,)).fetchone()
-    return None if row is None else row[0]
+    return None if row is None else check_value(what, *row)

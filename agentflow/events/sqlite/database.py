@@ -24,11 +24,12 @@ from agentflow.errors import (
 )
 from agentflow.events.files import make_directories, sync_file, sync_path
 from agentflow.events.references import names_in, parent_of
+from agentflow.events.sqlite.checks import add_checks
 
 __all__ = ["connect_reader", "failure_of", "network_file_system", "open_database"]
 
 _APPLICATION_ID = 0x61666C77  # "aflw": tells our files from other SQLite databases
-_SCHEMA_VERSION = 2
+_SCHEMA_VERSION = 3
 _MAGIC = b"SQLite format 3\0"
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _SMALLEST_FILE = 512  # bytes; a smaller one SQLite would take for an empty database, and write over
@@ -71,7 +72,7 @@ def _add_retention(db: sqlite3.Connection) -> None:
 
 
 # From a version to the next; runs inside the transaction that also sets the version.
-_MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_retention}
+_MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_retention, 2: add_checks}
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -248,6 +249,7 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
         if version == 0:
             _execute_script(db, "schema.sql")
             _execute_script(db, "retention.sql")
+            add_checks(db)
             db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         else:
             for step in range(version, _SCHEMA_VERSION):

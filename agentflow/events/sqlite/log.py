@@ -139,7 +139,7 @@ class SqliteLog(BaseLog):
 
     async def load_cursor(self, consumer: str) -> str | None:
         """As `EventLog.load_cursor`."""
-        return await self._read(calls.select_one, "SELECT position FROM consumer WHERE name = ?", consumer)
+        return await self._read(calls.load_cursor, consumer)
 
     async def cursors(self, prefix: str) -> dict[str, str]:
         """As `EventLog.cursors`."""
@@ -147,11 +147,11 @@ class SqliteLog(BaseLog):
 
     async def get_blob(self, name: str) -> bytes | None:
         """As `EventLog.get_blob`."""
-        return await self._read(calls.select_one, "SELECT body FROM blob WHERE name = ?", name)
+        return await self._read(calls.get_blob, name)
 
     async def get_definition(self, hash: str) -> bytes | None:
         """As `EventLog.get_definition`."""
-        return await self._read(calls.select_one, "SELECT source FROM definition WHERE hash = ?", hash)
+        return await self._read(calls.get_definition, hash)
 
     async def latest_snapshot(
         self, workflow_id: str, kind: str, at_or_before: int | None = None

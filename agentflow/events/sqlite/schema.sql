@@ -1,4 +1,5 @@
--- The SQLite event log, version 2. Times are microseconds since the epoch.
+-- The SQLite event log, version 2. Times are microseconds since the epoch. Version 3 adds checksums to these
+-- tables: see `checks.add_checks`.
 
 -- One row a run: what lists and fencing need without reading an event.
 CREATE TABLE run (

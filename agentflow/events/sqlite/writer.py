@@ -20,6 +20,7 @@ from agentflow.events.references import names_in, parent_of
 from agentflow.events.rows import ENDED, FIRST_EPOCH, Append
 from agentflow.events.rules import refusal, state_after
 from agentflow.events.sqlite.checkpoint import Checkpointer
+from agentflow.events.sqlite.checks import event_crc, seal_run, type_crc
 from agentflow.events.sqlite.database import failure_of
 from agentflow.events.sqlite.reader import tombstone
 
@@ -31,7 +32,7 @@ _CHECKPOINT_BYTES = 4 << 20
 _ROW_OVERHEAD = 120  # bytes of keys and indexes, about
 _CACHED_RUNS = 8_192
 
-_INSERT_EVENT = "INSERT INTO event (run, offset, ts, type, body) VALUES (?, ?, ?, ?, ?)"
+_INSERT_EVENT = "INSERT INTO event (run, offset, ts, type, body, crc) VALUES (?, ?, ?, ?, ?, ?)"
 _INSERT_NAME = "INSERT OR IGNORE INTO reference (run, name) VALUES (?, ?)"
 _UPDATE_RUN = "UPDATE run SET last_offset = ?, state = ?, updated_at = ?, bytes = ? WHERE id = ?"
 _SELECT_RUN = "SELECT id, epoch, last_offset, state, bytes FROM run WHERE workflow_id = ?"
@@ -62,11 +63,12 @@ class SqliteStore:
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
         self._runs: dict[str, _Run] = {}
-        self._types: dict[str, int] = {}
+        self._types: dict[str, tuple[int, int]] = {}  # its number and checksum
         self._data_version = -1
-        self._rows: list[tuple[int, int, int, int, bytes]] = []
+        self._rows: list[tuple[int, int, int, int, bytes, int]] = []
         self._names: list[tuple[int, str]] = []
         self._touched: dict[str, _Run] = {}
+        self._unsealed: set[int] = set()
         self._unsynced = 0
         self.failure: AgentflowError | None = None
         self._checkpointer = Checkpointer(path, self._stop_for)
@@ -136,14 +138,17 @@ class SqliteStore:
             run = self._create(batch)
         else:
             run.last += len(batch.events)
-            run.state = state_after(batch, run.state)
+            state = state_after(batch, run.state)
+            if state != run.state:
+                run.state = state
+                self._unsealed.add(run.id)
         run.updated_at = batch.events[-1].ts
         self._touched[batch.workflow_id] = run
         types, run_id, rows, before = self._types, run.id, self._rows, run.bytes
         for event in batch.events:
-            type_id = types.get(event.type) or self._intern(event.type)
-            body = event.body
-            rows.append((run_id, event.offset, event.ts, type_id, body))
+            type_id, seed = types.get(event.type) or self._intern(event.type)
+            offset, ts, body = event.offset, event.ts, event.body
+            rows.append((run_id, offset, ts, type_id, body, event_crc(run_id, seed, offset, ts, body)))
             run.bytes += len(body)
             for name in names_in(body):
                 self._names.append((run_id, name))
@@ -179,17 +184,19 @@ class SqliteStore:
             ),
         )
         assert cursor.lastrowid is not None
+        self._unsealed.add(cursor.lastrowid)
         self._names.append((cursor.lastrowid, meta.definition_hash))
         run = _Run(cursor.lastrowid, FIRST_EPOCH, len(batch.events) - 1, state, 0)
         self._runs[batch.workflow_id] = run
         return run
 
-    def _intern(self, name: str) -> int:
+    def _intern(self, name: str) -> tuple[int, int]:
         db = self._db
-        db.execute("INSERT OR IGNORE INTO event_type (name) VALUES (?)", (name,))
+        crc = type_crc(name)
+        db.execute("INSERT OR IGNORE INTO event_type (name, crc) VALUES (?, ?)", (name, crc))
         type_id: int = db.execute("SELECT id FROM event_type WHERE name = ?", (name,)).fetchone()[0]
-        self._types[name] = type_id
-        return type_id
+        found = self._types[name] = (type_id, crc)
+        return found
 
     def _call(self, job: Job) -> None:
         """Run a call on what the group has written so far; it may change what is cached."""
@@ -216,6 +223,9 @@ class SqliteStore:
                 if run.state in ENDED:
                     self._runs.pop(workflow_id, None)
             self._touched.clear()
+        for run_id in self._unsealed:
+            seal_run(self._db, run_id)
+        self._unsealed.clear()
 
     def _roll_back(self) -> None:
         self._runs.clear()
@@ -223,6 +233,7 @@ class SqliteStore:
         self._rows.clear()
         self._names.clear()
         self._touched.clear()
+        self._unsealed.clear()
         if self._db.in_transaction:
             try:
                 self._db.execute("ROLLBACK")
