@@ -60,26 +60,28 @@ class Child:
             self._tail = (self._tail + chunk)[-_TAIL:]
 
     async def end(self) -> None:
-        """Close its input and wait; then ask its group to end, then make it. At most 2 s each."""
+        """Close its input and wait; then ask its group to end, then make it. At most 2 s each; cancelled, it
+        makes it at once."""
         process = self._process
         assert process.stdin is not None
         with suppress(OSError):
             process.stdin.close()
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number is not None:
-                self._signal(number)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_GRACE):
-                    await self._ended()
-                    break
-        self._signal(signal.SIGKILL)  # what it left behind in its group
-        self._drain.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._drain
-        # A process that left the group may hold the pipes: they must not wait for it.
-        transport = getattr(process, "_transport", None)
-        if transport is not None:
-            transport.close()
+        try:
+            for number in (None, signal.SIGTERM, signal.SIGKILL):
+                if number is not None:
+                    self._signal(number)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_GRACE):
+                        await self._ended()
+                        break
+        finally:
+            self._signal(signal.SIGKILL)  # what it left behind in its group
+            self._drain.cancel()
+            # A process that left the group may hold the pipes: they must not wait for it.
+            transport = getattr(process, "_transport", None)
+            if transport is not None:
+                transport.close()
+        await asyncio.wait({self._drain})
 
     async def _ended(self) -> None:
         """Until it has exited and nobody holds its pipes any more; what it still says is thrown away."""

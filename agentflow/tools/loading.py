@@ -42,6 +42,7 @@ class ServiceLoader:
         self._start_timeout = start_timeout
         self._kept: OrderedDict[tuple[str, bytes, str, bool], Service] = OrderedDict()
         self._opening: dict[tuple[str, bytes, str, bool], asyncio.Lock] = {}
+        self._loading: set[asyncio.Future[Loaded]] = set()
         self._closed = False
 
     async def load(
@@ -53,14 +54,29 @@ class ServiceLoader:
         """
         if not trusted and (refusal := _needs_trust(name, spec)) is not None:
             return Loaded(None, [refusal])
+        closed = Loaded(None, [unavailable(name, "the Runtime is closed")])
+        if self._closed:
+            return closed
+        work = asyncio.ensure_future(self._load(name, spec, folder, trusted))
+        self._loading.add(work)
         try:
-            async with asyncio.timeout(self._start_timeout):
-                if spec.type == "python":
-                    return await _python(name, spec, folder)
-                return await self._remote(name, spec, folder, trusted)
+            return await work
         except TimeoutError:
             reason = f"it was not ready within {self._start_timeout:g} s"
             return Loaded(None, [unavailable(name, reason)])
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closed and not (task is not None and task.cancelling()):
+                return closed
+            raise
+        finally:
+            self._loading.discard(work)
+
+    async def _load(self, name: str, spec: ServiceSpec, folder: Path | None, trusted: bool) -> Loaded:
+        async with asyncio.timeout(self._start_timeout):
+            if spec.type == "python":
+                return await _python(name, spec, folder)
+            return await self._remote(name, spec, folder, trusted)
 
     async def _remote(self, name: str, spec: ServiceSpec, folder: Path | None, trusted: bool) -> Loaded:
         key = (name, canonical_json(spec), str(folder or ""), trusted)
@@ -73,10 +89,8 @@ class ServiceLoader:
             try:
                 problems = await service.open()
             finally:
-                if is_new and (problems is None or problems or self._closed):  # also when the time is over
+                if is_new and (problems is None or problems):  # also when the time is over
                     await service.aclose()
-            if self._closed:
-                problems = problems or [unavailable(name, "the Runtime is closed")]
             if problems:
                 return Loaded(None, problems)
             self._kept[key] = service
@@ -97,6 +111,10 @@ class ServiceLoader:
     async def aclose(self) -> None:
         """End every connection and process that services hold, for good; idempotent."""
         self._closed = True
+        for work in self._loading:
+            work.cancel()
+        if self._loading:
+            await asyncio.wait(self._loading)
         services = list(self._kept.values())
         self._kept.clear()
         await asyncio.gather(*(service.aclose() for service in services))

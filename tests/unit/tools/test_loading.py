@@ -105,7 +105,7 @@ async def test_a_trusted_service_is_not_lent_to_those_who_are_not(tmp_path: Path
     await loader.aclose()
 
 
-async def test_a_module_is_imported_beside_the_loop(tmp_path: Path) -> None:
+async def test_a_module_is_imported_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "neighbour_of_slow.py").write_text("WHO = 'me'")
     (tmp_path / "slow_tools.py").write_text(
         "import threading\nimport neighbour_of_slow\nfrom agentflow.tools import function\n"
@@ -119,11 +119,12 @@ async def test_a_module_is_imported_beside_the_loop(tmp_path: Path) -> None:
     assert service is not None
     assert service.tools["where"].call() != threading.get_ident()  # type: ignore[attr-defined]
     assert service.tools["who"].call() == "me"  # type: ignore[attr-defined]
-    before = threading.active_count()
+    begun: list[str] = []
+    monkeypatch.setattr("agentflow.tools.loading.in_thread", lambda _, name: begun.append(name))
     again, _ = await loader.load("a", python("slow_tools"), tmp_path)
     assert again is not None
     assert again.identity == service.identity
-    assert threading.active_count() == before
+    assert begun == []
 
 
 async def test_a_module_that_never_ends_importing(tmp_path: Path) -> None:
@@ -170,26 +171,43 @@ def test_a_type_that_is_none() -> None:
 async def test_a_service_that_is_being_opened_while_the_loader_closes_is_closed_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    opening, go_on = asyncio.Event(), asyncio.Event()
+    opening = asyncio.Event()
     closed: list[str] = []
 
-    async def slow(self: HttpService) -> list[Any]:
+    async def stuck(self: HttpService) -> list[Any]:
         opening.set()
-        await go_on.wait()
+        await asyncio.Event().wait()
         return []
 
     async def aclose(self: HttpService) -> None:
         closed.append(self.name)
 
-    monkeypatch.setattr(HttpService, "open", slow)
+    monkeypatch.setattr(HttpService, "open", stuck)
     monkeypatch.setattr(HttpService, "aclose", aclose)
     loader = ServiceLoader()
     loading = asyncio.create_task(loader.load("a", http(), None))
     await opening.wait()
     await loader.aclose()
-    go_on.set()
     service, (found,) = await loading
-    assert (service, found.code, closed) == (None, "E_SERVICE_UNAVAILABLE", ["a"])
+    assert (service, found.message, closed) == (None, 'service "a": the Runtime is closed', ["a"])
+
+
+async def test_whoever_gives_up_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = asyncio.Event()
+
+    async def stuck(self: HttpService) -> list[Any]:
+        opening.set()
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(HttpService, "open", stuck)
+    loader = ServiceLoader()
+    loading = asyncio.create_task(loader.load("a", http(), None))
+    await opening.wait()
+    loading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    await loader.aclose()
 
 
 async def test_whoever_waits_for_a_failed_opening_tries_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:

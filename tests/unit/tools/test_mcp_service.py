@@ -398,6 +398,34 @@ async def test_a_server_that_will_not_end_is_made_to_and_so_is_what_it_started(
     await eventually(lambda: not runs(grandchild))  # it is not ours to reap
 
 
+ENDS_MEANWHILE = """
+import asyncio, sys
+from pathlib import Path
+from agentflow.definition.ir import ServiceSpec
+from agentflow.tools.mcp_service import McpService
+
+async def main():
+    options = {"transport": "stdio", "command": sys.executable, "args": sys.argv[1:]}
+    made = McpService("tools", ServiceSpec(type="mcp", options=options), None)
+    assert await made.open() == []
+    closing = asyncio.create_task(made.aclose())
+    await asyncio.sleep(0.1)  # it has begun, and takes seconds
+    assert not closing.done()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_loop_that_ends_meanwhile_leaves_no_process(tmp_path: Path) -> None:
+    """At its end a loop cancels every task, whatever it shields."""
+    program = [sys.executable, "-c", ENDS_MEANWHILE, RAW, str(tmp_path), "stubborn"]
+    process = await asyncio.create_subprocess_exec(*program)
+    assert await process.wait() == 0
+    for name in ("started", "grandchild"):
+        pid = int(await noted(tmp_path, name))
+        await eventually(lambda pid=pid: not runs(pid))
+
+
 async def test_calls_at_the_same_time_start_one_server(tmp_path: Path) -> None:
     made = McpService("tools", stdio(tmp_path), None)
     async with opened(made.spec) as other:
