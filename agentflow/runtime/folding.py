@@ -11,7 +11,7 @@ from agentflow.events.catalogue import SystemStateSaved
 from agentflow.events.envelope import decode, micros
 from agentflow.events.log import EventLog
 
-__all__ = ["decode_base", "fold"]
+__all__ = ["base_of_fork", "decode_base", "fold"]
 
 _PAGE = 512
 
@@ -36,7 +36,7 @@ async def fold(
             event = decode(row.body)
             data = event.data
             if isinstance(data, SystemStateSaved) and data.kind == "fork_base":
-                state.base = await _base(log, data.ref)
+                state.base = decode_base(await base_of_fork(log, data.ref))
             ts = micros(event.timestamp)
             evolve(state, data, event.offset, ts)
             see(data)
@@ -44,11 +44,12 @@ async def fold(
     return ts
 
 
-async def _base(log: EventLog, ref: str) -> list[BaseEvent]:
+async def base_of_fork(log: EventLog, ref: str) -> bytes:
+    """What `decode_base` reads. LogCorrupt: it is not in the store."""
     body = await log.get_blob(ref)
     if body is None:
         raise LogCorrupt(f"the base of a fork, {ref}, is not in the store")
-    return decode_base(body)
+    return body
 
 
 def decode_base(body: bytes) -> list[BaseEvent]:

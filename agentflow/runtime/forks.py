@@ -10,6 +10,7 @@ from agentflow.errors import CommandRefused
 from agentflow.events.catalogue import SystemStateSaved
 from agentflow.events.envelope import decode, micros
 from agentflow.events.log import EventLog
+from agentflow.runtime.folding import base_of_fork, decode_base
 
 __all__ = ["ForkBase", "fork_base"]
 
@@ -52,8 +53,6 @@ async def fork_base(
 
 async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes], list[BaseEvent]]:
     """The events up to an offset. Those of a fork include what it began with itself."""
-    from agentflow.runtime.folding import decode_base
-
     bodies: list[bytes] = []
     events: list[BaseEvent] = []
     position = 0
@@ -63,7 +62,7 @@ async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes]
                 break
             event = decode(row.body)
             if isinstance(event.data, SystemStateSaved) and event.data.kind == "fork_base":
-                inner = await log.get_blob(event.data.ref) or b""
+                inner = await base_of_fork(log, event.data.ref)
                 bodies += [line for line in inner.split(b"\n") if line]
                 events += decode_base(inner)
                 continue

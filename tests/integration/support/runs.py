@@ -139,7 +139,7 @@ async def types_of(log: EventLog | Runtime, workflow_id: str) -> list[str]:
 
 async def must_be_sound(log: EventLog | Runtime, workflow_id: str, *, ended: bool = True) -> list[Event[Any]]:
     """The events of a run, which keep every rule that holds for all: no gap, one end at most and nothing
-    behind it, every call ended once by the end, and no result for a call twice."""
+    behind it, every call ended once by the end, and no result for a call twice. Calls of its base count."""
     events = await log_of(log, workflow_id)
     assert [e.offset for e in events] == list(range(len(events)))
     assert events[0].type == "workflow.started"
@@ -149,7 +149,7 @@ async def must_be_sound(log: EventLog | Runtime, workflow_id: str, *, ended: boo
     assert not ended or terminal, events[-1]
     opened: set[str] = set()
     done: set[str] = set()
-    for e in events:
+    for e in [*await _base(log, events), *events]:
         call = getattr(e.data, "tool_call_id", None) or getattr(e.data, "model_call_id", None)
         if e.type.endswith("call_started"):
             assert call not in opened, f"{call} was begun twice at once"
@@ -162,3 +162,14 @@ async def must_be_sound(log: EventLog | Runtime, workflow_id: str, *, ended: boo
                 done.add(call)
     assert not terminal or not opened, f"{opened} have no end"
     return events
+
+
+async def _base(log: EventLog | Runtime, events: list[Event[Any]]) -> list[Event[Any]]:
+    """What a fork begins with; nothing of a run that is none."""
+    saved = events[1].data if len(events) > 1 else None
+    if getattr(saved, "kind", None) != "fork_base":
+        return []
+    store = log.log if isinstance(log, Runtime) else log
+    body = await store.get_blob(saved.ref)
+    assert body is not None
+    return [decode(line) for line in body.split(b"\n") if line]
