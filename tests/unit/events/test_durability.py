@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -12,8 +15,9 @@ import time
 
 import pytest
 
+from agentflow.errors import LogClosed, LogFailed, StorageUnavailable
 from agentflow.events.open import open_log
-from tests.unit.events.support import all_offsets, run_appender, start_appender
+from tests.unit.events.support import all_offsets, batch, run_appender, start_appender
 
 
 @pytest.fixture(params=["sqlite", "file"])
@@ -88,3 +92,57 @@ def test_the_first_failed_sync_ends_the_log(url, failing_sync):
     assert lines[-2:] == ["failure", "LogFailed"]
     asyncio.run(check_gapless(url, "wf_s", acknowledged[-1]))
     assert int(run_appender(url, "wf_s", 1)[-1]) > acknowledged[-1]  # a new process goes on
+
+
+async def test_a_store_that_takes_nothing_says_so_and_when_that_is_over(url):
+    """With no space left, as by a quota: nothing is acknowledged, no offset used; `probe` tells the end."""
+    log = open_log(url)
+    await log.append(batch(0, 2))
+    await log.probe()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    try:
+        for call in (
+            lambda: log.append(batch(2)),
+            lambda: log.put_blob(b"blob"),
+            lambda: log.put_definition("h", b"source"),
+            lambda: log.save_cursor("c", "cursor"),
+            log.probe,
+            lambda: log.append(batch(2)),
+        ):
+            with pytest.raises(StorageUnavailable) as caught:
+                await call()
+            assert caught.value.transient
+            assert caught.value.hint
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert log.failure is None
+    assert await log.load_cursor("c") is None
+    await log.probe()
+    await log.append(batch(2))
+    assert await all_offsets(log, "wf_a") == [0, 1, 2]
+    await log.close()
+    with pytest.raises(LogClosed) as closed:
+        await log.probe()
+    assert closed.value.transient  # another process may open it
+    assert not isinstance(closed.value, LogFailed)
+
+
+async def test_after_a_failed_sync_nothing_is_asked_to_wait(tmp_path, monkeypatch):
+    log = open_log(f"file:{tmp_path}/log")
+    await log.append(batch(0))
+
+    def fail(fd):
+        raise OSError(errno.EIO, "the disk is dying")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", fail)
+        with pytest.raises(LogFailed):
+            await log.append(batch(1))
+    for call in (log.append(batch(1)), log.probe(), log.put_blob(b"x"), log.save_cursor("c", "x")):
+        with pytest.raises(LogFailed) as caught:
+            await call
+        assert not caught.value.transient
+    assert isinstance(log.failure, LogFailed)
+    assert await all_offsets(log, "wf_a") == [0]
+    await log.close()
