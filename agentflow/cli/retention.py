@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import Exit
-from agentflow.cli.options import json_option, settings_of, store_options
+from agentflow.cli.options import json_option
 from agentflow.cli.output import columns, emit, emit_json
+from agentflow.cli.target import Where, target_options
 
 if TYPE_CHECKING:
     from agentflow.events.retention import RetentionPlan, RetentionPolicy
-    from agentflow.runtime.retention import Collected
+    from agentflow.runtime.retention import Collected, Upkeep
 
 __all__ = ["gc"]
 
@@ -22,8 +22,8 @@ __all__ = ["gc"]
 @click.command("gc", cls=Command)
 @click.option("--dry-run", is_flag=True, help="Only say what would go, and why.")
 @json_option("Print {dry_run, policy, removals, kept, runs, bytes, bytes_after, …} as JSON.")
-@store_options
-def gc(dry_run: bool, as_json: bool, store: str | None, local: bool) -> Exit:
+@target_options
+def gc(dry_run: bool, as_json: bool, where: Where) -> Exit:
     """Take the ended runs that retention takes.
 
     \b
@@ -37,33 +37,41 @@ def gc(dry_run: bool, as_json: bool, store: str | None, local: bool) -> Exit:
     They are deleted, or trimmed. A run labelled hold stays, and so does one whose parent or child has not
     ended. Then the space of all that is gone is given back.
     """
-    from agentflow.cli.session import Interrupts, run_async, store_exists
-    from agentflow.events.retention import RetentionPolicy
-
-    config = settings_of(store)
-    policy = config.retention or RetentionPolicy()
+    from agentflow.cli.session import Interrupts, run_async
 
     async def work(interrupts: Interrupts) -> Exit:
-        from agentflow.events.open import open_log
-        from agentflow.runtime.retention import collect, retention_plan
-
-        log = open_log(config.store if store_exists(config.store) else "memory:")
-        try:
-            now = time.time_ns() // 1000
-            if dry_run:
-                plan, collected = await retention_plan(log, policy, now), None
-            else:
-                collected = await interrupts.guard(collect(log, policy, now))
-                plan = collected.plan
-        finally:
-            await log.close()
+        done = await interrupts.guard(_upkeep(where, dry_run))
         if as_json:
-            emit_json(_as_json(policy, plan, collected))
+            emit_json(_as_json(done.policy, done.plan, done.collected))
         else:
-            emit(_as_text(policy, plan, collected))
+            emit(_as_text(done.policy, done.plan, done.collected))
         return Exit.DONE
 
     return run_async(work)
+
+
+async def _upkeep(where: Where, dry_run: bool) -> Upkeep:
+    url = where.daemon()
+    if url is not None:
+        from agentflow.client import Client
+
+        async with Client(url) as client:
+            return await client.gc(dry_run=dry_run)
+    from agentflow.cli.session import store_exists
+    from agentflow.events.open import open_log
+    from agentflow.runtime.clock import SystemClock
+    from agentflow.runtime.results import Results
+    from agentflow.runtime.retention import upkeep
+
+    config, clock = where.config(), SystemClock()
+    log = open_log(config.store if store_exists(config.store) else "memory:")
+    try:
+        done = await upkeep(log, config.retention, clock.now(), dry_run=dry_run)
+        if not dry_run:
+            await Results(log, clock).sweep()
+        return done
+    finally:
+        await log.close()
 
 
 def _as_json(policy: RetentionPolicy, plan: RetentionPlan, collected: Collected | None) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from agentflow.events.envelope import Event, decode, micros
 from agentflow.events.rows import Order, Page
 from agentflow.runtime.executions import AgentContext, StepRecord
 from agentflow.runtime.records import RunRecord, RunResult
+from agentflow.runtime.retention import Upkeep
 from agentflow.runtime.submission import Submission
 from agentflow.runtime.views import DefinitionView, ExecutionRecord, FoldedState, RunSummary
 
@@ -339,6 +340,10 @@ class Client(Commands):
     async def version(self) -> Version:
         """What the daemon runs."""
         return await self._ask("GET", "/version", Version)
+
+    async def gc(self, *, dry_run: bool = False) -> Upkeep:
+        """Take the ended runs that the daemon's retention takes; `dry_run` only says which."""
+        return await self._ask("POST", "/admin/gc", Upkeep, body={"dry_run": dry_run})
 
     async def drain(self) -> None:
         """Let the daemon park its runs and end."""

@@ -119,6 +119,7 @@ class SyncClient:
     health = _blocking(Client.health)
     version = _blocking(Client.version)
     drain = _blocking(Client.drain)
+    gc = _blocking(Client.gc)
 
     def events(
         self,

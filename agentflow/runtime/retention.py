@@ -18,7 +18,7 @@ from agentflow.runtime.executions import Executions
 from agentflow.runtime.kept import RECORD, STATE, STEPS
 from agentflow.runtime.views import RunViews
 
-__all__ = ["Collected", "collect", "keep_records", "retention_plan"]
+__all__ = ["Collected", "Upkeep", "collect", "keep_records", "retention_plan", "upkeep"]
 
 _PAGE = 512
 _GRACE = 3_600_000_000
@@ -32,6 +32,23 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     done: list[Removal]
     skipped: list[Kept]
     swept: Swept
+
+
+class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
+    """What retention did to a store, or (`collected` None) what it would do."""
+
+    policy: RetentionPolicy
+    plan: RetentionPlan
+    collected: Collected | None
+
+
+async def upkeep(log: EventLog, policy: RetentionPolicy | None, now: int, *, dry_run: bool = False) -> Upkeep:
+    """Take what `policy` takes at `now` (µs), None being infinite; with `dry_run` only say what that is."""
+    policy = policy or RetentionPolicy()
+    if dry_run:
+        return Upkeep(policy=policy, plan=await retention_plan(log, policy, now), collected=None)
+    collected = await collect(log, policy, now)
+    return Upkeep(policy=policy, plan=collected.plan, collected=collected)
 
 
 async def retention_plan(log: EventLog, policy: RetentionPolicy, now: int) -> RetentionPlan:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from agentflow.definition.diagnostics import Diagnostic
+from agentflow.runtime.records import RunRecord
 from agentflow.runtime.requests import RequestRecord
 from agentflow.runtime.views import RunSummary
 
@@ -33,6 +34,7 @@ __all__ = [
     "ListQuery",
     "OffsetQuery",
     "PauseBody",
+    "RecordList",
     "RequestList",
     "RequestQuery",
     "ResumeBody",
@@ -55,6 +57,7 @@ Offset = Annotated[int, Meta(ge=0, le=2**53)]
 Count = Annotated[int, Meta(ge=1, le=500)]
 Seconds = Annotated[float, Meta(ge=0, le=3600)]
 Text = Annotated[str, Meta(max_length=10_000)]
+Position = Annotated[str, Meta(max_length=64)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -273,9 +276,9 @@ class DefinitionQuery(_Query, frozen=True, kw_only=True):
 class EventsQuery(_Query, frozen=True, kw_only=True):
     """Where a stream begins, what it shows and when it ends (page 000 §8.1)."""
 
-    offset: Text | None = None
-    after: Text | None = None
-    from_: Text | None = msgspec.field(default=None, name="from")
+    offset: Position | None = None
+    after: Position | None = None
+    from_: Position | None = msgspec.field(default=None, name="from")
     type: Text | None = None
     view: Literal["workflow", "all"] = "all"
     step: Text | None = None
@@ -313,6 +316,13 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
     """A page of runs. `next_cursor` null: nothing comes after it."""
 
     items: list[RunSummary]
+    next_cursor: str | None
+
+
+class RecordList(msgspec.Struct, frozen=True, kw_only=True):
+    """The same with whole run records."""
+
+    items: list[RunRecord]
     next_cursor: str | None
 
 
@@ -383,6 +393,12 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     python: str
     schema_version: int
+
+
+class GcBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """`dry_run` only says what would go."""
+
+    dry_run: bool = False
 
 
 class DrainAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ answers; streams end when the last event is out.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import ssl
@@ -20,9 +21,11 @@ from typing import Any
 
 from agentflow import __version__, logs
 from agentflow.config import Config, ServerConfig
-from agentflow.errors import ConfigurationError
+from agentflow.errors import AgentflowError, ConfigurationError
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime import Runtime
+from agentflow.runtime.results import Results
+from agentflow.runtime.retention import upkeep
 from agentflow.server.access import check_safe
 from agentflow.server.app import Application
 from agentflow.server.connection import HttpServer
@@ -35,6 +38,7 @@ from agentflow.tools import Service as ToolService
 __all__ = ["Daemon", "loop_factory", "serve"]
 
 _log = logs.get_logger("agentflow.server")
+_DAY = 86_400.0
 _CLOSING = 5.0  # seconds of the drain that belong to the HTTP server
 
 
@@ -81,6 +85,7 @@ class Daemon:
 
     async def _serve(self, listeners: Listeners, tokens: Any, tls: Any, on_ready: Any) -> None:
         config = self._config
+        self._quieten()
         grace = max(1.0, self._server_config.drain - 2 * _CLOSING)
         async with AsyncExitStack() as opened:
             runtime = await opened.enter_async_context(
@@ -89,6 +94,7 @@ class Daemon:
             app = Application(runtime, self._server_config, tokens, stop=self.stop)
             service = app.service
             service.ready = False
+            service.retention = config.retention
             server = HttpServer(app, listeners, tls)
             names = [listener.name for listener in listeners]
             serving = asyncio.ensure_future(server.serve())
@@ -99,14 +105,23 @@ class Daemon:
                 _log.info("daemon_ready", listeners=names, store=config.store, version=__version__)
                 sd_notify(f"READY=1\nSTATUS=serving {', '.join(names)}", self._env)
                 on_ready(names)
+                keeping = asyncio.ensure_future(self._keep(runtime))
                 stopping = asyncio.ensure_future(self._stopping.wait())
                 await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
                 stopping.cancel()
+                keeping.cancel()
                 await self._drain(opened, service)
             finally:
                 server.stop()
                 await serving
         _log.info("daemon_stopped")
+
+    @staticmethod
+    def _quieten() -> None:
+        """What the HTTP server logs of its own goes where our logs go; of bad requests it says nothing."""
+        server, ours = logging.getLogger("uvicorn"), logging.getLogger("agentflow")
+        server.handlers, server.propagate = list(ours.handlers), ours.propagate
+        server.setLevel(logging.ERROR)
 
     async def _started(self, server: HttpServer, serving: asyncio.Future[None]) -> None:
         waiting = asyncio.ensure_future(server.started_event.wait())
@@ -123,6 +138,20 @@ class Daemon:
         service.ready = True
         if found:
             _log.info("runs_recovered", runs=len(found), seconds=round(time.monotonic() - began, 3))
+
+    async def _keep(self, runtime: Runtime) -> None:
+        """Retention, once a day. One that fails is tried the next day: nothing depends on it."""
+        while True:
+            try:
+                now = runtime.clock.now()
+                done = await upkeep(runtime.log, self._config.retention, now)
+                await Results(runtime.log, runtime.clock).sweep()
+                gone = done.collected.done if done.collected else []
+                if gone:
+                    _log.info("runs_collected", runs=len(gone))
+            except AgentflowError as error:
+                _log.warning("retention_failed", error=str(error))
+            await asyncio.sleep(_DAY)
 
     async def _drain(self, opened: AsyncExitStack, service: Any) -> None:
         """No new runs; those at work are parked; streams end behind the last event of their run."""

@@ -9,6 +9,7 @@ from typing import Any
 from agentflow.config import ServerConfig
 from agentflow.definition.loader import Definition, load_text, load_value
 from agentflow.events.log import EventLog
+from agentflow.events.retention import RetentionPolicy
 from agentflow.runtime import Runtime
 from agentflow.runtime.views import RunViews
 from agentflow.server.access import Actor
@@ -43,6 +44,7 @@ class Service:
         self.metrics = Metrics()
         self.streams = Streams(runtime.hub, runtime.log, self.metrics, config.max_streams)
         self.stop = stop
+        self.retention: RetentionPolicy | None = None
         self.draining = False
         self.ready = True
         self._loaded: dict[tuple[Any, ...], Definition] = {}

@@ -123,3 +123,20 @@ def test_ctrl_c_detaches_and_the_run_goes_on(sandbox: Sandbox, daemon):
     follow.communicate(timeout=30)
     assert follow.returncode == 130
     assert sandbox.invoke("approve", "wf_a", "greet").exit_code == 0
+
+
+def test_retention_is_the_daemons(sandbox: Sandbox):
+    sandbox.write("agentflow.toml", '[retention]\nmode = "age"\nmax_age = "1ms"\n')
+    process = sandbox.start("serve")
+    socket = sandbox.folder / "data/agentflow/agentflow.sock"
+    deadline = time.monotonic() + 30
+    while not socket.exists() or sandbox.invoke("health").exit_code != 0:
+        assert time.monotonic() < deadline, "the daemon does not answer"
+    sandbox.invoke("run", "flow.yaml", "-i", "name=Ann", "--id", "wf_a")
+    plan = json.loads(sandbox.invoke("gc", "--dry-run", "--json").stdout)
+    assert [r["workflow_id"] for r in plan["removals"]] == ["wf_a"]
+    assert "wf_a" in sandbox.invoke("list").stdout
+    assert "wf_a" in sandbox.invoke("gc").stdout
+    assert sandbox.invoke("show", "wf_a").exit_code == 4
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(40) == 0

@@ -11,7 +11,9 @@ from starlette.responses import Response
 from agentflow import __version__
 from agentflow.errors import AgentflowError, StoreError
 from agentflow.events.envelope import SCHEMA_VERSION
-from agentflow.server.bodies import DrainAnswer, Health, Home, Version
+from agentflow.runtime.results import Results
+from agentflow.runtime.retention import Upkeep, upkeep
+from agentflow.server.bodies import DrainAnswer, GcBody, Health, Home, Version
 from agentflow.server.metrics import CONTENT_TYPE
 from agentflow.server.operations import JSON, Call, Operation, accept, json_response
 from agentflow.server.problems import Refusal
@@ -114,6 +116,17 @@ async def drain(call: Call) -> Response:
     return json_response(DrainAnswer(status="draining"), 202)
 
 
+async def gc(call: Call) -> Response:
+    """Take the ended runs that retention takes, and give back their space."""
+    service = call.service
+    wanted: GcBody = call.body
+    now = service.runtime.clock.now()
+    done = await upkeep(service.log, service.retention, now, dry_run=wanted.dry_run)
+    if not wanted.dry_run:
+        await Results(service.log, service.runtime.clock).sweep()
+    return json_response(done)
+
+
 def _get(path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Operation:
     given: dict[str, Any] = {"scope": "read", "answers": {200: answer}, **more}
     return Operation(method="GET", path=path, handler=handler, summary=summary, tag="daemon", **given)
@@ -151,6 +164,17 @@ OPERATIONS = (
         "Counters, for Prometheus",
         "text/plain",
         produces=("text/plain", "application/openmetrics-text"),
+    ),
+    Operation(
+        method="POST",
+        path="/admin/gc",
+        handler=gc,
+        summary="Take the ended runs that retention takes",
+        tag="daemon",
+        scope="admin",
+        body=GcBody,
+        answers={200: Upkeep},
+        problems=("storage_unavailable",),
     ),
     Operation(
         method="POST",
