@@ -217,10 +217,11 @@ class RunCommands(RunReader):
         return [run_id for run_id, _ in runs]
 
     async def _drained(self, run_id: str) -> bool:
-        """Whether the run is paused only because a process ended: its last event says why."""
+        """Whether the run is paused only because a process ended: nearly always its last event says why."""
         rows = await self.log.read(run_id, await self.log.last(run_id), 1)
         data = decode(rows[0].body).data if rows else None
-        return isinstance(data, WorkflowPaused) and data.reason in ("drain", "storage")
+        reason = data.reason if isinstance(data, WorkflowPaused) else (await self.state(run_id)).pause
+        return reason in ("drain", "storage")
 
     async def _ids_in(self, *states: str) -> list[str]:
         found: list[str] = []

@@ -287,6 +287,8 @@ class Keeper:
                 await asyncio.wait((admission.gone,), timeout=_MOMENT)
             except AskTimeout:
                 raise _unconfirmed(workflow_id) from None
+            except Exception as error:  # its supervisor has a bug, and is made anew
+                raise AgentflowError(f"{workflow_id} failed at what it was told: {error!r}") from error
         self._must_be_open()
         row = await self._log.run(workflow_id)
         if row.ended:

@@ -1,0 +1,177 @@
+"""Submitting twice, and submitting on what another run has found."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from actors.testing import run_until_idle, virtual
+from agentflow import Runtime
+from agentflow.errors import (
+    CommandRefused,
+    ConfigurationError,
+    IdempotencyConflict,
+    OutputNotReady,
+    RunExists,
+    RunNotFound,
+)
+from agentflow.testing import ScriptedModel
+from tests.integration.support.runs import Desk, chain, document, must_be_sound, step
+from tests.integration.virtual import LoopClock
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+
+
+def opened(log="memory:", desk: Desk | None = None) -> Runtime:
+    services = [desk.service()] if desk is not None else []
+    model = ScriptedModel(lambda r: {"said": r.messages[1].content})
+    return Runtime(log, models=[model], services=services, clock=LoopClock())
+
+
+class TestIdempotencyKeys:
+    async def test_the_same_again_is_the_same_run_also_in_another_process(self, tmp_path):
+        url, desk = f"sqlite:{tmp_path / 'runs.db'}", Desk()
+        async with opened(url, desk) as runtime:
+            first = await runtime.submit(chain("pay"), {"n": 1}, idempotency_key="k")
+            again = await runtime.submit(chain("pay"), {"n": 1}, idempotency_key="k")
+            assert again.workflow_id == first.workflow_id
+            assert (await again.result()).state == "completed"
+        async with opened(url, desk) as runtime:
+            again = await runtime.submit(chain("pay"), {"n": 1}, idempotency_key="k")
+            assert again.workflow_id == first.workflow_id
+            assert (await again.result()).state == "completed"
+            assert len(await runtime.rows()) == 1
+        assert desk.calls == 1
+
+    async def test_many_at_once(self, tmp_path):
+        url, desk = f"sqlite:{tmp_path / 'runs.db'}", Desk()
+        async with opened(url, desk) as runtime:
+            graph = runtime.load(chain("pay"))
+            handles = await asyncio.gather(
+                *(runtime.submit(graph, {}, idempotency_key=f"k{n % 3}") for n in range(30))
+            )
+            assert len({h.workflow_id for h in handles}) == 3
+            assert {(await h.result()).state for h in handles} == {"completed"}
+            assert len(await runtime.rows()) == 3
+        assert desk.calls == 3
+
+    @virtual
+    async def test_another_body(self):
+        async with opened(desk=Desk()) as runtime:
+            await runtime.submit(chain("pay"), {"n": 1}, idempotency_key="k")
+            for graph, input, more in (
+                (chain("look"), {"n": 1}, {}),
+                (chain("pay"), {"n": 2}, {}),
+                (chain("pay"), {"n": 1}, {"labels": {"a": "b"}}),
+                (chain("pay"), {"n": 1}, {"budget": {"max_tokens": 5}}),
+                (chain("pay"), {"n": 1}, {"by": "somebody else"}),
+            ):
+                with pytest.raises(IdempotencyConflict):
+                    await runtime.submit(graph, input, idempotency_key="k", **more)
+            assert len(await runtime.rows()) == 1
+            await runtime.submit(chain("pay"), {"n": 2}, idempotency_key="k2")
+            assert len(await runtime.rows()) == 2
+
+    @virtual
+    async def test_beside_an_id(self):
+        async with opened(desk=Desk()) as runtime:
+            mine = await runtime.submit(chain("pay"), {}, idempotency_key="k", workflow_id="wf_mine")
+            assert mine.workflow_id == "wf_mine"
+            again = await runtime.submit(chain("pay"), {}, idempotency_key="k", workflow_id="wf_mine")
+            assert again.workflow_id == "wf_mine"
+            await mine.result()
+            with pytest.raises(RunExists):
+                await runtime.submit(chain("pay"), {}, idempotency_key="other", workflow_id="wf_mine")
+            assert len(await runtime.rows()) == 1
+            await must_be_sound(runtime, "wf_mine")
+
+    @virtual
+    async def test_an_id_that_is_at_work_is_left_alone(self):
+        desk = Desk(pay=True)
+        async with opened(desk=desk) as runtime:
+            mine = await runtime.submit(chain("pay"), {}, workflow_id="wf_mine")
+            await desk.entered.wait()
+            with pytest.raises(RunExists):
+                await runtime.submit(chain("pay"), {}, idempotency_key="k", workflow_id="wf_mine")
+            desk.gates["pay"].set()
+            assert (await mine.result()).state == "completed"
+            await must_be_sound(runtime, "wf_mine")
+        assert desk.calls == 1
+
+    @virtual
+    async def test_a_refused_submission_leaves_its_key(self):
+        async with opened(desk=Desk()) as runtime:
+            for bad in ({"on_failure": "explode"}, {"nothing": 1}):
+                with pytest.raises(ConfigurationError):
+                    await runtime.submit(chain("pay"), {}, idempotency_key="k", options=bad)
+            assert (await runtime.run(chain("pay"), {}, idempotency_key="k")).state == "completed"
+
+    @virtual
+    async def test_a_fork_does_not_take_the_key(self):
+        async with opened(desk=Desk()) as runtime:
+            first = await runtime.submit(chain("pay"), {}, idempotency_key="k")
+            await first.result()
+            await (await runtime.fork(first.workflow_id)).result()
+            again = await runtime.submit(chain("pay"), {}, idempotency_key="k")
+            assert again.workflow_id == first.workflow_id
+
+
+class TestInputFrom:
+    @virtual
+    async def test_the_output_of_a_run_or_a_step_as_the_input_or_a_part_of_it(self):
+        async with opened() as runtime:
+            source = await runtime.run(document(step("a"), step("b", depends_on=["a"])), {})
+            use = {"workflow_id": source.workflow_id}
+            for given, input, seen in (
+                (use, None, '{"b":{"said":"go"}}'),
+                ({**use, "step_id": "a"}, None, '{"said":"go"}'),
+            ):
+                got = await runtime.run(document(step("x", input="${{ inputs }}")), input, input_from=given)
+                assert got.output == {"x": {"said": seen}}
+            steps = document(step("x", input="${{ inputs.old.said }} ${{ inputs.n }}"))
+            got = await runtime.run(steps, {"n": 7}, input_from={**use, "step_id": "a", "as": "old"})
+            assert got.output == {"x": {"said": "go 7"}}
+            record = await runtime.record(got.workflow_id)
+            assert record.input == {"n": 7, "old": {"said": "go"}}
+
+    @virtual
+    async def test_one_that_is_not_there_yet(self):
+        desk = Desk(look=True)
+        async with opened(desk=desk) as runtime:
+            source = await runtime.submit(chain("pay", "look"), {})
+            await run_until_idle()
+            use = {"workflow_id": source.workflow_id}
+            for given in (use, {**use, "step_id": "t1"}):
+                with pytest.raises(OutputNotReady):
+                    await runtime.submit(document(step("x")), None, input_from=given)
+            got = await runtime.run(
+                document(step("x", input="${{ inputs.done }}")), input_from={**use, "step_id": "t0"}
+            )
+            assert got.output == {"x": {"said": "pay"}}
+            await source.cancel(mode="hard")
+            await source.result()
+            with pytest.raises(OutputNotReady):
+                await runtime.submit(document(step("x")), None, input_from=use)
+
+    @virtual
+    async def test_what_is_none(self):
+        async with opened() as runtime:
+            source = await runtime.run(document(step("a")), {})
+            use = {"workflow_id": source.workflow_id}
+            with pytest.raises(RunNotFound):
+                await runtime.submit(document(step("x")), None, input_from={"workflow_id": "wf_none"})
+            with pytest.raises(CommandRefused) as caught:
+                await runtime.submit(document(step("x")), None, input_from={**use, "step_id": "z"})
+            assert caught.value.code == "step_not_found"
+            for given, input in (
+                ({}, None),
+                ({**use, "step": "a"}, None),
+                (use, {"n": 1}),
+            ):
+                with pytest.raises(ConfigurationError):
+                    await runtime.submit(document(step("x")), input, input_from=given)
+            assert len(await runtime.rows()) == 1
