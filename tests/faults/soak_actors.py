@@ -20,6 +20,7 @@ import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from actors import (
@@ -39,6 +40,7 @@ from actors import (
 )
 
 BATCH = 200
+OWNED = (*("timer", "pipe", "defer", "limit", "finish") * 2, "stash")
 GROWTH = 6 * 2**20
 """Bytes that the process may grow between the first and the last quarter after the warm-up."""
 
@@ -47,13 +49,14 @@ class Crash(Exception):
     """Wanted."""
 
 
-class Worker(Actor, mailbox=20):
+class Worker(Actor, mailbox=20, stash=5):
     """Does a bit of everything."""
 
     def __init__(self) -> None:
         self.n = 0
 
     def on_start(self) -> None:
+        self.limiter = self.ctx.limiter(2)
         self.ctx.system.group("workers").join(self.ctx.self)
 
     @on(int)
@@ -81,8 +84,21 @@ class Worker(Actor, mailbox=20):
             self.ctx.pipe(asyncio.sleep(0.001), lambda _: reply.set(0) and None)
         elif what == "forget":
             self.ctx.defer()
+        elif what == "limit":
+            self.limiter.submit(partial(self.piece, random.choice((0, 0.001, 1))), timeout=0.005)
+        elif what == "stash":
+            if random.random() < 0.5:
+                self.ctx.stash()
+            else:
+                self.ctx.unstash_all()
         elif what == "finish":
             self.ctx.finish()
+
+    async def piece(self, seconds: float) -> int:
+        await asyncio.sleep(seconds)
+        if random.random() < 0.1:
+            raise Crash
+        return 0
 
 
 class Boss(Actor):
@@ -137,7 +153,7 @@ async def family(system: ActorSystem, outcome: Outcome) -> None:
         return
     for _ in range(30):
         ref = random.choice(members)
-        message = random.choice((random.randrange(1000), 0.0, 0.001, "timer", "pipe", "defer", "finish"))
+        message = random.choice((random.randrange(1000), 0.0, 0.001, *OWNED))
         try:
             match random.randrange(6):
                 case 0 | 1:
@@ -147,7 +163,7 @@ async def family(system: ActorSystem, outcome: Outcome) -> None:
                 case 3:
                     await ref.ask("forget", timeout=0.01)
                 case _:
-                    await ref.ask(message, timeout=1)
+                    await ref.ask(message, timeout=0.01 if message == "stash" else 1)
                     outcome.answers += 1
         except (Crash, ActorError) as exc:
             outcome.failures += not isinstance(exc, AskTimeout)
