@@ -178,5 +178,6 @@ def test_many_processes_make_one_new_store(tmp_path, rounds):
                 print(file=writer.stdin, flush=True)
             for writer in writers:
                 said += writer.stdout.read().splitlines()
-        assert sum(line.startswith("refused") for line in said) == 3, said
+        refused = [line for line in said if line.startswith("refused")]
+        assert set(refused) <= {"refused Fenced", "refused OffsetConflict"}, said
         assert not broken(Promises().take(whole(said)), asyncio.run(examine(url)))

@@ -25,6 +25,7 @@ from agentflow.errors import (
 from agentflow.events.files import make_directories, sync_file, sync_path
 from agentflow.events.references import names_in, parent_of
 from agentflow.events.sqlite.checks import add_checks
+from agentflow.events.sqlite.integrity import check_integrity, is_small
 
 __all__ = ["connect_reader", "failure_of", "network_file_system", "open_database"]
 
@@ -93,6 +94,8 @@ def open_database(path: Path) -> sqlite3.Connection:
             db = _fold_in(db, path)
         _set_durable(db, path)
         _migrate(db, path)
+        if not created and is_small(path):
+            check_integrity(db, path)
     except (sqlite3.Error, AgentflowError) as error:
         if db is not None:
             db.close()

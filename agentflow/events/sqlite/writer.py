@@ -22,6 +22,7 @@ from agentflow.events.rules import refusal, state_after
 from agentflow.events.sqlite.checkpoint import Checkpointer
 from agentflow.events.sqlite.checks import event_crc, seal_run, type_crc
 from agentflow.events.sqlite.database import failure_of
+from agentflow.events.sqlite.integrity import Integrity, is_small
 from agentflow.events.sqlite.reader import tombstone
 
 __all__ = ["SqliteStore"]
@@ -72,6 +73,7 @@ class SqliteStore:
         self._unsynced = 0
         self.failure: AgentflowError | None = None
         self._checkpointer = Checkpointer(path, self._stop_for)
+        self._integrity = None if is_small(path) else Integrity(path, self._stop_with)
 
     def within(self, call: Callable[..., T], *arguments: object) -> Callable[[], T]:
         """A call for a job: `call(connection, *arguments)` inside the group's transaction."""
@@ -259,6 +261,8 @@ class SqliteStore:
 
     def finish(self) -> None:
         """As `Store.finish`."""
+        if self._integrity is not None:
+            self._integrity.stop()
         self._checkpointer.stop()
         self._db.close()
 
@@ -267,6 +271,9 @@ class SqliteStore:
         failure, effect = failure_of(error)
         if effect != "final":
             return False
+        self._stop_with(failure)
+        return True
+
+    def _stop_with(self, failure: AgentflowError) -> None:
         if self.failure is None:
             self.failure = failure
-        return True
