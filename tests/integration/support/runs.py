@@ -60,6 +60,7 @@ class Desk:
         self.most = 0
         self.entered = asyncio.Event()
         self.cancelled = 0
+        self.pace: Callable[[], float] = lambda: 0.0  # seconds that a function takes beside its gate
         self._watchers: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self.gates = {name: asyncio.Event() for name in ("look", "pay", "wire")}
         for name, gate in self.gates.items():
@@ -93,7 +94,7 @@ class Desk:
         self._look()
         try:
             await self.gates[name].wait()
-            await asyncio.sleep(0)
+            await asyncio.sleep(self.pace())
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
