@@ -46,16 +46,15 @@ class Metrics:
         self._answers: dict[tuple[str, str, int], int] = {}
         self._seconds: dict[tuple[str, str], _Histogram] = {}
 
-    def answered(self, operation: Operation, status: int, seconds: float | None = None) -> None:
-        """A request was answered; `seconds` for those that are not streams."""
+    def answered(self, operation: Operation, status: int, seconds: float) -> None:
+        """A request was answered after so many seconds; a stream, when it began."""
         key = (operation.method, operation.path, status)
         self._answers[key] = self._answers.get(key, 0) + 1
-        if seconds is not None:
-            place = (operation.method, operation.path)
-            histogram = self._seconds.get(place)
-            if histogram is None:
-                histogram = self._seconds[place] = _Histogram()
-            histogram.observe(seconds)
+        place = (operation.method, operation.path)
+        histogram = self._seconds.get(place)
+        if histogram is None:
+            histogram = self._seconds[place] = _Histogram()
+        histogram.observe(seconds)
 
     def render(self, runs: dict[str, int]) -> str:
         """All of it. `runs` are how many runs have not ended, by state."""
@@ -88,7 +87,7 @@ class Metrics:
             lines.append(
                 f'agentflow_http_requests_total{{method="{method}",path="{path}",status="{status}"}} {count}'
             )
-        lines += _head("agentflow_http_request_seconds", "histogram", "Time to answer, streams apart.")
+        lines += _head("agentflow_http_request_seconds", "histogram", "Time to answer; of streams, to begin.")
         for (method, path), histogram in sorted(self._seconds.items()):
             lines += _histogram(f'method="{method}",path="{path}"', histogram)
         return "\n".join(lines) + "\n"

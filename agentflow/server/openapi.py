@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from agentflow import __version__
-from agentflow.server.operations import JSON, YAML, Operation
+from agentflow.server.operations import JSON, YAML, Either, Operation
 from agentflow.server.problems import MEDIA, STATUS, Problem
 
 __all__ = ["describe"]
@@ -43,6 +43,16 @@ def describe(operations: Iterable[Operation]) -> bytes:
     paths: dict[str, Any] = {}
     for operation in table:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
+    links = {
+        _id_of(operation): {
+            "operationId": _id_of(operation),
+            "parameters": {"id": "$response.body#/workflow_id"},
+        }
+        for operation in table
+        if "{id}" in operation.path
+    }
+    for status in ("200", "201"):
+        paths["/workflows"]["post"]["responses"][status]["links"] = links
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
@@ -69,7 +79,8 @@ class _Schemas:
         types: list[Any] = [Problem]
         for operation in operations:
             types += [operation.body] if operation.body is not None else []
-            types += [answer for answer in operation.answers.values() if _is_type(answer)]
+            for answer in operation.answers.values():
+                types += answer.types if isinstance(answer, Either) else [answer] if _is_type(answer) else []
         queries = [operation.query for operation in operations if operation.query is not None]
         made, components = msgspec.json.schema_components(types, ref_template=_REF)
         self.components = dict(sorted(components.items()))
@@ -78,6 +89,8 @@ class _Schemas:
 
     def of(self, kind: Any) -> Any:
         """The schema of a type."""
+        if isinstance(kind, Either):
+            return {"anyOf": [self.of(choice) for choice in kind.types]}
         return next(schema for known, schema in self._made if known is kind)
 
     def parameters(self, query: type[msgspec.Struct]) -> list[dict[str, Any]]:
@@ -91,7 +104,7 @@ class _Schemas:
 
 def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "operationId": f"{operation.handler.__name__}_{operation.method.lower()}",
+        "operationId": _id_of(operation),
         "summary": operation.summary,
         "tags": [operation.tag],
         "responses": _responses(operation, schemas),
@@ -118,7 +131,7 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     if operation.body is not None:
         content: dict[str, Any] = {JSON: {"schema": schemas.of(operation.body)}}
         if YAML in operation.media:
-            content[YAML] = {"schema": {"type": "string", "description": "The definition alone."}}
+            content[YAML] = {"schema": {"description": "The definition alone."}}
         found["requestBody"] = {"required": operation.body_required, "content": content}
     return found
 
@@ -140,6 +153,10 @@ def _responses(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
                 "content": {MEDIA: {"schema": {"$ref": _REF.format(name="Problem")}}},
             }
     return dict(sorted(responses.items()))
+
+
+def _id_of(operation: Operation) -> str:
+    return operation.handler.__name__
 
 
 def _media(answer: Any) -> tuple[str, ...]:

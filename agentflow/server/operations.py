@@ -8,8 +8,11 @@ JSON, unknown and ill-typed parameters, ids.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_type_hints
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -23,7 +26,7 @@ from agentflow.server.tokens import Scope
 if TYPE_CHECKING:
     from agentflow.server.service import Service
 
-__all__ = ["JSON", "MAX_BODY", "YAML", "Call", "Handler", "Operation", "json_response"]
+__all__ = ["JSON", "MAX_BODY", "YAML", "Call", "Either", "Handler", "Operation", "json_response"]
 
 MAX_BODY = 8 << 20
 JSON = "application/json"
@@ -87,6 +90,13 @@ class Call:
 Handler = Callable[[Call], Awaitable[Response]]
 
 
+class Either:
+    """An answer that is of one type or another."""
+
+    def __init__(self, *types: Any) -> None:
+        self.types = types
+
+
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """A method on a path. `scope` None: no token is asked for. `query` and `body` are Structs.
 
@@ -114,6 +124,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     async def __call__(self, request: Request) -> Response:
         """Run it; every exception becomes a problem."""
         service: Service = request.app.state.service
+        began = time.perf_counter()
         try:
             response = await self._run(request, service)
         except ClientDisconnect:
@@ -121,7 +132,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         except Exception as error:
             refusal = refusal_of(error, draining=service.draining)
             response = problem_response(refusal, request.url.path)
-        service.metrics.answered(self, response.status_code)
+        service.metrics.answered(self, response.status_code, time.perf_counter() - began)
         return response
 
     async def _run(self, request: Request, service: Service) -> Response:
@@ -210,21 +221,35 @@ def parse_query(text: bytes, kind: type[msgspec.Struct] | None) -> Any:
         pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=64)
     except (UnicodeDecodeError, ValueError):
         raise Refusal("invalid_parameter", "the query is not readable") from None
-    known = () if kind is None else kind.__struct_encode_fields__
-    values: dict[str, str] = {}
+    types = {} if kind is None else _parameter_types(kind)
+    values: dict[str, Any] = {}
     for name, value in pairs:
-        if name not in known:
-            hint = f"known here: {', '.join(known)}" if known else "nothing may be asked for here"
+        if name not in types:
+            hint = f"known here: {', '.join(types)}" if types else "nothing may be asked for here"
             raise Refusal("invalid_parameter", f"unknown query parameter {name[:100]!r}", hint=hint)
         if name in values:
             raise Refusal("invalid_parameter", f"query parameter {name} stands there twice")
-        values[name] = value
-    if kind is None:
-        return None
+        values[name] = _parameter(name, value, types[name])
+    return None if kind is None else msgspec.convert(values, kind)
+
+
+def _parameter(name: str, value: str, kind: Any) -> Any:
     try:
-        return msgspec.convert(values, kind, strict=False)
+        return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Refusal("invalid_parameter", f"query parameter: {error}") from None
+        raise Refusal("invalid_parameter", f"query parameter {name}: {error}") from None
+
+
+@cache
+def _parameter_types(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The types of parameters by name. None stands for their absence: no text means it, not even `null`."""
+    hints = get_type_hints(kind, include_extras=True)
+    found: dict[str, Any] = {}
+    for field, name in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
+        choices = [choice for choice in get_args(hints[field]) if choice is not NoneType]
+        optional = NoneType in get_args(hints[field])
+        found[name] = Union[tuple(choices)] if optional else hints[field]  # noqa: UP007
+    return found
 
 
 def accept(header: str | None, produces: tuple[str, ...]) -> str:

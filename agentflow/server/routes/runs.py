@@ -23,13 +23,14 @@ from agentflow.server.bodies import (
     GraphQuery,
     ListQuery,
     OffsetQuery,
+    RecordList,
     RunList,
     StepQuery,
     SubmitBody,
     SubmitQuery,
 )
 from agentflow.server.frames import expand, expand_value
-from agentflow.server.operations import JSON, YAML, Call, Operation, json_response
+from agentflow.server.operations import JSON, YAML, Call, Either, Operation, json_response
 from agentflow.server.positions import parse_time
 from agentflow.server.problems import Refusal
 
@@ -300,7 +301,7 @@ OPERATIONS = (
         tag="runs",
         scope="read",
         query=ListQuery,
-        answers={200: RunList},
+        answers={200: Either(RunList, RecordList)},
     ),
     Operation(
         method="GET",
