@@ -19,8 +19,7 @@ a random number, and nothing here needs OpenTelemetry.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -83,7 +82,7 @@ def trace_id_of(workflow_id: str) -> str:
 def span_id_of(workflow_id: str, key: str) -> str:
     """The id of the span with this key (see the module): 16 hex digits."""
     # The unit separator stands in no id and in no key.
-    return blake2b(f"{workflow_id}\x1f{key}".encode()).hexdigest()[:16]
+    return blake2b(f"{workflow_id}\x1f{key}".encode(), digest_size=8).hexdigest()
 
 
 class SpanContext(NamedTuple):
@@ -108,17 +107,22 @@ def current() -> SpanContext | None:
     return _current.get()
 
 
-@contextmanager
-def active(trace: object) -> Generator[None]:
+class active:  # noqa: N801 — a context manager; a class costs each call less than a generator
     """Work of this block, and of tasks and threads begun in it, is done in this span.
 
     `trace` is what the message in hand carries; anything but a SpanContext is no span.
     """
-    token = _current.set(trace if isinstance(trace, SpanContext) else None)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+
+    __slots__ = ("_span", "_token")
+
+    def __init__(self, trace: object) -> None:
+        self._span = trace if isinstance(trace, SpanContext) else None
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._span)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
 
 
 def outgoing_headers() -> dict[str, str]:
@@ -133,6 +137,7 @@ class RunTracer:
     __slots__ = (
         "_agents",
         "_calls",
+        "_hash",
         "_root",
         "_steps",
         "_superstep",
@@ -147,6 +152,8 @@ class RunTracer:
         self.trace_id = trace_id_of(workflow_id)
         self.parent: TraceParent | None = None
         """The span of whoever submitted the run, if it named one."""
+        # `span_id_of`, with the part of it that is the same for the whole run done once.
+        self._hash = blake2b(f"{workflow_id}\x1f".encode(), digest_size=8)
         self._root = span_id_of(workflow_id, "run")
         self._superstep: tuple[int, str] | None = None
         self._steps: dict[str, str] = {}  # by unit: an activation, or an iteration of it
@@ -193,8 +200,11 @@ class RunTracer:
         """The span with this key, whose beginning is not in the log any more, as far as it can be known."""
         return self._open(key, self.parent_of(data))
 
-    def _open(self, key: str, parent: str | None) -> Trace:
-        return Trace(trace_id=self.trace_id, span_id=span_id_of(self.workflow_id, key), parent_span_id=parent)
+    def _open(self, key: str, parent: str) -> Trace:
+        # Each call and step pays for this before it may begin.
+        digest = self._hash.copy()
+        digest.update(key.encode())
+        return Trace(trace_id=self.trace_id, span_id=digest.hexdigest(), parent_span_id=parent)
 
     def _run_started(self, data: ev.WorkflowStarted) -> Trace:
         given = traceparent_of(data.options)
@@ -212,17 +222,19 @@ class RunTracer:
         self._superstep = None
 
     def _step_started(self, data: ev.WorkflowStepStarted) -> Trace:
-        unit = _unit(data)
-        trace = self._open(f"step {unit} {data.attempt}", self._around(data))
+        if data.iteration is None:
+            unit, parent = data.activation, None
+        else:
+            unit = f"{data.activation}[{data.iteration}]"
+            parent = self._steps.get(data.activation)
+        if parent is None:
+            parent = self._root if not data.path and self._superstep is None else self._around(data)
+        trace = self._open(f"step {unit} {data.attempt}", parent)
         self._steps[unit] = trace.span_id
         return trace
 
     def _around(self, data: ev.WorkflowStepStarted) -> str:
         steps = self._steps
-        if data.iteration is not None:
-            found = steps.get(data.activation)
-            if found is not None:
-                return found
         if data.path:  # a child path: inside the activation that it begins with
             outer = data.activation
             while outer:
@@ -234,9 +246,10 @@ class RunTracer:
         return self._root
 
     def _step_ended(self, data: ev.WorkflowStepEvent) -> None:
-        unit = _unit(data)
+        unit = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
         self._steps.pop(unit, None)
-        self._agents.pop(unit, None)
+        if self._agents:
+            self._agents.pop(unit, None)
 
     def _agent_initialized(self, data: ev.AgentInitialized) -> Trace:
         unit = _unit(data)
@@ -252,7 +265,7 @@ class RunTracer:
             self._agents.pop(_unit(data), None)
 
     def _inside(self, data: ev.StepEvent) -> str:
-        unit = _unit(data)
+        unit = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
         return self._agents.get(unit) or self._steps.get(unit) or self._root
 
     def _model_started(self, data: ev.ModelCallStarted) -> Trace:
@@ -265,7 +278,8 @@ class RunTracer:
 
     def _tool_started(self, data: ev.ToolCallStarted) -> Trace:
         call_id = data.tool_call_id
-        trace = self._open(f"tool {call_id} {self._tries.get(call_id, 0) + 1}", self._inside(data))
+        attempt = self._tries.get(call_id, 0) + 1 if self._tries else 1
+        trace = self._open(f"tool {call_id} {attempt}", self._inside(data))
         self._calls[call_id] = trace.span_id
         return trace
 
