@@ -19,7 +19,7 @@ import structlog
 
 from agentflow.errors import ConfigurationError
 
-__all__ = ["LEVEL_VARIABLE", "configure", "get_logger", "redact"]
+__all__ = ["LEVEL_VARIABLE", "configure", "get_logger", "redact", "redacted"]
 
 LEVEL_VARIABLE = "AGENTFLOW_LOG_LEVEL"
 
@@ -129,6 +129,13 @@ def redact(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[s
     return event
 
 
+def redacted(text: str) -> str:
+    """A text without the credentials that can be told by how they are written."""
+    for pattern, instead in _IN_TEXT:
+        text = pattern.sub(instead, text)
+    return text
+
+
 def _is_secret(key: str) -> bool:
     name = key.lower().replace("-", "_")
     return name.endswith(_SECRET) and (
@@ -138,9 +145,7 @@ def _is_secret(key: str) -> bool:
 
 def _redacted(value: Any, depth: int) -> Any:
     if isinstance(value, str):
-        for pattern, instead in _IN_TEXT:
-            value = pattern.sub(instead, value)
-        return value
+        return redacted(value)
     if depth == 0:
         return value if isinstance(value, int | float | bool | None) else REDACTED
     if isinstance(value, Mapping):

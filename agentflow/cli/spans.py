@@ -39,6 +39,7 @@ def export_spans(id: str, as_json: bool, store: str | None, local: bool) -> Exit
         )
 
     async def work(interrupts: Interrupts) -> Exit:
+        from agentflow.logs import redacted
         from agentflow.telemetry.export import export_run
         from agentflow.telemetry.projector import NotSent
 
@@ -49,7 +50,7 @@ def export_spans(id: str, as_json: bool, store: str | None, local: bool) -> Exit
                 raise CommandError(
                     Exit.UNREACHABLE,
                     "spans_not_sent",
-                    f"{settings.endpoint} did not take the spans: {error}",
+                    f"{settings.endpoint} did not take the spans: {redacted(str(error))}",
                     "is the collector running? spans may be sent again at any time",
                 ) from error
         if as_json:

@@ -113,7 +113,7 @@ class RunSpans:
 
     def fold(self, event: Event[Any], ts: int) -> list[Span]:
         """The same for an event that is decoded already; `ts` in µs."""
-        data = event.data
+        data, ts = event.data, max(0, ts)
         self.next_offset = event.offset + 1
         if event.trace is not None:
             self._tracer.trace_id = event.trace.trace_id
@@ -165,7 +165,7 @@ class RunSpans:
         """The span of work whose beginning is not in this log, which was trimmed or begins with a fork: it
         began as long ago as it took."""
         trace = self._tracer.lost(key, data)
-        started = ts - 1000 * max(0, data.duration_ms)
+        started = max(0, ts - 1000 * max(0, data.duration_ms))
         span = self._begin(name, trace, started, 0, _scope(data), **more)
         del span.attributes[c.OFFSET]
         span.attributes[c.START_UNKNOWN] = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -28,9 +28,18 @@ __all__ = ["Sender", "open_sender"]
 
 _log = get_logger("agentflow.telemetry")
 
+_REDIRECTION = 300
 _REFUSED_FOR_GOOD = frozenset({400, 413, 422})
 """Answers that say something about the data, which will be no better the next time. Others (a wrong token, a
 wrong path, too many requests) say something about the world, which may change."""
+
+
+_REQUEST_SPANS = 256
+_REQUEST_BYTES = 4 << 20
+"""What a request holds at most; collectors and what stands before them refuse larger ones."""
+
+_ABOUT_DATA = ("Failed to encode", "Dropping span batch")
+"""How the exporter begins to say that it will never send these spans."""
 
 
 class Sender:
@@ -51,36 +60,41 @@ class Sender:
         token = context.attach(context.set_value("suppress_instrumentation", True))
         self._quiet.thread = threading.get_ident()
         try:
-            return self._send(self._readables.of(spans))
+            return self._send([self._readables.of(some) for some in _requests(spans)])
         finally:
             self._quiet.thread = None
             context.detach(token)
 
-    def _send(self, spans: list[ReadableSpan]) -> int:
+    def _send(self, requests: list[list[ReadableSpan]]) -> int:
         done = refused = 0
-        left = [spans]
+        left = requests[::-1]
         while left:
             some = left.pop()
             reason = self._export(some)
-            if reason is not None and self._answers.last() not in _REFUSED_FOR_GOOD:
+            if reason is None:
+                refused += self._answers.rejected()
+            elif self._answers.last() not in _REFUSED_FOR_GOOD and not reason.startswith(_ABOUT_DATA):
                 raise NotSent(reason, done=done, refused=refused)
-            if reason is None or len(some) == 1:
-                done += len(some)
-                if reason is not None:
-                    refused += 1
-                    _log.error("span_refused", span=some[0].name, reason=reason)
+            elif len(some) == 1:
+                refused += 1
+                _log.error("span_refused", span=some[0].name, reason=reason)
             else:
                 middle = len(some) // 2
                 left += [some[middle:], some[:middle]]
+                continue
+            done += len(some)
         return refused
 
     def _export(self, spans: list[ReadableSpan]) -> str | None:
         """One request; why it failed, or None."""
         self._quiet.said = ""
         self._answers.clear()
-        if self._exporter.export(spans) is SpanExportResult.SUCCESS:
-            return None
-        return self._quiet.said or "the exporter failed"
+        if self._exporter.export(spans) is not SpanExportResult.SUCCESS:
+            return self._quiet.said or "the exporter failed"
+        status = self._answers.last()
+        if status is not None and status >= _REDIRECTION:  # the exporter takes it for a success
+            return f"the address answers {status}, a redirection: it is not that of a collector"
+        return None
 
     @property
     def struggling(self) -> bool:
@@ -96,15 +110,42 @@ class Sender:
                 self._logger.removeFilter(self._quiet)
 
 
+def _requests(spans: Sequence[Span]) -> Iterator[Sequence[Span]]:
+    """The spans in order, as many to a request as it may hold."""
+    first = size = 0
+    for i, span in enumerate(spans):
+        size += sum(len(value) for value in span.attributes.values() if isinstance(value, str))
+        if i + 1 - first == _REQUEST_SPANS or size > _REQUEST_BYTES:
+            yield spans[first : i + 1]
+            first, size = i + 1, 0
+    if first < len(spans):
+        yield spans[first:]
+
+
 class Answers:
-    """The HTTP status of the newest answer; the exporter itself tells only that it failed."""
+    """The newest HTTP answer; the exporter itself tells only whether it failed."""
 
     def __init__(self) -> None:
         self._status: int | None = None
+        self._body = b""
 
     def clear(self) -> None:
         """Before a request."""
-        self._status = None
+        self._status, self._body = None, b""
+
+    def rejected(self) -> int:
+        """How many spans of a request that was taken the collector did not take."""
+        if not self._body:
+            return 0
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+        try:
+            partial = ExportTraceServiceResponse.FromString(self._body).partial_success
+        except Exception:  # not every collector answers as the protocol asks
+            return 0
+        if partial.rejected_spans:
+            _log.error("spans_rejected", spans=partial.rejected_spans, reason=partial.error_message)
+        return partial.rejected_spans
 
     def last(self) -> int | None:
         """What the request was answered; None if it was not."""
@@ -112,7 +153,7 @@ class Answers:
 
     def note(self, response: Any, *_: Any, **__: Any) -> None:
         """A response hook of `requests`."""
-        self._status = response.status_code
+        self._status, self._body = response.status_code, response.content
 
 
 class _Quiet(logging.Filter):

@@ -9,6 +9,9 @@ from agentflow.telemetry import conventions as c
 __all__ = ["Limits", "Note", "Relation", "Span"]
 
 
+_LATEST = (1 << 63) // 1000 - 1  # µs; as nanoseconds they fit 64 bits
+
+
 class Note(NamedTuple):
     """A span event: something that happened at a time (µs)."""
 
@@ -95,7 +98,7 @@ class Span:
     def close(self, at: int, duration_ms: int | None = None) -> None:
         """End the span; a clock that stepped back is answered with the measured duration."""
         if at < self.start:
-            at = self.start + 1000 * max(0, duration_ms or 0)
+            at = min(self.start + 1000 * max(0, duration_ms or 0), _LATEST)
             self.attributes[c.CLOCK_STEPPED] = True
         self.end = at
 

@@ -23,6 +23,7 @@ class Collector:
         self.metrics: dict[str, list[Any]] = {}
         self.headers: list[dict[str, str]] = []
         self.requests = 0
+        self.body = b""
         self.changed = threading.Condition()
         outer = self
 
@@ -31,8 +32,9 @@ class Collector:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 status = outer._take(self.path, body, dict(self.headers), answer)
                 self.send_response(status)
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Length", str(len(outer.body)))
                 self.end_headers()
+                self.wfile.write(outer.body)
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass

@@ -557,6 +557,26 @@ def test_a_clock_that_steps_back_gives_no_negative_span():
     ]
 
 
+@pytest.mark.parametrize("ts", [-5_000_000, 0, 1 << 50])
+@pytest.mark.parametrize("duration_ms", [-7, 0, 1 << 62])
+def test_times_beyond_all_reason_can_be_sent(ts, duration_ms):
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+
+    from agentflow.telemetry.readable import Readables
+
+    late = [
+        (STARTED, ts),
+        (step_started(), ts),
+        (step_completed(duration_ms=duration_ms), ts - 1),
+        (completed(), ts),
+    ]
+    lost = [(step_completed(duration_ms=duration_ms), ts), (completed(duration_ms=duration_ms), ts - 1)]
+    for log in (stored("wf_1", late), stored("wf_1", lost, first=9)):
+        spans, _ = project("wf_1", log, LIMITS)
+        assert len(spans) == 2
+        assert encode_spans(Readables().of(spans)).SerializeToString()
+
+
 def test_huge_values_are_cut():
     long = "x" * 1_000_000
     limits = Limits(100, 3, 2)

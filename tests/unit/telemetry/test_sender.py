@@ -196,3 +196,52 @@ def test_a_missing_package_is_named(monkeypatch):
     with pytest.raises(ConfigurationError) as caught:
         open_sender(read_settings({"OTEL_TRACES_EXPORTER": "otlp"}))
     assert "agentflow[otel]" in caught.value.hint
+
+
+def test_a_redirection_is_no_success(spans, monkeypatch):
+    with Collector(lambda found: 302) as collector:
+        sender = sender_to(collector, monkeypatch)
+        with pytest.raises(NotSent, match="302"):
+            sender.send(spans)
+        sender.close()
+
+
+def test_what_a_collector_rejects_of_a_request_is_counted(spans, monkeypatch, caplog):
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+    answer = ExportTraceServiceResponse()
+    answer.partial_success.rejected_spans = 2
+    answer.partial_success.error_message = "too old"
+    with Collector() as collector:
+        collector.body = answer.SerializeToString()
+        sender = sender_to(collector, monkeypatch)
+        assert sender.send(spans) == 2
+        collector.body = b"<html>thank you</html>"
+        assert sender.send(spans) == 0
+        sender.close()
+    assert "spans_rejected" in caplog.text
+
+
+def test_large_spans_go_in_several_requests(monkeypatch):
+    log = stored("wf_1", [(STARTED, 1), (completed(), 2)])
+    many = [project("wf_1", log, LIMITS)[0][0] for _ in range(600)]
+    with Collector() as collector:
+        sender = sender_to(collector, monkeypatch)
+        sender.send(many)
+        assert collector.requests == 3
+        for span in many:
+            span.attributes["agentflow.input"] = "x" * 100_000
+        sender.send(many[:100])
+        assert collector.requests == 3 + 3
+        sender.close()
+    assert len(collector.spans) == 700
+
+
+def test_a_span_that_cannot_be_encoded_costs_only_itself(spans, monkeypatch, caplog):
+    spans[3].name = "\ud800"
+    with Collector() as collector:
+        sender = sender_to(collector, monkeypatch)
+        assert sender.send(spans) == 1
+        sender.close()
+    assert len(collector.spans) == len(spans) - 1
+    assert "span_refused" in caplog.text
