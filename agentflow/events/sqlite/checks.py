@@ -18,6 +18,7 @@ from agentflow.errors import LogCorrupt
 
 __all__ = [
     "HINT",
+    "PRIME",
     "RUN_CHECKS",
     "add_checks",
     "check_run",
@@ -33,7 +34,7 @@ V = TypeVar("V", str, bytes)
 
 HINT = "restore the store from a copy"
 
-_PRIME = 4_294_967_291  # the greatest of 32 bits: no flip of one bit in a sum is lost in the remainder
+PRIME = 4_294_967_291  # the greatest of 32 bits: no flip of one bit in a sum is lost in the remainder
 
 _FIXED = (
     "id, workflow_id, name, definition_hash, labels, created_at, parent, state, epoch, owner, earliest_offset"
@@ -46,8 +47,8 @@ RUN_CHECKS = f"{_FIXED}, crc, updated_at, ({_LAST}), EXISTS ({_MORE})"
 
 
 def event_crc(run: int, type_crc: int, offset: int, ts: int, body: bytes) -> int:
-    """Of an event's row. One expression, since it is evaluated for every event."""
-    return crc32(body, (run << 16 ^ type_crc ^ offset ^ ts) % _PRIME)
+    """Of an event's row."""
+    return crc32(body, (run << 16 ^ type_crc ^ offset ^ ts) % PRIME)
 
 
 def type_crc(name: str) -> int:
