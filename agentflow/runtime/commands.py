@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from agentflow.errors import CommandRefused, RunGone, RunNotFound, RunTerminal
 from agentflow.events.catalogue import WorkflowPaused
 from agentflow.events.envelope import decode
@@ -25,7 +27,7 @@ from agentflow.runtime.messages import (
     Signal,
     Withdraw,
 )
-from agentflow.runtime.options import checked_budget
+from agentflow.runtime.options import checked_budget, json_problem
 from agentflow.runtime.reader import RunReader
 from agentflow.runtime.requests import RequestRecord, open_requests
 
@@ -45,6 +47,9 @@ class RunCommands(RunReader):
         raise NotImplementedError
 
     async def _tell(self, workflow_id: str, command: Command) -> RunHandle:
+        problem = json_problem(msgspec.structs.asdict(command))
+        if problem is not None:
+            raise CommandRefused(f"no event can hold this: {problem}", code="invalid_parameter")
         await self._keeper.command(workflow_id, command)
         return self._handle(workflow_id)
 

@@ -140,7 +140,7 @@ class Keeper:
         """Do this though whoever waits for it goes away."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._over)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -148,6 +148,11 @@ class Keeper:
             if task.cancelled() and (asker is None or not asker.cancelling()):
                 raise AgentflowError("the Runtime was closed; nothing was begun") from None
             raise
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever wanted to hear of it may have gone away
 
     @contextmanager
     def _cut_off_when_closed(self) -> Generator[None]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -14,7 +15,9 @@ from agentflow.engine.budgets import LIMITS
 from agentflow.errors import ConfigurationError
 from agentflow.events.tracing import parse_traceparent
 
-__all__ = ["body_hash", "checked_budget", "checked_labels", "checked_options"]
+__all__ = ["body_hash", "checked_budget", "checked_labels", "checked_options", "json_problem"]
+
+_DEEPEST = 200
 
 
 def _one_of(*choices: str) -> Callable[[Any], str | None]:
@@ -58,7 +61,35 @@ def checked_labels(given: Mapping[str, str] | None) -> dict[str, str]:
     for key, value in labels.items():
         if not isinstance(key, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"label {key!r}: names and values of labels are strings")
+    problem = json_problem(labels)
+    if problem is not None:
+        raise ConfigurationError(f"labels: {problem}")
     return labels
+
+
+def json_problem(value: Any) -> str | None:
+    """Why no event can hold a Python value, or None. Does not recurse."""
+    todo: list[tuple[Any, int]] = [(value, 0)]
+    while todo:
+        item, depth = todo.pop()
+        if depth > _DEEPEST:
+            return f"nested deeper than {_DEEPEST}"
+        if isinstance(item, str):
+            if not item.isascii() and any("\ud800" <= c <= "\udfff" for c in item):
+                return "a string holds half a surrogate pair"
+        elif isinstance(item, Mapping):
+            for key, member in cast("Mapping[Any, Any]", item).items():
+                if not isinstance(key, str):
+                    return f"the key {key!r} is not a string"
+                todo += [(key, depth), (member, depth + 1)]
+        elif isinstance(item, list | tuple):
+            todo += [(member, depth + 1) for member in cast("list[Any]", item)]
+        elif isinstance(item, float):
+            if not math.isfinite(item):
+                return f"{item} is no JSON number"
+        elif item is not None and not isinstance(item, bool | int):
+            return f"{type(item).__name__} is no JSON type"
+    return None
 
 
 def checked_budget(given: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -109,6 +109,14 @@ class Runs(Actor, mailbox=100_000):
         for run_id, admission in self._admissions.items():
             admission.end(_stopped(run_id, None))
 
+    def on_restart(self, exc: BaseException) -> None:
+        """The supervisors end with this actor; whoever wants something of a run takes it up again."""
+        left = dict(self._admissions)
+        self._admissions.clear()
+        self._live.clear()
+        for run_id, admission in left.items():
+            admission.end(_stopped(run_id, exc))
+
     async def _give_up(self, run_id: str, epoch: int, error: BaseException) -> None:
         """Write down that the run stands still, which its own supervisor cannot any more."""
         detail = f"the supervisor of the run died {_MAX_RESTARTS + 1} times: {type(error).__name__}"

@@ -13,6 +13,7 @@ from agentflow.errors import StorageUnavailable
 from agentflow.events.memory import MemoryLog
 from agentflow.events.owner import Owner
 from agentflow.runtime import SystemClock
+from agentflow.runtime.messages import StartRun
 from agentflow.runtime.run_supervisor import RunSupervisor
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
@@ -111,6 +112,22 @@ class TestASupervisorThatKeepsDying:
             again = await runtime.decide(handle.workflow_id, granted=True, step_id="a")
             assert (await again.result()).state == "completed"
             await must_be_sound(runtime, handle.workflow_id)
+
+    async def test_the_actor_that_holds_all_supervisors_fails(self):
+        desk = Desk(look=True)
+        async with Runtime(services=[desk.service()]) as runtime:
+            handles = [await runtime.submit(chain("look"), {}) for _ in range(3)]
+            await desk.entered.wait()
+            runs = runtime.system.find("/runs")
+            runs.tell(StartRun(workflow_id="wf_unknown"))  # it has no admission: a bug
+            for handle in handles:
+                with pytest.raises(AgentflowError, match="wf_unknown"):
+                    await handle.result()
+            desk.gates["look"].set()
+            for handle in handles:
+                await runtime.resume(handle.workflow_id)
+                assert (await handle.result()).state == "completed"
+                await must_be_sound(runtime, handle.workflow_id)
 
 
 class Countdown(SystemClock):
