@@ -139,7 +139,7 @@ class MemoryLog(BaseLog):
         self._blobs: dict[str, bytes] = {}
         self._definitions: dict[str, bytes] = {}
         self._put_at: dict[str, int] = {}
-        self._inner: dict[str, set[str]] = {}  # what blobs name themselves
+        self._inner: dict[str, frozenset[str]] = {}  # what blobs name themselves
         self._cursors: dict[str, str] = {}
         self._closed = False
         self._done: asyncio.Future[None] | None = None

@@ -158,15 +158,15 @@ class Upkeep:
             shutil.rmtree(folder, ignore_errors=True)
         return counts[0][0], counts[1][0], counts[0][1] + counts[1][1]
 
-    def _inner_names(self) -> dict[str, set[str]]:
+    def _inner_names(self) -> dict[str, frozenset[str]]:
         """What blobs name themselves. A note that is damaged is made again from its blob."""
-        found: dict[str, set[str]] = {}
+        found: dict[str, frozenset[str]] = {}
         for note in self._layout.blobs.glob("*.names"):
             blob = note.with_suffix("")
             try:
-                inner = set(msgspec.json.decode(note.read_bytes(), type=list[str]))
+                inner = frozenset(msgspec.json.decode(note.read_bytes(), type=list[str]))
             except msgspec.DecodeError:
-                inner = names_in(blob.read_bytes()) if blob.exists() else set[str]()
+                inner = names_in(blob.read_bytes()) if blob.exists() else frozenset[str]()
             found[f"sha256:{blob.name}"] = inner
         return found
 

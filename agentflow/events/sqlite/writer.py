@@ -36,7 +36,10 @@ _CACHED_RUNS = 8_192
 
 _INSERT_EVENT = "INSERT INTO event (run, offset, ts, type, body, crc) VALUES (?, ?, ?, ?, ?, ?)"
 _INSERT_NAME = "INSERT OR IGNORE INTO reference (run, name) VALUES (?, ?)"
-_UPDATE_RUN = "UPDATE run SET last_offset = ?, state = ?, updated_at = ?, bytes = ? WHERE id = ?"
+_UPDATE_RUN = "UPDATE run SET last_offset = ?, updated_at = ?, bytes = ? WHERE id = ?"
+_UPDATE_STATE = (
+    "UPDATE run SET state = ? WHERE id = ?"  # by itself: it stands in an index, and seldom changes
+)
 _SELECT_RUN = "SELECT id, epoch, last_offset, state, bytes FROM run WHERE workflow_id = ?"
 _INSERT_RUN = """
     INSERT INTO run
@@ -154,8 +157,9 @@ class SqliteStore:
             crc = crc32(body, (run_id << 16 ^ seed ^ offset ^ ts) % PRIME)  # `event_crc`, without the call
             rows.append((run_id, offset, ts, type_id, body, crc))
             run.bytes += len(body)
-            for name in names_in(body):
-                self._names.append((run_id, name))
+            names = names_in(body)
+            if names:
+                self._names += [(run_id, name) for name in names]
         self._unsynced += run.bytes - before + _ROW_OVERHEAD * len(batch.events)
         return None
 
@@ -220,9 +224,9 @@ class SqliteStore:
             self._db.executemany(_INSERT_NAME, self._names)
             self._names.clear()
         if self._touched:
-            self._db.executemany(
-                _UPDATE_RUN, [(r.last, r.state, r.updated_at, r.bytes, r.id) for r in self._touched.values()]
-            )
+            touched, unsealed = self._touched.values(), self._unsealed
+            self._db.executemany(_UPDATE_RUN, [(r.last, r.updated_at, r.bytes, r.id) for r in touched])
+            self._db.executemany(_UPDATE_STATE, [(r.state, r.id) for r in touched if r.id in unsealed])
             for workflow_id, run in self._touched.items():
                 if run.state in ENDED:
                     self._runs.pop(workflow_id, None)

@@ -31,6 +31,7 @@ from agentflow.events.sqlite.database import open_database
 
 BATCH = 2
 WRITERS = (1, 10, 100, 1_000)
+BATCHES = (1, 16, 256, 4_096)
 READERS = (1, 10, 100)
 SECONDS = 2.0  # of each appending case
 BODY = b'{"id":"evt_01M8079N1WAWTY1FXPYMA1MJ5Z","data":"' + b"x" * 294 + b'"}'
@@ -157,15 +158,21 @@ async def on_disk(url: str, writers: int) -> float:
     return rate
 
 
+_PLAIN = ("run", "offset", "ts", "type", "body")
+
+
 def raw_rate(directory: str, per_commit: int) -> float:
     """Plain `sqlite3` in one thread, without runs, futures or a loop: only the rows and their commits."""
-    db = open_database(Path(directory) / "raw.db")
+    db = open_database(Path(directory) / f"raw{per_commit}.db")
     db.execute("PRAGMA wal_autocheckpoint = 1000")
+    columns = [row[1] for row in db.execute("PRAGMA table_info(event)") if row[1] != "seq"]
+    insert = f"INSERT INTO event ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+    rest = (0,) * (len(columns) - len(_PLAIN))  # checksums, of any value
     written, started = 0, time.perf_counter()
     while time.perf_counter() < started + SECONDS:
-        rows = [(n // BATCH, written + n, 1_700_000_000_000_000, 1, BODY) for n in range(per_commit)]
+        rows = [(n // BATCH, written + n, 1_700_000_000_000_000, 1, BODY, *rest) for n in range(per_commit)]
         db.execute("BEGIN IMMEDIATE")
-        db.executemany("INSERT INTO event (run, offset, ts, type, body) VALUES (?, ?, ?, ?, ?)", rows)
+        db.executemany(insert, rows)
         db.execute("COMMIT")
         written += per_commit
     rate = written / (time.perf_counter() - started)
@@ -173,32 +180,36 @@ def raw_rate(directory: str, per_commit: int) -> float:
     return rate
 
 
-def bench_large_batches(report: Report) -> None:
-    """One writer that hands over whole batches without waiting: how fast the log takes what it can get."""
-    if report.wants("append batches of 256"):
-
-        async def run(log: EventLog) -> float:
-            total = 40_960
-            started = time.perf_counter()
-            futures = [
-                log.append(Append("wf_1", 1, n, events_from(n, 256), None, META if n == 0 else None))
-                for n in range(0, total, 256)
-            ]
-            await asyncio.gather(*futures)
-            rate = total / (time.perf_counter() - started)
-            await log.close()
-            return rate
-
-        async def rate(url: str) -> float:
-            return await run(open_log(url))
-
+def bench_batch_sizes(report: Report) -> None:
+    """One writer that hands over whole batches and waits for none: what the log takes of them. Raw writes one
+    commit a batch, as the log does when nothing gathers."""
+    for size in BATCHES:
+        case = f"append batches of {size}"
+        if not report.wants(case):
+            continue
+        total = 8_192 if size == 1 else 40_960
+        report.add(case, "memory", asyncio.run(hand_over("memory:", size, total)), "events/s")
         with tempfile.TemporaryDirectory() as directory:
-            report.add("append batches of 256", "memory", asyncio.run(rate("memory:")), "events/s")
-            report.add("append batches of 256", "sync", sync_ms(directory), "ms")
+            report.add(case, "sync", sync_ms(directory), "ms")
             for subject, path in (("sqlite", "log.db"), ("file", "log")):
                 url = f"{subject}:{directory}/{path}"
-                report.add("append batches of 256", subject, asyncio.run(rate(url)), "events/s")
-            report.add("append batches of 256", "raw sqlite3", raw_rate(directory, 4_096), "events/s")
+                report.add(case, subject, asyncio.run(hand_over(url, size, total)), "events/s")
+            report.add(case, "raw sqlite3", raw_rate(directory, size), "events/s")
+            if size != BATCHES[-1]:
+                report.add(case, "raw, 4,096", raw_rate(directory, BATCHES[-1]), "events/s")
+
+
+async def hand_over(url: str, size: int, total: int) -> float:
+    log = open_log(url)
+    started = time.perf_counter()
+    futures = [
+        log.append(Append("wf_1", 1, n, events_from(n, size), None, META if n == 0 else None))
+        for n in range(0, total, size)
+    ]
+    await asyncio.gather(*futures)
+    rate = total / (time.perf_counter() - started)
+    await log.close()
+    return rate
 
 
 def bench_latency(report: Report) -> None:
@@ -238,11 +249,85 @@ async def latencies(directory: str, busy: bool) -> tuple[float, float]:
     return found[len(found) // 2] * 1e3, found[len(found) * 99 // 100] * 1e3
 
 
+def bench_loop_delay(report: Report) -> None:
+    """How late a timer of the loop fires while a hundred writers append; on a loop that otherwise sleeps, and
+    on one that never does. Beside it the same without any log."""
+    for case, busy in (("loop delay", False), ("loop delay, saturated", True)):
+        if not report.wants(case):
+            continue
+        report.add(case, "no log p99", asyncio.run(loop_delay(None, busy))[1], "ms")
+        for subject, path in (("sqlite", "log.db"), ("file", "log")):
+            with tempfile.TemporaryDirectory() as directory:
+                report.add(case, "sync", sync_ms(directory), "ms")
+                p50, p99, rate = asyncio.run(loop_delay(f"{subject}:{directory}/{path}", busy))
+                report.add(case, f"{subject} p50", p50, "ms")
+                report.add(case, f"{subject} p99", p99, "ms")
+                report.add(case, f"{subject} rate", rate, "events/s")
+
+
+async def loop_delay(url: str | None, busy: bool) -> tuple[float, float, float]:
+    """Median and 99th percentile of the delay in ms, and events per second."""
+    log = None if url is None else open_log(url)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + SECONDS
+    found: list[float] = []
+
+    async def tick() -> None:
+        while (now := loop.time()) < end:
+            await asyncio.sleep(0.002)
+            found.append(loop.time() - now - 0.002)
+
+    async def burn() -> None:
+        while loop.time() < end:
+            sum(range(1_000))
+            await asyncio.sleep(0)
+
+    ticking = asyncio.create_task(tick())
+    burning = asyncio.create_task(burn()) if busy else None
+    rate = 0.0
+    if log is None:
+        await asyncio.sleep(SECONDS)
+    else:
+        rate = await append_rate(log, 100, SECONDS)
+    await ticking
+    if burning is not None:
+        await burning
+    if log is not None:
+        await log.close()
+    found.sort()
+    return found[len(found) // 2] * 1e3, found[len(found) * 99 // 100] * 1e3, rate
+
+
+def bench_opening(report: Report) -> None:
+    """How long it takes to open a store of 500,000 events; of segments with and without their sidecars."""
+    case, total = "open 500k events", 500_000
+    if not report.wants(case):
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        url = f"file:{directory}/log"
+        asyncio.run(hand_over(url, 1_000, total))
+        report.add(case, "file", open_ms(url), "ms")
+        for path in Path(directory).rglob("*.index"):
+            path.unlink()
+        report.add(case, "file, scanned", open_ms(url), "ms")
+        url = f"sqlite:{directory}/log.db"
+        asyncio.run(hand_over(url, 1_000, total))
+        report.add(case, "sqlite", open_ms(url), "ms")
+
+
+def open_ms(url: str) -> float:
+    started = time.perf_counter()
+    log = open_log(url)
+    elapsed = (time.perf_counter() - started) * 1e3
+    asyncio.run(log.close())
+    return elapsed
+
+
 # -- reading
 
 
 def bench_replay(report: Report) -> None:
-    case, total = "replay 200k events", 200_000
+    case, total = "replay 1M events", 1_000_000
     if not report.wants(case):
         return
     with tempfile.TemporaryDirectory() as directory:
@@ -329,7 +414,9 @@ async def fan_out(readers: int, total: int) -> tuple[float, float]:
 BENCHES: tuple[Callable[[Report], None], ...] = (
     bench_values,
     bench_append,
-    bench_large_batches,
+    bench_batch_sizes,
+    bench_loop_delay,
+    bench_opening,
     bench_latency,
     bench_replay,
     bench_fan_out,

@@ -16,6 +16,7 @@ from agentflow.events.sqlite import SqliteLog
 OLDER = Path(__file__).parent / "golden" / "older"
 BLOB = "sha256:" + hashlib.sha256(b"named").hexdigest()
 ORPHAN = "sha256:" + hashlib.sha256(b"orphan").hexdigest()
+GRAPH = "sha256:" + "9" * 64
 LATER = 4_000_000_000_000_000
 
 
@@ -26,7 +27,7 @@ def body(run, offset, type, **data):
 
 EVENTS = {
     "wf_done": [
-        ("workflow.started", body("wf_done", 0, "workflow.started", ir_hash="graph", input={"$blob": BLOB})),
+        ("workflow.started", body("wf_done", 0, "workflow.started", ir_hash=GRAPH, input={"$blob": BLOB})),
         ("workflow.completed", body("wf_done", 1, "workflow.completed", output="x")),
     ],
     "wf_child": [
@@ -58,7 +59,7 @@ def path(tmp_path):
         rows = [(number, offset, offset, types[name], text) for offset, (name, text) in enumerate(events)]
         db.executemany("INSERT INTO event (run, offset, ts, type, body) VALUES (?, ?, ?, ?, ?)", rows)
     db.executemany("INSERT INTO blob VALUES (?, ?)", [(BLOB, b"named"), (ORPHAN, b"orphan")])
-    db.executemany("INSERT INTO definition VALUES (?, ?)", [("graph", b"{}"), ("nobody", b"{}")])
+    db.executemany("INSERT INTO definition VALUES (?, ?)", [(GRAPH, b"{}"), ("nobody", b"{}")])
     db.commit()
     db.close()
     return path
@@ -87,7 +88,7 @@ async def test_what_a_run_names_is_known_from_then_on(path):
     swept = await log.sweep(LATER)
     assert (swept.blobs, swept.definitions) == (1, 1)
     assert [await log.get_blob(name) for name in (BLOB, ORPHAN)] == [b"named", None]
-    assert [await log.get_definition(name) for name in ("graph", "nobody")] == [b"{}", None]
+    assert [await log.get_definition(name) for name in (GRAPH, "nobody")] == [b"{}", None]
     await log.delete("wf_done", 10)
     await log.sweep(LATER)
     assert await log.get_blob(BLOB) is None
