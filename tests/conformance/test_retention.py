@@ -317,6 +317,26 @@ async def test_the_newest_snapshot_at_or_before_an_offset_is_found(log, kind, tm
     await log.close()
 
 
+async def test_a_damaged_snapshot_is_as_if_it_were_not_there(tmp_path):
+    """What it says can be worked out again; an older one is taken meanwhile."""
+    for kind in ("sqlite", "file"):
+        log = open_log(url_of(kind, tmp_path))
+        await ended(log, "wf_a", 9)
+        await log.put_snapshot("wf_a", "fold", 3, b"the state at three")
+        await log.put_snapshot("wf_a", "fold", 7, b"the state at seven")
+        await log.close()
+        files = [p for p in tmp_path.rglob("*") if p.is_file() and b"state at seven" in p.read_bytes()]
+        for path in files:
+            path.write_bytes(path.read_bytes().replace(b"state at seven", b"state at eight"))
+        assert files
+        again = open_log(url_of(kind, tmp_path))
+        assert (await again.latest_snapshot("wf_a", "fold")).data == b"the state at three"
+        assert await again.latest_snapshot("wf_a", "fold", 2) is None
+        await again.put_snapshot("wf_a", "fold", 7, b"made again")
+        assert (await again.latest_snapshot("wf_a", "fold")).data == b"made again"
+        await again.close()
+
+
 async def test_after_closing_nothing_of_it_answers(log):
     await ended(log, "wf_a", 3)
     await log.close()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import zlib
 from pathlib import Path
 
+from agentflow.errors import LogCorrupt
 from agentflow.events.base import EventQuery
 from agentflow.events.cursors import decode_cursor, encode_cursor
 from agentflow.events.envelope import StoredEvent
@@ -16,6 +16,7 @@ from agentflow.events.rules import check_start
 from agentflow.events.segments.compact import live_parts
 from agentflow.events.segments.index import PLACE_BITS, POSITION, Segment
 from agentflow.events.segments.lines import Line, event_of, parse_line, parse_rewritten
+from agentflow.events.segments.sealed import unseal
 from agentflow.events.segments.store import SegmentStore
 
 __all__ = ["SegmentReader"]
@@ -190,5 +191,7 @@ class SegmentReader:
 
 def _intact(path: Path) -> bytes | None:
     """What a snapshot holds, if it is what was written."""
-    data = path.read_bytes()
-    return data[8:] if data[:8] == b"%08x" % zlib.crc32(memoryview(data)[8:]) else None
+    try:
+        return unseal(path.read_bytes(), path.name)
+    except LogCorrupt:
+        return None

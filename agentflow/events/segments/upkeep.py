@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
-from agentflow.errors import AgentflowError
+from agentflow.errors import AgentflowError, LogCorrupt
 from agentflow.events.files import (
     make_directories,
     open_durably,
@@ -28,7 +27,7 @@ from agentflow.events.rules import check_removable, first_kept, tombstone_of
 from agentflow.events.segments.index import Index
 from agentflow.events.segments.layout import Layout
 from agentflow.events.segments.removed import Deleted, Trimmed, encode_removal
-from agentflow.events.segments.sealed import seal
+from agentflow.events.segments.sealed import seal, unseal
 from agentflow.events.tombstone import Tombstone
 
 __all__ = ["Upkeep"]
@@ -59,7 +58,7 @@ class Upkeep:
         if path is None:
             raise ValueError(f"{name!r} is not the name of a blob")
         if inner and not path.exists():
-            replace_file(self._layout.inner_names(path), msgspec.json.encode(inner))
+            replace_file(self._layout.inner_names(path), seal(msgspec.json.encode(inner)))
         _put(path, data)
 
     def put_definition(self, hash: str, source: bytes) -> None:
@@ -81,7 +80,7 @@ class Upkeep:
         self._index.find(workflow_id)
         folder = self._layout.snapshots_of(workflow_id, kind)
         make_directories(folder)
-        replace_file(folder / f"{offset}.snapshot", b"%08x" % zlib.crc32(data) + data)
+        replace_file(folder / f"{offset}.snapshot", seal(data))
 
     def probe(self) -> None:
         """As `EventLog.probe`."""
@@ -164,8 +163,9 @@ class Upkeep:
         for note in self._layout.blobs.glob("*.names"):
             blob = note.with_suffix("")
             try:
-                inner = frozenset(msgspec.json.decode(note.read_bytes(), type=list[str]))
-            except msgspec.DecodeError:
+                content = unseal(note.read_bytes(), note.name)
+                inner = frozenset(msgspec.json.decode(content, type=list[str]))
+            except LogCorrupt:
                 inner = names_in(blob.read_bytes()) if blob.exists() else frozenset[str]()
             found[f"sha256:{blob.name}"] = inner
         return found

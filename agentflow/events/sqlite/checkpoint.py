@@ -3,6 +3,9 @@
 An automatic checkpoint would hold up the commit that triggers it for 6–35 ms; here a thread with a connection
 of its own does the copying. Under constant load it can never finish by itself, since the writer goes on: then
 it asks the writer to copy the small rest between two commits, so that the file is used again from its start.
+
+It never begins while all that was committed may have been copied: then the next commit may begin the log anew
+at that moment, and SQLite before 3.51.3 can take pages of the new log for copied that were not.
 """
 
 from __future__ import annotations
@@ -18,21 +21,30 @@ _LONG_WAL_FRAMES = 16_384  # 64 MiB of 4 KiB pages
 
 
 class Checkpointer:
-    """The thread. `failed` is called from it with each error and says whether to give up."""
+    """The thread. `failed` is called from it with each error and says whether to give up; `begun` gives the
+    number of the newest commit, which may be under way."""
 
-    def __init__(self, path: Path, failed: Callable[[sqlite3.Error], bool]) -> None:
+    def __init__(self, path: Path, failed: Callable[[sqlite3.Error], bool], begun: Callable[[], int]) -> None:
         self._path = path
         self._failed = failed
+        self._begun = begun
+        self._written = self._copied = 0
         self._due = threading.Event()
         self._stopping = False
         self.rest_is_writers = False
-        """Set here; the writer clears it when it has copied the rest. Until then this thread keeps away."""
+        """Set here; until the writer has copied the rest, this thread keeps away."""
         self._thread = threading.Thread(target=self._work, name="agentflow-checkpoint", daemon=True)
         self._thread.start()
 
-    def nudge(self) -> None:
-        """There is enough to copy; returns at once."""
+    def nudge(self, written: int) -> None:
+        """There is enough to copy, up to this commit, which is over; returns at once."""
+        self._written = written
         self._due.set()
+
+    def written_by_writer(self) -> None:
+        """The writer has copied the rest. For the writing thread, between two commits."""
+        self._copied = self._begun()
+        self.rest_is_writers = False
 
     def stop(self) -> None:
         """End the thread; blocks until a checkpoint under way is done."""
@@ -48,8 +60,10 @@ class Checkpointer:
             self._due.clear()
             if self._stopping:
                 break
-            if not given_up and not self.rest_is_writers:
+            if not given_up and not self.rest_is_writers and self._written > self._copied:
                 given_up = self._copy(db)
+                # A commit that begins from now on is not copied yet; one that had begun may be.
+                self._copied = self._begun()
         db.close()
 
     def _copy(self, db: sqlite3.Connection) -> bool:

@@ -75,13 +75,20 @@ class SqliteStore:
         self._touched: dict[str, _Run] = {}
         self._unsealed: set[int] = set()
         self._unsynced = 0
+        self._begun = self._written = 0  # commits, counted from 1, and the last that wrote something
         self.failure: AgentflowError | None = None
-        self._checkpointer = Checkpointer(path, self._stop_for)
+        self._checkpointer = Checkpointer(path, self._stop_for, lambda: self._begun)
         self._integrity = None if is_small(path) else Integrity(path, self._stop_with)
 
     def within(self, call: Callable[..., T], *arguments: object) -> Callable[[], T]:
         """A call for a job: `call(connection, *arguments)` inside the group's transaction."""
-        return lambda: call(self._db, *arguments)
+        size = sum(len(argument) for argument in arguments if isinstance(argument, bytes))
+
+        def run() -> T:
+            self._unsynced += size
+            return call(self._db, *arguments)
+
+        return run
 
     def write(self, group: list[Job]) -> None:
         """As `Store.write`."""
@@ -104,6 +111,8 @@ class SqliteStore:
             self._write_one_by_one(group, StoreError(f"cannot be stored: {error!r}"))
 
     def _commit(self, group: list[Job]) -> None:
+        self._begun += 1
+        before = self._db.total_changes
         self._db.execute("BEGIN IMMEDIATE")
         self._forget_if_changed()
         for job in group:
@@ -113,6 +122,8 @@ class SqliteStore:
                 self._call(job)
         self._flush()
         self._db.execute("COMMIT")
+        if self._db.total_changes != before:
+            self._written = self._begun
 
     def _write_one_by_one(self, group: list[Job], failure: AgentflowError) -> None:
         """Something in the group cannot be stored: let it fail alone."""
@@ -256,14 +267,14 @@ class SqliteStore:
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             except sqlite3.Error as error:
                 self._stop_for(error)
-            self._checkpointer.rest_is_writers = False
+            self._checkpointer.written_by_writer()
         elif self._unsynced > _CHECKPOINT_BYTES:
             self._unsynced = 0
-            self._checkpointer.nudge()
+            self._checkpointer.nudge(self._written)
 
     def checkpoint(self) -> None:
         """Begin to move the write-ahead log into the file; returns at once. For any thread."""
-        self._checkpointer.nudge()
+        self._checkpointer.nudge(self._written)
 
     def finish(self) -> None:
         """As `Store.finish`."""
