@@ -41,7 +41,7 @@ class Checkpointer:
         self._written = written
         self._due.set()
 
-    def written_by_writer(self) -> None:
+    def rest_is_copied(self) -> None:
         """The writer has copied the rest. For the writing thread, between two commits."""
         self._copied = self._begun()
         self.rest_is_writers = False

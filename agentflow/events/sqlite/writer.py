@@ -267,7 +267,7 @@ class SqliteStore:
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             except sqlite3.Error as error:
                 self._stop_for(error)
-            self._checkpointer.written_by_writer()
+            self._checkpointer.rest_is_copied()
         elif self._unsynced > _CHECKPOINT_BYTES:
             self._unsynced = 0
             self._checkpointer.nudge(self._written)
