@@ -49,11 +49,11 @@ def serve(
     from agentflow.errors import ConfigurationError
     from agentflow.server.daemon import serve as run_daemon
 
-    level = os.environ.get("AGENTFLOW_LOG", "info").lower()
+    level = os.environ.get("AGENTFLOW_LOG_LEVEL", "info").lower()
     try:
         logs.configure(level)
     except ValueError as error:
-        raise ConfigurationError(f"AGENTFLOW_LOG: {error}") from None
+        raise ConfigurationError(f"AGENTFLOW_LOG_LEVEL: {error}") from None
     run_daemon(config, on_ready=_say_where)
     return Exit.DONE
 

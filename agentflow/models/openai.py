@@ -17,6 +17,7 @@ import msgspec
 
 from agentflow.definition.conversation import Message, ToolCall
 from agentflow.errors import ConfigurationError
+from agentflow.events.tracing import outgoing_headers
 from agentflow.models import faults
 from agentflow.models.base import DeltaSink, ModelProfile, ModelReply, ModelRequest
 from agentflow.models.http import HttpClient, HttpFailure, HttpResponse
@@ -120,7 +121,7 @@ class OpenAIProvider:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-        return headers
+        return headers | outgoing_headers()
 
     def _take(self, answer: _Answer, data: bytes) -> None:
         if data.strip() == b"[DONE]":

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agentflow.errors import ConfigurationError
+from agentflow.events.tracing import SpanContext, active
 from agentflow.models import ModelError, ModelProfile, ModelReply
 from agentflow.models.openai import OpenAIProvider
 
@@ -372,3 +373,16 @@ def test_configuration_is_checked_without_showing_the_key() -> None:
     assert KEY not in provider.limiter_key
     assert provider.limiter_key != OpenAIProvider(api_key="another").limiter_key
     assert provider.limiter_key == OpenAIProvider(api_key=KEY).limiter_key
+
+
+async def test_a_call_made_in_a_span_carries_its_trace() -> None:
+    span = SpanContext("wf_a", "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+    async with Client(
+        stream(delta(content="a"), delta("stop")), stream(delta(content="b"), delta("stop"))
+    ) as client:
+        with active(span):
+            await client.ask()
+        await client.ask()
+        inside, outside = client.server.requests
+    assert inside.headers["traceparent"] == span.traceparent
+    assert "traceparent" not in outside.headers
