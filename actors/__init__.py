@@ -224,8 +224,9 @@ from actors.messages import Action, DeadLetter, Failed, Message, ReceiveTimeout,
 from actors.pool import Pool
 from actors.question import Reply
 from actors.ref import Ref
+from actors.shutdown import Phase
 from actors.supervision import Backoff, ChildSpec, History, OneForAll, OneForOne, RestForOne, Strategy
-from actors.system import ActorSystem, Phase
+from actors.system import ActorSystem
 from actors.timers import Pipe
 from actors.trace import current_trace, tracing
 

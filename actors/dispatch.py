@@ -1,4 +1,4 @@
-"""The run queue, the wheel of ask deadlines, and the door for other threads: one `Scheduler` for each system.
+"""The run queue, the tasks, and the door for other threads: one `Scheduler` for each system.
 
 One loop callback serves the actors that have work, in slices of 2 ms, so that a busy system never freezes
 the loop. Nothing here knows what a message or a failure means.
@@ -13,17 +13,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
-from math import inf
 from random import Random
 from time import perf_counter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.actor import Table
-from actors.errors import ActorStopped, AskTimeout, MailboxFull
+from actors.errors import ActorStopped, MailboxFull
 from actors.interceptor import Interceptor, intercepted
 from actors.states import BLOCKED, BURST, SLICE
 from actors.trace import FRAME, SCHEDULERS
+from actors.wheel import Wheel
 
 if TYPE_CHECKING:
     from actors.cell import Cell, Envelope
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from actors.ref import Ref
     from actors.system import ActorSystem
 
-__all__ = ["Scheduler", "Wheel"]
+__all__ = ["Scheduler"]
 
 T = TypeVar("T")
 log = logging.getLogger("actors")
@@ -41,68 +41,8 @@ log = logging.getLogger("actors")
 EAGER = sys.version_info >= (3, 12)
 _eager_task: Any = asyncio.Task
 
-TICKS = 20
-"""Ticks of the wheel in a second: a deadline is met up to 1/20 s late, never early."""
-
-SWEEP = 1024
-"""Buckets from which on the empty ones are thrown away."""
-
 AGAIN = 1.0
 """Seconds after which a task that was cancelled and lives is cancelled again."""
-
-
-def _late(target: Cell) -> str:
-    """What is to be said of an actor that did not answer in time: what it does instead."""
-    busy, seconds = target.busy()
-    waiting = 0 if target.box is None else len(target.box)
-    doing = "" if busy is None or seconds is None else f"; it has been at {busy} for {seconds:.1f} s"
-    return f"{target.path} did not answer in time{doing}" + (f"; {waiting} messages wait" if waiting else "")
-
-
-class Wheel:
-    """Deadlines of questions in buckets of 50 ms: far cheaper than a timer each."""
-
-    __slots__ = ("_handle", "_loop", "_next", "_roomy", "buckets")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.buckets: dict[int, dict[Question, Cell]] = {}
-        self._handle: asyncio.TimerHandle | None = None
-        self._next: float = inf
-        self._roomy = SWEEP
-
-    def bucket(self, tick: int) -> dict[Question, Cell]:
-        """A new bucket: where to keep questions until loop time `tick / TICKS`, or until they are settled."""
-        if len(self.buckets) >= self._roomy:  # of long deadlines whose questions were answered long ago
-            self.buckets = {tick: bucket for tick, bucket in self.buckets.items() if bucket}
-            self._roomy = max(SWEEP, 2 * len(self.buckets))
-        bucket = self.buckets[tick] = {}
-        if tick < self._next:
-            self._arm(tick)
-        return bucket
-
-    def _arm(self, tick: int) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-        self._next = tick
-        self._handle = self._loop.call_at(tick / TICKS, self._expire)
-
-    def _expire(self) -> None:
-        now = self._loop.time()
-        for tick in sorted(tick for tick in self.buckets if tick / TICKS <= now):
-            for question, target in self.buckets.pop(tick).items():
-                if not question.future.done():
-                    question.future.set_exception(AskTimeout(_late(target)))
-        self._handle, self._next = None, inf
-        if self.buckets:
-            self._arm(min(self.buckets))
-
-    def close(self) -> None:
-        """Forget all deadlines."""
-        self.buckets.clear()
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle, self._next = None, inf
 
 
 class Scheduler:

@@ -12,12 +12,12 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from actors import lifecycle, orders
-from actors.dispatch import TICKS
 from actors.errors import ActorStopped, AskTimeout, DeadlockError, Reject, WrongThread
 from actors.messages import Asks
 from actors.question import Question
 from actors.states import DEAD, IDLE, QUEUED
 from actors.trace import FRAME, current_trace
+from actors.wheel import TICKS
 
 if TYPE_CHECKING:
     import threading

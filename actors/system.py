@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from inspect import isawaitable
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
 
-from actors import lifecycle, orders, spawning
+from actors import lifecycle, spawning
 from actors.actor import Actor
 from actors.context import Context
 from actors.deadletters import DeadLetters
 from actors.dispatch import Scheduler
-from actors.errors import ActorError, ActorStopped, ShutdownTimeout
+from actors.errors import ActorError, ActorStopped
 from actors.groups import Group
 from actors.introspection import ActorInfo, describe
 from actors.messages import DeadLetter
 from actors.ref import DebugRef, Ref
+from actors.shutdown import Callback, Phase, Shutdown
 from actors.states import DEAD, IDLE, RUNNING
 from actors.supervision import ChildSpec, Strategy
 from actors.trace import FRAME, current_trace
@@ -33,19 +33,10 @@ if TYPE_CHECKING:
     from actors.cell import Cell
     from actors.interceptor import Interceptor
 
-__all__ = ["ActorSystem", "Phase"]
+__all__ = ["ActorSystem"]
 
 M = TypeVar("M")
-FORCE = 10
-"""Attempts to close, one after the other, what swallows its cancellation at the end of a system."""
-
 log = logging.getLogger("actors")
-
-Phase = Literal["stop_listening", "stop_admitting", "drain", "flush_log", "flush_telemetry"]
-"""The phases of a shutdown, in order. The actors end in `drain`, after its callbacks: what is flushed and
-closed after that is used by none of them any more."""
-
-Callback = Callable[[], Awaitable[object] | None]
 
 
 class _Guardian(Actor):
@@ -74,17 +65,14 @@ class ActorSystem:
         self.name = name
         self.error: BaseException | None = None
         self._supervise = supervise
-        self._shutdown = shutdown
+        self._end = Shutdown(name, shutdown)
         self._debug = debug
         self._slow_handler = slow_handler
         self._interceptor = interceptor
-        self._callbacks: dict[Phase, list[tuple[Callback, float, bool]]] = {}
-        self._failure: BaseException | None = None
         self._groups: dict[str, Group] = {}
         self._host: asyncio.Task[Any] | None = None
         self._cancelled_host = False
         self._closing: asyncio.Task[None] | None = None
-        self._hurry: asyncio.Event = asyncio.Event()
         self._root: Cell | None = None
 
     async def __aenter__(self) -> Self:
@@ -115,26 +103,31 @@ class ActorSystem:
     ) -> None:
         cancelled: asyncio.CancelledError | None = None
         frame = FRAME.get()
-        if frame is not None and frame[0] is not None and frame[0].scheduler is self.scheduler:
-            raise ActorError(f"{frame[0].path}: an actor cannot wait for the end of its system")
+        actor = None if frame is None or not frame[3] else frame[0]
+        mine = actor is not None and actor.scheduler is self.scheduler
+        if actor is not None and mine and actor.task in (None, asyncio.current_task()):
+            raise ActorError(f"{actor.path}: an actor cannot wait for the end of its system")
         if self._closing is not None:  # closed by hand, and again
             await asyncio.wait((self._closing,))
             return
-        self._closing = self.scheduler.task(self._close(), f"{self.name}-shutdown")
+        assert self._root is not None
+        self._closing = self.scheduler.task(
+            self._end.run(self.scheduler, self._root), f"{self.name}-shutdown"
+        )
         with anyio.CancelScope(shield=True):
             while not self._closing.done():
                 try:
                     await asyncio.wait((self._closing,))
                 except asyncio.CancelledError as again:  # a native cancellation pierces the shield
                     if cancelled is not None or isinstance(exc, asyncio.CancelledError):
-                        self._hurry.set()  # the second time: no more patience
+                        self._end.hurry.set()  # the second time: no more patience
                     cancelled = again
         ours = self._cancelled_host and self._host is not None and self._host.uncancel() == 0
         if self.error is not None and (exc is None or (ours and isinstance(exc, asyncio.CancelledError))):
             raise self.error
         self._closing.result()
-        if self._failure is not None and exc is None:
-            raise self._failure
+        if self._end.failure is not None and exc is None:
+            raise self._end.failure
         if cancelled is not None and exc is None:
             raise cancelled
 
@@ -206,9 +199,7 @@ class ActorSystem:
         of them, after everything else is done, unless the block ended by another. A second cancellation of
         the task that leaves the block cuts the phases short up to the end of the actors, not the later ones.
         """
-        if phase not in get_args(Phase):
-            raise ValueError(f"{phase!r} is no phase of a shutdown: {', '.join(get_args(Phase))}")
-        self._callbacks.setdefault(phase, []).append((callback, timeout, raises))
+        self._end.add(phase, callback, timeout, raises)
 
     def _crash(self, error: BaseException) -> None:
         """The system itself fails: leave the block with this error."""
@@ -218,92 +209,3 @@ class ActorSystem:
             if self._host is not None and self._closing is None and not self._host.done():
                 self._cancelled_host = True
                 self._host.cancel()
-
-    async def _close(self) -> None:
-        hurry = self.scheduler.task(self._hurry.wait(), "actors-hurry")
-        impatient: asyncio.Task[Any] | None = hurry
-        stuck: ShutdownTimeout | None = None
-        try:
-            for phase in get_args(Phase):
-                for callback, timeout, raises in self._callbacks.get(phase, ()):
-                    fault = await self._call(phase, callback, timeout, impatient)
-                    if raises and self._failure is None:
-                        self._failure = fault
-                if phase == "drain":
-                    stuck = await self._end_actors(hurry)
-                    impatient = None
-        finally:
-            self.scheduler.close()
-        if stuck is not None:
-            raise stuck
-
-    async def _call(
-        self, phase: str, callback: Callback, timeout: float, hurry: asyncio.Task[Any] | None
-    ) -> BaseException | None:
-        task = self.scheduler.task(_called(callback), f"{self.name}-{phase}")
-        await asyncio.wait(
-            (task,) if hurry is None else (task, hurry), timeout=timeout, return_when=asyncio.FIRST_COMPLETED
-        )
-        if not task.done():
-            self.scheduler.cancel(task)
-            await asyncio.wait((task,), timeout=1)  # one that swallows its cancellation holds up nobody
-            late = "was cut short" if hurry is not None and hurry.done() else f"took more than {timeout:g} s"
-            log.error("shutdown, %s: %r %s", phase, callback, late)
-            return ShutdownTimeout(f"shutdown, {phase}: {callback!r} {late}")
-        fault = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if fault is not None:
-            log.error("shutdown, %s: %r failed", phase, callback, exc_info=fault)
-        return fault
-
-    async def _end_actors(self, hurry: asyncio.Task[Any]) -> ShutdownTimeout | None:
-        root = self._root
-        assert root is not None
-        orders.stop(root)
-        ended = lifecycle.ended_future(root)
-        await asyncio.wait((ended, hurry), timeout=self._shutdown, return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
-        if not ended.done():
-            log.warning("shutdown: %s; killing them", self._stuck(root))
-            orders.kill(root)
-            await asyncio.wait((ended,), timeout=self._shutdown)
-        if ended.done():
-            return None
-        stuck = f"{self._stuck(root)}, though killed; look for what swallows its cancellation there"
-        await self._end_by_force(root, ended)
-        return ShutdownTimeout(stuck)
-
-    async def _end_by_force(self, root: Cell, ended: asyncio.Future[None]) -> None:
-        """Leave no task behind, if there is any way."""
-        for _ in range(FORCE):  # what was in the way of one may show another
-            for cell in _subtree(root):
-                for task in _tasks(cell):
-                    self.scheduler.abort(task)
-            await asyncio.wait((ended,), timeout=0.1)
-            if ended.done():
-                break
-
-    def _stuck(self, root: Cell) -> str:
-        paths = [cell.path for cell in _subtree(root) if _tasks(cell)]
-        return f"{', '.join(paths[:10]) or 'actors'} would not end within {self._shutdown:g} s"
-
-
-def _subtree(root: Cell) -> list[Cell]:
-    cells = [root]
-    for cell in cells:  # grows meanwhile
-        cells.extend((cell.children or {}).values())
-    return cells
-
-
-def _tasks(cell: Cell) -> list[asyncio.Task[Any]]:
-    """The tasks that run user code for an actor."""
-    extras = cell.extras
-    tasks = [cell.task]
-    if extras is not None:
-        tasks += [extras.closing, *(pipe.task for pipe in extras.pipes)]
-    return [task for task in tasks if task is not None]
-
-
-async def _called(callback: Callback) -> None:
-    result = callback()
-    if isawaitable(result):
-        await result

@@ -495,6 +495,10 @@ async def test_rule_14_an_actor_cannot_wait_for_the_end_of_its_system():
         ref = await system.spawn(Puppet)
         with pytest.raises(ActorError, match="cannot wait for the end of its system"):
             await ref.ask(Do(lambda _: system.__aexit__(None, None, None)))
+        # But it can begin it, and not wait.
+        begun = Call(lambda _: asyncio.ensure_future(system.__aexit__(None, None, None)))
+        await (await ref.ask(begun))
+        assert not ref.is_alive
 
 
 async def test_rule_6_long_deadlines_of_answered_asks_take_no_room():
