@@ -15,6 +15,9 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from agentflow.definition.diagnostics import did_you_mean
+from agentflow.definition.meta_schema import invalid_parts
+from agentflow.definition.metered import metered, validator_class
+from agentflow.definition.patterns import TooCostly, compile_pattern
 from agentflow.definition.subschemas import Subschema, endless, subschemas
 
 __all__ = [
@@ -76,22 +79,23 @@ def _dialect_problem(path: str, schema: Any) -> SchemaProblem | None:
 
 def _meta_problems(schema: Any) -> list[SchemaProblem]:
     """Breaches of the meta-schema, one for each place."""
-    from jsonschema import Draft202012Validator
-
-    meta: Any = Draft202012Validator(Draft202012Validator.META_SCHEMA)
     found: dict[str, SchemaProblem] = {}
-    for error in meta.iter_errors(schema):
-        problem = _meta_problem(error)
-        found.setdefault(problem.path, problem)
-        if len(found) == MAX_ISSUES:
-            break
+    for path, part in invalid_parts(schema):
+        from jsonschema import Draft202012Validator
+
+        meta: Any = Draft202012Validator(Draft202012Validator.META_SCHEMA)
+        for error in meta.iter_errors(part):
+            problem = _meta_problem(error, path)
+            found.setdefault(problem.path, problem)
+            if len(found) == MAX_ISSUES:
+                return sorted(found.values())
     return sorted(found.values())
 
 
-def _meta_problem(error: Any) -> SchemaProblem:
-    path = _pointer(error.absolute_path)
+def _meta_problem(error: Any, owner: str) -> SchemaProblem:
+    path = owner + _pointer(error.absolute_path)
     # Not a property of that name: only the keyword has alternatives in the meta-schema.
-    if error.validator != "anyOf" or error.absolute_path[-1] != "type":
+    if error.validator != "anyOf" or not path.endswith("/type"):
         return SchemaProblem(path, f"{_short(error.message)}, at #{path}")
     named = error.instance
     if isinstance(named, list):
@@ -142,10 +146,18 @@ def _pattern_problems(part: Subschema) -> Iterable[SchemaProblem]:
         if not isinstance(pattern, str):
             continue
         try:
-            re.compile(pattern)
+            bounded = compile_pattern(pattern).bounded
         except (re.error, OverflowError) as error:
             message = f"{_json(pattern)} is not a regular expression here ({error}), at #{part.path}{place}"
             yield SchemaProblem(part.path + place, message)
+        except RecursionError:
+            message = f"a pattern is nested too deeply, at #{part.path}{place}"
+            yield SchemaProblem(part.path + place, message)
+        else:
+            if not bounded:
+                message = f"{_json(pattern)} may have to try 2ⁿ ways, at #{part.path}{place}"
+                hint = "write it without references back, or without a repeat inside a repeat"
+                yield SchemaProblem(part.path + place, message, None, hint)
 
 
 # --- values
@@ -163,16 +175,18 @@ def validator(schema: Schema) -> Callable[[Any], list[SchemaIssue]]:
 
 @lru_cache(maxsize=512)
 def _validator(body: bytes) -> Callable[[Any], list[SchemaIssue]]:
-    from jsonschema import Draft202012Validator
     from referencing import Registry
     from referencing.exceptions import Unresolvable
 
     # An empty registry without a retriever: a remote $ref raises, it is never fetched.
-    compiled: Any = Draft202012Validator(msgspec.json.decode(body), registry=Registry())
+    nowhere = cast("Any", Registry)()
+    compiled: Any = validator_class()(msgspec.json.decode(body), registry=nowhere)
 
     def check(value: Any) -> list[SchemaIssue]:
         try:
-            return _first(compiled.iter_errors(value))
+            return metered(lambda: _first(compiled.iter_errors(value)))
+        except TooCostly:
+            reason = "judging it by its schema would take too many steps"
         except RecursionError:
             reason = "value is nested too deeply, or its schema refers to itself without end"
         except Unresolvable as error:

@@ -288,7 +288,7 @@ def leaves(kind: Kind) -> list[Any]:
 
 def test_it_never_refuses_what_the_loader_accepts():
     accepted = {"as made": 0, "damaged": 0}
-    for seed in range(1500):
+    for seed in range(600):
         author = Author(seed)
         document = author.document()
         for state in accepted:
@@ -302,7 +302,7 @@ def test_it_never_refuses_what_the_loader_accepts():
             problems = [error.message for error in VALIDATOR.iter_errors(document)]
             assert not problems, (seed, state, document)
     # References to steps and inputs are left to chance, so that many a document is refused.
-    assert min(accepted.values()) > 20
+    assert min(accepted.values()) > 10
 
 
 def test_a_document_names_its_schema_without_a_word_of_the_loader():

@@ -252,7 +252,8 @@ def test_jsonschema_is_imported_only_when_it_is_needed() -> None:
         "from agentflow.definition.schemas import check_schema, validate\n"
         "assert validate(True, 1) == []\n"
         "assert 'jsonschema' not in sys.modules and 'referencing' not in sys.modules\n"
-        "assert check_schema({}) == [] and 'jsonschema' in sys.modules\n"
+        "assert check_schema({}) == [] and 'jsonschema' not in sys.modules\n"
+        "assert validate({}, 1) == [] and 'jsonschema' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
 
