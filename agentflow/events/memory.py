@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
-from typing import NamedTuple
+from itertools import count, repeat
+from operator import itemgetter
 
 from agentflow.errors import AgentflowError, LogClosed
 from agentflow.events.base import BaseLog, EventQuery
@@ -42,7 +43,8 @@ __all__ = ["MemoryLog"]
 
 
 class _Run:
-    """`events` begins at offset `earliest`; `names` are the blobs and definitions that the run names."""
+    """`events` begins at offset `earliest`; `names` are the blobs and definitions that the run names, `bytes`
+    their size, both of the first `measured` of the events."""
 
     __slots__ = (
         "bytes",
@@ -50,6 +52,7 @@ class _Run:
         "ended",
         "epoch",
         "events",
+        "measured",
         "meta",
         "names",
         "owner",
@@ -66,7 +69,7 @@ class _Run:
         self.epoch = FIRST_EPOCH
         self.events: list[StoredEvent] = []
         self.earliest = first.offset
-        self.bytes = 0
+        self.bytes = self.measured = 0
         self.names = {meta.definition_hash}
         self.snapshots: dict[str, dict[int, bytes]] = {}
         self.state = "pending"
@@ -80,23 +83,27 @@ class _Run:
     def extend(self, batch: Append) -> None:
         self.events.extend(batch.events)
         self.updated_at = batch.events[-1].ts
-        for event in batch.events:
-            self.bytes += len(event.body)
-            self.names |= names_in(event.body)
         self.state = state_after(batch, self.state)
         self.ended = self.state in ENDED
+
+    def measure(self) -> None:
+        """Bring `bytes` and `names` up to date; seldom asked for, so not done with each append."""
+        for event in self.events[self.measured :]:
+            self.bytes += len(event.body)
+            self.names |= names_in(event.body)
+        self.measured = len(self.events)
 
     def trim(self, before: int) -> int:
         earliest = first_kept(self.earliest, self.last, before)
         del self.events[: earliest - self.earliest]
         self.earliest = earliest
-        self.bytes = sum(len(event.body) for event in self.events)
-        kept = [event.body for event in self.events]
-        kept += [data for snapshots in self.snapshots.values() for data in snapshots.values()]
+        kept = [data for snapshots in self.snapshots.values() for data in snapshots.values()]
         self.names = {self.meta.definition_hash}.union(*map(names_in, kept))
+        self.bytes = self.measured = 0
         return earliest
 
     def row(self, workflow_id: str) -> RunRow:
+        self.measure()
         return RunRow(
             workflow_id=workflow_id,
             name=self.meta.name,
@@ -114,12 +121,8 @@ class _Run:
         )
 
 
-class _Entry(NamedTuple):
-    """An event in the order of commits; numbers of events that were taken away are not used again."""
-
-    number: int
-    workflow_id: str
-    event: StoredEvent
+_Entry = tuple[int, str, StoredEvent]
+"""An event in the order of commits, with its run; numbers of events that are gone are not used again."""
 
 
 class MemoryLog(BaseLog):
@@ -174,7 +177,7 @@ class MemoryLog(BaseLog):
     def _take(self, batch: Append) -> None:
         workflow_id, number = batch.workflow_id, self._count
         self._runs[workflow_id].extend(batch)
-        self._all.extend(_Entry(number + k, workflow_id, event) for k, event in enumerate(batch.events))
+        self._all.extend(zip(count(number), repeat(workflow_id), batch.events, strict=False))
         self._count += len(batch.events)
 
     def _acknowledged(self) -> asyncio.Future[None]:
@@ -255,7 +258,8 @@ class MemoryLog(BaseLog):
         """As `EventLog.read`."""
         run, start = self._find(workflow_id), max(from_offset, 0)
         check_start(workflow_id, run.earliest, start)
-        return run.events[start - run.earliest :][:limit]
+        first = start - run.earliest
+        return run.events[first : first + limit]
 
     async def run(self, workflow_id: str) -> RunRow:
         """As `EventLog.run`."""
@@ -267,7 +271,7 @@ class MemoryLog(BaseLog):
     async def _query(self, query: EventQuery) -> Page[LoggedEvent]:
         found: list[LoggedEvent] = []
         after = 0 if query.cursor is None else decode_cursor(query.cursor, tuple[int])[0]
-        position = bisect_left(self._all, after, key=lambda entry: entry.number)
+        position = bisect_left(self._all, after, key=itemgetter(0))
         while position < len(self._all) and len(found) < query.limit:
             number, workflow_id, event = self._all[position]
             position += 1
@@ -311,7 +315,7 @@ class MemoryLog(BaseLog):
         run = self._find(workflow_id)
         check_removable(workflow_id, run.state, run.ended)
         earliest = run.trim(before)
-        self._all = [e for e in self._all if e.workflow_id != workflow_id or e.event.offset >= earliest]
+        self._all = [e for e in self._all if e[1] != workflow_id or e[2].offset >= earliest]
         return earliest
 
     async def delete(self, workflow_id: str, at: int) -> Tombstone:
@@ -321,12 +325,14 @@ class MemoryLog(BaseLog):
         gone = self._gone[workflow_id] = tombstone_of(run.row(workflow_id), at)
         del self._runs[workflow_id]
         self._order.remove((run.meta.created_at, workflow_id))
-        self._all = [entry for entry in self._all if entry.workflow_id != workflow_id]
+        self._all = [entry for entry in self._all if entry[1] != workflow_id]
         return gone
 
     async def sweep(self, before: int) -> Swept:
         """As `EventLog.sweep`."""
         self._check_open()
+        for run in self._runs.values():
+            run.measure()
         young = {name for name, at in self._put_at.items() if at >= before}
         named = named_by(young.union(*(run.names for run in self._runs.values())), self._inner)
         old = self._put_at.keys() - named

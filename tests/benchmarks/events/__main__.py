@@ -305,14 +305,30 @@ def bench_opening(report: Report) -> None:
         return
     with tempfile.TemporaryDirectory() as directory:
         url = f"file:{directory}/log"
-        asyncio.run(hand_over(url, 1_000, total))
+        asyncio.run(write_whole_events(url, total))
         report.add(case, "file", open_ms(url), "ms")
         for path in Path(directory).rglob("*.index"):
             path.unlink()
         report.add(case, "file, scanned", open_ms(url), "ms")
         url = f"sqlite:{directory}/log.db"
-        asyncio.run(hand_over(url, 1_000, total))
+        asyncio.run(write_whole_events(url, total))
         report.add(case, "sqlite", open_ms(url), "ms")
+
+
+async def write_whole_events(url: str, total: int) -> None:
+    """A hundred runs, whose events can be told from their bytes, as a scan must."""
+    log = open_log(url)
+    head, rest = b'{"id":"evt_01M8079N1WAWTY1FXPYMA1MJ5Z","offset":', BODY[-250:]
+    middle = (
+        b',"timestamp":"2026-01-31T23:59:59.000001Z","type":"agent.processing","workflow_id":"wf_%d","data":"'
+    )
+    for n in range(100):
+        for offset in range(0, total // 100, 1_000):
+            bodies = [b"%b%d%b%b" % (head, offset + k, middle % n, rest) for k in range(1_000)]
+            events = [StoredEvent(offset + k, 1, "agent.processing", body) for k, body in enumerate(bodies)]
+            run = META if offset == 0 else None
+            await log.append(Append(f"wf_{n}", 1, offset, events, "running", run))
+    await log.close()
 
 
 def open_ms(url: str) -> float:
