@@ -57,12 +57,12 @@ class Judge:
         self.problems += [(where, problem) for problem in problems]
 
     def open(self, image: Image) -> Found:
-        """What the store says of the image, and whether it goes on, twice."""
+        """What the store says of the image, and whether it goes on; of some, whether it does so twice."""
         with scratch() as root:
             write_image(image, root)
             url = f"{self.kind}:{root}/{STORE}"
             found = asyncio.run(examine(url))
-            if not found.problems:
+            if not found.problems and _digest(image)[0] % 3 == 0:
                 again = asyncio.run(examine(url, go_on="y"))
                 found.problems += again.problems
                 if again.events.items() < found.events.items():

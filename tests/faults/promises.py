@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agentflow.errors import AgentflowError
+from agentflow.errors import AgentflowError, RunGone, RunNotFound
 from agentflow.events.log import EventLog, StoredEvent
 from agentflow.events.open import open_log
 from agentflow.events.owner import this_process
@@ -33,6 +33,8 @@ __all__ = ["Found", "Problem", "Promises", "broken", "examine"]
 Problem = tuple[str, str]
 """The counter of `Tally` that it belongs to, and what is wrong."""
 
+SHORT_RUNS = 4  # of each incarnation that are looked for; there may be more
+
 
 @dataclass
 class Promises:
@@ -41,6 +43,10 @@ class Promises:
     events: dict[tuple[str, int], str] = field(default_factory=dict)
     blobs: set[str] = field(default_factory=set)
     graphs: set[str] = field(default_factory=set)
+    going: set[str] = field(default_factory=set)
+    """Runs that were to be trimmed or deleted: that may have happened or not."""
+    gone: set[str] = field(default_factory=set)
+    trimmed: dict[str, int] = field(default_factory=dict)
     ended: bool = False
     conflicts: list[Problem] = field(default_factory=list)
 
@@ -57,6 +63,16 @@ class Promises:
                         self._note(run, offset, f"{incarnation}.{run}.{offset}")
                 case ["seen", run, offset, id]:
                     self._note(run, int(offset), id)
+                case ["deleting", run] | ["trimming", run, _]:
+                    self.going.add(run)
+                case ["trimmed", run, earliest]:
+                    for offset in range(int(earliest)):
+                        self.events.pop((run, offset), None)
+                    self.trimmed[run] = int(earliest)
+                case ["deleted", run]:
+                    self.gone.add(run)
+                    for key in [key for key in self.events if key[0] == run]:
+                        del self.events[key]
                 case ["blob", name]:
                     self.blobs.add(name)
                 case ["graph", name]:
@@ -68,6 +84,8 @@ class Promises:
         return self
 
     def _note(self, run: str, offset: int, id: str) -> None:
+        if run in self.going:
+            return  # a reader may say late what it has seen before
         before = self.events.setdefault((run, offset), id)
         if before != id:
             self.conflicts.append(("lost", f"{run} {offset} was {before}, is {id}"))
@@ -80,6 +98,8 @@ class Found:
     events: dict[tuple[str, int], str] = field(default_factory=dict)
     blobs: set[str] = field(default_factory=set)
     graphs: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    earliest: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -87,8 +107,18 @@ def broken(promises: Promises, found: Found) -> list[Problem]:
     """Every promise that the copy does not keep."""
     problems = [*promises.conflicts, *found.problems]
     for key, id in promises.events.items():
+        run, offset = key
+        if run in promises.going and (run in found.gone or offset < found.earliest.get(run, 0)):
+            continue
         if found.events.get(key) != id:
             problems.append(("lost", f"{key} should be {id}, is {found.events.get(key)}"))
+    looked_for = {run for run in promises.gone if int(run.rpartition("_")[2]) <= 3 * SHORT_RUNS}
+    problems += [("lost", f"that {run} was deleted") for run in looked_for - found.gone]
+    problems += [
+        ("lost", f"that {run} was trimmed")
+        for run, earliest in promises.trimmed.items()
+        if run not in found.gone and found.earliest.get(run, 0) < earliest
+    ]
     missing = (promises.blobs - found.blobs) | (promises.graphs - found.graphs)
     return problems + [("lost", f"{name} is not there") for name in sorted(missing)]
 
@@ -117,12 +147,14 @@ async def _read(log: EventLog, found: Found) -> None:
     named: set[tuple[str, int]] = set()
     for row in rows:
         run = row.workflow_id
-        events = await read_all(log, run)
+        first, end = row.earliest_offset, row.last_offset + 1
+        found.earliest[run] = first
+        events = await read_all(log, run, first)
         offsets = [e.offset for e in events]
-        if offsets != list(range(len(events))) or row.last_offset != len(events) - 1:
-            found.problems.append(("gaps", f"{run}: {offsets} of {row.last_offset}"))
-        if not boundaries(run, len(events)):
-            found.problems.append(("gaps", f"{run}: a batch is not whole, {len(events)} events"))
+        if offsets != list(range(first, end)):
+            found.problems.append(("gaps", f"{run}: {offsets} of {first} to {row.last_offset}"))
+        if not boundaries(run, end):
+            found.problems.append(("gaps", f"{run}: a batch is not whole, {end} events"))
         if row.ended != (events[-1].type == "workflow.completed"):
             found.problems.append(("gaps", f"{run}: state {row.state} after {events[-1].type}"))
         for stored in events:
@@ -132,6 +164,7 @@ async def _read(log: EventLog, found: Found) -> None:
             found.events[run, stored.offset] = id
             if blob(run, stored.offset) is not None:
                 named.add((run, stored.offset))
+    await _find_gone(log, found)
     for data in all_blobs():
         if await log.get_blob(blob_name(data)) == data:
             found.blobs.add(blob_name(data))
@@ -143,19 +176,34 @@ async def _read(log: EventLog, found: Found) -> None:
     await _query(log, found)
 
 
-async def read_all(log: EventLog, run: str) -> list[StoredEvent]:
-    """Every event of a run, page by page."""
+async def read_all(log: EventLog, run: str, first: int = 0) -> list[StoredEvent]:
+    """Every event of a run from `first` on, page by page."""
     events: list[StoredEvent] = []
-    while page := await log.read(run, len(events), 40):
+    while page := await log.read(run, first + len(events), 40):
+        start = first + len(events)
         events += page
-        if [e.offset for e in page] != list(range(len(events) - len(page), len(events))):
+        if [e.offset for e in page] != list(range(start, start + len(page))):
             break  # said by the caller
     return events
 
 
+async def _find_gone(log: EventLog, found: Found) -> None:
+    """Which of the short runs were deleted."""
+    for incarnation in {id.partition(".")[0] for id in found.events.values()}:
+        for n in range(1, 1 + 3 * SHORT_RUNS, 3):
+            try:
+                await log.run(f"wf_{incarnation}_{n}")
+            except RunGone as gone:
+                found.gone.add(f"wf_{incarnation}_{n}")
+                if gone.tombstone.state != "completed":
+                    found.problems.append(("lost", f"wf_{incarnation}_{n} was {gone.tombstone.state}"))
+            except RunNotFound:
+                pass
+
+
 async def _query(log: EventLog, found: Found) -> None:
     """All runs in one stream: the same events, each once, in order."""
-    cursor, seen, at = None, set(), dict[str, int]()
+    cursor, seen, at = None, set(), found.earliest.copy()
     while True:
         page = await log.query(cursor=cursor, since=T0, limit=64)
         for run, stored in page.items:
@@ -176,12 +224,11 @@ async def _query(log: EventLog, found: Found) -> None:
 
 
 async def _go_on(log: EventLog, found: Found, incarnation: str) -> None:
-    lengths: dict[str, int] = {}
-    for run, _ in found.events:
-        lengths[run] = lengths.get(run, 0) + 1
-    for run, length in lengths.items():
-        if (await log.run(run)).ended:
+    for run in {run for run, _ in found.events}:
+        row = await log.run(run)
+        if row.ended:
             continue
+        length = row.last_offset + 1
         epoch = await log.claim(run, this_process())
         batch = next_batch(run, length, incarnation, epoch)
         for data in blobs_of(batch):

@@ -2,9 +2,10 @@
 
     python -m tests.faults.workload URL INCARNATION [ROUNDS]
 
-Several runs at once, batches in flight together, blobs and graphs, runs that end, a reader beside it all;
-files are kept small, so that segments are closed and checkpoints made all the time. What an event holds, and
-where batches begin, follows from the run and the offset alone, so that any copy of the store can be judged.
+Several runs at once, batches in flight together, blobs and graphs, snapshots, runs that end and are trimmed
+or deleted, sweeps, a reader beside it all; files are kept small, so that segments are closed and checkpoints
+made all the time. What an event holds, and where batches begin, follows from the run and the offset alone, so
+that any copy of the store can be judged.
 
 Each line of output is a promise, written once it holds (see `Promises`). A store that exists is continued.
 """
@@ -81,13 +82,13 @@ def blob(run: str, offset: int) -> bytes | None:
     """The blob that the event names, if any; several events name the same."""
     if run not in RUNS or crc32(f"{offset} {run}".encode()) % 6:
         return None
-    return f"blob of {run} {offset // 25 % 8} ".encode() * 40
+    return f"blob of {run} {offset // 25 % 2} ".encode() * 40
 
 
 @cache
 def all_blobs() -> set[bytes]:
     """Every blob that any event may name."""
-    found = {blob(run, offset) for run in RUNS for offset in range(400)}
+    found = {blob(run, offset) for run in RUNS for offset in range(100)}
     return {data for data in found if data is not None}
 
 
@@ -185,6 +186,18 @@ async def _watch(log: EventLog, say: Say, stopping: asyncio.Event) -> None:
             return
 
 
+async def _remove(log: EventLog, run: str, n: int, say: Say) -> None:
+    """Trim the run, or delete it; the files are swept behind."""
+    if n % 3 == 2:
+        say(f"trimming {run} 1")
+        say(f"trimmed {run} {await log.trim(run, 1)}")
+    else:
+        say(f"deleting {run}")
+        await log.delete(run, T0)
+        say(f"deleted {run}")
+        await log.sweep(0)  # no blob is old enough to go
+
+
 async def run_workload(url: str, incarnation: str, say: Say, rounds: int = 8) -> None:
     """Open the store, append in so many rounds, close it."""
     log = open_log(url)
@@ -199,10 +212,15 @@ async def run_workload(url: str, incarnation: str, say: Say, rounds: int = 8) ->
         for n in range(rounds):
             tasks = [one.submit() for one in writers[: 1 + n % len(writers)]]
             tasks.append(writers[0].submit())  # two batches of one run in flight
-            if n % 3 == 2:
+            if n % 3 == 1:
                 short = whole_run(f"wf_{incarnation}_{n}", incarnation)
                 tasks.append(asyncio.create_task(writers[0].append(short)))
+            elif n > 1:
+                tasks.append(
+                    asyncio.create_task(_remove(log, f"wf_{incarnation}_{(n - 1) // 3 * 3 + 1}", n, say))
+                )
             await asyncio.gather(*tasks)
+            await log.put_snapshot(RUNS[0], "fold", n, b"snapshot" * 50)
         stopping.set()
         await watcher
         await log.release(RUNS[0], this_process())
