@@ -153,7 +153,7 @@ class RunSupervisor(Actor, mailbox=100_000):
             command = msgspec.structs.replace(command, in_flight="suspend")
         elif not isinstance(command, Cancel):
             still = state.status == "paused" or admission.queued
-            self._advance([] if still else [*self._mended(), *engine.interrupted(state, now)])
+            self._advance([*self._mended(), *([] if still else engine.interrupted(state, now))])
         if command is not None:
             self._obey(command, admission.settle)
         if not self._outbox:

@@ -281,7 +281,7 @@ def test_a_damaged_store_is_exit_74(sandbox: Sandbox, model: ModelServer):
     for args in (("show", "wf_a"), ("show", "wf_a", "--json"), ("list", "--json")):
         result = sandbox.invoke(*args)
         assert (result.exit_code, result.stdout) == (74, "")
-        assert result.stderr.startswith("error log_corrupt: an event cannot be read")
+        assert result.stderr.startswith("error log_corrupt: wf_a from offset 3 on is damaged")
     (sandbox.folder / "junk.db").write_bytes(b"SQLite format 3\0" + b"junk" * 1000)
     result = sandbox.invoke("list", "--store", "sqlite:junk.db")
     assert result.exit_code == 74
