@@ -47,6 +47,7 @@ _RESTS = (
     "workflow.waiting",
 )
 _MOVING = ("pending", "running")
+_RESUMED_BY_ITSELF = ("drain", "storage")
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,7 +194,7 @@ class Client(Commands):
     async def rest(self, workflow_id: str) -> RunResult:
         """Wait until a run is terminal, paused or waits, and say where it stands."""
         record = await self.record(workflow_id)
-        while record.state in _MOVING:
+        while record.state in _MOVING or record.pause in _RESUMED_BY_ITSELF:
             lines = self.event_lines(workflow_id, record.last_offset, types=_RESTS, limit=1)
             async with aclosing(lines):
                 async for _ in lines:

@@ -80,7 +80,8 @@ async def follow_lines(
             failure = transport.unreachable(error) if isinstance(error, httpx.HTTPError) else error
             now = time.monotonic()
             lost_at = lost_at or now
-            if not began or now - lost_at >= patience:
+            absent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)) and not began
+            if absent or now - lost_at >= patience:
                 raise failure from error
             wait = error.retry_after if isinstance(error, Unavailable) else delay
             delay = min(delay * 2, _LONGEST_DELAY)

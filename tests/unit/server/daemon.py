@@ -2,9 +2,9 @@
 
     python -m tests.unit.server.daemon FOLDER [HOST:PORT …]
 
-The store and the socket lie in FOLDER; `effects.touch(key)` adds a line to FOLDER/effects. The model calls it
-once with what it is asked, then answers; a prompt `slow` makes each answer take 0.2 s. Where the daemon
-listens is printed to stdout when it is ready.
+The store and the socket lie in FOLDER. The model answers what it is asked. By its prompt it first calls a
+function: `NAME touch` adds a line to FOLDER/effects, `linger SECONDS` takes so long; `slow` makes each answer
+take 0.2 s. Where the daemon listens is printed to stdout when it is ready.
 """
 
 from __future__ import annotations
@@ -38,26 +38,36 @@ def effects(folder: Path) -> Service:
             os.close(fd)
         return {"touched": key}
 
-    return Service.of("effects", touch)
+    @function(name="linger", side_effect="external")
+    async def linger(seconds: float) -> dict[str, float]:
+        """Takes its time."""
+        (folder / "lingers").touch()
+        await asyncio.sleep(seconds)
+        return {"lingered": seconds}
+
+    return Service.of("effects", touch, linger)
 
 
 async def answer(request: ModelRequest) -> Any:
     system, last = request.messages[0].content, request.messages[-1]
+    asked = next(m.content for m in request.messages if m.role == "user")
     if "slow" in system:
         await asyncio.sleep(SLOW)
     if "touch" in system and last.role == "user":
-        return call("effects__touch", key=last.content)
-    return "done"
+        return call("effects__touch", key=f"{system.split()[0]}-{asked}")
+    if "linger" in system and last.role == "user":
+        return call("effects__linger", seconds=float(system.split()[-1]))
+    return asked
 
 
 def document(*prompts: str) -> dict[str, Any]:
-    """An agent list for this daemon; agents whose prompt says `touch` have the function."""
+    """An agent list for this daemon; agents whose prompt says so have a function."""
     listed = [
         {
             "name": f"agent_{i}",
             "system_prompt": prompt,
             "model": "scripted:m",
-            "tools": ["effects.touch"] if "touch" in prompt else [],
+            "tools": [f"effects.{name}" for name in ("touch", "linger") if name in prompt],
         }
         for i, prompt in enumerate(prompts)
     ]
