@@ -94,21 +94,29 @@ class Admission:
             self.rested = asyncio.get_running_loop().create_future()
             self.rested.add_done_callback(_retrieve)
 
-    def fail(self, error: BaseException) -> None:
-        """Tell whoever waits that the run cannot go on here."""
-        for future in (self.accepted, self.rested, self.obeyed):
-            if not future.done():
-                future.set_exception(error)
+    def reject(self, error: BaseException) -> None:
+        """Tell whoever waits that the run cannot go on here; the supervisor is about to end."""
+        self._settle_all(error, self.accepted, self.rested, self.obeyed)
 
     def end(self, error: BaseException) -> None:
         """The supervisor has ended. Who still waits for something is told this; a queued run may yet come to
         rest by another one."""
-        waiting = (self.accepted, self.obeyed) if self.queued else (self.accepted, self.obeyed, self.rested)
-        for future in waiting:
-            if not future.done():
-                future.set_exception(error)
+        self._settle_all(error, self.accepted, self.obeyed)
+        if not self.queued:
+            self._settle_all(error, self.rested)
         if not self.gone.done():
             self.gone.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """There will be nobody to work on the run: this Runtime is closed."""
+        self.reject(error)
+        self.end(error)
+
+    @staticmethod
+    def _settle_all(error: BaseException, *futures: asyncio.Future[Any]) -> None:
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

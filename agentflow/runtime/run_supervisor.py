@@ -127,7 +127,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         try:
             await fold(self._log, state, see=self._tracer.take)
         except RunNotFound as error:
-            admission.fail(error)
+            admission.reject(error)
             raise
         state.take_fresh()
         state.take_closed()
@@ -322,7 +322,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         kind: type[AgentflowError] = StorageUnavailable if message.transient else StoreError
         if lost:
             kind = RunExists if message.expected == 0 else Fenced
-        self._admission.fail(kind(message.error))
+        self._admission.reject(kind(message.error))
         self.ctx.self.kill()
 
     @on(SendAgain)

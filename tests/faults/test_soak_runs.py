@@ -22,10 +22,17 @@ from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.integration.support.runs import Desk, chain, document, must_be_sound, step
 
+OWNERS: list[subprocess.Popen[bytes]] = []
+
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
     monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+    yield
+    while OWNERS:
+        owner = OWNERS.pop()
+        owner.kill()
+        owner.wait()
 
 
 DOCUMENTS = [
@@ -43,7 +50,8 @@ class Process:
     """A Runtime whose owner can be killed."""
 
     def __init__(self, url: str, desk: Desk, rng: random.Random) -> None:
-        self.child = subprocess.Popen(["sleep", "600"])
+        self.child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL)
+        OWNERS.append(self.child)
         started = _started(self.child.pid)
         assert started is not None
         self.runtime = Runtime(

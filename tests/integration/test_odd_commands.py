@@ -78,6 +78,23 @@ class TestWhileTheRuntimeIsClosed:
             await runtime.resume(handle.workflow_id)
 
     @virtual
+    async def test_no_caller_waits_for_ever_when_actors_are_killed(self):
+        """They are when they would not end in time; then nobody tells that they have."""
+        desk = Desk(pay=True)
+        runtime = opened(desk=desk, grace=1)
+        await runtime.__aenter__()
+        handle = await runtime.submit(chain("pay"), {})
+        await desk.entered.wait()
+        runtime.system.find("/bus").kill()
+        waiting = [asyncio.ensure_future(handle.result())]
+        waiting += [asyncio.ensure_future(runtime.signal(handle.workflow_id, f"{n}")) for n in range(2)]
+        await asyncio.sleep(1)
+        runtime.system.find("/runs").kill()
+        await runtime.__aexit__(None, None, None)
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(a, AgentflowError) for a in answers), answers
+
+    @virtual
     async def test_a_resume_in_the_middle_of_it_leaves_a_run_that_can_be_recovered(self):
         log, desk = MemoryLog(), Desk(pay=True)
         runtime = opened(log, desk=desk, grace=60)
