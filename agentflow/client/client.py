@@ -246,14 +246,14 @@ class Client(Commands):
     async def events(
         self,
         workflow_id: str,
-        after: int = -1,
+        after: int | None = None,
         *,
         follow: bool = True,
         types: Sequence[str] | None = None,
         step: str | None = None,
     ) -> AsyncIterator[Event[Any]]:
-        """Events behind offset `after`, each once and in order, however often the connection breaks. Raises
-        RunNotFound at the first step, OffsetTrimmed."""
+        """Events behind offset `after` (None: all that are left), each once and in order, however often the
+        connection breaks. Raises RunNotFound at the first step, OffsetTrimmed."""
         lines = self.event_lines(workflow_id, after, follow=follow, types=types, step=step)
         async with aclosing(lines):
             async for line in lines:
@@ -262,7 +262,7 @@ class Client(Commands):
     def event_lines(
         self,
         workflow_id: str,
-        after: int = -1,
+        after: int | None = None,
         *,
         follow: bool = True,
         types: Sequence[str] | None = None,

@@ -36,7 +36,7 @@ _line_decoder = msgspec.json.Decoder(_Line)
 async def follow_lines(
     transport: Transport,
     path: str,
-    after: int = -1,
+    after: int | None = None,
     *,
     follow: bool = True,
     types: Sequence[str] | None = None,
@@ -44,7 +44,8 @@ async def follow_lines(
     limit: int | None = None,
     patience: float = PATIENCE,
 ) -> AsyncGenerator[bytes]:
-    """The lines of a stream of events behind offset `after`. Comes back by itself at the last offset.
+    """The lines of a stream of events behind offset `after` (None: all that are left). Comes back by itself
+    at the last offset.
 
     Ends after the terminal event; without `follow` also at the end that the log has now. Raises what the
     daemon says, Unreachable when it is not there at first, or not again within `patience` seconds.

@@ -25,8 +25,8 @@ class RemoteRun:
         """Where the run has come to rest: terminal, paused, or waiting. Raises Unreachable."""
         return await self._client.rest(self.workflow_id)
 
-    def events(self, after: int = -1, *, follow: bool = True) -> AsyncIterator[Event[Any]]:
-        """Events behind offset `after`, each once and in order; with `follow` until the terminal one."""
+    def events(self, after: int | None = None, *, follow: bool = True) -> AsyncIterator[Event[Any]]:
+        """Events behind offset `after` (None: all that are left), with `follow` until the terminal one."""
         return self._client.events(self.workflow_id, after, follow=follow)
 
     async def cancel(self, reason: str | None = None, *, mode: Literal["soft", "hard"] = "soft") -> None:

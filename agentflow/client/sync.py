@@ -124,7 +124,7 @@ class SyncClient:
     def events(
         self,
         workflow_id: str,
-        after: int = -1,
+        after: int | None = None,
         *,
         follow: bool = True,
         types: Sequence[str] | None = None,
@@ -136,7 +136,7 @@ class SyncClient:
     def event_lines(
         self,
         workflow_id: str,
-        after: int = -1,
+        after: int | None = None,
         *,
         follow: bool = True,
         types: Sequence[str] | None = None,
@@ -178,8 +178,8 @@ class SyncRun:
         """Where the run has come to rest: terminal, paused, or waiting."""
         return self._client.rest(self.workflow_id)
 
-    def events(self, after: int = -1, *, follow: bool = True) -> Generator[Event[Any]]:
-        """Events behind offset `after`, each once and in order; with `follow` until the terminal one."""
+    def events(self, after: int | None = None, *, follow: bool = True) -> Generator[Event[Any]]:
+        """Events behind offset `after` (None: all that are left), with `follow` until the terminal one."""
         return self._client.events(self.workflow_id, after, follow=follow)
 
     def cancel(self, reason: str | None = None, *, mode: Literal["soft", "hard"] = "soft") -> None:
