@@ -5,6 +5,7 @@ BENCH_VENV ?= .bench-venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SUITE ?= all
+JOBS ?= 2
 MODEL := smollm2-135m
 
 # Runs and models of these targets stay inside the checkout.
@@ -18,7 +19,7 @@ demo: $(VENV)/.local
 
 test: $(VENV)/.dev
 	@$(BIN)/agentflow model install $(MODEL)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
