@@ -188,7 +188,7 @@ def _received(request: OpenRequest, data: ev.InputRequested, value: Any, by: str
     )
 
 
-def withdraw(state: RunState, request_id: str, *, reason: str) -> Moves:
+def withdraw(state: RunState, request_id: str, *, reason: str, by: str) -> Moves:
     """Take a question about a budget or an outcome back: its call counts as failed.
 
     An approval is denied instead.
@@ -200,8 +200,8 @@ def withdraw(state: RunState, request_id: str, *, reason: str) -> Moves:
         raise Refused("unknown_request", f"{state.workflow_id} has no open request {request_id}")
     _must_not_be_over(state)
     if isinstance(request.data, ev.ApprovalRequested):
-        return approvals.decided(request, granted=False, by="operator", via="api", reason=reason)
-    return [_received(request, request.data, {"choice": "fail"}, "operator", "api")]
+        return approvals.decided(request, granted=False, by=by, via="api", reason=reason)
+    return [_received(request, request.data, {"choice": "fail"}, by, "api")]
 
 
 def signal(state: RunState, signal_id: str, name: str, data: Any) -> Moves:

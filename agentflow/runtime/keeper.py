@@ -229,6 +229,7 @@ class Keeper:
 
     def recover(self, runs: Sequence[tuple[str, bool]]) -> None:
         """Take up runs that no process works on, as there are places for them; `True`: resume it too."""
+        self._must_be_open()
         for workflow_id, paused in runs:
             self._places.enter(workflow_id, Resume(by="runtime", reason="drain") if paused else _LOOK)
         self._make_room()

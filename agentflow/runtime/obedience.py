@@ -65,7 +65,7 @@ def moves_of(state: RunState, command: Command, now: int) -> Moves:
         case Answer():
             return commands.answer(state, command.responses, by=command.by, via=command.via)
         case Withdraw():
-            return commands.withdraw(state, command.request_id, reason=command.reason)
+            return commands.withdraw(state, command.request_id, reason=command.reason, by=command.by)
         case Signal():
             return commands.signal(state, command.signal_id, command.name, command.data)
         case _:

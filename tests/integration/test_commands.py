@@ -350,9 +350,10 @@ class TestAnswers:
             (asked,) = await runtime.requests(run)
             with pytest.raises(UnknownRequest):
                 await runtime.withdraw(run, "req_none", "no")
-            handle = await runtime.withdraw(run, asked.request_id, "nobody knows")
+            handle = await runtime.withdraw(run, asked.request_id, "nobody knows", by="ann")
             result = await handle.result()
-            await must_be_sound(runtime, run)
+            events = await must_be_sound(runtime, run)
+        assert [e.data.by for e in events if e.type == "input.received"] == ["ann"]
         assert result.state == "failed"
         assert desk.calls == 1
         await log.close()
@@ -365,8 +366,11 @@ class TestAnswers:
             (asked,) = await runtime.requests()
             with pytest.raises(UnknownRequest, match="approval"):
                 await runtime.answer(handle.workflow_id, asked.request_id, True)
-            await runtime.withdraw(handle.workflow_id, asked.request_id, "never mind")
+            await runtime.withdraw(handle.workflow_id, asked.request_id, "never mind", by="ann")
             assert (await handle.result()).error.code == "approval_denied"
+            events = await must_be_sound(runtime, handle.workflow_id)
+        (denied,) = [e.data for e in events if e.type == "approval.denied"]
+        assert (denied.by, denied.reason) == ("ann", "never mind")
 
 
 def two_payments():

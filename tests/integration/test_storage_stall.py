@@ -201,6 +201,22 @@ class TestStall:
             assert (await handle.result()).state == "completed"
 
     @virtual
+    async def test_a_command_that_nobody_can_confirm_may_still_come_to_pass(self):
+        """The run could be taken up for it, and then the store took nothing any more."""
+        log, desk = Full(MemoryLog()), Desk()
+        async with opened(log, desk=desk) as runtime:
+            handle = await runtime.submit(document(step("a", approval=True)), {})
+            await handle.result()
+            log.full = {handle.workflow_id}
+            with pytest.raises(StorageUnavailable, match="may still"):
+                await runtime.decide(handle.workflow_id, granted=True, step_id="a")
+            (asked,) = await runtime.requests()
+            log.full = False
+            assert (await handle.result()).state == "completed"
+            await runtime.decide(handle.workflow_id, granted=True, request_id=asked.request_id)
+            assert (await types_of(log, handle.workflow_id)).count("approval.granted") == 1
+
+    @virtual
     async def test_what_nobody_asked_for_just_now_waits_for_the_store(self):
         """Runs whose turn comes, and deadlines of runs that wait."""
         log, desk = Full(MemoryLog()), Desk(look=True)
