@@ -31,7 +31,8 @@ class _File:
         self.directory = directory
         self.durable = b""
         self.pending: list[Call] = []
-        self.given_up: list[Call] = []
+        self.stale: bytes | None = None
+        """What a program reads that a failed sync has left unwritten, with all that is durable."""
         self.sync_begun: list[int] = []
 
     def begin_sync(self) -> None:
@@ -39,44 +40,50 @@ class _File:
 
     def end_sync(self) -> None:
         done = self.sync_begun.pop(0)
-        if self.given_up:
-            self._write_out_pages(self.pending[:done])
-        else:
-            view = bytearray(self.durable)
-            for call in self.pending[:done]:
-                _apply(view, call)
+        calls = self.pending[:done]
+        view = bytearray(self._base())
+        for call in calls:
+            _apply(view, call)
+        if self.stale is None:
             self.durable = bytes(view)
+        else:
+            self._write_out_pages(calls, bytes(view))
         del self.pending[:done]
         self.sync_begun = [max(0, n - done) for n in self.sync_begun]
 
-    def _write_out_pages(self, calls: list[Call]) -> None:
-        """Only the pages that these calls have touched, as they are seen now."""
-        seen, durable = self.now(), bytearray(self.durable)
+    def _write_out_pages(self, calls: list[Call], view: bytes) -> None:
+        """Only the pages that these calls have touched, as they are seen."""
+        durable = bytearray(self.durable)
         for call in calls:
             if call.kind == "truncate":
                 _apply(durable, call)
-                continue
-            first, last = call.at // PAGE * PAGE, -(-(call.at + len(call.data)) // PAGE) * PAGE
-            _apply(durable, call._replace(at=first, data=seen[first:last]))
+            else:
+                first, last = call.at // PAGE * PAGE, -(-(call.at + len(call.data)) // PAGE) * PAGE
+                _apply(durable, call._replace(at=first, data=view[first:last]))
         self.durable = bytes(durable)
+        self.stale = None if view == self.durable else view
 
     def fail_sync(self) -> None:
         """What is pending will not be written by any later sync, unless it is written again."""
-        self.given_up += self.pending
+        self.stale = self.now()
         self.pending = []
         self.sync_begun = [0] * len(self.sync_begun)
 
+    def _base(self) -> bytes:
+        """As a program sees the file without the pending calls."""
+        return self.durable if self.stale is None else self.stale
+
     def now(self, upto: int | None = None) -> bytes:
         """As a program sees it, when so many of the pending calls were made."""
-        view = bytearray(self.durable)
-        for call in (*self.given_up, *self.pending[:upto]):
+        view = bytearray(self._base())
+        for call in self.pending[:upto]:
             _apply(view, call)
         return bytes(view)
 
     def torn(self, seed: random.Random) -> bytes:
         """As it is found when each sector and the length went to the disk at some moment of their own."""
-        view = bytearray(self.durable)
-        lengths = [len(view)]
+        view = bytearray(self._base())
+        lengths = [len(self.durable)]
         versions: dict[int, list[bytes]] = {}
         for call in self.pending:
             _apply(view, call)

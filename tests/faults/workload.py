@@ -200,7 +200,7 @@ async def _remove(log: EventLog, run: str, n: int, say: Say) -> None:
 
 async def run_workload(url: str, incarnation: str, say: Say, rounds: int = 8) -> None:
     """Open the store, append in so many rounds, close it."""
-    log = open_log(url)
+    log, watcher = open_log(url), None
     try:
         await log.put_definition(GRAPH, GRAPH.encode() * 100)
         say(f"graph {GRAPH}")
@@ -225,6 +225,9 @@ async def run_workload(url: str, incarnation: str, say: Say, rounds: int = 8) ->
         await watcher
         await log.release(RUNS[0], this_process())
     finally:
+        if watcher is not None:
+            watcher.cancel()
+            await asyncio.wait([watcher])
         await log.close()
     say("end")
 
