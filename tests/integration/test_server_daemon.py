@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -17,7 +18,7 @@ import pytest
 
 from agentflow.client import Client, SyncClient, Unreachable
 from agentflow.config import Config, ServerConfig
-from agentflow.errors import ConfigurationError
+from agentflow.errors import ConfigurationError, StorageUnavailable
 from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.server.daemon import Daemon
 from tests.unit.server.daemon import document
@@ -177,6 +178,35 @@ class TestDrained:
             assert result.state == "waiting"
             (request,) = client.requests(run.workflow_id)
             assert request.subject
+
+
+class TestFullDisk:
+    async def test_nothing_is_acknowledged_until_there_is_room_again(self, daemon):
+        """The size of every file of the daemon is limited while it works, which is a full disk to it."""
+        steps = document(*["slow"] * 8)
+        async with Client(daemon.socket, patience=40) as client:
+            runs = [await client.submit(steps, f"k{i}") for i in range(5)]
+            pid = daemon.process.pid
+            unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, unlimited[1]))
+            refused = 0
+            for _ in range(10):
+                try:
+                    await client.submit(steps, "late")
+                except StorageUnavailable:
+                    refused += 1
+            assert refused
+            with pytest.raises(StorageUnavailable):
+                await client._transport.send("GET", "/readyz")
+            assert (await client.health()).status == "ok"  # it is not over: there may be room again
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
+            results = await asyncio.gather(*(run.result() for run in runs))
+            assert {result.state for result in results} == {"completed"}
+            late = await client.run(steps, "late")
+            assert late.output == "late"
+            for run in runs:
+                offsets = [event.offset async for event in run.events()]
+                assert offsets == list(range(len(offsets)))
 
 
 class TestTwo:
