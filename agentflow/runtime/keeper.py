@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from actors import ActorStopped, ActorSystem, AskTimeout, ChildSpec, Ref
 from agentflow import engine
@@ -37,6 +37,7 @@ from agentflow.runtime.admission import Admission
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.binding import Bound
 from agentflow.runtime.clock import Clock
+from agentflow.runtime.errands import Errands
 from agentflow.runtime.folding import fold
 from agentflow.runtime.messages import Cancel, Command, Done, Look, Pause, Refusal, Resume, StartRun
 from agentflow.runtime.obedience import moves_of
@@ -47,7 +48,6 @@ __all__ = ["Keeper"]
 
 _log = logging.getLogger("agentflow.runtime")
 
-T = TypeVar("T")
 Prepare = Callable[[str, bool], Awaitable[tuple[engine.Plan, Bound]]]
 """The graph of a stored run and what it is bound to; unbound when nothing of it is to be carried out. Raises
 DefinitionError when its models or functions are not here."""
@@ -79,11 +79,8 @@ class Keeper:
         self._directory = directory
         self.admissions: dict[str, Admission] = {}
         self.live: dict[str, Ref[Any]] = {}
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         self._places = Places(limit, queue, lambda: sum(not a.queued for a in self.admissions.values()))
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._expendable: set[asyncio.Task[Any]] = set()  # of these: cut off when this is closed
-        self._closing = False
+        self._errands = Errands()
         self._notices = [notice.text for notice in log.notices if notice.kind == "torn_tail"]
         self._noticed: set[str] = set()
         for notice in log.notices:
@@ -101,85 +98,22 @@ class Keeper:
             self._clock,
             self._owner,
             gone=lambda _: self._make_room(),
-            overdue=lambda run_id: self._later(self._patiently(run_id, _LOOK)),
+            overdue=lambda run_id: self._errands.later(self._patiently(run_id, _LOOK)),
         )
         self._runs = await system.spawn(ChildSpec("runs", runs, shutdown=30.0))
 
     async def close(self) -> None:
         """Refuse new runs and commands. What is queued, or on its way, stays in the log as it is."""
-        self._closing = True
         self._places.clear()
-        cut = list(self._expendable)
-        for task in cut:
-            task.cancel()
-        if cut:
-            await asyncio.wait(cut)
+        await self._errands.close()
 
     def _must_be_open(self) -> None:
-        if self._closing:
+        if self._errands.closed:
             raise AgentflowError("the Runtime is closed; nothing was begun")
 
-    # -- one at a time ----------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def alone(self, key: str) -> AsyncGenerator[None]:
-        """Commands that take a run up come one after another."""
-        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
-        self._locks[key] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks[key]
-            if users == 1:
-                del self._locks[key]
-            else:
-                self._locks[key] = (lock, users - 1)
-
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do this though whoever waits for it goes away."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._over)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            asker = asyncio.current_task()
-            if task.cancelled() and (asker is None or not asker.cancelling()):
-                raise AgentflowError("the Runtime was closed; nothing was begun") from None
-            raise
-
-    def _over(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever wanted to hear of it may have gone away
-
-    @contextmanager
-    def _cut_off_when_closed(self) -> Generator[None]:
-        task = asyncio.current_task()
-        assert task is not None
-        if task in self._expendable:
-            yield
-            return
-        self._expendable.add(task)
-        try:
-            yield
-        finally:
-            self._expendable.discard(task)
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work that nobody waits for: it is cut off when this is closed, and its errors are logged."""
-        if self._closing:
-            work.close()
-            return
-        task = asyncio.get_running_loop().create_task(work)
-        self._expendable.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._expendable.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.warning("a run could not be taken up: %s", error)
+    def alone(self, key: str) -> AbstractAsyncContextManager[None]:
+        """Whoever enters with the same key comes one after another."""
+        return self._errands.alone(key)
 
     # -- beginning --------------------------------------------------------------------------------
 
@@ -235,8 +169,8 @@ class Keeper:
         self._make_room()
 
     def _make_room(self) -> None:
-        while not self._closing and (following := self._places.take()) is not None:
-            self._later(self._at_its_turn(*following))
+        while not self._errands.closed and (following := self._places.take()) is not None:
+            self._errands.later(self._at_its_turn(*following))
 
     async def _at_its_turn(self, workflow_id: str, command: Command) -> None:
         try:
@@ -267,7 +201,7 @@ class Keeper:
         of page 000 §8.2.
         """
         self._must_be_open()
-        answer = await self._to_its_end(self._commanded(workflow_id, command))
+        answer = await self._errands.to_its_end(self._commanded(workflow_id, command))
         if answer is None:
             row = await self._log.run(workflow_id)
             raise RunTerminal(f"{workflow_id} has ended ({row.state})")
@@ -299,7 +233,7 @@ class Keeper:
         row = await self._log.run(workflow_id)
         if row.ended:
             return await self._after_its_end(workflow_id, command)
-        with self._cut_off_when_closed():
+        with self._errands.expendable():
             admission = await self._take_up(workflow_id, command, patient=patient, placed=placed)
         return await self._obeyed(admission)
 
@@ -406,7 +340,7 @@ class Keeper:
         if known is None or not known.rested.done():
             return None
         state = known.rested.result()
-        return state if state.terminal or self._closing else None
+        return state if state.terminal or self._errands.closed else None
 
 
 def _unconfirmed(workflow_id: str) -> StorageUnavailable:
