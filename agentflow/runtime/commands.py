@@ -222,11 +222,14 @@ class RunCommands(RunReader):
         return [run_id for run_id, _ in runs]
 
     async def _drained(self, run_id: str) -> bool:
-        """Whether the run is paused only because a process ended: nearly always its last event says why."""
+        """Whether a paused run is not meant to be: a process ended, or before it could end the run. Nearly
+        always the last event says why."""
         rows = await self.log.read(run_id, await self.log.last(run_id), 1)
         data = decode(rows[0].body).data if rows else None
-        reason = data.reason if isinstance(data, WorkflowPaused) else (await self.state(run_id)).pause
-        return reason in ("drain", "storage")
+        if isinstance(data, WorkflowPaused):
+            return data.reason in ("drain", "storage")
+        state = await self.state(run_id)
+        return state.pause in ("drain", "storage") or state.cancel_requested is not None
 
     async def _ids_in(self, *states: str) -> list[str]:
         found: list[str] = []

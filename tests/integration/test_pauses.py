@@ -362,12 +362,16 @@ async def abandoned(log: MemoryLog, desk: Desk) -> str:
     await runtime.__aenter__()
     handle = await runtime.submit(chain("look", "pay"), {})
     await desk.entered.wait()
-    row = await log.run(handle.workflow_id)
-    await log.release(handle.workflow_id, row.owner)
-    await log.claim(handle.workflow_id, dead_owner())  # fences what the first one would still write
-    await runtime.__aexit__(None, None, None)
+    await dies(runtime, log, handle.workflow_id)
     assert (await types_of(log, handle.workflow_id))[-1] == "tool.call_started"
     return handle.workflow_id
+
+
+async def dies(runtime: Runtime, log: MemoryLog, workflow_id: str) -> None:
+    """As a kill would: nothing more is written of this run, and it is nobody's."""
+    await log.release(workflow_id, runtime.owner)
+    await log.claim(workflow_id, dead_owner())  # fences what the first one would still write
+    await runtime.__aexit__(None, None, None)
 
 
 class TestCancel:
@@ -488,6 +492,26 @@ class TestCancel:
         assert (await handle.result()).state == "cancelled"
         await must_be_sound(log, handle.workflow_id)
         await log.close()
+
+    @virtual
+    async def test_a_process_that_dies_in_the_grace(self):
+        """Whoever recovers the store ends the run, also one that stood still."""
+        for paused in (False, True):
+            log, desk = MemoryLog(), Desk(look=True)
+            runtime = opened(log, desk=desk, grace=0.0)
+            await runtime.__aenter__()
+            handle = await runtime.submit(chain("look", "pay"), {})
+            await desk.entered.wait()
+            if paused:
+                await runtime.pause(handle.workflow_id)
+            await runtime.cancel(handle.workflow_id, grace=60)
+            await dies(runtime, log, handle.workflow_id)
+            async with opened(log, desk=desk) as other:
+                assert await other.recover() == [handle.workflow_id]
+                assert (await (await other.attach(handle.workflow_id)).result()).state == "cancelled"
+                await must_be_sound(log, handle.workflow_id)
+            assert desk.calls == 1
+            await log.close()
 
 
 class TestCallersThatGoAway:
