@@ -131,6 +131,7 @@ class _AgentList:
     def _tools(self, tools: Found | None) -> tuple[FunctionRef, ...]:
         """`service.function`, or a registered name, which has the service ""."""
         references: list[FunctionRef] = []
+        seen: set[FunctionRef] = set()
         for found in cast("list[Found]", tools.value) if tools else ():
             service, dot, function = found.value.partition(".")
             if dot and function and _SERVICE.fullmatch(service):
@@ -140,9 +141,10 @@ class _AgentList:
                 )
             else:
                 reference = FunctionRef("", found.value)
-            if reference in references:
+            if reference in seen:
                 message = f'"{shown(found.value)}" is listed twice'
                 self._report.warning("W_DUPLICATE", message, found.place, found.pointer)
+            seen.add(reference)
             references.append(reference)
         return tuple(references)
 

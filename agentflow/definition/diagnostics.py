@@ -5,7 +5,7 @@ Stable across releases: code, severity, path, line and column. Messages may be r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 import msgspec
@@ -40,7 +40,7 @@ def sort_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     return sorted(diagnostics, key=lambda d: (d.line or 0, d.column or 0, d.code, d.path or ""))
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str | None:
+def did_you_mean(name: str, known: Collection[str]) -> str | None:
     """The hint *did you mean "X"?*, or None (page 001 §2).
 
     X is equal without case, `_` and `-`; else the nearest by optimal string alignment within

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from agentflow.definition.policy import MAX_SECONDS
 from agentflow.definition.shapes import (
     ArrayOf,
     Const,
@@ -180,7 +181,7 @@ def _leaf(kind: Text | Id | Duration | Number | Const | Enum) -> dict[str, Any]:
             return {"type": "string", "pattern": _id_pattern(kind.max)}
         case Duration():
             text = {"type": "string", "pattern": _DURATION}
-            return {"anyOf": [text, {"type": "number", "exclusiveMinimum": 0}]}
+            return {"anyOf": [text, {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_SECONDS}]}
         case Number():
             made = {"type": "integer" if kind.integer else "number"}
             if kind.minimum is not None:

@@ -24,6 +24,7 @@ from agentflow.definition.ir import (
     ToolNode,
     Workflow,
 )
+from agentflow.definition.policy import MAX_SECONDS
 from agentflow.definition.report import NOWHERE, Report, shown
 
 __all__ = ["ROOTS", "Links", "check_values", "reachable"]
@@ -35,6 +36,7 @@ ROOTS = frozenset({"steps", "inputs", "item", "index", "input", "nodes"})
 """The names that begin a path in the expressions of a graph (page 003 §3)."""
 
 _BRACES = ("${{", "{{")
+_MOST = {"max_cost_usd": math.inf, "max_duration_s": MAX_SECONDS}
 _SERVICES = ("http", "mcp", "openapi", "python")
 
 
@@ -116,27 +118,27 @@ class _Checks:
 
     def _policy(self, policy: Policy, path: str) -> None:
         if policy.timeout is not None:
-            self._range(policy.timeout, f"{path}/timeout", above=0)
+            self._range(policy.timeout, f"{path}/timeout", above=0, most=MAX_SECONDS)
         retry = policy.retry
         if retry is None:
             return
         code, at = "E_RETRY_POLICY", f"{path}/retry"
         self._range(retry.max_attempts, f"{at}/max_attempts", least=1, code=code)
         self._range(retry.jitter, f"{at}/jitter", least=0, most=1, code=code)
-        self._range(retry.max_elapsed, f"{at}/max_elapsed", above=0, code=code)
+        self._range(retry.max_elapsed, f"{at}/max_elapsed", above=0, most=MAX_SECONDS, code=code)
         if retry.timeout is not None:
-            self._range(retry.timeout, f"{at}/timeout", above=0, code=code)
-        self._range(retry.backoff.initial, f"{at}/backoff/initial", above=0, code=code)
+            self._range(retry.timeout, f"{at}/timeout", above=0, most=MAX_SECONDS, code=code)
+        self._range(retry.backoff.initial, f"{at}/backoff/initial", above=0, most=MAX_SECONDS, code=code)
         self._range(retry.backoff.multiplier, f"{at}/backoff/multiplier", least=1, code=code)
-        self._range(retry.backoff.max, f"{at}/backoff/max", above=0, code=code)
+        self._range(retry.backoff.max, f"{at}/backoff/max", above=0, most=MAX_SECONDS, code=code)
 
     def _cache(self, node: Node, cache: Cache, path: str) -> None:
-        self._range(cache.ttl, f"{path}/ttl", above=0)
+        self._range(cache.ttl, f"{path}/ttl", above=0, most=MAX_SECONDS)
         self._template(node, cache.key, f"{path}/key")
 
     def _approval(self, node: Node, approval: Approval, path: str) -> None:
         if approval.timeout is not None:
-            self._range(approval.timeout, f"{path}/timeout", above=0)
+            self._range(approval.timeout, f"{path}/timeout", above=0, most=MAX_SECONDS)
         self._template(node, approval.message, f"{path}/message", item=False)
 
     def _budget(self, budget: Budget, path: str) -> None:
@@ -146,7 +148,7 @@ class _Checks:
         for key in ("max_cost_usd", "max_duration_s"):
             amount = getattr(budget, key)
             if amount is not None:
-                self._range(amount, f"{path}/{key}", least=0)
+                self._range(amount, f"{path}/{key}", least=0, most=_MOST[key])
 
     # -- beside the nodes -----------------------------------------------------------------------
 
@@ -155,7 +157,7 @@ class _Checks:
         options = workflow.options
         self._at_least(options, "/options", "max_parallel", "max_steps")
         if options.timeout is not None:
-            self._range(options.timeout, "/options/timeout", above=0)
+            self._range(options.timeout, "/options/timeout", above=0, most=MAX_SECONDS)
         if options.budget is not None:
             self._budget(options.budget, "/options/budget")
         self._template(None, workflow.outputs, "/outputs")
@@ -172,7 +174,7 @@ class _Checks:
                 message = f'service type "{shown(service.type)}" is not allowed'
                 self._error("E_VALUE", message, f"{path}/type", f"one of {', '.join(_SERVICES)}")
             self._at_least(service, path, "max_concurrency")
-            self._range(service.timeout, f"{path}/timeout", above=0)
+            self._range(service.timeout, f"{path}/timeout", above=0, most=MAX_SECONDS)
 
     # -- values ---------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from agentflow.definition.nodes import Node, Scalar, json_type
+from agentflow.definition.policy import MAX_SECONDS
 from agentflow.definition.report import shown
 from agentflow.definition.shapes import (
     ArrayOf,
@@ -91,8 +92,10 @@ def check_leaf(node: Node, kind: Kind) -> Leaf | Problem:
         return _text_problem(value, kind)
     if isinstance(kind, Duration) and isinstance(value, str | int | float) and not isinstance(value, bool):
         length = seconds(value)
-        if length is not None:
+        if length is not None and length <= MAX_SECONDS:
             return Leaf(length)
+        if length is not None:
+            return Problem("E_VALUE", f'"{shown(str(value))}" is longer than 36,500 days')
         return Problem(
             "E_VALUE", f'"{shown(str(value))}" is not a duration', 'write "500ms", "30s", "5m", "1h" or "1d"'
         )
@@ -156,7 +159,7 @@ def is_name(text: str, longest: int) -> bool:
 
 
 def seconds(value: str | float) -> float | None:
-    """A duration in seconds; None if it is none, not above 0, or not finite."""
+    """A duration in seconds; None if it is none, or not above 0."""
     if isinstance(value, str):
         match = _DURATION.fullmatch(value)
         if not match:
@@ -167,5 +170,5 @@ def seconds(value: str | float) -> float | None:
         try:
             result = float(value)
         except OverflowError:
-            return None
-    return result if result > 0 and math.isfinite(result) else None
+            return math.inf if value > 0 else None
+    return result if result > 0 else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -56,27 +56,26 @@ class Pattern:
     """A compiled pattern. `found` answers as `re.search` does."""
 
     def __init__(self, source: str) -> None:
-        self._re = re.compile(source)
+        self._source = source
         self._tree = _parse.parse(source)
         self._work = _work_of(self._tree)
-        self._size = len(source) + 1
         self._anchored = bool(self._tree) and self._tree[0][0] is _op.AT
-        self._automaton: _Automaton | None = None
-        self._tried = False
+        if self._work.behind:
+            re.compile(source)  # a look back may still be none: only the compiler knows
 
     @property
     def bounded(self) -> bool:
         """Whether short texts can always be judged. Only a pattern that may try 2ⁿ ways, and asks for more
         than an automaton knows, cannot."""
-        return not self._work.wild or self._all_at_once() is not None
+        return not self._work.wild or self._is_regular()
 
     def found(self, text: str, effort: Effort) -> bool:
         """Whether the pattern matches somewhere in the text. Raises TooCostly."""
         steps = self._steps(text)
         if steps is not None and steps <= effort.left:
             effort.spend(steps)
-            return self._re.search(text) is not None
-        automaton = self._all_at_once()
+            return self._python.search(text) is not None
+        automaton = self._all_at_once
         if automaton is None:
             raise TooCostly
         return automaton.found(text, effort)
@@ -94,14 +93,19 @@ class Pattern:
             return None
         places = len(text) + 1
         ways = math.prod(min(r, places) for r in self._work.ranges)
-        once = min(self._work.length, places) + self._size * ways
+        once = min(self._work.length, places) + (len(self._source) + 1) * ways
         return 1 + (places + once if self._anchored else places * once) // _STEPS
 
+    def _is_regular(self) -> bool:
+        return not self._tree.state.flags & ~_PLAIN_FLAGS and _states_of(self._tree) <= _MAX_STATES
+
+    @cached_property
+    def _python(self) -> re.Pattern[str]:
+        return re.compile(self._source)
+
+    @cached_property
     def _all_at_once(self) -> _Automaton | None:
-        if not self._tried:
-            self._tried = True
-            self._automaton = _automaton_of(self._tree)
-        return self._automaton
+        return _Automaton(self._tree, self._tree.state.flags) if self._is_regular() else None
 
 
 @lru_cache(maxsize=512)
@@ -116,19 +120,20 @@ def compile_pattern(source: str) -> Pattern:
 class _Work(NamedTuple):
     """`length`: characters that it looks at from one place, but for repeats without end. `ranges`: for each
     repeat how many ways it has; those that share a text multiply. `wild`: whether the ways may double with
-    each character. `branches`: whether there is a choice inside."""
+    each character. `branches`: whether there is a choice inside. `behind`: whether it looks back."""
 
     length: int
     ranges: tuple[int, ...]
     wild: bool
     branches: bool
+    behind: bool
 
 
 def _work_of(tree: Any) -> _Work:
     length = 1
     ranges: tuple[int, ...] = ()
     beside: tuple[int, ...] = ()
-    wild = branches = False
+    wild = branches = behind = False
     for op, argument in tree:
         if op in (_op.MAX_REPEAT, _op.MIN_REPEAT, _op.POSSESSIVE_REPEAT):
             low, high, repeated = argument
@@ -138,25 +143,28 @@ def _work_of(tree: Any) -> _Work:
             ranges += inner.ranges + ((_LONGEST if endless else high - low + 1,) if low != high else ())
             wild |= inner.wild or (inner.branches and (endless or high > 1))
             branches |= low != high or inner.branches
+            behind |= inner.behind
         elif op is _op.BRANCH:
             found = [_work_of(branch) for branch in argument[1]]
             length += sum(work.length for work in found)
             ranges += (*max((work.ranges for work in found), key=math.prod), len(found))
             wild |= any(work.wild for work in found)
+            behind |= any(work.behind for work in found)
             branches = True
         elif op in (_op.GROUPREF, _op.GROUPREF_EXISTS):
-            return _Work(_LONGEST, ranges, True, True)
+            return _Work(_LONGEST, ranges, True, True, True)
         else:
             for inner in map(_work_of, _parts(op, argument)):
                 length += inner.length
                 wild |= inner.wild
                 branches |= inner.branches
+                behind |= inner.behind or op in (_op.ASSERT, _op.ASSERT_NOT)
                 if op is _op.SUBPATTERN:
                     ranges += inner.ranges
                 else:  # what looks around is done with before the rest begins
                     beside = max(beside, inner.ranges, key=math.prod)
             length += 1
-    return _Work(min(length, _LONGEST), max(ranges, beside, key=math.prod), wild, branches)
+    return _Work(min(length, _LONGEST), max(ranges, beside, key=math.prod), wild, branches, behind)
 
 
 def _parts(op: Any, argument: Any) -> list[Any]:
@@ -171,18 +179,25 @@ def _parts(op: Any, argument: Any) -> list[Any]:
 # --- all ways at once
 
 
-class _NotRegular(Exception):
-    """The pattern asks for more than an automaton knows."""
-
-
-def _automaton_of(tree: Any) -> _Automaton | None:
-    flags: int = tree.state.flags
-    if flags & ~_PLAIN_FLAGS:
-        return None
-    try:
-        return _Automaton(tree, flags)
-    except _NotRegular:
-        return None
+def _states_of(tree: Any) -> int:
+    """How many states an automaton for this needs; more than may be if it asks for more than one knows."""
+    states = 2
+    for op, argument in tree:
+        if op in (_op.MAX_REPEAT, _op.MIN_REPEAT):
+            low, high, inner = argument
+            states += (low + 1 if high is _op.MAXREPEAT else high) * (_states_of(inner) + 1)
+        elif op is _op.SUBPATTERN:
+            _, added, removed, inner = argument
+            states += _states_of(inner) if not (added or removed) else _MAX_STATES
+        elif op is _op.BRANCH:
+            states += sum(map(_states_of, argument[1]))
+        elif op not in (_op.AT, _op.LITERAL, _op.NOT_LITERAL, _op.ANY, _op.IN):
+            states += _MAX_STATES
+        else:
+            states += 2
+        if states > _MAX_STATES:
+            break
+    return states
 
 
 class _Automaton:
@@ -259,8 +274,6 @@ class _Automaton:
     # -- building
 
     def _state(self) -> int:
-        if len(self._free) >= _MAX_STATES:
-            raise _NotRegular
         self._free.append([])
         self._conditions.append(None)
         self._reads.append(None)
@@ -281,10 +294,7 @@ class _Automaton:
             low, high, inner = argument
             self._repeat(low, high, inner, start, end)
         elif op is _op.SUBPATTERN:
-            _, added, removed, inner = argument
-            if added or removed:
-                raise _NotRegular
-            self._add(inner, start, end)
+            self._add(argument[3], start, end)
         elif op is _op.BRANCH:
             for branch in argument[1]:
                 begin = self._state()
@@ -294,12 +304,10 @@ class _Automaton:
             begin = self._state()
             self._free[start].append(begin)
             self._conditions[begin] = (argument, end)
-        elif op in (_op.LITERAL, _op.NOT_LITERAL, _op.ANY, _op.IN):
+        else:
             begin = self._state()
             self._free[start].append(begin)
             self._reads[begin] = (self._test(op, argument), end)
-        else:
-            raise _NotRegular
 
     def _repeat(self, low: int, high: Any, inner: Any, start: int, end: int) -> None:
         for _ in range(low):

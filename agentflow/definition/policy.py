@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["NO_RETRY", "Backoff", "RetryPolicy"]
+__all__ = ["MAX_SECONDS", "NO_RETRY", "Backoff", "RetryPolicy"]
+
+MAX_SECONDS = 36_500 * 86_400.0
+"""The longest duration: a moment that lies further away has no date."""
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

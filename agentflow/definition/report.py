@@ -6,7 +6,7 @@ bounded effort: a hostile document must not buy time with misspelt names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from agentflow.definition.diagnostics import Diagnostic, Severity, did_you_mean
@@ -19,7 +19,7 @@ __all__ = ["MAX_DIAGNOSTICS", "NOWHERE", "Fatal", "Report", "shown"]
 MAX_DIAGNOSTICS = 200
 NOWHERE: Place = (None, None)
 
-_SEARCH_EFFORT = 4_000_000
+_SEARCH_EFFORT = 1_000_000
 _LONGEST_MESSAGE = 400
 
 
@@ -59,7 +59,7 @@ class Report:
         """Whether an error was recorded."""
         return any(diagnostic.severity == "error" for diagnostic, _ in self._found.values())
 
-    def did_you_mean(self, name: str, known: Sequence[str]) -> Callable[[], str | None]:
+    def did_you_mean(self, name: str, known: Collection[str]) -> Callable[[], str | None]:
         """A hint that is searched for only if its diagnostic is shown."""
 
         def search() -> str | None:

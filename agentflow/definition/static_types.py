@@ -5,6 +5,7 @@ Careful by design: where a schema leaves anything open, nothing is known and not
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, cast
 
 import msgspec
@@ -57,7 +58,7 @@ class Missing(msgspec.Struct, frozen=True):
 
     name: str
     offset: int
-    known: tuple[str, ...]
+    known: Collection[str]
 
 
 def walk(schema: Schema, segments: tuple[Segment, ...]) -> Schema | Missing:
@@ -77,7 +78,7 @@ def walk(schema: Schema, segments: tuple[Segment, ...]) -> Schema | Missing:
             found = _property(level, name)
             if found is None:
                 known = cast("dict[str, Any]", level.get("properties", {}))
-                return Missing(name, segment.offset, tuple(known))
+                return Missing(name, segment.offset, known.keys())
             schema = found
     return schema
 

@@ -267,6 +267,7 @@ class _StepDocument:
         if attached.value == "none":
             return ()
         references: list[FunctionRef] = []
+        seen: set[FunctionRef] = set()
         for found in cast("list[Found]", attached.value):
             service, function = found.get("service"), found.get("function")
             if service is not None:
@@ -274,9 +275,10 @@ class _StepDocument:
             if service is None or function is None:
                 continue
             reference = FunctionRef(service.value, function.value)
-            if reference in references:
+            if reference in seen:
                 message = f'"{service.value}.{function.value}" is listed twice'
                 self._report.warning("W_DUPLICATE", message, found.key, found.pointer)
+            seen.add(reference)
             references.append(reference)
         return tuple(references)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentflow.definition.policy import MAX_SECONDS
 from agentflow.definition.shapes import (
     ArrayOf,
     Const,
@@ -68,7 +69,9 @@ BUDGET = Shape(
         "max_tokens": Field(COUNT, "Tokens of all model calls, read and written."),
         "max_model_calls": Field(COUNT, "How many model calls may be made."),
         "max_tool_calls": Field(COUNT, "How many functions may be called."),
-        "max_duration_s": Field(_AMOUNT, "Seconds of work; time spent paused does not count."),
+        "max_duration_s": Field(
+            Number(minimum=0, maximum=MAX_SECONDS), "Seconds of work; time spent paused does not count."
+        ),
         "max_steps": Field(COUNT, "How many steps may be started, iterations included."),
         "max_depth": Field(COUNT, "How deep runs may start runs.", 8),
         "on_exceeded": Field(

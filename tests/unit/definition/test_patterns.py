@@ -54,7 +54,7 @@ def test_all_ways_at_once_answer_as_python_does():
         flags = chance.choice(["", "", "(?i)", "(?s)", "(?a)"])
         source = flags + written(chance, chance.randint(0, 4))
         pattern, python = Pattern(source), re.compile(source)
-        automaton = pattern._all_at_once()
+        automaton = pattern._all_at_once
         assert automaton is not None, source
         for _ in range(4):
             text = "".join(chance.choice("abB \n1é_") for _ in range(chance.randint(0, 7)))
@@ -117,6 +117,6 @@ def test_the_same_pattern_judges_many_texts_with_little_memory():
     for _ in range(300):
         text = "".join(chr(chance.randrange(0x4E00, 0x9FFF)) for _ in range(50))
         assert pattern.found(text, Effort())
-    automaton = pattern._all_at_once()
+    automaton = pattern._all_at_once
     assert automaton is not None
     assert len(automaton._steps) <= 5_000
