@@ -97,9 +97,8 @@ class Listeners:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                if not port and self.listeners and self.listeners[-1].kind != "unix":
-                    place = (place[0], self.listeners[-1].sock.getsockname()[1], *place[2:])
-                sock.bind(place)
+                sock.bind((place[0], port, *place[2:]))
+                port = sock.getsockname()[1]  # one port, also when it was for the system to choose
                 sock.listen(BACKLOG)
             except OSError as error:
                 sock.close()
@@ -174,7 +173,8 @@ def split_address(address: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         colon = ""
-    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+    numeric = port.isascii() and port.isdecimal()
+    if not colon or not host or not numeric or int(port) > 65_535:
         raise ConfigurationError(
             f"{address!r} is not an address to listen on", hint="write HOST:PORT, such as 127.0.0.1:8700"
         )
