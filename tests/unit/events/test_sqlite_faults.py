@@ -149,3 +149,22 @@ def test_a_log_serves_one_loop(tmp_path):
     with pytest.raises(RuntimeError, match="another event loop"):
         asyncio.run(log.put_blob(b"y"))
     asyncio.run(log.close())
+
+
+async def test_the_file_gets_shorter_when_runs_are_deleted(tmp_path):
+    path = tmp_path / "log.db"
+    log = SqliteLog(path)
+    for run in ("wf_a", "wf_b"):
+        for n in range(0, 1_000, 100):
+            await log.append(batch(n, 100, size=1_000, workflow_id=run))
+        end = StoredEvent(1_000, 1_001, "workflow.completed", b"{}")
+        await log.append(Append(run, 1, 1_000, [end]))
+    await log.close()
+    full = path.stat().st_size
+    log = SqliteLog(path)
+    await log.delete("wf_a", 1)
+    swept = await log.sweep(4 * 10**15)
+    assert swept.bytes > 1_000_000
+    assert await all_offsets(log, "wf_b") == list(range(1_001))
+    await log.close()
+    assert path.stat().st_size < full * 0.6
