@@ -316,10 +316,17 @@ class RunViews:
                     fold.take(event)
 
     async def _executions(self, workflow_id: str) -> Executions:
+        """What the run did; of a fork also what it kept, at the offsets of the run that did it."""
         done, offset = Executions(), 0
         while rows := await self._log.read(workflow_id, offset, _PAGE):
             for row in rows:
-                done.take(decode(row.body))
+                event = decode(row.body)
+                base = fork_base_of(event.data)
+                body = None if base is None else await self._log.get_blob(base)
+                for line in (body or b"").split(b"\n"):
+                    if line:
+                        done.take(decode(line))
+                done.take(event)
             offset = rows[-1].offset + 1
         return done
 
