@@ -44,6 +44,7 @@ __all__ = [
 STEPS, AGENTS = "agent-workflow/1.0", "linear"
 _LATER = ("graph", "ir/v0", "yaml", "pipeline")
 _UNNAMED = "workflow"
+_LONGEST_NAME = 128
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -193,6 +194,9 @@ class _Load:
     ) -> None:
         if isinstance(origin, Path):
             file, folder = str(origin), origin.parent
+        if file is not None:
+            # The name of a file may be bytes that are no text; what is told of it is.
+            file = file.encode(errors="replace").decode()
         self._origin = origin
         self._media = media
         self._format = format
@@ -225,7 +229,7 @@ class _Load:
             place = (root.line, root.column)
             raise report.fatal("E_TYPE", f"document must be a mapping, not {json_type(root)}", place, "")
         chosen = _format_of(root, self._format, report)
-        default = Path(self._file).stem if self._file else _UNNAMED
+        default = _default_name(self._file)
         needs = ANY_INPUT
         if chosen == STEPS:
             from agentflow.definition.step_document import compile_step_document
@@ -269,6 +273,12 @@ class _Load:
             positions=Positions(root),
             inputs=needs,
         )
+
+
+def _default_name(file: str | None) -> str:
+    """The stem of the file, as far as it can be a name."""
+    stem = shown(Path(file).stem, _LONGEST_NAME) if file else ""
+    return stem if stem.strip() else _UNNAMED
 
 
 def _format_of(root: Object, submitted: str | None, report: Report) -> str:

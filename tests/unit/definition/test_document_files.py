@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agentflow.definition import check_file, check_text, load_file, load_text, load_value
@@ -194,3 +196,24 @@ def test_positions_answer_for_pointers_of_the_document():
     )
     assert definition.positions.at("/") == (1, 1)
     assert load_value(DOCUMENT).positions.at("/workflow") == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [
+        (b"\xff", "?"),
+        (b"n" * 240, "n" * 127 + "…"),
+        (b" ", "workflow"),
+        (b"a\nb", "a b"),
+        (b"caf\xc3\xa9", "café"),
+    ],
+)
+def test_a_file_whose_name_is_no_name_of_a_workflow(tmp_path: Path, stem: bytes, name: str):
+    path = os.fsencode(tmp_path) + b"/" + stem + b".json"
+    with open(path, "wb") as stream:
+        stream.write(TEXT.encode())
+    definition = load_file(os.fsdecode(path))
+    assert definition.name == name
+    (found,) = check_file(os.fsdecode(path)[: -len(".json")] + ".gone.json")
+    assert msgspec.json.encode(found)
+    assert (found.file or "").endswith(".gone.json")
