@@ -69,6 +69,7 @@ class SegmentLog(BaseLog):
         self._index = found.index
         self._group = GroupCommit(self._store)
         self._reader = SegmentReader(self._store)
+        self._sweeping = asyncio.Lock()  # two would write one draft
         # One thread: it owns the open files, and pages come out of the page cache.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="agentflow-log-reader")
 
@@ -137,6 +138,10 @@ class SegmentLog(BaseLog):
     async def sweep(self, before: int) -> Swept:
         """As `EventLog.sweep`: rewrites the segments of which a quarter or more is dead. Appends go on
         meanwhile; reads wait while a rewritten file takes the place of the old one."""
+        async with self._sweeping:
+            return await self._sweep(before)
+
+    async def _sweep(self, before: int) -> Swept:
         blobs, definitions, freed = await self._group.call(lambda: self._upkeep.sweep_files(before))
         newest, length = self._store.end
         if await asyncio.to_thread(worth_rewriting, self._index, newest, length):

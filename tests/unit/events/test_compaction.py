@@ -263,6 +263,34 @@ async def test_reads_and_appends_go_on_while_segments_are_rewritten(tmp_path):
     await log.close()
 
 
+async def test_two_sweeps_at_once_do_the_work_of_one(tmp_path):
+    log = await fill(tmp_path, events=60)
+    for run in RUNS[:3]:
+        await log.delete(run, 1)
+    before = await content(log)
+    swept = await asyncio.gather(*(log.sweep(LATER) for _ in range(4)))
+    assert [s.bytes > 0 for s in swept] == [True, False, False, False]
+    assert await content(log) == before
+    await log.close()
+    log = await reopened(tmp_path)
+    assert await content(log) == before
+    await log.close()
+
+
+async def test_closing_while_segments_are_rewritten_leaves_the_store_whole(tmp_path):
+    log = await fill(tmp_path, events=60)
+    for run in RUNS[:3]:
+        await log.delete(run, 1)
+    before = await content(log)
+    sweeping = asyncio.ensure_future(log.sweep(LATER))
+    await asyncio.sleep(0.003)
+    await log.close()
+    await asyncio.gather(sweeping, return_exceptions=True)
+    log = await reopened(tmp_path)
+    assert await content(log) == before
+    await log.close()
+
+
 async def test_a_run_that_is_trimmed_while_its_segment_is_rewritten_reads_right(tmp_path):
     log = await fill(tmp_path, events=60)
     for run in RUNS[:4]:
