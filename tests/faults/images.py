@@ -14,10 +14,15 @@ from tests.faults.disk import Image, write_image
 from tests.faults.promises import Found, Problem, Promises, broken, examine
 from tests.faults.tally import Tally
 
-__all__ = ["STORE", "Judge", "scratch"]
+__all__ = ["STORE", "Judge", "is_log", "scratch"]
 
 STORE = "data/log"
 """Where the store lies below its root: in a directory that the store makes itself."""
+
+
+def is_log(path: str) -> bool:
+    """Whether it is a file to which batches are appended."""
+    return path.endswith("-wal") or "/segments/" in path
 
 
 @contextmanager

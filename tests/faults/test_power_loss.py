@@ -18,7 +18,7 @@ from agentflow.events.open import open_log
 from tests.faults import shim
 from tests.faults.calls import Call
 from tests.faults.disk import Disk, write_image
-from tests.faults.images import STORE, Judge, scratch
+from tests.faults.images import STORE, Judge, is_log, scratch
 from tests.faults.promises import Promises
 from tests.faults.workload import run_workload
 
@@ -66,8 +66,8 @@ def test_power_fails_at_any_moment(kind, tally, rounds, mixtures, step):
 
 
 def moments(calls: list[Call], count: int, seed: random.Random) -> list[int]:
-    """So many places in the record, spread over all of it; half of them right before a sync."""
-    syncs = [n for n, call in enumerate(calls) if call.kind in ("sync", "sync_directory")]
+    """So many places in the record, spread over all of it; half of them right before a batch is synced."""
+    syncs = [n for n, call in enumerate(calls) if call.kind == "sync" and is_log(call.path)]
     others = [n for n, call in enumerate(calls, 1) if call.kind not in ("said", "sync", "sync_directory")]
     chosen = seed.sample(syncs, min(count // 2, len(syncs))) + seed.sample(
         others, min(count // 2, len(others))

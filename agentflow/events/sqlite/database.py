@@ -230,7 +230,8 @@ def _check_version(db: sqlite3.Connection, path: Path) -> None:
 
 def _set_durable(db: sqlite3.Connection, path: Path) -> None:
     """Set what durability rests on, and believe only what is read back."""
-    db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # for a new file; an old one stays as it is
+    if not _pragma(db, "page_count"):  # for a new file; it would write to an old one, and change nothing
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
     mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     db.execute("PRAGMA synchronous = FULL")
     if mode != "wal" or _pragma(db, "synchronous") != 2:

@@ -185,3 +185,15 @@ MOUNTS = """\
 )
 def test_network_file_systems_are_known_by_the_mount_table(path, kind, tmp_path):
     assert network_file_system(type(tmp_path)(path), MOUNTS) == kind
+
+
+def test_opening_a_store_writes_nothing_to_it(tmp_path):
+    path = tmp_path / "runs.db"
+    open_and_close(path)
+    db = sqlite3.connect(path)
+    counter = db.execute("PRAGMA data_version").fetchone()
+    before = path.read_bytes()
+    open_and_close(path)
+    assert db.execute("PRAGMA data_version").fetchone() == counter
+    db.close()
+    assert path.read_bytes() == before
