@@ -31,7 +31,7 @@ bench: $(VENV)/.dev $(BENCH_VENV)/.peers
 	@$(BIN)/python -m tests.benchmarks $(SUITE) --peers-python $(BENCH_VENV)/bin/python
 
 faults: $(VENV)/.dev
-	$(BIN)/python -m pytest -m slow tests/faults
+	$(BIN)/python -m pytest -m "" tests/faults
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.faults.soak_actors
