@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 from actors.testing import virtual
-from agentflow import Runtime
+from agentflow import Runtime, engine
+from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import Budget, Options
 from agentflow.errors import CommandRefused, ConfigurationError
 from agentflow.events.memory import MemoryLog
 from agentflow.models import ModelError, ModelProfile
@@ -16,6 +18,8 @@ from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.integration.support.runs import Desk, chain, document, must_be_sound, step, types_of
 from tests.integration.virtual import LoopClock
+from tests.unit.engine.driver import Driver, agent
+from tests.unit.engine.driver import steps as steps_graph
 
 
 @pytest.fixture(autouse=True)
@@ -341,6 +345,31 @@ class TestBudgets:
             await runtime.resume(handle.workflow_id, budget={"max_tokens": 100})
             await runtime.decide(handle.workflow_id, granted=True, step_id="a")
             assert (await handle.result()).error.code == "budget_exceeded"
+
+    def test_what_a_failed_call_used_counts(self):
+        """When its adapter knows: a call that broke off in the middle of its answer has its price too."""
+        workflow = steps_graph(agent("a"), options=Options(budget=Budget(max_tokens=40)))
+        driver = Driver(workflow)
+        (call,) = driver.waiting
+        error = ErrorInfo(category="transient", code="server_error", message="broke off", retryable=True)
+        used = Usage(input_tokens=30, output_tokens=10, model_calls=1)
+        driver.advance(
+            engine.model_failed(
+                driver.state,
+                call.call_id,
+                error,
+                retry_after=None,
+                duration_ms=1,
+                now=driver.now,
+                draw=0.0,
+                usage=used,
+            )
+        )
+        driver.now = engine.next_due(driver.state)
+        driver.advance([])
+        assert (driver.state.status, driver.state.pause) == ("paused", "budget")
+        assert driver.state.usage == used
+        assert driver.state.paused_for["used"] == 40
 
     @virtual
     async def test_a_budget_that_is_none(self):

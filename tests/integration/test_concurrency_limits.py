@@ -173,6 +173,53 @@ class TestQueued:
             assert desk.runs == [h.workflow_id for h in (first, third, second)]
 
     @virtual
+    async def test_one_that_was_resumed_and_has_no_place_can_be_stopped_again(self):
+        for stop, state in (("pause", "paused"), ("cancel", "cancelled")):
+            desk = Desk(pay=True)
+            async with Runtime(
+                services=[desk.service()], max_concurrent_runs=1, clock=LoopClock()
+            ) as runtime:
+                mine = await runtime.submit(chain("look", "pay"), {})
+                await desk.until(lambda desk=desk: desk.calls == 2)
+                await runtime.pause(mine.workflow_id)
+                desk.gates["pay"].set()
+                assert (await mine.result()).state == "paused"
+                desk.gates["pay"].clear()
+                other = await runtime.submit(chain("pay"), {})
+                await runtime.resume(mine.workflow_id)
+                assert (await runtime.record(mine.workflow_id)).state == "running"
+                resting = asyncio.ensure_future(mine.result())
+                await run_until_idle()
+                assert not resting.done()
+                await getattr(runtime, stop)(mine.workflow_id)
+                assert (await resting).state == state
+                await must_be_sound(runtime, mine.workflow_id, ended=stop == "cancel")
+                desk.gates["pay"].set()
+                assert (await other.result()).state == "completed"
+                if stop == "pause":
+                    await runtime.resume(mine.workflow_id)
+                    assert (await mine.result()).state == "completed"
+            assert set(desk.executions.values()) == {1}
+
+    @virtual
+    async def test_a_deadline_passes_though_there_is_no_place(self):
+        desk = Desk(look=True)
+        async with Runtime(
+            models=[ScriptedModel(lambda r: "{}")],
+            services=[desk.service()],
+            max_concurrent_runs=1,
+            clock=LoopClock(),
+        ) as runtime:
+            waits = await runtime.submit(document(step("a", approval={"timeout": "10s"})), {})
+            await waits.result()
+            busy = await runtime.submit(chain("look"), {})
+            await asyncio.sleep(20)
+            assert "approval.denied" in await types_of(runtime, waits.workflow_id)
+            desk.gates["look"].set()
+            assert await finish([busy, waits]) == ["completed", "failed"]
+            await must_be_sound(runtime, waits.workflow_id)
+
+    @virtual
     async def test_a_signal_does_not_bring_its_turn_nearer(self):
         desk = Desk(look=True)
         async with Runtime(services=[desk.service()], max_concurrent_runs=1, clock=LoopClock()) as runtime:
