@@ -16,7 +16,7 @@ from agentflow.testing import ScriptedModel
 from tests.integration.support.runs import document, must_be_sound, step, types_of
 from tests.integration.virtual import LoopClock, seconds
 
-MANY = 300
+MANY = 100
 
 
 @pytest.fixture(autouse=True)
