@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from agentflow.config import ServerConfig
@@ -19,8 +14,9 @@ from agentflow.server.access import Access
 from agentflow.server.definitions import Definitions, definitions_beside
 from agentflow.server.openapi import describe
 from agentflow.server.operations import Operation
-from agentflow.server.problems import Refusal, problem_response, refusal_of
+from agentflow.server.problems import Refusal, problem_response
 from agentflow.server.routes import catalogue, commands, runs, streaming, system
+from agentflow.server.routing import Tree
 from agentflow.server.service import Service
 from agentflow.server.tokens import Tokens
 
@@ -59,52 +55,42 @@ class Application:
     ) -> None:
         config = config or ServerConfig()
         kept = definitions or definitions_beside(runtime.log.url, config.definitions)
-        self.service = Service(runtime, config, kept, stop)
-        app = Starlette(routes=_routes(), exception_handlers={HTTPException: _http_error, Exception: _error})
-        app.router.redirect_slashes = False
-        app.state.service = self.service
-        app.state.openapi = described
-        self._asgi = Access(app, config, tokens or Tokens())
+        self.service = Service(runtime, config, kept, described, stop)
+        self._asgi = Access(_Router(self.service), config, tokens or Tokens())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         await self._asgi(scope, receive, send)
 
 
-def _routes() -> list[Route]:
-    """A route for each path; the method chooses the operation."""
-    by_path: dict[str, dict[str, Operation]] = {}
-    for operation in OPERATIONS:
-        by_path.setdefault(operation.path, {})[operation.method] = operation
-    return [Route(path, _Endpoint(table)) for path, table in by_path.items()]
+class _Router:
+    """Behind the access layer: hands a request to its operation."""
 
-
-class _Endpoint:
-    """What stands at one path. A class with ASGI signature, so that Starlette hands all methods over."""
-
-    def __init__(self, table: dict[str, Operation]) -> None:
-        self._table = dict(table)
-        if "GET" in table:
-            self._table["HEAD"] = table["GET"]
-        self._allow = ", ".join(sorted(self._table))
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        by_path: dict[str, dict[str, Operation]] = {}
+        for operation in OPERATIONS:
+            by_path.setdefault(operation.path, {})[operation.method] = operation
+        for table in by_path.values():
+            if "GET" in table:
+                table["HEAD"] = table["GET"]
+        self._tree = Tree(by_path.items())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        operation = self._table.get(scope["method"])
-        response: Any
+        if scope["type"] != "http":
+            raise RuntimeError(f"{scope['type']} is not spoken here")
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        found = self._tree.find(path)
+        if found is None:
+            refusal = Refusal("not_found", "there is nothing at this path", hint="see /openapi.json")
+            await problem_response(refusal, scope["path"])(scope, receive, send)
+            return
+        operation = found.value.get(scope["method"])
         if operation is None:
-            refusal = Refusal(
-                "method_not_allowed", f"here one can {self._allow}", headers={"Allow": self._allow}
-            )
-            response = problem_response(refusal, scope["path"])
-        else:
-            response = await operation(Request(scope, receive, send))
+            allow = ", ".join(sorted(found.value))
+            refusal = Refusal("method_not_allowed", f"here one can {allow}", headers={"Allow": allow})
+            await problem_response(refusal, scope["path"])(scope, receive, send)
+            return
+        scope["path_params"] = found.names
+        response = await operation.answer(Request(scope, receive, send), self._service)
         await response(scope, receive, send)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    detail = "there is nothing at this path"
-    return problem_response(Refusal("not_found", detail, hint="see /openapi.json"), request.url.path)
-
-
-async def _error(request: Request, error: Exception) -> Response:
-    return problem_response(refusal_of(error), request.url.path)

@@ -111,7 +111,8 @@ class Connection(HttpToolsProtocol):
         self._in_head, self._in_body, self._head = False, True, 0
         self._heads += 1
         self._take_time()
-        if self.parser.get_http_version() not in ("1.0", "1.1"):
+        version: str = self.parser.get_http_version()  # pyright: ignore[reportOptionalMemberAccess]
+        if version not in ("1.0", "1.1"):
             raise ValueError("HTTP/1.1 is spoken here")  # which the parser makes an error of its own
         super().on_headers_complete()
 

@@ -121,9 +121,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     negotiates: bool = False  # the handler looks at Accept itself
     while_draining: bool = True
 
-    async def __call__(self, request: Request) -> Response:
+    async def answer(self, request: Request, service: Service) -> Response:
         """Run it; every exception becomes a problem."""
-        service: Service = request.app.state.service
         began = time.perf_counter()
         try:
             response = await self._run(request, service)

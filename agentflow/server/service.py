@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from agentflow.config import ServerConfig
 from agentflow.definition.loader import Definition, load_text, load_value
@@ -27,19 +31,21 @@ _LONG_SOURCE = 32 * 1024
 
 
 class Service:
-    """One for each application. `stop` asks the process to drain; None where the application is mounted in
-    a server that is not ours."""
+    """One for each application. `describe` gives the OpenAPI document; `stop` asks the process to drain, None
+    where the application is mounted in a server that is not ours."""
 
     def __init__(
         self,
         runtime: Runtime,
         config: ServerConfig,
         definitions: Definitions,
+        describe: Callable[[], bytes],
         stop: Callable[[], None] | None = None,
     ) -> None:
         self.runtime = runtime
         self.config = config
         self.definitions = definitions
+        self.describe = describe
         self.views = RunViews(runtime.log)
         self.metrics = Metrics()
         self.streams = Streams(runtime.hub, runtime.log, self.metrics, config.max_streams)
@@ -88,27 +94,27 @@ class Service:
             name, version = _reference(reference)
             found = await self.definitions.find(name, version)
             definition, format = found.source, found.format
-        from pathlib import Path
-
         # A folder is a place to import code from: only who may run code here may name one.
         at = Path(folder) if folder is not None and actor.trusted else None
-        if isinstance(definition, dict):
-            return load_value(definition, folder=at, format=format)  # pyright: ignore[reportUnknownArgumentType]
-        key = (definition, media, file, folder if at else None, format)
+        # A value is named by its bytes: order and layout of its keys included, for diagnostics.
+        text = msgspec.json.encode(definition) if isinstance(definition, dict) else definition
+        key = (text, media, file, folder if at else None, format)
         known = self._loaded.pop(key, None)
         if known is None:
-            known = await _load(definition, media=media, file=file, folder=at, format=format)
-        if len(definition) <= _KEPT_SOURCE:
+            known = await _load(definition, len(text), media=media, file=file, folder=at, format=format)
+        if len(text) <= _KEPT_SOURCE:
             self._loaded[key] = known
             if len(self._loaded) > _KEPT:
                 del self._loaded[next(iter(self._loaded))]
         return known
 
 
-async def _load(source: str, **more: Any) -> Definition:
-    if len(source) > _LONG_SOURCE:
-        return await asyncio.to_thread(load_text, source, **more)
-    return load_text(source, **more)
+async def _load(source: Any, size: int, **more: Any) -> Definition:
+    if isinstance(source, dict):
+        work = partial(load_value, source, folder=more["folder"], format=more["format"])
+    else:
+        work = partial(load_text, source, **more)
+    return await asyncio.to_thread(work) if size > _LONG_SOURCE else work()
 
 
 def _reference(reference: Any) -> tuple[str, str | None]:

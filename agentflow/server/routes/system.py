@@ -56,7 +56,7 @@ async def home(call: Call) -> Response:
 
 async def openapi(call: Call) -> Response:
     """This API, described."""
-    return Response(call.request.app.state.openapi(), media_type=JSON)
+    return Response(call.service.describe(), media_type=JSON)
 
 
 async def health(call: Call) -> Response:

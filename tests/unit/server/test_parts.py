@@ -9,14 +9,17 @@ import socket
 import stat
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
 
+from agentflow import Runtime
 from agentflow.config import ServerConfig, default_socket, load_config
 from agentflow.definition.loader import load_value
 from agentflow.errors import ConfigurationError, StorageUnavailable
 from agentflow.events.envelope import StoredEvent
 from agentflow.server.access import check_safe
+from agentflow.server.app import Application
 from agentflow.server.definitions import Definitions, definitions_beside
 from agentflow.server.frames import Ndjson, Sse, expand, pieces
 from agentflow.server.lock import lock_store
@@ -24,10 +27,11 @@ from agentflow.server.metrics import Metrics
 from agentflow.server.notify import sd_notify, unit_file
 from agentflow.server.operations import Operation
 from agentflow.server.problems import STATUS, Refusal, problem_response, refusal_of
+from agentflow.server.routing import Tree
 from agentflow.server.sockets import Listeners, bind_all, split_address
 from agentflow.server.streams import parse_place, parts
 from agentflow.server.tokens import ALL_SCOPES, load_tokens
-from tests.unit.server.kit import ECHO, agents
+from tests.unit.server.kit import ECHO, agents, echo, tokens
 
 SECRET = "a-secret-of-0123456789-and-more-characters"
 
@@ -205,13 +209,13 @@ class TestSafety:
         check_safe(ServerConfig(), {"unix", "loopback"}, none)
         check_safe(ServerConfig(insecure=True), {"remote"}, some)
         check_safe(ServerConfig(tls_cert="x", tls_key="y"), {"remote"}, some)
-        for config, kinds, tokens in (
+        for config, kinds, given in (
             (ServerConfig(insecure=True), {"remote"}, none),
             (ServerConfig(), {"remote"}, some),
             (ServerConfig(require_token=True), {"unix"}, none),
         ):
             with pytest.raises(ConfigurationError):
-                check_safe(config, kinds, tokens)
+                check_safe(config, kinds, given)
 
 
 class TestSystemd:
@@ -410,3 +414,48 @@ def test_the_section_of_the_configuration(tmp_path):
     (tmp_path / "agentflow.toml").write_text('server = "x"\n')
     with pytest.raises(ConfigurationError, match="server"):
         load_config(env={"XDG_CONFIG_HOME": str(tmp_path)}, folder=tmp_path)
+
+
+TREE = Tree([("/", "root"), ("/a", "a"), ("/a/{id}", "one"), ("/a/{id}/b/{step}", "deep"), ("/a/c", "c")])
+
+
+class TestRouting:
+    @pytest.mark.parametrize(
+        ("path", "found"),
+        [
+            ("/", ("root", {})),
+            ("/a", ("a", {})),
+            ("/a/c", ("c", {})),
+            ("/a/x%2Fy", ("one", {"id": "x%2Fy"})),
+            ("/a/x/b/y", ("deep", {"id": "x", "step": "y"})),
+        ],
+    )
+    def test_found(self, path, found):
+        assert TREE.find(path) == found
+
+    @pytest.mark.parametrize(
+        "path", ["/a/", "//", "/a//b/y", "/a/x/b", "/a/x/b/", "/a/x/b/y/z", "/b", "/{id}", "/a/c/b/y"]
+    )
+    def test_not_found(self, path):
+        assert TREE.find(path) is None
+
+
+async def test_mounted_in_an_application_of_the_user(tmp_path):
+    """Behind a server that is not ours nothing is known of the peer: every request needs a token."""
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    given, secrets = tokens(boss=("admin",))
+    async with Runtime(models=[echo()]) as runtime:
+        app = Starlette(routes=[Mount("/flow", app=Application(runtime, tokens=given))])
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+            assert (await http.get("/flow/version")).status_code == 401
+            http.headers["Authorization"] = f"Bearer {secrets['boss']}"
+            assert (await http.get("/flow/version")).status_code == 200
+            answer = await http.post("/flow/workflows?wait=10", json={"definition": ECHO, "input": "a"})
+            assert answer.json()["output"] == "a!"
+            assert (await http.get("/flow/nope")).json()["code"] == "not_found"
+            run = answer.json()["workflow_id"]
+            events = await http.get(f"/flow/workflows/{run}/events")
+            assert len(events.text.splitlines()) == answer.json()["last_offset"] + 1
