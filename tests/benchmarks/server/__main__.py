@@ -1,0 +1,337 @@
+"""The daemon under load: requests, runs, streams, memory; beside the embedded Runtime and a bare server.
+
+    python -m tests.benchmarks.server [--case NAME] [--seconds 2]
+
+JSON lines {suite, case, subject, value, unit} on stdout, a table on stderr. The load comes from this process,
+the daemon is another one. A line with the unit `x` is a ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.harness import emit, sync_time
+from tests.benchmarks.server.subject import DOCUMENT, STREAM, WAITING
+
+ROOT = Path(__file__).parents[3]
+SUITE = "server"
+
+
+def report(case: str, subject: str, value: float, unit: str) -> None:
+    emit(SUITE, case, subject, value, unit)
+    print(f"{case:<28} {subject:<26} {value:>14,.2f} {unit}", file=sys.stderr, flush=True)
+
+
+# -- a client that costs little, so that it is the daemon that is measured
+
+
+class Connection:
+    """HTTP/1.1 with prepared requests; answers have a length."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def ask(self, request: bytes) -> tuple[int, bytes]:
+        self.writer.write(request)
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        start = head.index(b"content-length: ") + 16
+        length = int(head[start : head.index(b"\r", start)])
+        return int(head[9:12]), await self.reader.readexactly(length)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class Target:
+    """A subject process, reached over its socket or its port."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path, port: int) -> None:
+        self.process = process
+        self.folder = folder
+        self.port = port
+
+    async def connect(self, tcp: bool = False) -> Connection:
+        if tcp:
+            return Connection(*await asyncio.open_connection("127.0.0.1", self.port))
+        return Connection(*await asyncio.open_unix_connection(str(self.folder / "s"), limit=1 << 20))
+
+    async def command(self, line: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(line, file=self.process.stdin, flush=True)
+        return json.loads(await asyncio.to_thread(self.process.stdout.readline))
+
+
+@asynccontextmanager
+async def subject(kind: str, **env: str) -> AsyncGenerator[Target]:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        process = await asyncio.to_thread(
+            subprocess.Popen,
+            [sys.executable, "-m", "tests.benchmarks.server.subject", kind, name],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OTEL_SDK_DISABLED": "true", **env},
+        )
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            port = int(await asyncio.to_thread(process.stdout.readline))
+            yield Target(process, folder, port)
+        finally:
+            process.stdin.close()
+            await asyncio.to_thread(process.wait, 60)
+            process.stdout.close()
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+
+
+def post(path: str, body: Any) -> bytes:
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(data) + data
+
+
+SUBMIT = post("/workflows", {"definition": DOCUMENT, "input": "x"})
+SUBMIT_AND_WAIT = post("/workflows?wait=30", {"definition": DOCUMENT, "input": "x"})
+
+
+async def hammer(
+    target: Target, request: bytes, connections: int, seconds: float, *, tcp: bool = False
+) -> tuple[float, float, float]:
+    """Answers a second, the 99th percentile of their time in ms, and the daemon's CPU time of each in µs,
+    which a busy machine disturbs least."""
+    times: list[float] = []
+    opened = [await target.connect(tcp) for _ in range(connections)]
+    status, body = await opened[0].ask(request)
+    assert status < 300, body
+    end = time.perf_counter() + seconds
+
+    async def one(connection: Connection) -> None:
+        while (began := time.perf_counter()) < end:
+            status, _ = await connection.ask(request)
+            assert status < 300
+            times.append(time.perf_counter() - began)
+
+    began, busy = time.perf_counter(), cpu(target.process.pid)
+    await asyncio.gather(*(one(connection) for connection in opened))
+    passed, busy = time.perf_counter() - began, cpu(target.process.pid) - busy
+    for connection in opened:
+        connection.close()
+    return len(times) / passed, statistics.quantiles(times, n=100)[98] * 1e3, busy / len(times) * 1e6
+
+
+# -- cases
+
+
+async def requests(seconds: float) -> None:
+    async with subject("daemon") as target, subject("plain") as bare:
+        connection = await target.connect()
+        status, body = await connection.ask(SUBMIT_AND_WAIT)
+        assert status == 201
+        run = json.loads(body)["workflow_id"]
+        connection.close()
+        cases = {
+            "version": get("/version"),
+            "get": get(f"/workflows/{run}"),
+            "list50": get("/workflows"),
+            "submit": SUBMIT,
+        }
+        for tcp in (False, True):
+            where = "tcp" if tcp else "unix"
+            for count in (1, 16):
+                case = f"requests_{where}_{count}"
+                floor, _, least = await hammer(bare, get("/version"), count, seconds, tcp=tcp)
+                report(case, "starlette, bare", floor, "req/s")
+                report(case, "starlette, bare, CPU", least, "µs")
+                for name, request in cases.items():
+                    rate, p99, used = await hammer(target, request, count, seconds, tcp=tcp)
+                    report(case, name, rate, "req/s")
+                    report(case, f"{name}, p99", p99, "ms")
+                    report(case, f"{name}, CPU", used, "µs")
+                    report(case, f"{name} / bare, CPU", used / least, "x")
+
+
+async def runs(seconds: float) -> None:
+    """Whole runs of three agents: submitted and awaited over HTTP, beside the same Runtime embedded."""
+    async with subject("daemon") as target:
+        await target.command("runs 100")
+        count = 300
+        report("runs_sqlite", "fdatasync of 4 KiB", sync_time(), "ms")
+        embedded = count / (await target.command(f"runs {count}"))["seconds"]
+        report("runs_sqlite", "embedded", embedded, "runs/s")
+        rate, p99, _ = await hammer(target, SUBMIT_AND_WAIT, 16, 2 * seconds)
+        report("runs_sqlite", "daemon", rate, "runs/s")
+        report("runs_sqlite", "daemon, p99", p99, "ms")
+        report("runs_sqlite", "daemon / embedded", rate / embedded, "x")
+
+
+class Reader:
+    """One stream of the run, read as bytes; `delays` of single events in ms."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.events = 0
+        self.delays: list[float] = []
+
+    async def read(self, count: int, *, delays: bool = False) -> None:
+        reader = self.connection.reader
+        while self.events < count:
+            chunk = await reader.read(1 << 20)
+            assert chunk
+            found = chunk.count(b'"custom.bench"')
+            if delays and found:
+                now = time.perf_counter_ns()
+                for part in chunk.split(b'"at":')[1:]:
+                    self.delays.append((now - int(part[: part.index(b",")])) / 1e6)
+            self.events += found
+
+
+@asynccontextmanager
+async def readers(target: Target, count: int) -> AsyncGenerator[list[Reader]]:
+    await target.command("write 1 0")
+    found: list[Reader] = []
+    for _ in range(count):
+        connection = await target.connect()
+        connection.writer.write(get(f"/workflows/{STREAM}/events?offset=latest&heartbeat=off"))
+        await connection.reader.readuntil(b"\r\n\r\n")
+        found.append(Reader(connection))
+    try:
+        yield found
+    finally:
+        for reader in found:
+            reader.connection.close()
+
+
+async def fan_out(seconds: float) -> None:
+    for count in (0, 1, 10, 100):
+        async with subject("daemon") as target, readers(target, count) as found:
+            total = 60_000 if count < 100 else 20_000
+            began = time.perf_counter()
+            reading = [asyncio.ensure_future(reader.read(total)) for reader in found]
+            written = (await target.command(f"write {total} 0"))["seconds"]
+            await asyncio.gather(*reading)
+            passed = time.perf_counter() - began
+            report("fan_out_sqlite", f"{count} readers, written", total / written, "ev/s")
+            if count:
+                report("fan_out_sqlite", f"{count} readers, delivered", total * count / passed, "ev/s")
+    report("fan_out_sqlite", "fdatasync of 4 KiB", sync_time(), "ms")
+
+
+async def delays(seconds: float) -> None:
+    """From before the append to the client, at a low rate."""
+    for count, rate in ((1, 200), (10, 200), (100, 100)):
+        async with subject("daemon") as target, readers(target, count) as found:
+            total = int(rate * 2 * seconds)
+            reading = [asyncio.ensure_future(reader.read(total, delays=True)) for reader in found]
+            await target.command(f"write {total} {rate}")
+            await asyncio.gather(*reading)
+            times = [delay for reader in found for delay in reader.delays]
+            report("delay_sqlite", f"{count} readers, median", statistics.median(times), "ms")
+            report("delay_sqlite", f"{count} readers, p99", statistics.quantiles(times, n=100)[98], "ms")
+
+
+async def first_event(seconds: float) -> None:
+    """From the submission to the first event at a client that asks for the stream as soon as it can."""
+    async with subject("daemon") as target:
+        submitting, streaming = await target.connect(), await target.connect()
+        times: list[float] = []
+        for _ in range(int(60 * seconds)):
+            began = time.perf_counter()
+            _, body = await submitting.ask(SUBMIT)
+            run = json.loads(body)["workflow_id"]
+            streaming.writer.write(get(f"/workflows/{run}/events"))
+            head = await streaming.reader.readuntil(b"\r\n\r\n")
+            assert b" 200 " in head
+            chunk = await streaming.reader.read(1 << 16)
+            assert b"workflow.started" in chunk
+            times.append(time.perf_counter() - began)
+            while b"0\r\n\r\n" not in chunk[-7:]:
+                chunk = await streaming.reader.read(1 << 16)
+            await asyncio.sleep(0.005)
+        report("first_event_sqlite", "submit to first event", statistics.median(times[5:]) * 1e3, "ms")
+        p99 = statistics.quantiles(times[5:], n=100)[98]
+        report("first_event_sqlite", "the same, p99", p99 * 1e3, "ms")
+
+
+async def memory(seconds: float) -> None:
+    async with subject("daemon") as target, AsyncExitStack() as stack:
+        await target.command("runs 50")
+        before = (await target.command("memory"))["bytes"]
+        count = 1_000
+        await stack.enter_async_context(readers(target, count))
+        after = (await target.command("memory"))["bytes"]
+        report("memory", "idle stream", (after - before) / count / 1024, "KiB")
+    async with subject("daemon") as target:
+        connection = await target.connect()
+        submit = post("/workflows?wait=30", {"definition": WAITING})
+        for _ in range(200):
+            await connection.ask(submit)
+        before = (await target.command("memory"))["bytes"]
+        count = 2_000
+        for _ in range(count):
+            status, _ = await connection.ask(submit)
+            assert status == 201
+        after = (await target.command("memory"))["bytes"]
+        connection.close()
+        report("memory", "waiting run", max(0, after - before) / count / 1024, "KiB")
+
+
+async def idle(seconds: float) -> None:
+    """What a thousand streams of runs that do nothing cost: the share of one processor."""
+    async with subject("daemon") as target:
+        for count in (0, 1_000):
+            async with AsyncExitStack() as stack:
+                if count:
+                    await stack.enter_async_context(readers(target, count))
+                busy = cpu(target.process.pid)
+                await asyncio.sleep(3)
+                share = (cpu(target.process.pid) - busy) / 3
+                report("idle", f"{count} streams", share * 100, "% of a CPU")
+
+
+def cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+CASES: dict[str, Callable[[float], Awaitable[None]]] = {
+    "requests": requests,
+    "runs": runs,
+    "fan_out": fan_out,
+    "delays": delays,
+    "first_event": first_event,
+    "memory": memory,
+    "idle": idle,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.server")
+    parser.add_argument("--case", dest="cases", action="append", choices=list(CASES), help="only this one")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a measurement (2)")
+    parser.add_argument("--peers-python", help="not used: there are no peers")
+    options = parser.parse_args()
+    for name in options.cases or list(CASES):
+        asyncio.run(CASES[name](options.seconds))
+
+
+if __name__ == "__main__":
+    main()
