@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, cast
+from urllib.parse import urljoin
 
-__all__ = ["invalid_parts"]
+__all__ = ["bad_identifiers", "invalid_parts"]
 
 _MAX_DEPTH = 200
 _ANCHOR = re.compile(r"[A-Za-z_][-A-Za-z0-9._]*")
@@ -24,11 +25,7 @@ def invalid_parts(schema: Any) -> Iterator[tuple[str, Any]]:
 
     Raises RecursionError for a schema so deep that no value could be judged by it.
     """
-    todo: list[tuple[str, Any]] = [("", schema)]
-    while todo:
-        path, part = todo.pop()
-        if path.count("/") > _MAX_DEPTH:
-            raise RecursionError
+    for path, part in _parts(schema):
         if not isinstance(part, dict):
             if not isinstance(part, bool):
                 yield path, part
@@ -36,8 +33,31 @@ def invalid_parts(schema: Any) -> Iterator[tuple[str, Any]]:
         node = cast("dict[str, Any]", part)
         if not all(_fits(keyword, value) for keyword, value in node.items()):
             yield path, {keyword: _alone(keyword, value) for keyword, value in node.items()}
-        inner = [found for keyword, value in node.items() for found in _inner(keyword, value)]
-        todo += [(path + place, value) for place, value in reversed(inner)]
+
+
+def bad_identifiers(schema: Any) -> Iterator[tuple[str, str]]:
+    """Each `$id` that is no URI, with a pointer to it: nothing in such a schema could be resolved."""
+    for path, part in _parts(schema):
+        name: Any = cast("dict[str, Any]", part).get("$id") if isinstance(part, dict) else None
+        if isinstance(name, str):
+            try:
+                urljoin("urn:base", name)
+            except ValueError:
+                yield f"{path}/$id", name
+
+
+def _parts(schema: Any) -> Iterator[tuple[str, Any]]:
+    """A schema and every schema inside it, also what stands in the place of one, in the order of the text."""
+    todo: list[tuple[str, Any]] = [("", schema)]
+    while todo:
+        path, part = todo.pop()
+        if path.count("/") > _MAX_DEPTH:
+            raise RecursionError
+        yield path, part
+        if isinstance(part, dict):
+            members = cast("dict[str, Any]", part).items()
+            inner = [found for keyword, value in members for found in _inner(keyword, value)]
+            todo += [(path + place, value) for place, value in reversed(inner)]
 
 
 def _fits(keyword: str, value: Any) -> bool:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from agentflow.definition.diagnostics import did_you_mean
-from agentflow.definition.meta_schema import invalid_parts
+from agentflow.definition.meta_schema import bad_identifiers, invalid_parts
 from agentflow.definition.metered import metered, validator_class
 from agentflow.definition.patterns import TooCostly, compile_pattern
-from agentflow.definition.subschemas import Subschema, endless, subschemas
+from agentflow.definition.subschemas import Subschema, endless, resolver_of, subschemas
 
 __all__ = [
     "DIALECT",
@@ -80,6 +80,9 @@ def _dialect_problem(path: str, schema: Any) -> SchemaProblem | None:
 def _meta_problems(schema: Any) -> list[SchemaProblem]:
     """Breaches of the meta-schema, one for each place."""
     found: dict[str, SchemaProblem] = {}
+    for path, name in bad_identifiers(schema):
+        problem = SchemaProblem(path, f"$id {_json(name)} is no URI, at #{path}")
+        found[path] = problem
     for path, part in invalid_parts(schema):
         from jsonschema import Draft202012Validator
 
@@ -175,12 +178,16 @@ def validator(schema: Schema) -> Callable[[Any], list[SchemaIssue]]:
 
 @lru_cache(maxsize=512)
 def _validator(body: bytes) -> Callable[[Any], list[SchemaIssue]]:
-    from referencing import Registry
     from referencing.exceptions import Unresolvable
 
-    # An empty registry without a retriever: a remote $ref raises, it is never fetched.
-    nowhere = cast("Any", Registry)()
-    compiled: Any = validator_class()(msgspec.json.decode(body), registry=nowhere)
+    schema = msgspec.json.decode(body)
+    # Without a retriever: a remote $ref raises, it is never fetched.
+    try:
+        compiled: Any = validator_class()(schema, _resolver=resolver_of(schema))
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        # No schema at all: whoever checks it is told where; here there is only nothing to judge by.
+        reason = _short(f"its schema cannot be applied: {error}")
+        return lambda value: [SchemaIssue("", reason)]
 
     def check(value: Any) -> list[SchemaIssue]:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
-__all__ = ["Subschema", "endless", "subschemas"]
+__all__ = ["Subschema", "endless", "resolver_of", "subschemas"]
 
 # Keywords by what their value holds: one schema, a list of schemas, a map of schemas.
 _ONE = (
@@ -42,15 +42,27 @@ class Subschema(NamedTuple):
     in_place: list[Any]
 
 
-def subschemas(schema: Any) -> Iterator[Subschema]:
-    """The schema and every schema inside it, in document order; what a reference leads to, elsewhere in it,
-    too. Booleans are left out. The schema must satisfy the meta-schema."""
+def resolver_of(schema: Any) -> Any:
+    """What finds the targets of references in a schema, and nothing outside it.
+
+    Its registry is crawled once: one that is not, is crawled again for each name that it does not hold yet,
+    which makes a large schema take minutes. Raises ValueError for a `$id` that is no URI.
+    """
     from referencing import Registry
     from referencing.jsonschema import DRAFT202012
 
     resource: Any = DRAFT202012.create_resource(schema)
-    registry: Registry[Any] = Registry()
-    root: Any = registry.with_resource(resource.id() or "", resource).resolver(resource.id() or "")
+    base: str = resource.id() or ""
+    registry: Any = cast("Any", Registry)().with_resource(base, resource).crawl()
+    return registry.resolver(base)
+
+
+def subschemas(schema: Any) -> Iterator[Subschema]:
+    """The schema and every schema inside it, in document order; what a reference leads to, elsewhere in it,
+    too. Booleans are left out. The schema must satisfy the meta-schema."""
+    from referencing.jsonschema import DRAFT202012
+
+    root = resolver_of(schema)
     stack: list[tuple[str, Any, Any]] = [("", schema, root)]
     seen: set[int] = set()
     while stack:

@@ -11,10 +11,15 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentflow.definition import check_text, load_text, load_value
+from agentflow.definition import check_text, load_text, load_value, to_mermaid
+from agentflow.definition.compare import compare
 from agentflow.definition.diagnostics import Diagnostic
+from agentflow.definition.dot import to_dot
 from agentflow.definition.ir import canonical_json, decode_ir
+from agentflow.definition.loader import definition_of
+from agentflow.engine.plan import compile_plan
 from agentflow.errors import DefinitionError
+from tests.unit.definition.author import Author
 
 SLOW = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -215,3 +220,63 @@ def test_any_text_is_answered(text: str):
 def test_any_bytes_are_answered(data: bytes):
     for media in ("yaml", "json", None):
         check_text(data, media=media)
+
+
+PIECES = [
+    *("steps", "inputs", "item", "index", ".a", "['a']", "[0]", ".*", "[*]", "(", ")", "==", "<", "&&", "||"),
+    *(
+        "'x'",
+        "1",
+        "null",
+        "contains(",
+        "toJSON(",
+        "case(",
+        "success()",
+        ",",
+        "${{",
+        "}}",
+        "{{",
+        " ",
+        "!",
+        "#",
+    ),
+    *("steps.a.outputs.result", "\n", "é", "🦊", "'", '"', "\\"),
+]
+
+
+def spiced(value: Any, chance: random.Random) -> Any:
+    """Some strings replaced by what nearly is an expression."""
+    if isinstance(value, dict):
+        return {key: spiced(inner, chance) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [spiced(inner, chance) for inner in value]
+    if not isinstance(value, str) or chance.random() > 0.15:
+        return value
+    soup = "".join(chance.choice(PIECES) for _ in range(chance.randint(1, 8)))
+    return chance.choice([f"${{{{ {soup} }}}}", soup, f"x${{{{{soup}}}}}y"])
+
+
+def test_what_nearly_fits_the_tables_is_answered_and_what_is_accepted_can_be_used():
+    accepted = 0
+    for seed in range(600):
+        author = Author(seed)
+        document = author.document()
+        for _ in range(author.chance.randint(0, 3)):
+            author.damaged(document)
+        if author.chance.random() < 0.7:
+            document = spiced(document, author.chance)
+        found = check_text(json.dumps(document), media="json")
+        if any(d.severity == "error" for d in found):
+            with pytest.raises(DefinitionError) as caught:
+                load_value(document)
+            assert sorted(d.code for d in caught.value.diagnostics) == sorted(d.code for d in found), seed
+            continue
+        workflow = load_value(document).workflow
+        accepted += 1
+        assert decode_ir(canonical_json(workflow)) == workflow
+        assert definition_of(workflow).workflow == workflow
+        assert compile_plan(workflow).step_ids
+        assert compare(workflow, workflow) == []
+        assert to_dot(workflow)
+        assert to_mermaid(workflow)
+    assert accepted > 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from typing import Any
 
 import pytest
@@ -98,6 +99,46 @@ def test_a_schema_of_many_parts_is_checked_quickly():
     assert check_schema(schema) == []
     schema["$defs"]["d19999"]["type"] = "objekt"
     assert [p.path for p in check_schema(schema)] == ["/$defs/d19999/type"]
+
+
+def parts(count: int) -> dict[str, Any]:
+    return {f"d{i}": {} for i in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "problems"),
+    [
+        ({"$defs": {"x": {"$anchor": "x"}, **parts(5_000)}, "items": {"$ref": "#x"}}, [1] * 2_000, 0),
+        (
+            {"$defs": {"x": {"$dynamicAnchor": "x"}, **parts(5_000)}, "items": {"$dynamicRef": "#x"}},
+            [1] * 2_000,
+            0,
+        ),
+        ({"$defs": {"x": {"$id": "urn:x"}, **parts(5_000)}, "items": {"$ref": "urn:x"}}, [1] * 2_000, 0),
+        ({"$defs": {f"d{i}": {"$ref": f"{i}/remote"} for i in range(5_000)}}, 1, 10),
+    ],
+)
+def test_names_in_a_large_schema_are_found_quickly(schema: Any, value: Any, problems: int):
+    started = time.process_time()
+    assert len(check_schema(schema)) == problems
+    assert validate(schema, value) == []
+    assert time.process_time() - started < 20
+
+
+@pytest.mark.parametrize("path", ["/$id", "/$defs/a/$id"])
+def test_an_identifier_that_is_no_uri_is_a_problem_not_a_crash(path: str):
+    schema: Any = {"$id": "http://["} if path == "/$id" else {"$defs": {"a": {"$id": "http://["}}}
+    schema["properties"] = {"b": {"$ref": "#/$defs/a"}}
+    assert path in [problem.path for problem in check_schema(schema)]
+    assert isinstance(validate(schema, {"b": 1}), list)
+
+
+@pytest.mark.parametrize(
+    "schema", [{"$defs": 5}, {"properties": [1]}, {"allOf": 7}, {"$id": 3}, {"items": "x"}]
+)
+def test_what_is_no_schema_judges_nothing_and_crashes_nothing(schema: Any):
+    assert check_schema(schema)
+    assert isinstance(validate(schema, {"a": [1]}), list)
 
 
 AGENT = {"systemPrompt": "p", "input": 1, "resultSchema": True, "attachedFunctions": "none"}
