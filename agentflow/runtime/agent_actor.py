@@ -65,7 +65,7 @@ def _lost(kind: str, error: BaseException) -> ErrorInfo:
     """The other actor ended: interrupted, so made again. It has a bug: an error like any other."""
     if isinstance(error, ActorStopped):
         return ErrorInfo(
-            category="interrupted", code="interrupted", message=f"the {kind} call was lost: {error}"
+            category="interrupted", code="worker_lost", message=f"the {kind} call was lost: {error}"
         )
     message = f"the {kind} call failed inside the runtime: {type(error).__name__}: {error}"
     return ErrorInfo(category="system", code="internal_error", message=message)

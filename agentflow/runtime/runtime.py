@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import UNSET
@@ -274,7 +274,9 @@ class Runtime(RunCommands):
     async def _begin_once(
         self, run_id: str, definition: Definition, bound: Bound, started: WorkflowStarted, key: str
     ) -> RunHandle:
-        digest = body_hash(definition.hash, started.input, started.labels, started.budget or None, started.by)
+        said = {k: v for k, v in started.options.items() if k not in ("models", "folder")}  # not of binding
+        body = (definition.hash, started.input, started.labels, started.budget or None, said, started.by)
+        digest = body_hash(*body)
         async with self._keeper.alone(f"key {key}"):
             rows = (await self.log.runs(label=(_KEY_LABEL, key), limit=1)).items
             if rows:
@@ -316,7 +318,9 @@ class Runtime(RunCommands):
             value = state.nodes_view[step_id]["output"]
         name = source.get("as")
         if name is not None:
-            others: dict[str, Any] = dict(input or {})
+            if input is not None and not isinstance(input, dict):
+                raise ConfigurationError("input_from with `as` names one input: give the others by name too")
+            others = cast("dict[str, Any]", input or {})
             return {**others, name: value}
         if input is not None:
             raise ConfigurationError("input_from without `as` is the whole input: give no other")

@@ -175,3 +175,17 @@ class TestInputFrom:
                 with pytest.raises(ConfigurationError):
                     await runtime.submit(document(step("x")), input, input_from=given)
             assert len(await runtime.rows()) == 1
+
+
+async def test_the_options_of_a_submission_count_for_its_key():
+    async with Runtime(models=[ScriptedModel(["a", "b", "c"])]) as runtime:
+        document = {"agents": [{"name": "one", "system_prompt": "p", "model": "scripted:m"}]}
+        first = await runtime.submit(document, "x", idempotency_key="k", options={"on_unknown": "fail"})
+        again = await runtime.submit(document, "x", idempotency_key="k", options={"on_unknown": "fail"})
+        assert again.workflow_id == first.workflow_id
+        with pytest.raises(IdempotencyConflict):
+            await runtime.submit(document, "x", idempotency_key="k", options={"on_unknown": "ask"})
+        await first.result()
+        source = {"workflow_id": first.workflow_id, "as": "draft"}
+        with pytest.raises(ConfigurationError, match="names one input"):
+            await runtime.submit(document, ["no", "names"], input_from=source)
