@@ -15,7 +15,7 @@ from collections.abc import Generator
 import pytest
 
 from agentflow.events.open import open_log
-from tests.faults import shim
+from tests.faults import shim, strace
 from tests.faults.calls import Call
 from tests.faults.disk import Disk, write_image
 from tests.faults.images import STORE, Judge, is_log, scratch
@@ -61,6 +61,22 @@ def test_power_fails_at_any_moment(kind, tally, rounds, mixtures, step):
         judge.judge(disk.synced(), promises, f"{where}, synced only")
         for n in range(mixtures):
             judge.judge(disk.found(seed), promises, f"{where}, mixture {n}")
+    assert promises.ended
+    assert not judge.problems, judge.verdict()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not strace.strace_works(), reason="no process may be traced here")
+@pytest.mark.timeout(900)
+def test_power_fails_at_any_moment_of_what_the_kernel_saw(kind, tally, tmp_path):
+    """A process of its own: other groups, and syncs and writes of two threads that overlap."""
+    with scratch() as root:
+        calls = strace.record(root, tmp_path / "trace", f"{kind}:{root}/{STORE}", "a", "10")
+    seed = random.Random(2026)
+    disk, promises, judge = Disk(), Promises(), Judge(kind, tally)
+    for where in states(calls, disk, promises):
+        judge.judge(disk.synced(), promises, f"{where}, synced only")
+        judge.judge(disk.found(seed), promises, f"{where}, a mixture")
     assert promises.ended
     assert not judge.problems, judge.verdict()
 
