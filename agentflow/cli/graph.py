@@ -17,7 +17,8 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import CommandError, Exit
-from agentflow.cli.options import ExportedRun, is_export, settings_of, store_options
+from agentflow.cli.options import ExportedRun, is_export
+from agentflow.cli.target import Where, target_options
 
 if TYPE_CHECKING:
     from agentflow.definition.ir import Workflow
@@ -34,8 +35,8 @@ _PATIENCE = 60.0
 @click.argument("subject", metavar="FILE|ID")
 @click.option("--format", "drawing", type=click.Choice(_FORMATS), default="mermaid", help="How to draw it.")
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write it to this file, not to stdout.")
-@store_options
-def graph(subject: str, drawing: str, output: str | None, store: str | None, local: bool) -> Exit:
+@target_options
+def graph(subject: str, drawing: str, output: str | None, where: Where) -> Exit:
     """Draw the graph of a FILE or of the run ID.
 
     That of a run is the one it is pinned to, whatever became of its file, with the states of its steps. An
@@ -53,14 +54,13 @@ def graph(subject: str, drawing: str, output: str | None, store: str | None, loc
 
         return _draw(load_file(subject).workflow, {}, drawing, tool, output)
 
-    from agentflow.cli.session import Interrupts, open_runtime, run_async
-
-    config = settings_of(store)
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_runtime(config, run_id=subject) as runtime:
-            workflow = await runtime.graph(str(subject))
-            states = {step: s.state for step, s in (await runtime.record(str(subject))).steps.items()}
+        async with open_target(where, run_id=subject) as target:
+            workflow = await target.graph(str(subject))
+            states = {step: s.state for step, s in (await target.record(str(subject))).steps.items()}
         return _draw(workflow, states, drawing, tool, output)
 
     return run_async(work)
