@@ -6,6 +6,7 @@ the next question brings up to date or throws away.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -189,7 +190,7 @@ class RunViews:
             if offset is None:
                 fold, _ = await self._fold(workflow_id)
             else:
-                fold = await self._begin(workflow_id)
+                fold = await self._begin(workflow_id, offset)
                 await self._read_on(fold, offset)
         except OffsetTrimmed:
             state = await kept(self._log, workflow_id, STATE, FoldedState)
@@ -281,20 +282,30 @@ class RunViews:
 
     async def _fold(self, workflow_id: str) -> tuple[_Fold, RunRow]:
         """The present fold: the kept one with what has been appended since."""
-        row = await self._log.run(workflow_id)
-        fold = self._folds.pop(workflow_id, None) or await self._begin(workflow_id)
-        await self._read_on(fold, None)
+        fold = self._folds.pop(workflow_id, None)
+        if fold is None:
+            row, fold = await asyncio.gather(self._log.run(workflow_id), self._begin(workflow_id))
+        else:
+            row = await self._log.run(workflow_id)
+        if fold.state.next_offset <= row.last_offset:
+            await self._read_on(fold, None)
         if row.bytes <= _KEPT_BYTES:
             self._folds[workflow_id] = fold
             if len(self._folds) > _KEPT:
                 del self._folds[next(iter(self._folds))]
         return fold, row
 
-    async def _begin(self, workflow_id: str) -> _Fold:
-        begin = await self._started(workflow_id)
+    async def _begin(self, workflow_id: str, last: int | None = None) -> _Fold:
+        """A fold of the first page of the log, up to offset `last`: of most runs that is all of it."""
+        limit = _PAGE if last is None else min(_PAGE, last + 1)
+        rows = await self._log.read(workflow_id, 0, limit)
+        events = [decode(row.body) for row in rows]
+        begin = _started_of(workflow_id, events)
         plan = self._plans.pop(begin.ir_hash, None) or compile_plan(await self._graph(begin.ir_hash))
         _keep(self._plans, begin.ir_hash, plan)
-        return _Fold(RunState(workflow_id, plan, Bindings()))
+        fold = _Fold(RunState(workflow_id, plan, Bindings()))
+        await self._take(fold, events)
+        return fold
 
     async def _read_on(self, fold: _Fold, last: int | None) -> None:
         state = fold.state
@@ -304,16 +315,20 @@ class RunViews:
             rows = await self._log.read(state.workflow_id, wanted, limit)
             if not rows:
                 return
-            events = [decode(row.body) for row in rows]
-            base = next((b for e in events if (b := fork_base_of(e.data)) is not None), None)
-            body = None if base is None else await self._log.get_blob(base)
-            if wanted == state.next_offset:  # else another question has taken them meanwhile
-                if base is not None:
-                    if body is None:
-                        raise LogCorrupt(f"the base of a fork, {base}, is not in the store")
-                    state.base = decode_base(body)
-                for event in events:
-                    fold.take(event)
+            await self._take(fold, [decode(row.body) for row in rows])
+
+    async def _take(self, fold: _Fold, events: list[Event[Any]]) -> None:
+        """Fold these events, unless another question has done it meanwhile."""
+        base = next((b for e in events if (b := fork_base_of(e.data)) is not None), None)
+        body = None if base is None else await self._log.get_blob(base)
+        if not events or events[0].offset != fold.state.next_offset:
+            return
+        if base is not None:
+            if body is None:
+                raise LogCorrupt(f"the base of a fork, {base}, is not in the store")
+            fold.state.base = decode_base(body)
+        for event in events:
+            fold.take(event)
 
     async def _executions(self, workflow_id: str) -> Executions:
         """What the run did; of a fork also what it kept, at the offsets of the run that did it."""
@@ -332,10 +347,7 @@ class RunViews:
 
     async def _started(self, workflow_id: str) -> WorkflowStarted:
         rows = await self._log.read(workflow_id, 0, 1)
-        data = decode(rows[0].body).data if rows else None
-        if not isinstance(data, WorkflowStarted):
-            raise LogCorrupt(f"the log of {workflow_id} does not begin with workflow.started")
-        return data
+        return _started_of(workflow_id, [decode(row.body) for row in rows])
 
     async def _graph(self, ir_hash: str) -> Workflow:
         graph = self._graphs.pop(ir_hash, None)
@@ -352,6 +364,13 @@ def _keep(kept: dict[str, Any], key: str, value: Any) -> None:
     kept[key] = value
     if len(kept) > _KEPT:
         del kept[next(iter(kept))]
+
+
+def _started_of(workflow_id: str, events: list[Event[Any]]) -> WorkflowStarted:
+    data = events[0].data if events else None
+    if not isinstance(data, WorkflowStarted):
+        raise LogCorrupt(f"the log of {workflow_id} does not begin with workflow.started")
+    return data
 
 
 def fork_base_of(data: Any) -> str | None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -15,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from agentflow.definition.dot import to_dot
 from agentflow.definition.mermaid import to_mermaid
 from agentflow.errors import AgentflowError
+from agentflow.events.ids import micros
 from agentflow.runtime import RunHandle, RunRecord
 from agentflow.runtime.executions import AgentContext, StepRecord
 from agentflow.runtime.views import DefinitionView, ExecutionRecord, FoldedState
@@ -43,9 +43,17 @@ _STATES = ("pending", "running", "waiting", "paused", "completed", "failed", "ca
 
 def links_of(workflow_id: str) -> dict[str, str]:
     """Where to go on from a run."""
-    base = f"/workflows/{quote(workflow_id, safe='')}"
-    names = ("events", "log", "history", "state", "definition", "graph", "requests")
-    return {"self": base, **{name: f"{base}/{name}" for name in names}}
+    base = f"/workflows/{workflow_id}"  # an id has no character that a path would have to escape
+    return {
+        "self": base,
+        "events": f"{base}/events",
+        "log": f"{base}/log",
+        "history": f"{base}/history",
+        "state": f"{base}/state",
+        "definition": f"{base}/definition",
+        "graph": f"{base}/graph",
+        "requests": f"{base}/requests",
+    }
 
 
 async def record_of(call: Call, workflow_id: str) -> RunRecord:
@@ -88,13 +96,12 @@ async def submit(call: Call) -> Response:
         trusted=actor.trusted,
         **{name: value for name, value in more.items() if value is not None},
     )
-    row = await service.log.run(handle.workflow_id)
-    fresh = row.created_at >= began
-    if fresh:
-        service.metrics.runs_accepted += 1
     if query.wait is not None:
         await _rest(handle, query.wait)
     record = await record_of(call, handle.workflow_id)
+    fresh = micros(record.created_at) >= began
+    if fresh:
+        service.metrics.runs_accepted += 1
     return json_response(record, 201 if fresh else 200, {"Location": record.links["self"]})
 
 
@@ -160,11 +167,11 @@ async def list_runs(call: Call) -> Response:
         )
     except ValueError:
         raise Refusal("invalid_parameter", "the cursor is not one of this list") from None
-    items: list[Any] = [
-        msgspec.structs.replace(item, links=links_of(item.workflow_id)) for item in page.items
-    ]
+    items: list[Any]
     if query.full:
-        items = [await record_of(call, item.workflow_id) for item in items]
+        items = [await record_of(call, item.workflow_id) for item in page.items]
+    else:
+        items = [msgspec.structs.replace(item, links=links_of(item.workflow_id)) for item in page.items]
     return json_response({"items": items, "next_cursor": page.next_cursor})
 
 

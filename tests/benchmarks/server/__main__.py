@@ -296,15 +296,27 @@ async def memory(seconds: float) -> None:
 
 async def idle(seconds: float) -> None:
     """What a thousand streams of runs that do nothing cost: the share of one processor."""
+
+    async def share(target: Target) -> float:
+        busy = cpu(target.process.pid)
+        await asyncio.sleep(3)
+        return (cpu(target.process.pid) - busy) / 3 * 100
+
     async with subject("daemon") as target:
-        for count in (0, 1_000):
-            async with AsyncExitStack() as stack:
-                if count:
-                    await stack.enter_async_context(readers(target, count))
-                busy = cpu(target.process.pid)
-                await asyncio.sleep(3)
-                share = (cpu(target.process.pid) - busy) / 3
-                report("idle", f"{count} streams", share * 100, "% of a CPU")
+        report("idle", "no stream", await share(target), "% of a CPU")
+        async with readers(target, 1_000):
+            report("idle", "1000 streams of one run", await share(target), "% of a CPU")
+    async with subject("daemon") as target, AsyncExitStack() as stack:
+        connection = await target.connect()
+        submit = post("/workflows?wait=30", {"definition": WAITING})
+        for _ in range(1_000):
+            _, body = await connection.ask(submit)
+            stream = await target.connect()
+            stack.callback(stream.close)
+            stream.writer.write(get(f"/workflows/{json.loads(body)['workflow_id']}/events?offset=latest"))
+            await stream.reader.readuntil(b"\r\n\r\n")
+        connection.close()
+        report("idle", "1000 streams of 1000 runs", await share(target), "% of a CPU")
 
 
 def cpu(pid: int) -> float:

@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ workflow:
               resultSchema: {type: string}}
 """
 CONCURRENT = 16
+BATCH, IN_FLIGHT = 16, 64
 STREAM = "wf_stream"
 
 
@@ -77,14 +79,21 @@ class Subject:
     async def write(self, count: int, rate: float) -> dict[str, float]:
         began = time.perf_counter()
         done = 0
+        under_way: deque[asyncio.Future[None]] = deque()
         while done < count:
             # The time of writing is what a reader takes the delay from.
-            size = 1 if rate else min(16, count - done)
+            size = 1 if rate else min(BATCH, count - done)
             stamp = time.perf_counter_ns()
-            await self._append([Custom(name="bench", data={"at": stamp, "pad": "x" * 120})] * size)
+            under_way.append(
+                self._append([Custom(name="bench", data={"at": stamp, "pad": "x" * 120})] * size)
+            )
             done += size
+            if len(under_way) >= (1 if rate else IN_FLIGHT):
+                await under_way.popleft()
             if rate:
                 await asyncio.sleep(max(0.0, began + done / rate - time.perf_counter()))
+        for future in under_way:
+            await future
         return {"seconds": time.perf_counter() - began}
 
     async def end(self) -> dict[str, float]:
@@ -97,7 +106,8 @@ class Subject:
         )
         return {}
 
-    async def _append(self, data: list[Any]) -> None:
+    def _append(self, data: list[Any]) -> asyncio.Future[None]:
+        """As the EventBus does it: published when the commit is done, and never waited for."""
         ts, first = time.time_ns() // 1000, self.next
         stored = [
             seal(Draft(one), workflow_id=STREAM, offset=first + i, ts=ts, id=self.ids.ulid("evt_"))[1]
@@ -105,8 +115,9 @@ class Subject:
         ]
         self.next += len(data)
         meta = RunMeta(name="bench", definition_hash="d", created_at=ts) if first == 0 else None
-        await self.runtime.log.append(Append(STREAM, 1, first, stored, "running", meta))
-        self.runtime.hub.publish(STREAM, stored)
+        done = self.runtime.log.append(Append(STREAM, 1, first, stored, "running", meta))
+        done.add_done_callback(lambda _: self.runtime.hub.publish(STREAM, stored))
+        return done
 
 
 async def daemon(folder: Path) -> None:
