@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import ssl
 import sys
@@ -102,7 +103,7 @@ class Daemon:
                 recovering = asyncio.ensure_future(self._recover(runtime, service))
                 await self._started(server, serving)
                 await recovering
-                _log.info("daemon_ready", listeners=names, store=config.store, version=__version__)
+                _log.info("daemon_ready", listeners=names, store=_shown(config.store), version=__version__)
                 sd_notify(f"READY=1\nSTATUS=serving {', '.join(names)}", self._env)
                 on_ready(names)
                 keeping = asyncio.ensure_future(self._keep(runtime))
@@ -158,8 +159,20 @@ class Daemon:
         service.draining = True
         sd_notify("STOPPING=1", self._env)
         _log.info("daemon_draining")
+        # Whatever hangs, a disk or a function: the process ends, and the log goes on where it is.
+        self._loop.call_later(self._server_config.drain, _give_up)
         service.streams.close()
         await opened.aclose()
+
+
+def _give_up() -> None:
+    os.write(2, b"the drain took too long and was cut off; the log holds all that was done\n")
+    os._exit(1)
+
+
+def _shown(store: str) -> str:
+    """The URL of a store without what stands before an `@`: it may be a password."""
+    return re.sub(r"//[^/@]*@", "//…@", store)
 
 
 class _Signals:

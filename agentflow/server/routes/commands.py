@@ -23,7 +23,7 @@ from agentflow.server.bodies import (
 )
 from agentflow.server.operations import Call, Operation, json_response
 from agentflow.server.problems import Refusal
-from agentflow.server.routes.runs import record_of
+from agentflow.server.routes.runs import own_labels, record_of
 
 __all__ = ["OPERATIONS"]
 
@@ -105,7 +105,7 @@ async def fork(call: Call) -> Response:
     for name in ("edits", "definition"):
         if getattr(body, name) is not None:
             raise Refusal("invalid_edit", f"a fork cannot take {name} yet; start a run of its own instead")
-    more: dict[str, Any] = {"as_id": body.workflow_id, "labels": body.labels}
+    more: dict[str, Any] = {"as_id": body.workflow_id, "labels": own_labels(body.labels)}
     handle = await call.service.runtime.fork(
         call.id,
         offset=body.offset,

@@ -34,7 +34,7 @@ from agentflow.server.operations import JSON, YAML, Call, Either, Operation, jso
 from agentflow.server.positions import parse_time
 from agentflow.server.problems import Refusal
 
-__all__ = ["OPERATIONS", "links_of", "record_of"]
+__all__ = ["OPERATIONS", "links_of", "own_labels", "record_of"]
 
 NDJSON = "application/x-ndjson"
 _PAGE = 512
@@ -81,7 +81,7 @@ async def submit(call: Call) -> Response:
     )
     more: dict[str, Any] = {
         "workflow_id": body.workflow_id,
-        "labels": body.labels,
+        "labels": own_labels(body.labels),
         "options": _options(call, body),
         "budget": body.budget,
         "idempotency_key": key,
@@ -97,12 +97,19 @@ async def submit(call: Call) -> Response:
         **{name: value for name, value in more.items() if value is not None},
     )
     if query.wait is not None:
-        await _rest(handle, query.wait)
+        await _rest(call, handle, query.wait)
     record = await record_of(call, handle.workflow_id)
     fresh = micros(record.created_at) >= began
     if fresh:
         service.metrics.runs_accepted += 1
     return json_response(record, 201 if fresh else 200, {"Location": record.links["self"]})
+
+
+def own_labels(labels: dict[str, str] | None) -> dict[str, str] | None:
+    """The labels of a client. Those of agentflow are how the store finds runs by their keys."""
+    if any(name.startswith("agentflow.") for name in labels or ()):
+        raise Refusal("invalid_parameter", "names of labels that begin with `agentflow.` are agentflow's own")
+    return labels
 
 
 def _submission(call: Call) -> SubmitBody:
@@ -126,17 +133,19 @@ def _options(call: Call, body: SubmitBody) -> dict[str, Any] | None:
     return {**(body.options or {}), "traceparent": traceparent}
 
 
-async def _rest(handle: RunHandle, seconds: float) -> None:
-    """Wait for the run to come to rest; that it does not is no error of the submission."""
-    waiting = asyncio.ensure_future(handle.result())
-    done, _ = await asyncio.wait({waiting}, timeout=seconds)
-    if done:
-        error = waiting.exception()
-        if error is not None and not isinstance(error, AgentflowError):
+async def _rest(call: Call, handle: RunHandle, seconds: float) -> None:
+    """Wait for the run to come to rest, as long as somebody waits for the answer; that it does not is no
+    error of the submission."""
+    waiting: asyncio.Future[Any] = asyncio.ensure_future(handle.result())
+    gone: asyncio.Future[Any] = asyncio.ensure_future(call.request.receive())
+    try:
+        await asyncio.wait({waiting, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done() and (error := waiting.exception()) and not isinstance(error, AgentflowError):
             raise error
-    else:
-        waiting.cancel()
-        await asyncio.wait({waiting})
+    finally:
+        for task in (waiting, gone):
+            task.cancel()
+        await asyncio.wait({waiting, gone})
 
 
 async def list_runs(call: Call) -> Response:
