@@ -150,6 +150,8 @@ async def verdict(url: str, before: Answers, runs: list[str]) -> str:
         log = open_log(url)
     except AgentflowError:
         return "noticed"
+    except Exception as error:
+        return f"silent {type(error).__name__}: {error}"
     try:
         after = await ask(log, runs)
         wrong = differing(before, after) or await go_on(log, runs)

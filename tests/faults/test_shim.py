@@ -1,4 +1,4 @@
-"""The tools of the suites are right: the shim sees what the kernel does, the disk loses what was not synced."""
+"""The tools of the suites are right: the shim sees all calls, the disk loses what is not synced."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from agentflow.errors import (
 )
 from agentflow.events.files import make_directories, sync_file, sync_path
 from agentflow.events.references import names_in, parent_of
-from agentflow.events.sqlite.checks import add_checks
+from agentflow.events.sqlite.checks import HINT, add_checks
 from agentflow.events.sqlite.integrity import check_integrity, is_small
 
 __all__ = ["connect_reader", "failure_of", "network_file_system", "open_database"]
@@ -96,7 +96,7 @@ def open_database(path: Path) -> sqlite3.Connection:
         _migrate(db, path)
         if not created and is_small(path):
             check_integrity(db, path)
-    except (sqlite3.Error, AgentflowError) as error:
+    except (sqlite3.Error, UnicodeError, AgentflowError) as error:
         if db is not None:
             db.close()
         if created and not path.stat().st_size:  # else another process has begun to use it
@@ -299,8 +299,10 @@ def _foreign(path: Path) -> AgentflowError:
     )
 
 
-def _unusable(error: sqlite3.Error, path: Path) -> AgentflowError:
+def _unusable(error: sqlite3.Error | UnicodeError, path: Path) -> AgentflowError:
     name: str = getattr(error, "sqlite_errorname", None) or type(error).__name__
+    if isinstance(error, UnicodeError):  # a name in the schema that the message quotes
+        return LogCorrupt(f"the store {path} is damaged: its schema cannot be read", hint=HINT)
     if name == "SQLITE_NOTADB":
         return _foreign(path)
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL")):

@@ -197,3 +197,13 @@ def test_opening_a_store_writes_nothing_to_it(tmp_path):
     assert db.execute("PRAGMA data_version").fetchone() == counter
     db.close()
     assert path.read_bytes() == before
+
+
+def test_a_schema_that_cannot_be_read_is_said(tmp_path):
+    """Not even SQLite's message is text then."""
+    path = tmp_path / "runs.db"
+    open_and_close(path)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"CREATE TABLE event (", b"CREATE TABLE \xef\xa0vent (", 1))
+    with pytest.raises(AgentflowError):
+        SqliteLog(path)
