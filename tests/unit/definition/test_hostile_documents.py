@@ -41,7 +41,7 @@ def joined(form: str, count: int) -> str:
 DOCUMENTS = {
     "brackets": "[" * MIB,
     "braces": '{"a":' * (MIB // 5),
-    "aliases of aliases": "a0: &a0 [1]\n" + joined("b#: &b# [*a0, *a0]\n", 12_000),
+    "many anchors": "a0: &a0 [1]\n" + joined("b#: &b# [*a0, *a0]\n", 12_000),
     "billion laughs": "a0: &a0 [x,x]\n"
     + "".join(f"a{i}: &a{i} [*a{i - 1},*a{i - 1}]\n" for i in range(1, 60)),
     "a key of one megabyte": document(step(0)) + "k" * (MIB - 500) + ": 1\n",
@@ -94,13 +94,13 @@ def test_an_answer_comes_in_bounded_time(name: str):
 
 
 @pytest.mark.parametrize(
-    "name", ["brackets", "braces", "billion laughs", "aliases of aliases", "a key of ten megabytes"]
+    "name", ["brackets", "braces", "billion laughs", "many anchors", "a key of ten megabytes"]
 )
 def test_what_is_refused_costs_little_memory(name: str):
     text = DOCUMENTS[name]
     tracemalloc.start()
     try:
-        assert [d.code for d in check_text(text)][-1] in ("E_LIMIT", "E_SYNTAX")
+        assert [d.code for d in check_text(text)][-1] in ("E_LIMIT", "E_SYNTAX", "E_FORMAT")
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
