@@ -11,6 +11,7 @@ import msgspec
 
 from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.ir import Budget, canonical_json
+from agentflow.definition.policy import MAX_SECONDS
 from agentflow.engine.budgets import LIMITS
 from agentflow.errors import ConfigurationError
 from agentflow.events.tracing import parse_traceparent
@@ -109,6 +110,9 @@ def checked_budget(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
         value = given.get(key)
         if value is not None and (isinstance(value, bool) or not value >= 0):
             raise ConfigurationError(f"budget: {key} is {value}, below 0")
+    seconds = given.get("max_duration_s")
+    if seconds is not None and seconds > MAX_SECONDS:
+        raise ConfigurationError(f"budget: max_duration_s is {seconds:g}, above {MAX_SECONDS:g}")
     return {key: value for key, value in given.items() if value is not None}
 
 

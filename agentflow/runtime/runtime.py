@@ -23,7 +23,6 @@ from msgspec import UNSET
 
 from actors import ActorSystem, Backoff, ChildSpec, OneForOne
 from agentflow.definition.diagnostics import sort_diagnostics
-from agentflow.definition.ir import canonical_json
 from agentflow.definition.loader import Definition, check_inputs
 from agentflow.engine import Plan
 from agentflow.errors import (
@@ -291,7 +290,8 @@ class Runtime(RunCommands):
     async def _begin_run(
         self, run_id: str, definition: Definition, bound: Bound, started: WorkflowStarted
     ) -> RunHandle:
-        await self.log.put_definition(definition.ir_hash, canonical_json(definition.workflow))
+        # In its own key order, which a model sees in schemas and inputs; the hash is over the canonical form.
+        await self.log.put_definition(definition.ir_hash, msgspec.json.encode(definition.workflow))
         labels = dict(started.labels)
         if started.idempotency_key is not UNSET:
             labels[_KEY_LABEL] = started.idempotency_key

@@ -189,3 +189,15 @@ async def test_the_options_of_a_submission_count_for_its_key():
         source = {"workflow_id": first.workflow_id, "as": "draft"}
         with pytest.raises(ConfigurationError, match="names one input"):
             await runtime.submit(document, ["no", "names"], input_from=source)
+
+
+async def test_a_stored_graph_keeps_the_order_of_keys(tmp_path):
+    schema = {"type": "object", "properties": {"z": {}, "a": {}, "m": {}}}
+    agent = {"name": "one", "system_prompt": "p", "model": "scripted:m", "output_schema": schema}
+    async with Runtime(f"sqlite:{tmp_path / 'r.db'}", models=[ScriptedModel(["{}"])]) as runtime:
+        handle = await runtime.submit({"agents": [agent]}, "x")
+        node = next(n for n in (await runtime.graph(handle.workflow_id)).nodes if n.id == "one")
+        assert list(node.agent.output_schema["properties"]) == ["z", "a", "m"]
+        await handle.result()
+        with pytest.raises(ConfigurationError, match="max_duration_s"):
+            await runtime.submit({"agents": [agent]}, "x", budget={"max_duration_s": 1e308})
