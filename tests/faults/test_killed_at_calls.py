@@ -98,9 +98,13 @@ def test_killed_before_or_in_the_middle_of_any_call(kind, tally, rounds, start, 
 @needs_strace
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "rounds", [pytest.param(3, id="some"), pytest.param(6, marks=pytest.mark.slow, id="all")]
+    ("store", "rounds"),
+    [
+        pytest.param("there", 3, id="some"),
+        pytest.param("there", 6, marks=pytest.mark.slow),
+        pytest.param("new", 6, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("store", ["new", "there"])
 def test_killed_by_the_kernel_at_any_call(kind, tally, store, rounds):
     """Each thread counts its own calls: in a new store those of opening come first, in one that is there they
     are few, and it is the writing thread that is killed."""
