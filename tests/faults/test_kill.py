@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.tally import TALLIES
+
 ROOT = Path(__file__).parents[2]
 EXPECTED = [{"n": n + 1} for n in (1, 2, 3, 4, 5)]
 RUN = "wf_killed"
@@ -41,6 +43,7 @@ def kill_after(process: subprocess.Popen[str], events: int) -> bool:
             seen += 1
             if seen == events:
                 process.send_signal(signal.SIGKILL)
+                TALLIES["sqlite"].kills += 1
                 return True
     raise AssertionError("the process ended without a result")
 

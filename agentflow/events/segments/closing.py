@@ -1,7 +1,8 @@
 """What a store notes of itself when it is closed in order: up to where its files are durable.
 
-A torn end is cut off when a store is opened, since a crash leaves one. Behind an orderly end there is no torn
-one: what is bad there, or missing, is damage. The note is removed before anything is written again.
+A torn end is cut off when a store is opened, since a crash leaves one. What lies before the end that was
+noted cannot be torn: what is bad there, or missing, is damage. The files only grow, so the note stays true
+until the next one takes its place.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from agentflow.events.files import replace_file, sync_directory
+from agentflow.events.files import replace_file
 
-__all__ = ["Closed", "begin_again", "load_closed", "save_closed"]
+__all__ = ["Closed", "load_closed", "save_closed"]
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -61,9 +62,3 @@ def load_closed(path: Path) -> Closed | None:
         return _decoder.decode(body)
     except msgspec.DecodeError:
         return Closed()
-
-
-def begin_again(path: Path) -> None:
-    """Remove the note, durably: from now on the store is open. OSError."""
-    path.unlink(missing_ok=True)
-    sync_directory(path.parent)

@@ -20,7 +20,7 @@ from agentflow.events.listing import RunQuery, page_of_runs
 from agentflow.events.owner import Owner
 from agentflow.events.rows import Append, LoggedEvent, Notice, Page, RunRow, Snapshot, Swept
 from agentflow.events.rules import blob_hash
-from agentflow.events.segments.closing import begin_again, load_closed
+from agentflow.events.segments.closing import Closed, load_closed, save_closed
 from agentflow.events.segments.compact import swap_in, worth_rewriting, write_draft
 from agentflow.events.segments.layout import PARTS, Layout
 from agentflow.events.segments.reader import SegmentReader
@@ -262,7 +262,9 @@ def _recover(layout: Layout) -> Recovered:
     closed = load_closed(layout.closed)
     removed, cut = load_removed(layout.removed, closed)
     found = recover(layout, removed, closed)
-    begin_again(layout.closed)
+    if found.settled:
+        length = layout.removed.stat().st_size if layout.removed.exists() else 0
+        save_closed(layout.closed, Closed(found.segment, found.end, found.batch, length))
     if cut:
         text = f"{cut} bytes of a removal that was never acknowledged were cut off {layout.removed.name}"
         found.notices.append(Notice(kind="torn_tail", text=text, bytes=cut))

@@ -49,6 +49,8 @@ class Recovered(msgspec.Struct, frozen=True):
     end: int
     batch: int
     notices: list[Notice]
+    settled: bool
+    """Whether it must be noted anew where the files end: else the next start might take damage for torn."""
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -98,15 +100,13 @@ class _Recovery:
                 if closed and not self.pending:
                     save_sidecar(self.layout.segment(number), self.index, number)
         last = numbers[-1] if numbers else 0
-        self._end(last)
-        if last and self.closed is None:
-            make_durable(self.layout.segment(last), self.tail)
-        end = self.layout.segment(last).stat().st_size if numbers else 0
+        settled = self._end(last)
+        end = self._make_durable(last) if last else 0
         for run in self.index.runs.values():
             if run.damaged is not None:
                 text = f"{run.workflow_id} is damaged from offset {run.damaged} on; it is quarantined"
                 self.notices.append(Notice(kind="damaged_run", text=text, workflow_id=run.workflow_id))
-        return Recovered(self.index, last, end, self.batch, self.notices)
+        return Recovered(self.index, last, end, self.batch, self.notices, settled)
 
     # -- one segment
 
@@ -274,20 +274,36 @@ class _Recovery:
 
     # -- the end
 
-    def _end(self, newest: int) -> None:
-        """Tell a torn end, which is cut off, from a damaged one."""
+    def _end(self, newest: int) -> bool:
+        """Tell a torn end, which is cut off, from a damaged one; True for that, or if the note is bad."""
+        closed, settled = self.closed, self.closed is not None and not self.closed.legible
         if self.pending:
-            first, closed = self.pending[0], self.closed
+            first = self.pending[0]
             if closed is not None and closed.covers(first.segment, first.position):
                 self.batch = self._accept(self.pending)
+                settled = True
             else:
                 self._cut(newest)
-        if self.closed is not None and self.batch < self.closed.batch:
+        if closed is not None and self.batch < closed.batch:
             raise LogCorrupt(
-                f"segment {newest} ends with batch {self.batch}, but {self.closed.batch} were there when the "
+                f"segment {newest} ends with batch {self.batch}, but {closed.batch} were there when the "
                 "store was closed",
                 hint=_HINT,
             )
+        return settled
+
+    def _make_durable(self, newest: int) -> int:
+        """All that was found is on the disk, and the next line begins behind a line end; its position."""
+        path = self.layout.segment(newest)
+        with path.open("r+b") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - 1))
+            if file.read(1) not in (b"", b"\n"):
+                file.write(b"\n")
+                end += 1
+        if self.closed is None or (newest, end) != (self.closed.segment, self.closed.end):
+            make_durable(path, self.tail)
+        return end
 
     def _cut(self, newest: int) -> None:
         """Cut the torn batch off the newest segment."""

@@ -89,7 +89,7 @@ def load_removed(path: Path, closed: Closed | None) -> tuple[Removed, int]:
         good = end
     if closed is not None and good < closed.removed:
         raise _damaged(path, good)
-    if closed is None and good:
+    if good and (closed is None or good != closed.removed):
         make_durable(path)
     return removed, len(data) - good
 

@@ -55,7 +55,7 @@ _RUN_COLUMNS = f"""workflow_id, name, definition_hash, state, labels, created_at
 _ID = 13  # of the columns, the first of RUN_CHECKS
 
 # What a row that is not as it was written may lead to before its checksum is looked at.
-_UNREADABLE = (msgspec.DecodeError, TypeError, UnicodeError)
+_UNREADABLE = (msgspec.DecodeError, AttributeError, TypeError, UnicodeError)
 
 _labels_decoder = msgspec.json.Decoder(dict[str, str])
 _owner_decoder = msgspec.json.Decoder(Owner)

@@ -146,13 +146,43 @@ def test_a_bad_end_of_a_store_that_was_closed_in_order_is_damage(tmp_path, harm)
         segment(tmp_path).unlink()
     else:
         segment(tmp_path).write_bytes(
-            data[:-1] if harm == "cut short" else data[: data[:-1].rindex(b"\n") + 1]
+            data[:-2] if harm == "cut short" else data[: data[:-1].rindex(b"\n") + 1]
         )
     before = segment(tmp_path).read_bytes() if segment(tmp_path).exists() else None
     for _ in range(2):  # the first refusal changes nothing
         with pytest.raises(LogCorrupt):
             asyncio.run(read_of(tmp_path, "wf_b"))
-    assert before is None or segment(tmp_path).read_bytes() == before
+    assert before is None or segment(tmp_path).read_bytes().startswith(before)
+
+
+async def test_damage_stays_damage_also_when_the_next_process_is_killed(tmp_path):
+    """It may be killed before, or after, it has appended something behind the damaged end."""
+    await make(tmp_path, batch(0, 3), batch(0, workflow_id="wf_b"), batch(1, workflow_id="wf_b"))
+    segment(tmp_path).write_bytes(segment(tmp_path).read_bytes()[:-5])
+    for appended in (0, 0, 1, 2):
+        crashed = tmp_path.with_name("crashed")
+        log = SegmentLog(tmp_path)
+        if appended:
+            epoch = await log.claim("wf_a", this_process())
+            await log.append(batch(2 + appended, epoch=epoch))
+        shutil.copytree(tmp_path, crashed)  # what a killed process would leave
+        await log.close()
+        shutil.rmtree(tmp_path)
+        crashed.rename(tmp_path)
+        again = SegmentLog(tmp_path)
+        with pytest.raises(LogCorrupt, match="wf_b is damaged from offset 1"):
+            await again.run("wf_b")
+        assert await all_offsets(again, "wf_a") == list(range(3 + appended))
+        await again.close()
+
+
+async def test_a_line_end_that_is_missing_is_put_back(tmp_path):
+    await make(tmp_path, batch(0), batch(0, workflow_id="wf_b"), batch(1, workflow_id="wf_b"))
+    data = segment(tmp_path).read_bytes()
+    segment(tmp_path).write_bytes(data[:-1])
+    await SegmentLog(tmp_path).close()
+    assert segment(tmp_path).read_bytes() == data
+    await read_of(tmp_path, "wf_b")  # and with it the line is whole
 
 
 async def read_of(directory, run):
