@@ -181,3 +181,21 @@ def test_many_processes_make_one_new_store(tmp_path, rounds):
         refused = [line for line in said if line.startswith("refused")]
         assert set(refused) <= {"refused Fenced", "refused OffsetConflict"}, said
         assert not broken(Promises().take(whole(said)), asyncio.run(examine(url)))
+
+
+async def test_a_store_that_another_process_makes_at_this_moment_is_ours(tmp_path, monkeypatch):
+    """Its tables and its mark come together; who looks at the one and then at the other must not be misled."""
+    real, left = database._has_tables, [1]
+
+    def overtaken(db):
+        if left:
+            left.pop()
+            with start("contender", f"sqlite:{tmp_path}/log.db", "wf_a", "3") as other:
+                assert other.stdout.read().count("ack") == 3
+        return real(db)
+
+    monkeypatch.setattr(database, "_has_tables", overtaken)
+    log = SqliteLog(tmp_path / "log.db")
+    assert not left
+    assert await log.last("wf_a") >= 2
+    await log.close()

@@ -216,8 +216,9 @@ def _prepare_file(path: Path) -> bool:
 
 
 def _check_version(db: sqlite3.Connection, path: Path) -> None:
+    tables = _has_tables(db)  # first: another process may make them, and its mark, at this moment
     version, application = _pragma(db, "user_version"), _pragma(db, "application_id")
-    if application not in (0, _APPLICATION_ID) or (application == 0 and _has_tables(db)):
+    if application not in (0, _APPLICATION_ID) or (application == 0 and tables):
         raise ConfigurationError(
             f"{path} is an SQLite database of another program", hint="name another file for the store"
         )
