@@ -80,7 +80,7 @@ class Full:
 @pytest.mark.skipif(not shim.shim_works(), reason="SQLite hides its functions here")
 @pytest.mark.usefixtures("files_are_small")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("batches", "step"), [(3, 11), pytest.param(8, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("batches", "step"), [(3, 11), pytest.param(7, 2, marks=pytest.mark.slow)])
 def test_any_call_may_find_no_space(kind, tally, batches, step):
     """The n-th call that needs space and the one after it find none; whoever is refused tries again."""
     number = 1

@@ -184,7 +184,7 @@ def test_many_processes_make_one_new_store(tmp_path, rounds):
 
 
 async def test_a_store_that_another_process_makes_at_this_moment_is_ours(tmp_path, monkeypatch):
-    """Its tables and its mark come together; who looks at the one and then at the other must not be misled."""
+    """Its tables and its mark come together; who looks at one and then at the other must not be misled."""
     real, left = database._has_tables, [1]
 
     def overtaken(db):
