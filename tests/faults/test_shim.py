@@ -7,10 +7,11 @@ import random
 
 import pytest
 
-from tests.faults import shim, strace
+from tests.faults import shim, strace, tally
 from tests.faults.calls import Call
 from tests.faults.disk import PAGE, SECTOR, Disk
 from tests.faults.images import STORE, scratch
+from tests.faults.tally import Tally
 from tests.faults.workload import run_workload
 
 
@@ -107,3 +108,18 @@ def test_a_failed_sync_leaves_pages_that_the_next_one_passes_by():
     made.do(Call("sync", "f"))
     assert made.synced() == made.seen()
     assert images(made) == {b"a" * 10 + b"c" + b"a" * (PAGE - 11) + b"b" * PAGE}
+
+
+def test_the_last_lines_say_what_was_found(monkeypatch):
+    """One line a store, in this form; anything found is a failure."""
+    done = Tally("sqlite", images=7, kills=3, flips=5, harmless=2)
+    monkeypatch.setattr(tally, "TALLIES", {"sqlite": done, "file": Tally("file")})
+    line = "store=sqlite images=7 kills=3 lost={} gaps={} duplicates=0 false_alarms=0"
+    assert tally.verdict() == [
+        "flips: store=sqlite flips=5 harmless=2 noticed=3 silent=0",
+        line.format(0, 0),
+    ]
+    assert done.clean
+    done.blame([("lost", "an event"), ("gaps", "a hole"), ("lost", "another")])
+    assert tally.verdict()[-1] == line.format(2, 1)
+    assert not done.clean
