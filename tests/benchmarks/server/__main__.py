@@ -183,6 +183,9 @@ async def runs(seconds: float) -> None:
         report("runs_sqlite", "daemon / embedded", rate / embedded, "x")
 
 
+_NAME = b'"custom.bench"'
+
+
 class Reader:
     """One stream of the run, read as bytes; `delays` of single events in ms."""
 
@@ -193,15 +196,19 @@ class Reader:
 
     async def read(self, count: int, *, delays: bool = False) -> None:
         reader = self.connection.reader
+        rest = b""  # the name of an event may lie across two pieces
         while self.events < count:
             chunk = await reader.read(1 << 20)
             assert chunk
-            found = chunk.count(b'"custom.bench"')
-            if delays and found:
+            rest += chunk
+            self.events += rest.count(_NAME)
+            rest = rest[1 - len(_NAME) :]
+            if delays:
                 now = time.perf_counter_ns()
                 for part in chunk.split(b'"at":')[1:]:
-                    self.delays.append((now - int(part[: part.index(b",")])) / 1e6)
-            self.events += found
+                    written, comma, _ = part.partition(b",")
+                    if comma:
+                        self.delays.append((now - int(written)) / 1e6)
 
 
 @asynccontextmanager
