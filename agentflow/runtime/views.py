@@ -282,13 +282,15 @@ class RunViews:
 
     async def _fold(self, workflow_id: str) -> tuple[_Fold, RunRow]:
         """The present fold: the kept one with what has been appended since."""
-        fold = self._folds.pop(workflow_id, None)
+        # Several questions may bring one fold up to date at once: each takes only what comes next.
+        fold = self._folds.get(workflow_id)
         if fold is None:
             row, fold = await asyncio.gather(self._log.run(workflow_id), self._begin(workflow_id))
         else:
             row = await self._log.run(workflow_id)
         if fold.state.next_offset <= row.last_offset:
             await self._read_on(fold, None)
+        self._folds.pop(workflow_id, None)
         if row.bytes <= _KEPT_BYTES:
             self._folds[workflow_id] = fold
             if len(self._folds) > _KEPT:

@@ -27,6 +27,7 @@ from agentflow.events.catalogue import Custom, WorkflowCompleted
 from agentflow.events.envelope import Draft, Ids, seal
 from agentflow.events.families.workflow import StepCounts
 from agentflow.events.log import Append, RunMeta
+from agentflow.models import ModelRequest
 from agentflow.server.app import Application
 from agentflow.server.connection import HttpServer
 from agentflow.server.sockets import Listeners
@@ -45,6 +46,8 @@ workflow:
       agent: {systemPrompt: go, input: x, attachedFunctions: none, model: "scripted:m",
               resultSchema: {type: string}}
 """
+SLOW = {"agents": [{"name": "a", "system_prompt": "Wait.", "model": "scripted:m"}]}
+"""A model that takes its time, as models do."""
 CONCURRENT = 16
 BATCH, IN_FLIGHT = 16, 64
 STREAM = "wf_stream"
@@ -124,7 +127,15 @@ async def daemon(folder: Path) -> None:
     listeners = Listeners()
     listeners.add_unix(folder / "s")
     listeners.add_tcp("127.0.0.1:0")
-    model = ScriptedModel(lambda request: request.messages[-1].content, max_concurrency=500)
+
+    async def slow(request: ModelRequest) -> str:
+        await asyncio.sleep(0.05)
+        return request.messages[-1].content
+
+    def answer(request: ModelRequest) -> Any:
+        return slow(request) if request.messages[0].content == "Wait." else request.messages[-1].content
+
+    model = ScriptedModel(answer, max_concurrency=500)
     async with Runtime(f"sqlite:{folder / 'runs.db'}", models=[model]) as runtime:
         server = HttpServer(Application(runtime, ServerConfig(max_streams=10_000)), listeners)
         serving = asyncio.ensure_future(server.serve())
