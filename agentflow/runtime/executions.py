@@ -9,13 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import msgspec
 from msgspec import UNSET
 
-from agentflow.definition.conversation import Message, Usage
-from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.conversation import Message
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import SCHEMA_VERSION, Event
+from agentflow.runtime.execution_records import (
+    AgentContext,
+    AgentExecution,
+    Execution,
+    ModelExecution,
+    Offsets,
+    StepExecution,
+    StepMetadata,
+    StepRecord,
+    ToolExecution,
+)
 
 __all__ = [
     "AgentContext",
@@ -28,115 +37,6 @@ __all__ = [
     "StepRecord",
     "ToolExecution",
 ]
-
-
-class Offsets(msgspec.Struct, kw_only=True):
-    """The first and the last event about something."""
-
-    first: int
-    last: int
-
-
-class _Execution(msgspec.Struct, kw_only=True):
-    """What all executions say. Times are RFC 3339; `ended_at` is null while it goes on."""
-
-    step_id: str
-    iteration: int | None
-    activation: str
-    attempt: int
-    state: str
-    started_at: str
-    ended_at: str | None = None
-    duration_ms: int | None = None
-    error: ErrorInfo | None = None
-    event_offsets: Offsets
-
-
-class StepExecution(_Execution, kw_only=True):
-    """One activation of a step, or one iteration of it. `reason` is why it was skipped."""
-
-    step_index: int
-    kind: str | None = None
-    agent_name: str | None = None
-    input: Any = None
-    output: Any = None
-    reason: str | None = None
-
-
-class AgentExecution(_Execution, kw_only=True):
-    """One context of an agent: every attempt begins a new one. `model` is `provider:model`."""
-
-    context_id: str
-    agent_name: str
-    model: str
-    input: Any = None
-    output: Any = None
-    turns: int = 0
-    usage: Usage | None = None
-
-
-class ModelExecution(_Execution, kw_only=True):
-    """One request to a model."""
-
-    model_call_id: str
-    agent_name: str | None
-    provider: str
-    model: str
-    turn: int
-    finish_reason: str | None = None
-    first_token_ms: int | None = None
-    usage: Usage | None = None
-
-
-class ToolExecution(_Execution, kw_only=True):
-    """One call of a function with all its attempts. `outcome`: succeeded, failed, not_started, unknown."""
-
-    tool_call_id: str
-    tool_name: str
-    agent_name: str | None
-    side_effect: str
-    idempotency_key: str
-    parameters: Any = None
-    output: Any = None
-    outcome: str | None = None
-
-
-class StepMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Beside the result of a step. `timestamp` is when it ended, or began when it has not ended."""
-
-    agent_name: str | None
-    timestamp: str
-    duration_ms: int | None
-
-
-class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The state record of a step; `data` is its output as it is."""
-
-    schema_version: int
-    workflow_id: str
-    step_id: str
-    step_index: int
-    iteration: int | None
-    attempt: int
-    state: str
-    input: Any
-    data: Any
-    metadata: StepMetadata
-    event_offsets: Offsets
-    error: ErrorInfo | None
-
-
-class AgentContext(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one execution of an agent saw and said. `tools` by name and hash of their schema."""
-
-    context_id: str
-    step_id: str
-    iteration: int | None
-    attempt: int
-    agent_name: str
-    system_prompt: str
-    messages: tuple[Message, ...]
-    tools: tuple[ev.ToolDigest, ...]
 
 
 class _Conversation:
@@ -433,6 +333,6 @@ class Executions:
     }
 
 
-def _close(done: _Execution, event: Event[Any], state: str, duration_ms: int | None) -> None:
+def _close(done: Execution, event: Event[Any], state: str, duration_ms: int | None) -> None:
     done.state, done.ended_at, done.duration_ms = state, event.timestamp, duration_ms
     done.event_offsets.last = event.offset

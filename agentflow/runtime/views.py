@@ -10,15 +10,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from agentflow.definition.conversation import Usage
-from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import Workflow, decode_ir
 from agentflow.engine import Bindings, Plan, RunState, compile_plan, evolve
-from agentflow.errors import AgentflowError, LogCorrupt, OffsetTrimmed
+from agentflow.errors import LogCorrupt, OffsetTrimmed
 from agentflow.events.catalogue import (
-    DefinitionInfo,
     SystemStateSaved,
     WorkflowStarted,
     WorkflowStepStarted,
@@ -28,16 +23,20 @@ from agentflow.events.log import EventLog, RunRow
 from agentflow.events.rows import Order, Page
 from agentflow.runtime.executions import (
     AgentContext,
-    AgentExecution,
     Executions,
-    ModelExecution,
-    StepExecution,
     StepRecord,
-    ToolExecution,
 )
 from agentflow.runtime.folding import decode_base
 from agentflow.runtime.kept import STATE, kept, kept_record, kept_step
-from agentflow.runtime.records import BudgetRecord, RunRecord, Waiting, budget_record, run_record
+from agentflow.runtime.records import RunRecord, Waiting, budget_record, run_record
+from agentflow.runtime.view_records import (
+    DefinitionView,
+    ExecutionRecord,
+    FoldedState,
+    FoldedStep,
+    RunSummary,
+    StepNotFound,
+)
 
 __all__ = [
     "DefinitionView",
@@ -56,86 +55,6 @@ _KEPT_BYTES = 1 << 20
 
 
 _OWN_LABELS = "agentflow."  # of the index of the store, not of the run
-
-
-class StepNotFound(AgentflowError):
-    """The run has no such step, or it has not begun."""
-
-    code = "step_not_found"
-
-
-class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The members of a run record that the store answers without reading the run's log."""
-
-    workflow_id: str
-    name: str | None
-    definition_hash: str
-    state: str
-    labels: dict[str, str]
-    created_at: str
-    updated_at: str
-    ended_at: str | None
-    duration_ms: int | None
-    last_offset: int
-    earliest_offset: int
-    parent: str | None
-    bytes: int
-    archived: bool = False
-    links: dict[str, str] = {}
-
-
-class FoldedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step in a folded state. `output` and `error` {category, code, message} once it has ended; `items`
-    counts iterations by state."""
-
-    state: str
-    attempt: int
-    visits: int
-    output: Any = None
-    error: Any = None
-    items: dict[str, int] | None = None
-
-
-class FoldedState(msgspec.Struct, frozen=True, kw_only=True):
-    """The fold of a run's events up to `offset`: all that the runtime knows of it then.
-
-    `calls` are the open calls of models and tools, `timers` give when they fall due.
-    """
-
-    workflow_id: str
-    offset: int
-    state: str
-    input: Any
-    output: Any
-    error: ErrorInfo | None
-    steps: dict[str, FoldedStep]
-    calls: dict[str, str]
-    waiting: Waiting
-    timers: dict[str, str]
-    pause: str | None
-    cancel_requested: bool
-    usage: Usage
-    budget: BudgetRecord
-
-
-class ExecutionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run did: its record, and each execution of a step, an agent, a model and a tool."""
-
-    workflow: RunRecord
-    steps: list[StepExecution]
-    agents: list[AgentExecution]
-    models: list[ModelExecution]
-    tools: list[ToolExecution]
-
-
-class DefinitionView(msgspec.Struct, frozen=True, kw_only=True):
-    """The definition that a run is pinned to: its source as it was submitted, and its graph."""
-
-    workflow_id: str
-    definition: DefinitionInfo
-    source: Any
-    ir_hash: str
-    ir: Workflow
 
 
 class _Fold:

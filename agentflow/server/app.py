@@ -15,7 +15,7 @@ from agentflow.server.definitions import Definitions, definitions_beside
 from agentflow.server.openapi import describe
 from agentflow.server.operations import Operation
 from agentflow.server.problems import Refusal, problem_response
-from agentflow.server.routes import catalogue, commands, runs, streaming, system
+from agentflow.server.routes import catalogue, commands, questions, runs, streaming, submitting, system
 from agentflow.server.routing import Tree
 from agentflow.server.service import Service
 from agentflow.server.tokens import Tokens
@@ -23,9 +23,11 @@ from agentflow.server.tokens import Tokens
 __all__ = ["OPERATIONS", "Application", "described"]
 
 OPERATIONS: tuple[Operation, ...] = (
+    *submitting.OPERATIONS,
     *runs.OPERATIONS,
     *streaming.OPERATIONS,
     *commands.OPERATIONS,
+    *questions.OPERATIONS,
     *catalogue.OPERATIONS,
     *system.OPERATIONS,
 )

@@ -1,7 +1,4 @@
-"""What requests carry and what small answers look like: the Structs behind the OpenAPI document.
-
-Results about runs are the Structs of `agentflow.runtime`; what stands here exists on the wire alone.
-"""
+"""What the bodies of requests hold: the Structs behind the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -10,55 +7,25 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from agentflow.definition.diagnostics import Diagnostic
-from agentflow.runtime.records import RunRecord
-from agentflow.runtime.requests import RequestRecord
-from agentflow.runtime.views import RunSummary
+from agentflow.server.fields import Name, Offset, RunId, Seconds, StepId, Text
 
 __all__ = [
     "ApprovalBody",
     "CancelBody",
-    "ContextQuery",
     "DefinitionBody",
-    "DefinitionInfoView",
-    "DefinitionList",
-    "DefinitionQuery",
     "DefinitionRef",
-    "DrainAnswer",
-    "EventsQuery",
-    "ExpandQuery",
     "ForkBody",
-    "GraphQuery",
-    "Health",
+    "GcBody",
+    "InputFrom",
     "InputsBody",
-    "ListQuery",
-    "OffsetQuery",
     "PauseBody",
-    "RecordList",
-    "RequestList",
-    "RequestQuery",
     "ResumeBody",
     "RetryBody",
-    "RunList",
     "SignalBody",
-    "StepQuery",
     "SubmitBody",
-    "SubmitQuery",
-    "ToolList",
-    "ToolView",
-    "Validation",
-    "Version",
+    "ValidateBody",
     "WithdrawBody",
 ]
-
-RunId = Annotated[str, Meta(pattern=r"^wf_[A-Za-z0-9_-]{1,64}$")]
-StepId = Annotated[str, Meta(max_length=1024)]
-Offset = Annotated[int, Meta(ge=0, le=2**53)]
-Count = Annotated[int, Meta(ge=1, le=500)]
-Seconds = Annotated[float, Meta(ge=0, le=3600)]
-Text = Annotated[str, Meta(max_length=10_000)]
-Position = Annotated[str, Meta(max_length=64)]
-Name = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -205,214 +172,7 @@ class DefinitionBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
     format: Name | None = None
 
 
-# -- query parameters
-
-
-class _Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Query parameters: text on the wire."""
-
-
-class SubmitQuery(_Query, frozen=True, kw_only=True):
-    """`wait`: seconds to wait for the run to come to rest before the answer."""
-
-    wait: Annotated[float, Meta(ge=0, le=600)] | None = None
-
-
-class ListQuery(_Query, frozen=True, kw_only=True):
-    """`state` may name several with commas; `label` is KEY=VALUE; times are RFC 3339, `until` excluded."""
-
-    state: Text | None = None
-    name: Text | None = None
-    label: Text | None = None
-    since: Text | None = None
-    until: Text | None = None
-    limit: Count = 50
-    cursor: Text | None = None
-    order: Literal["asc", "desc"] = "desc"
-    full: bool = False
-
-
-class OffsetQuery(_Query, frozen=True, kw_only=True):
-    """`offset`: the state as of this event."""
-
-    offset: Offset | None = None
-
-
-class ExpandQuery(_Query, frozen=True, kw_only=True):
-    """`expand`: values that are stored beside the log are put in their place."""
-
-    expand: bool = False
-
-
-class StepQuery(_Query, frozen=True, kw_only=True):
-    """Which execution of a step; the last one that fits."""
-
-    iteration: Offset | None = None
-    attempt: Annotated[int, Meta(ge=1, le=2**31)] | None = None
-
-
-ContextQuery = StepQuery
-
-
-class GraphQuery(_Query, frozen=True, kw_only=True):
-    """The drawing's language."""
-
-    format: Literal["json", "mermaid", "dot"] = "json"
-
-
-class RequestQuery(_Query, frozen=True, kw_only=True):
-    """`kind`: step, tool or input; `open=false` lists those that are closed too."""
-
-    kind: Literal["step", "tool", "human", "input"] | None = None
-    open: bool = True
-
-
-class DefinitionQuery(_Query, frozen=True, kw_only=True):
-    """`version`: the newest one when absent."""
-
-    version: Name | None = None
-
-
-class EventsQuery(_Query, frozen=True, kw_only=True):
-    """Where a stream begins, what it shows and when it ends (page 000 §8.1). `deltas` is understood; models
-    hand none on yet, so none come."""
-
-    offset: Position | None = None
-    after: Position | None = None
-    from_: Position | None = msgspec.field(default=None, name="from")
-    type: Text | None = None
-    view: Literal["workflow", "all"] = "all"
-    step: Text | None = None
-    since: Text | None = None
-    until: Text | None = None
-    follow: bool = True
-    limit: Annotated[int, Meta(ge=1, le=2**53)] | None = None
-    timeout: Annotated[float, Meta(gt=0, le=86_400)] | None = None
-    expand: bool = False
-    heartbeat: Text | None = None
-    format: Literal["ndjson", "sse"] | None = None
-    named: bool = True
-    deltas: bool = False
-
-
-class AllEventsQuery(_Query, frozen=True, kw_only=True):
-    """The events of all runs in the order of their commits; `cursor` continues behind an earlier one."""
-
-    cursor: Text | None = None
-    type: Text | None = None
-    since: Text | None = None
-    until: Text | None = None
-    follow: bool = True
-    limit: Annotated[int, Meta(ge=1, le=2**53)] | None = None
-    timeout: Annotated[float, Meta(gt=0, le=86_400)] | None = None
-    heartbeat: Text | None = None
-    format: Literal["ndjson", "sse"] | None = None
-    named: bool = True
-
-
-# -- answers
-
-
-class RunList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of runs. `next_cursor` null: nothing comes after it."""
-
-    items: list[RunSummary]
-    next_cursor: str | None
-
-
-class RecordList(msgspec.Struct, frozen=True, kw_only=True):
-    """The same with whole run records."""
-
-    items: list[RunRecord]
-    next_cursor: str | None
-
-
-class RequestList(msgspec.Struct, frozen=True, kw_only=True):
-    """Open questions, oldest first."""
-
-    items: list[RequestRecord]
-
-
-class Validation(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with a submission; `ir_hash` names its graph when it has one."""
-
-    valid: bool
-    diagnostics: list[Diagnostic]
-    ir_hash: str | None
-
-
-class DefinitionInfoView(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of a registered definition; `source` when one was asked for."""
-
-    name: str
-    version: str
-    format: str
-    hash: str
-    ir_hash: str
-    created_at: str
-    by: str
-    source: str | UnsetType = UNSET
-
-
-class DefinitionList(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest version of each registered definition, by name."""
-
-    items: list[DefinitionInfoView]
-
-
-class ToolView(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that is registered with the daemon."""
-
-    name: str
-    service: str
-    description: str
-    side_effect: str
-    idempotent: bool
-    timeout: float
-    input_schema: Any
-
-
-class ToolList(msgspec.Struct, frozen=True, kw_only=True):
-    """All registered functions, by service and name."""
-
-    items: list[ToolView]
-
-
-class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """`status`: ok, draining or failed. `durable`: whether acknowledged events outlive a power failure."""
-
-    status: str
-    durable: bool
-    store: str
-    detail: str | None = None
-
-
-class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs here."""
-
-    name: str
-    version: str
-    python: str
-    schema_version: int
-
-
 class GcBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """`dry_run` only says what would go."""
 
     dry_run: bool = False
-
-
-class DrainAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The daemon parks its runs and ends."""
-
-    status: str
-
-
-class Home(msgspec.Struct, frozen=True, kw_only=True):
-    """Where things are."""
-
-    name: str
-    version: str
-    api: str
-    documentation: str
-    links: dict[str, str]

@@ -17,7 +17,7 @@ from agentflow.definition.loader import Definition
 from agentflow.errors import ConfigurationError, StorageUnavailable
 from agentflow.events.envelope import iso
 from agentflow.events.files import make_directories, put_file
-from agentflow.server.bodies import DefinitionInfoView
+from agentflow.server.answers import DefinitionInfoView
 from agentflow.server.problems import Refusal
 
 __all__ = ["Definitions", "definitions_beside"]

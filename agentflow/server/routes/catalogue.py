@@ -9,18 +9,11 @@ from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
 from agentflow.definition.loader import check_inputs
 from agentflow.errors import DefinitionError
 from agentflow.schemas import json_schema
-from agentflow.server.bodies import (
-    DefinitionBody,
-    DefinitionInfoView,
-    DefinitionList,
-    DefinitionQuery,
-    ToolList,
-    ToolView,
-    ValidateBody,
-    Validation,
-)
+from agentflow.server.answers import DefinitionInfoView, DefinitionList, ToolList, ToolView, Validation
+from agentflow.server.bodies import DefinitionBody, ValidateBody
 from agentflow.server.operations import JSON, YAML, Call, Operation, json_response
 from agentflow.server.problems import Refusal
+from agentflow.server.queries import DefinitionQuery
 
 __all__ = ["OPERATIONS"]
 

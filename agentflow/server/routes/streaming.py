@@ -6,12 +6,13 @@ from typing import Any
 
 from starlette.responses import Response
 
-from agentflow.server.bodies import AllEventsQuery, EventsQuery
+from agentflow.server.feeds import AllStream, RunStream, parse_place
 from agentflow.server.frames import Frames, Ndjson, Sse
 from agentflow.server.operations import Call, Operation, accept
 from agentflow.server.positions import EventFilter, first_wanted, parse_heartbeat, parse_time, parse_types
 from agentflow.server.problems import Refusal
-from agentflow.server.streams import Plan
+from agentflow.server.queries import AllEventsQuery, EventsQuery
+from agentflow.server.stream import Plan
 
 __all__ = ["OPERATIONS"]
 
@@ -58,7 +59,8 @@ async def events(call: Call) -> Response:
         heartbeat=heartbeat,
         heartbeat_form=form,
     )
-    return call.service.streams.of_run(workflow_id, first, plan, headers)
+    call.service.streams.admit()
+    return RunStream(call.service.streams, plan, headers, workflow_id, first)
 
 
 async def all_events(call: Call) -> Response:
@@ -83,7 +85,8 @@ async def all_events(call: Call) -> Response:
         await call.service.log.query(types, since=times[0], until=times[1], cursor=_cursor(place), limit=1)
     except ValueError:
         raise Refusal("invalid_position", "the cursor is not one that a stream has given") from None
-    return call.service.streams.of_all(place, plan, types, times)
+    call.service.streams.admit()
+    return AllStream(call.service.streams, plan, parse_place(place), types, times)
 
 
 def _cursor(place: str | None) -> str | None:

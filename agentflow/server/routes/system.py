@@ -13,7 +13,8 @@ from agentflow.errors import AgentflowError, StoreError
 from agentflow.events.envelope import SCHEMA_VERSION
 from agentflow.runtime.results import Results
 from agentflow.runtime.retention import Upkeep, upkeep
-from agentflow.server.bodies import DrainAnswer, GcBody, Health, Home, Version
+from agentflow.server.answers import DrainAnswer, Health, Home, Version
+from agentflow.server.bodies import GcBody
 from agentflow.server.metrics import CONTENT_TYPE
 from agentflow.server.operations import JSON, Call, Operation, accept, json_response
 from agentflow.server.problems import Refusal

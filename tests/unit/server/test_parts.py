@@ -21,6 +21,7 @@ from agentflow.events.envelope import StoredEvent
 from agentflow.server.access import check_safe
 from agentflow.server.app import Application
 from agentflow.server.definitions import Definitions, definitions_beside
+from agentflow.server.feeds import parse_place, parts
 from agentflow.server.frames import Ndjson, Sse, expand, pieces
 from agentflow.server.lock import lock_store
 from agentflow.server.metrics import Metrics
@@ -29,7 +30,6 @@ from agentflow.server.operations import Operation
 from agentflow.server.problems import STATUS, Refusal, problem_response, refusal_of
 from agentflow.server.routing import Tree
 from agentflow.server.sockets import Listeners, bind_all, split_address
-from agentflow.server.streams import parse_place, parts
 from agentflow.server.tokens import ALL_SCOPES, load_tokens
 from tests.unit.server.kit import ECHO, agents, echo, tokens
 

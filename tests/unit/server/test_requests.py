@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from agentflow.events.envelope import StoredEvent
-from agentflow.server.bodies import EventsQuery, ListQuery, SubmitBody
+from agentflow.server.bodies import SubmitBody
 from agentflow.server.operations import JSON, YAML, accept, decode_json, media_of, parse_query
 from agentflow.server.positions import EventFilter, first_wanted, parse_heartbeat, parse_time
 from agentflow.server.problems import Refusal
+from agentflow.server.queries import EventsQuery, ListQuery
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

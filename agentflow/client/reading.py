@@ -1,0 +1,206 @@
+"""The reading half of a client: records, events, histories, states, as the Runtime has them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any, Literal
+from urllib.parse import quote
+
+import msgspec
+
+from agentflow.client.commands import Commands
+from agentflow.client.errors import ProblemError
+from agentflow.client.follow import PATIENCE, follow_lines
+from agentflow.client.transport import Transport
+from agentflow.definition.ir import Workflow
+from agentflow.events.envelope import Event, decode, micros
+from agentflow.events.rows import Order, Page
+from agentflow.runtime.executions import AgentContext, StepRecord
+from agentflow.runtime.records import RunRecord, RunResult
+from agentflow.runtime.views import DefinitionView, ExecutionRecord, FoldedState, RunSummary
+
+__all__ = ["Reading", "result_of"]
+
+_RESTS = (
+    "workflow.completed",
+    "workflow.failed",
+    "workflow.cancelled",
+    "workflow.paused",
+    "workflow.waiting",
+)
+_MOVING = ("pending", "running")
+_RESUMED_BY_ITSELF = ("drain", "storage")
+
+
+class _Records(msgspec.Struct):
+    items: list[RunRecord]
+
+
+class _Summaries(msgspec.Struct):
+    items: list[RunSummary]
+    next_cursor: str | None
+
+
+class Reading(Commands):
+    """Each raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt as the Runtime does."""
+
+    def __init__(self, transport: Transport, patience: float = PATIENCE) -> None:
+        super().__init__(transport)
+        self._patience = patience
+
+    async def rest(self, workflow_id: str) -> RunResult:
+        """Wait until a run is terminal, paused or waits, and say where it stands."""
+        record = await self.record(workflow_id)
+        while record.state in _MOVING or record.pause in _RESUMED_BY_ITSELF:
+            lines = self.event_lines(workflow_id, record.last_offset, types=_RESTS, limit=1)
+            async with aclosing(lines):
+                async for _ in lines:
+                    pass
+            record = await self.record(workflow_id)
+        return result_of(record)
+
+    async def result(self, workflow_id: str) -> RunResult:
+        """Where the run stands now."""
+        return result_of(await self.record(workflow_id))
+
+    async def record(self, workflow_id: str) -> RunRecord:
+        """The run record. Raises RunNotFound, RunGone."""
+        return await self._ask("GET", _path(workflow_id), RunRecord)
+
+    async def list(self, *, limit: int = 50, state: str | None = None) -> list[RunRecord]:
+        """The records of the newest runs, newest first."""
+        query = {"limit": limit, "state": state, "full": True}
+        return (await self._ask("GET", "/workflows", _Records, query=query)).items
+
+    async def summaries(
+        self,
+        *,
+        state: str | Sequence[str] | None = None,
+        name: str | None = None,
+        label: tuple[str, str] | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        order: Order = "desc",
+    ) -> Page[RunSummary]:
+        """A page of runs as the store lists them; times are RFC 3339, `until` excluded."""
+        query = {
+            "state": state if isinstance(state, str) or state is None else ",".join(state),
+            "name": name,
+            "label": None if label is None else "=".join(label),
+            "since": since,
+            "until": until,
+            "limit": limit,
+            "cursor": cursor,
+            "order": order,
+        }
+        found = await self._ask("GET", "/workflows", _Summaries, query=query)
+        return Page(found.items, found.next_cursor)
+
+    async def events(
+        self,
+        workflow_id: str,
+        after: int | None = None,
+        *,
+        follow: bool = True,
+        types: Sequence[str] | None = None,
+        step: str | None = None,
+    ) -> AsyncIterator[Event[Any]]:
+        """Events behind offset `after` (None: all that are left), each once and in order, however often the
+        connection breaks. Raises RunNotFound at the first step, OffsetTrimmed."""
+        lines = self.event_lines(workflow_id, after, follow=follow, types=types, step=step)
+        async with aclosing(lines):
+            async for line in lines:
+                yield decode(line)
+
+    def event_lines(
+        self,
+        workflow_id: str,
+        after: int | None = None,
+        *,
+        follow: bool = True,
+        types: Sequence[str] | None = None,
+        step: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncGenerator[bytes]:
+        """The events as the bytes that are stored, one a line, without line ends."""
+        return follow_lines(
+            self._transport,
+            _path(workflow_id, "events"),
+            after,
+            follow=follow,
+            types=types,
+            step=step,
+            limit=limit,
+            patience=self._patience,
+        )
+
+    async def history(self, workflow_id: str) -> ExecutionRecord:
+        """The execution record."""
+        return await self._ask("GET", _path(workflow_id, "history"), ExecutionRecord)
+
+    async def state(self, workflow_id: str, offset: int | None = None) -> FoldedState:
+        """The folded state, as of `offset` when given."""
+        return await self._ask("GET", _path(workflow_id, "state"), FoldedState, query={"offset": offset})
+
+    async def step(
+        self, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
+    ) -> StepRecord:
+        """The state record of a step. StepNotFound."""
+        query = {"iteration": iteration, "attempt": attempt}
+        return await self._ask("GET", _path(workflow_id, "state", step_id), StepRecord, query=query)
+
+    async def context(
+        self, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
+    ) -> AgentContext:
+        """The context of a step's agent. StepNotFound."""
+        query = {"iteration": iteration, "attempt": attempt}
+        return await self._ask("GET", _path(workflow_id, "context", step_id), AgentContext, query=query)
+
+    async def definition(self, workflow_id: str) -> DefinitionView:
+        """The definition that the run is pinned to."""
+        return await self._ask("GET", _path(workflow_id, "definition"), DefinitionView)
+
+    async def graph(self, workflow_id: str) -> Workflow:
+        """The graph that the run is pinned to."""
+        return await self._ask("GET", _path(workflow_id, "graph"), Workflow)
+
+    async def drawing(self, workflow_id: str, format: Literal["mermaid", "dot"] = "mermaid") -> str:
+        """The graph as text of Mermaid or Graphviz."""
+        path = _path(workflow_id, "graph")
+        response = await self._transport.send("GET", path, query={"format": format})
+        return response.text
+
+    async def blob(self, name: str) -> bytes | None:
+        """The bytes of a value that an event names, or None."""
+        try:
+            response = await self._transport.send("GET", f"/blobs/{quote(name, safe=':')}")
+        except ProblemError as error:
+            if error.code == "blob_not_found":
+                return None
+            raise
+        return response.content
+
+
+def result_of(record: RunRecord) -> RunResult:
+    """The result that a record holds."""
+    duration = record.duration_ms
+    if duration is None:
+        duration = max(0, micros(record.updated_at) - micros(record.created_at)) // 1000
+    return RunResult(
+        workflow_id=record.workflow_id,
+        state=record.state,
+        output=record.output,
+        steps=record.steps,
+        usage=record.usage,
+        duration_ms=duration,
+        error=record.error,
+        pause=record.pause,
+    )
+
+
+def _path(workflow_id: str, *parts: str) -> str:
+    names = [quote(part, safe="") for part in (workflow_id, *parts)]
+    return "/workflows/" + "/".join(names)

@@ -1,0 +1,127 @@
+"""What small answers hold that exist on the wire alone; those about runs stand in `agentflow.runtime`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from agentflow.definition.diagnostics import Diagnostic
+from agentflow.runtime.records import RunRecord
+from agentflow.runtime.requests import RequestRecord
+from agentflow.runtime.views import RunSummary
+
+__all__ = [
+    "DefinitionInfoView",
+    "DefinitionList",
+    "DrainAnswer",
+    "Health",
+    "Home",
+    "RecordList",
+    "RequestList",
+    "RunList",
+    "ToolList",
+    "ToolView",
+    "Validation",
+    "Version",
+]
+
+
+class RunList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of runs. `next_cursor` null: nothing comes after it."""
+
+    items: list[RunSummary]
+    next_cursor: str | None
+
+
+class RecordList(msgspec.Struct, frozen=True, kw_only=True):
+    """The same with whole run records."""
+
+    items: list[RunRecord]
+    next_cursor: str | None
+
+
+class RequestList(msgspec.Struct, frozen=True, kw_only=True):
+    """Open questions, oldest first."""
+
+    items: list[RequestRecord]
+
+
+class Validation(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a submission; `ir_hash` names its graph when it has one."""
+
+    valid: bool
+    diagnostics: list[Diagnostic]
+    ir_hash: str | None
+
+
+class DefinitionInfoView(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a registered definition; `source` when one was asked for."""
+
+    name: str
+    version: str
+    format: str
+    hash: str
+    ir_hash: str
+    created_at: str
+    by: str
+    source: str | UnsetType = UNSET
+
+
+class DefinitionList(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest version of each registered definition, by name."""
+
+    items: list[DefinitionInfoView]
+
+
+class ToolView(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that is registered with the daemon."""
+
+    name: str
+    service: str
+    description: str
+    side_effect: str
+    idempotent: bool
+    timeout: float
+    input_schema: Any
+
+
+class ToolList(msgspec.Struct, frozen=True, kw_only=True):
+    """All registered functions, by service and name."""
+
+    items: list[ToolView]
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """`status`: ok, draining or failed. `durable`: whether acknowledged events outlive a power failure."""
+
+    status: str
+    durable: bool
+    store: str
+    detail: str | None = None
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs here."""
+
+    name: str
+    version: str
+    python: str
+    schema_version: int
+
+
+class DrainAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The daemon parks its runs and ends."""
+
+    status: str
+
+
+class Home(msgspec.Struct, frozen=True, kw_only=True):
+    """Where things are."""
+
+    name: str
+    version: str
+    api: str
+    documentation: str
+    links: dict[str, str]

@@ -1,0 +1,150 @@
+"""Where streams take their events from: the log of one run, or the logs of all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from agentflow.events.envelope import StoredEvent
+from agentflow.server.connection import HIGH_WATER
+from agentflow.server.frames import Sse, expand
+from agentflow.server.problems import Refusal
+from agentflow.server.stream import Plan, Stream
+from agentflow.server.streams import Streams
+
+__all__ = ["AllStream", "RunStream", "parse_place", "parts"]
+
+_POLL = 0.2
+_PATIENCE = 0.25
+_PAGE = 256
+
+
+class RunStream(Stream):
+    """The events of one run."""
+
+    def __init__(
+        self, streams: Streams, plan: Plan, headers: dict[str, str], workflow_id: str, first: int
+    ) -> None:
+        super().__init__(streams, plan, headers)
+        self._workflow_id = workflow_id
+        self._position = first - 1
+        self._stop: int | None = None  # the last offset to send, when the stream does not follow
+
+    async def follow(self) -> None:
+        plan, hub, run = self.plan, self.streams.hub, self._workflow_id
+        if not plan.follow:
+            self._stop = await self.streams.log.last(run)
+        while True:
+            async with aclosing(hub.batches(run, self._position, follow=plan.follow)) as batches:
+                async for batch in batches:
+                    if not await self._take(batch):
+                        break
+                    if self.left == 0 or (self._stop is not None and self._position >= self._stop):
+                        return
+                else:
+                    return
+            # A client that is slow for long holds no events: it goes on from the log when it has room.
+            await self.drained()
+
+    async def _take(self, batch: Sequence[StoredEvent]) -> bool:
+        """Send a batch; False when the client did not take all of it and the rest was let go."""
+        plan, wanted = self.plan, self.plan.wanted
+        if self._stop is not None and batch[-1].offset > self._stop:
+            batch = batch[: self._stop - batch[0].offset + 1]
+        for part in parts(batch):
+            shown = part if wanted.everything else [event for event in part if wanted(event)]
+            shown = self.cut(shown)
+            if plan.expand:
+                shown = [await self._expanded(event) for event in shown]
+            if shown:
+                await self.emit(plan.frames.events(shown), len(shown))
+            self._position = part[-1].offset
+            if self.left == 0:
+                return True
+            if not await self.drained(_PATIENCE):
+                return self._position == batch[-1].offset
+        return True
+
+    async def _expanded(self, event: StoredEvent) -> StoredEvent:
+        body = await expand(event.body, self.streams.log.get_blob)
+        return event if body is event.body else StoredEvent(event.offset, event.ts, event.type, body)
+
+    def place(self) -> dict[str, Any]:
+        return {"workflow_id": self._workflow_id, "offset": self._position}
+
+
+class AllStream(Stream):
+    """The events of all runs, in the order of their commits. A place is the cursor of a page of the log and
+    the number of events of that page that were sent."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        plan: Plan,
+        place: tuple[str | None, int],
+        types: list[str] | None,
+        times: tuple[int | None, int | None],
+    ) -> None:
+        super().__init__(streams, plan, {})
+        self._cursor, self._skip = place
+        self._types = types
+        self._since, self._until = times
+
+    async def follow(self) -> None:
+        log = self.streams.log
+        while not self.streams.closing:
+            page = await log.query(
+                self._types, since=self._since, until=self._until, cursor=self._cursor, limit=_PAGE
+            )
+            for part in parts(self.cut([item.event for item in page.items[self._skip :]])):
+                await self.emit(self._frames(part), len(part))
+                self._skip += len(part)
+                await self.drained()
+            if self.left == 0:
+                return
+            self._cursor, self._skip = page.next_cursor, 0
+            if page.items:
+                await asyncio.sleep(0)
+            elif self.plan.follow:
+                await asyncio.sleep(_POLL)
+            else:
+                return
+
+    def _frames(self, events: Sequence[StoredEvent]) -> bytes:
+        frames = self.plan.frames
+        if not isinstance(frames, Sse):
+            return frames.events(events)
+        cursor, sent = self._cursor or "", self._skip
+        return b"".join(
+            frames.marked(event.type, event.body, f"{cursor}.{sent + i}") for i, event in enumerate(events, 1)
+        )
+
+    def place(self) -> dict[str, Any]:
+        return {"cursor": f"{self._cursor or ''}.{self._skip}"}
+
+    def daemon_stops(self) -> None:
+        self.end_now()
+
+
+def parse_place(text: str | None) -> tuple[str | None, int]:
+    """The place of a stream of all runs: a cursor, and how many events of its page were sent. Refusal."""
+    if not text:
+        return None, 0
+    cursor, dot, sent = text.rpartition(".")
+    if not dot or not sent.isdecimal() or int(sent) > _PAGE:
+        raise Refusal("invalid_position", "the cursor is not one that a stream of all runs has given")
+    return cursor or None, int(sent)
+
+
+def parts(events: Sequence[StoredEvent]) -> Iterator[Sequence[StoredEvent]]:
+    """Events in runs of at most about 128 KiB: what a client may have in front of it at once."""
+    size = start = 0
+    for index, event in enumerate(events):
+        size += len(event.body)
+        if size >= HIGH_WATER:
+            yield events[start : index + 1]
+            start, size = index + 1, 0
+    if start < len(events):
+        yield events[start:] if start else events

@@ -1,0 +1,31 @@
+"""The record of a run as the API gives it: with the paths that lead on from it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from agentflow.runtime import RunRecord
+from agentflow.server.operations import Call
+
+__all__ = ["links_of", "record_of"]
+
+
+def links_of(workflow_id: str) -> dict[str, str]:
+    """Where to go on from a run."""
+    base = f"/workflows/{workflow_id}"  # an id has no character that a path would have to escape
+    return {
+        "self": base,
+        "events": f"{base}/events",
+        "log": f"{base}/log",
+        "history": f"{base}/history",
+        "state": f"{base}/state",
+        "definition": f"{base}/definition",
+        "graph": f"{base}/graph",
+        "requests": f"{base}/requests",
+    }
+
+
+async def record_of(call: Call, workflow_id: str) -> RunRecord:
+    """The run record with its links."""
+    record = await call.service.views.record(workflow_id)
+    return msgspec.structs.replace(record, links=links_of(workflow_id))

@@ -1,0 +1,136 @@
+"""Submitting runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from agentflow.errors import AgentflowError
+from agentflow.events.ids import micros
+from agentflow.events.tracing import parse_traceparent
+from agentflow.runtime import RunHandle, RunRecord
+from agentflow.server.bodies import SubmitBody
+from agentflow.server.operations import JSON, YAML, Call, Operation, json_response
+from agentflow.server.problems import Refusal
+from agentflow.server.queries import SubmitQuery
+from agentflow.server.routes.records import record_of
+
+__all__ = ["OPERATIONS", "own_labels"]
+
+
+async def submit(call: Call) -> Response:
+    """Accept a run; 200 when it is there already under this id or key."""
+    body = _submission(call)
+    query: SubmitQuery = call.query
+    service, actor = call.service, call.actor
+    key = call.header("idempotency-key")
+    if key is not None and not 1 <= len(key) <= 255:
+        raise Refusal("invalid_parameter", "an Idempotency-Key has 1 to 255 characters")
+    definition = await service.load(
+        actor,
+        body.definition,
+        body.definition_ref,
+        format=body.format,
+        media=call.media if call.media == YAML else None,
+        file=body.file,
+        folder=body.folder,
+    )
+    more: dict[str, Any] = {
+        "workflow_id": body.workflow_id,
+        "labels": own_labels(body.labels),
+        "options": _options(call, body),
+        "budget": body.budget,
+        "idempotency_key": key,
+    }
+    if body.input_from is not None:
+        more["input_from"] = msgspec.to_builtins(body.input_from)
+    began = service.runtime.clock.now()
+    handle = await service.runtime.submit(
+        definition,
+        body.input,
+        by=actor.name,
+        trusted=actor.trusted,
+        **{name: value for name, value in more.items() if value is not None},
+    )
+    if query.wait is not None:
+        await _rest(call, handle, query.wait)
+    record = await record_of(call, handle.workflow_id)
+    fresh = micros(record.created_at) >= began
+    if fresh:
+        service.metrics.runs_accepted += 1
+    return json_response(record, 201 if fresh else 200, {"Location": record.links["self"]})
+
+
+def own_labels(labels: dict[str, str] | None) -> dict[str, str] | None:
+    """The labels of a client. Those of agentflow are how the store finds runs by their keys."""
+    if any(name.startswith("agentflow.") for name in labels or ()):
+        raise Refusal("invalid_parameter", "names of labels that begin with `agentflow.` are agentflow's own")
+    return labels
+
+
+def _submission(call: Call) -> SubmitBody:
+    if isinstance(call.body, SubmitBody):
+        return call.body
+    try:
+        return SubmitBody(definition=call.body.decode())
+    except UnicodeDecodeError as error:
+        raise Refusal("malformed_request", f"the body is not UTF-8: {error}") from None
+
+
+def _options(call: Call, body: SubmitBody) -> dict[str, Any] | None:
+    traceparent = call.request.headers.get("traceparent")
+    if traceparent is None or "traceparent" in (body.options or {}):
+        return body.options
+    # A header that is no trace context is to be ignored, says the standard.
+    if parse_traceparent(traceparent) is None:
+        return body.options
+    return {**(body.options or {}), "traceparent": traceparent}
+
+
+async def _rest(call: Call, handle: RunHandle, seconds: float) -> None:
+    """Wait for the run to come to rest, as long as somebody waits for the answer; that it does not is no
+    error of the submission."""
+    waiting: asyncio.Future[Any] = asyncio.ensure_future(handle.result())
+    gone: asyncio.Future[Any] = asyncio.ensure_future(call.request.receive())
+    try:
+        await asyncio.wait({waiting, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done() and (error := waiting.exception()) and not isinstance(error, AgentflowError):
+            raise error
+    finally:
+        for task in (waiting, gone):
+            task.cancel()
+        await asyncio.wait({waiting, gone})
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/workflows",
+        handler=submit,
+        summary="Submit a run",
+        tag="runs",
+        scope="run",
+        query=SubmitQuery,
+        body=SubmitBody,
+        media=(JSON, YAML),
+        answers={201: RunRecord, 200: RunRecord},
+        problems=(
+            "definition_not_found",
+            "workflow_not_found",
+            "step_not_found",
+            "run_exists",
+            "idempotency_conflict",
+            "output_not_ready",
+            "run_gone",
+            "validation_failed",
+            "budget_unpriced",
+            "queue_full",
+            "storage_unavailable",
+            "draining",
+        ),
+        while_draining=False,
+    ),
+)

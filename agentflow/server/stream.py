@@ -1,0 +1,230 @@
+"""One stream of events to one client (page 000 §8.1).
+
+A stream is a position in a log that everybody shares: no queue of its own, no copy of an event. Everything
+that is pending goes out as one chunk; while the client does not take it the position stays where it is, the
+writer goes on, and the client catches up from the log. A client that goes away ends its stream and nothing
+else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from agentflow.errors import AgentflowError
+from agentflow.events.envelope import StoredEvent, iso
+from agentflow.server.connection import HIGH_WATER, Link, link_of
+from agentflow.server.frames import Frames, pieces
+from agentflow.server.positions import EventFilter, Heartbeat
+from agentflow.server.streams import Streams
+
+__all__ = ["Plan", "Stream"]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one client asked for. `limit` events at most; `timeout` seconds without an event end it."""
+
+    frames: Frames
+    wanted: EventFilter
+    follow: bool = True
+    limit: int | None = None
+    timeout: float | None = None
+    expand: bool = False
+    heartbeat: float | None = 15.0
+    heartbeat_form: Heartbeat = "line"
+
+
+class Stream(Response):
+    """The response that is one stream. Sent once, by the request's own task."""
+
+    def __init__(self, streams: Streams, plan: Plan, headers: dict[str, str]) -> None:
+        self.status_code = 200
+        self.background = None
+        # What is sent is never kept by anybody on the way, and never held back by a proxy.
+        common = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Type": plan.frames.media}
+        self.init_headers({**common, **headers})
+        self.streams = streams
+        self.plan = plan
+        self._link: Link | None = None
+        self._send: Send | None = None
+        self._deadline: asyncio.Timeout | None = None
+        self._beat: asyncio.TimerHandle | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._sending = False
+        self._leaving = False
+        self._last_sent = 0.0
+        self.left = plan.limit
+        self._written = 0
+        self._taken = -1
+        self._taken_at = time.monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream to its end."""
+        head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(head)
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
+        self._link, self._send = link_of(scope), send
+        gone = asyncio.ensure_future(_disconnected(receive))
+        self.streams.enter(self)
+        try:
+            async with asyncio.timeout(None) as self._deadline:
+                gone.add_done_callback(self._client_left)
+                await self._run()
+        except TimeoutError:
+            pass
+        finally:
+            self._leaving = True
+            self.streams.leave(self)
+            left = gone.done()
+            await self._tidy(gone)
+        if not left:
+            # The end of the body is how a client learns that this was all.
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _tidy(self, gone: asyncio.Future[None]) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
+        pending: list[asyncio.Future[Any]] = [gone]
+        if self._beating is not None:
+            pending.append(self._beating)
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending)
+
+    def _client_left(self, gone: asyncio.Future[None]) -> None:
+        if not gone.cancelled():
+            self.end_now()
+
+    def end_now(self) -> None:
+        if self._deadline is not None and not self._leaving:
+            self._leaving = True
+            self._deadline.reschedule(asyncio.get_running_loop().time())
+
+    def daemon_stops(self) -> None:
+        """The daemon is about to stop; streams of one run end when its hub closes."""
+
+    # -- the stream itself
+
+    async def _run(self) -> None:
+        begin = self.plan.frames.begin()
+        if begin:
+            await self._put(begin)
+        self._count_silence()
+        self._start_beating()
+        # Trimmed, deleted or closed under the reader: it learns more when it comes back.
+        with suppress(AgentflowError):
+            await self.follow()
+
+    async def follow(self) -> None:
+        """Send what is wanted, to the end of the stream."""
+        raise NotImplementedError
+
+    def place(self) -> dict[str, Any]:
+        """Where the stream is, for signs of life."""
+        raise NotImplementedError
+
+    async def emit(self, data: bytes, count: int) -> None:
+        """Send `count` events."""
+        self._deadline_at(None)
+        self.streams.metrics.stream_events += count
+        await self._put(data)
+        self._count_silence()
+
+    async def _put(self, data: bytes) -> None:
+        assert self._send is not None
+        self._sending = True
+        for piece in pieces(data):
+            self._written += len(piece)
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        self._sending = False
+        self.streams.metrics.stream_bytes += len(data)
+        self._last_sent = time.monotonic()
+
+    async def drained(self, within: float | None = None) -> bool:
+        """Wait until the client has taken most of what was sent; False if that takes longer than `within`."""
+        if self._link is None or self._link.buffered < HIGH_WATER:
+            return True
+        assert self._send is not None
+        self._deadline_at(None)  # it is the client that is slow: this is no silence of the run
+        try:
+            async with asyncio.timeout(within):
+                await self._send({"type": "http.response.body", "body": b"", "more_body": True})
+        except TimeoutError:
+            return False
+        self._count_silence()
+        return True
+
+    def cut(self, events: Sequence[StoredEvent]) -> Sequence[StoredEvent]:
+        """At most as many as are left of the limit."""
+        if self.left is None:
+            return events
+        events = events[: self.left]
+        self.left -= len(events)
+        return events
+
+    def _count_silence(self) -> None:
+        if self.plan.timeout is not None:
+            self._deadline_at(asyncio.get_running_loop().time() + self.plan.timeout)
+
+    def _deadline_at(self, when: float | None) -> None:
+        if self.plan.timeout is not None and self._deadline is not None and not self._leaving:
+            self._deadline.reschedule(when)
+
+    # -- signs of life
+
+    def _start_beating(self) -> None:
+        self._last_sent = time.monotonic()
+        if self.plan.heartbeat is not None:
+            self._beat_later(self.plan.heartbeat)
+
+    def _beat_later(self, after: float) -> None:
+        self._beat = asyncio.get_running_loop().call_later(after, self._maybe_beat)
+
+    def _maybe_beat(self) -> None:
+        interval = self.plan.heartbeat
+        assert interval is not None
+        silent = time.monotonic() - self._last_sent
+        if silent < interval - 0.005:
+            self._beat_later(interval - silent)
+            return
+        if not self._sending and (self._beating is None or self._beating.done()):
+            self._beating = asyncio.ensure_future(self._send_beat())
+        self._beat_later(interval)
+
+    async def _send_beat(self) -> None:
+        event = None
+        if self.plan.heartbeat_form == "event":
+            stamp = iso(time.time_ns() // 1000)
+            event = msgspec.json.encode({"type": "heartbeat", **self.place(), "timestamp": stamp})
+        await self._put(self.plan.frames.heartbeat(event))
+
+    # -- sockets that take nothing
+
+    def is_dead(self, now: float, after: float) -> bool:
+        """Whether something is buffered and the socket has taken nothing for `after` seconds."""
+        if self._link is None:
+            return False
+        buffered = self._link.buffered
+        taken = self._written - buffered
+        if not buffered or taken > self._taken:
+            self._taken, self._taken_at = max(taken, self._taken), now
+        return now - self._taken_at >= after
+
+    def abort(self) -> None:
+        """Give the connection up: waiting for its buffer would be waiting for ever."""
+        if self._link is not None:
+            self._link.abort()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
