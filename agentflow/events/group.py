@@ -24,6 +24,12 @@ T = TypeVar("T")
 
 _GROUP_EVENTS = 4_096  # beyond this a larger commit is no faster, only later
 
+# Writers that wait for the same commit come back together, and thread and loop then work by turns. So of many
+# jobs half are left for the next group, and the loop runs ahead with one half while the other is written;
+# unless the sync is what a commit takes its time for, of which there should then be few.
+_HALVED_FROM = 64
+_LARGEST_SYNC_SHARE = 0.5
+
 # A loop that never sleeps keeps the interpreter from the writing thread: commits then take hundreds of ms or
 # do not happen at all. So while something is being written, the loop looks every 2 ms whether it was busy,
 # and if so sleeps until the commit is done.
@@ -55,12 +61,24 @@ class Store(Protocol):
         """Why nothing can be written any more; read by every thread."""
         ...
 
-    def write(self, group: list[Job]) -> None:
-        """Make the group durable, in order, and set each job's result or error. Never raises."""
+    @property
+    def sync_share(self) -> float:
+        """How much of the time of the last group its sync took, from 0 to 1; for the thread alone."""
+        ...
+
+    def write(self, group: list[Job], leaving: Callable[[], None]) -> None:
+        """Make the group durable, in order, and set each job's result or error. Never raises. `leaving` is
+        called when the interpreter is about to be left for long: what the loop is given to do then, it does
+        meanwhile."""
+        ...
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to tend."""
         ...
 
     def tend(self) -> None:
-        """A group has been reported: time for what nobody waits for. Never raises."""
+        """Every group has been reported: time for what nobody waits for. Never raises."""
         ...
 
     def finish(self) -> None:
@@ -82,6 +100,7 @@ class GroupCommit:
         self._cpu = self._wall = 0.0
         self._lender = threading.Event()
         self._lent = False
+        self._done: list[Job] = []  # written, and not reported yet
         self._thread = threading.Thread(target=self._work, name="agentflow-log-writer", daemon=True)
         self._thread.start()
 
@@ -162,12 +181,17 @@ class GroupCommit:
             group, stopping = self._gather()
             if group:
                 try:
-                    self._store.write(group)
+                    self._store.write(group, self._report)
                 except Exception as error:  # a fault of the store must leave nobody waiting for ever
                     fail(group, StoreError(f"the store failed: {error!r}"))
-                self._report(group)
-            if not stopping:
-                self._store.tend()
+                self._report()
+                self._done = group
+            # The next group is prepared before this one is reported: both need the interpreter, and the loop
+            # has it for itself while SQLite or the disk works. If there is none, nobody waits for it.
+            if self._queue.empty() or stopping or self._store.due:
+                self._report()
+                if not stopping and self._store.due:
+                    self._store.tend()
         self._store.finish()
 
     def _gather(self) -> tuple[list[Job], bool]:
@@ -175,18 +199,27 @@ class GroupCommit:
         group: list[Job] = []
         job = self._queue.get()
         size = 0
+        most = self._queue.qsize() + 1
+        if most < _HALVED_FROM or self._store.sync_share > _LARGEST_SYNC_SHARE:
+            most = _GROUP_EVENTS
+        else:
+            most = (most + 1) // 2
         try:
             while job is not None:
                 group.append(job)
                 size += len(job.batch.events) if job.batch is not None else 1
-                if size >= _GROUP_EVENTS:
+                if size >= _GROUP_EVENTS or len(group) >= most:
                     return group, False
                 job = self._queue.get_nowait()
         except queue.Empty:
             return group, False
         return group, True
 
-    def _report(self, group: list[Job]) -> None:
+    def _report(self) -> None:
+        """Tell the loop of the group that was written last, unless it knows."""
+        group, self._done = self._done, []
+        if not group:
+            return
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(_resolve, group)

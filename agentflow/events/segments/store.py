@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import TypeVar
 
 from agentflow.errors import AgentflowError, LogCorrupt, LogFailed, StorageUnavailable, StoreError
@@ -57,6 +58,7 @@ class SegmentStore:
         self.layout = layout
         self.index = found.index
         self.failure: LogFailed | None = None
+        self.sync_share = 0.0
         self.batch = found.batch
         """The last durable batch."""
         self.end = (max(found.segment, 1), found.end)
@@ -67,20 +69,24 @@ class SegmentStore:
 
     # -- Store
 
-    def write(self, group: list[Job]) -> None:
+    def write(self, group: list[Job], leaving: Callable[[], None] = lambda: None) -> None:
         """As `Store.write`. Calls part the group: each sees what was submitted before it, already durable."""
         start = 0
         for position, job in enumerate(group):
             if job.call is not None:
-                self._write_batches(group[start:position])
+                self._write_batches(group[start:position], leaving)
                 self._call(job, job.call)
                 start = position + 1
-        self._write_batches(group[start:])
+        self._write_batches(group[start:], leaving)
+
+    @property
+    def due(self) -> bool:
+        """As `Store.due`: whether the newest segment is long enough."""
+        return self.end[1] >= SEGMENT_BYTES
 
     def tend(self) -> None:
-        """As `Store.tend`: begins a new segment when the newest is long enough."""
-        if self.end[1] >= SEGMENT_BYTES:
-            self.roll()
+        """As `Store.tend`: begins a new segment."""
+        self.roll()
 
     def roll(self) -> None:
         """Close the newest segment, which may grow on if there is no space, and begin another."""
@@ -111,12 +117,13 @@ class SegmentStore:
 
     # -- batches
 
-    def _write_batches(self, group: list[Job]) -> None:
+    def _write_batches(self, group: list[Job], leaving: Callable[[], None]) -> None:
         if not group:
             return
         if self.failure is not None:
             fail(group, self._refused(self.failure))
             return
+        began = perf_counter()
         staged: dict[str, _Staged] = {}
         accepted: list[tuple[Append, RunChange | None, bytes]] = []
         for job in group:
@@ -130,12 +137,16 @@ class SegmentStore:
             for event in batch.events:
                 lines.append(encode_line(self.batch + 1, len(lines), count, change, event.body))
                 change = b""
+        leaving()
+        encoded = perf_counter()
         try:
             self._sync(b"".join(lines))
         except StoreError as failure:
             fail(group, failure)
             return
+        synced = perf_counter()
         self._apply(accepted, lines)
+        self.sync_share = (synced - encoded) / (perf_counter() - began)
 
     def _take(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 from typing import TypeVar
 from zlib import crc32
 
@@ -20,6 +21,7 @@ from agentflow.events.owner import this_process
 from agentflow.events.references import names_in, parent_of
 from agentflow.events.rows import ENDED, FIRST_EPOCH, Append
 from agentflow.events.rules import refusal, state_after
+from agentflow.events.sqlite.bulk import Bulk
 from agentflow.events.sqlite.checkpoint import Checkpointer
 from agentflow.events.sqlite.checks import PRIME, seal_run, type_crc
 from agentflow.events.sqlite.database import failure_of
@@ -34,9 +36,15 @@ _CHECKPOINT_BYTES = 4 << 20
 _ROW_OVERHEAD = 120  # bytes of keys and indexes, about
 _CACHED_RUNS = 8_192
 
-_INSERT_EVENT = "INSERT INTO event (run, offset, ts, type, body, crc) VALUES (?, ?, ?, ?, ?, ?)"
-_INSERT_NAME = "INSERT OR IGNORE INTO reference (run, name) VALUES (?, ?)"
-_UPDATE_RUN = "UPDATE run SET last_offset = ?, updated_at = ?, bytes = ? WHERE id = ?"
+_INSERT_EVENTS = Bulk("INSERT INTO event (run, offset, ts, type, body, crc) VALUES", 6)
+_INSERT_NAMES = Bulk("INSERT OR IGNORE INTO reference (run, name) VALUES", 2)
+_UPDATE_RUNS = Bulk(
+    "WITH new (id, last_offset, updated_at, bytes) AS (VALUES",
+    4,
+    """)
+    UPDATE run SET last_offset = new.last_offset, updated_at = new.updated_at, bytes = new.bytes
+    FROM new WHERE run.id = new.id""",
+)
 _UPDATE_STATE = (
     "UPDATE run SET state = ? WHERE id = ?"  # by itself: it stands in an index, and seldom changes
 )
@@ -70,13 +78,14 @@ class SqliteStore:
         self._runs: dict[str, _Run] = {}
         self._types: dict[str, tuple[int, int]] = {}  # its number and checksum
         self._data_version = -1
-        self._rows: list[tuple[int, int, int, int, bytes, int]] = []
-        self._names: list[tuple[int, str]] = []
+        self._rows: list[int | bytes] = []  # the columns of one event after those of the other
+        self._names: list[int | str] = []  # and so these
         self._touched: dict[str, _Run] = {}
         self._unsealed: set[int] = set()
         self._unsynced = 0
         self._begun = self._written = 0  # commits, counted from 1, and the last that wrote something
         self.failure: AgentflowError | None = None
+        self.sync_share = 0.0
         self._checkpointer = Checkpointer(path, self._stop_for, lambda: self._begun)
         self._integrity = None if is_small(path) else Integrity(path, self._stop_with)
 
@@ -90,13 +99,13 @@ class SqliteStore:
 
         return run
 
-    def write(self, group: list[Job]) -> None:
+    def write(self, group: list[Job], leaving: Callable[[], None] = lambda: None) -> None:
         """As `Store.write`."""
         if self.failure is not None:
             fail(group, LogFailed(str(self.failure), hint=self.failure.hint))
             return
         try:
-            self._commit(group)
+            self._commit(group, leaving)
         except sqlite3.Error as error:
             self._roll_back()
             failure, effect = failure_of(error)
@@ -110,7 +119,8 @@ class SqliteStore:
             self._roll_back()
             self._write_one_by_one(group, StoreError(f"cannot be stored: {error!r}"))
 
-    def _commit(self, group: list[Job]) -> None:
+    def _commit(self, group: list[Job], leaving: Callable[[], None]) -> None:
+        began = perf_counter()
         self._begun += 1
         before = self._db.total_changes
         self._db.execute("BEGIN IMMEDIATE")
@@ -120,8 +130,12 @@ class SqliteStore:
                 job.error = self._take(job.batch)
             else:
                 self._call(job)
+        leaving()
         self._flush()
+        written = perf_counter()
         self._db.execute("COMMIT")
+        done = perf_counter()
+        self.sync_share = (done - written) / (done - began)
         if self._db.total_changes != before:
             self._written = self._begun
 
@@ -144,9 +158,10 @@ class SqliteStore:
 
     def _take(self, batch: Append) -> AgentflowError | None:
         """Add a batch to the group, or say why not."""
-        run = self._runs.get(batch.workflow_id) or self._load(batch.workflow_id)
+        workflow_id, events = batch.workflow_id, batch.events
+        run = self._runs.get(workflow_id) or self._load(workflow_id)
         if run is None:
-            error = refusal(batch, -1, 0, False, tombstone(self._db, batch.workflow_id))
+            error = refusal(batch, -1, 0, False, tombstone(self._db, workflow_id))
         else:
             error = refusal(batch, run.last, run.epoch, run.state in ENDED)
         if error is not None:
@@ -154,24 +169,26 @@ class SqliteStore:
         if run is None:
             run = self._create(batch)
         else:
-            run.last += len(batch.events)
+            run.last += len(events)
             state = state_after(batch, run.state)
             if state != run.state:
                 run.state = state
                 self._unsealed.add(run.id)
-        run.updated_at = batch.events[-1].ts
-        self._touched[batch.workflow_id] = run
-        types, run_id, rows, before = self._types, run.id, self._rows, run.bytes
-        for event in batch.events:
-            type_id, seed = types.get(event.type) or self._intern(event.type)
-            offset, ts, body = event.offset, event.ts, event.body
-            crc = crc32(body, (run_id << 16 ^ seed ^ offset ^ ts) % PRIME)  # `event_crc`, without the call
-            rows.append((run_id, offset, ts, type_id, body, crc))
-            run.bytes += len(body)
-            names = names_in(body)
-            if names:
-                self._names += [(run_id, name) for name in names]
-        self._unsynced += run.bytes - before + _ROW_OVERHEAD * len(batch.events)
+        run.updated_at = events[-1].ts
+        self._touched[workflow_id] = run
+        types, run_id, add, size = self._types, run.id, self._rows.extend, 0
+        salt = run_id << 16
+        for event in events:
+            offset, ts, name, body = event.offset, event.ts, event.type, event.body
+            type_id, seed = types.get(name) or self._intern(name)
+            crc = crc32(body, (salt ^ seed ^ offset ^ ts) % PRIME)  # `event_crc`, without the call
+            add((run_id, offset, ts, type_id, body, crc))
+            size += len(body)
+            if b'"sha256:' in body:  # `names_in` looks for itself, but seldom is there one
+                for blob in names_in(body):
+                    self._names += (run_id, blob)
+        run.bytes += size
+        self._unsynced += size + _ROW_OVERHEAD * len(events)
         return None
 
     def _load(self, workflow_id: str) -> _Run | None:
@@ -204,7 +221,7 @@ class SqliteStore:
         )
         assert cursor.lastrowid is not None
         self._unsealed.add(cursor.lastrowid)
-        self._names.append((cursor.lastrowid, meta.definition_hash))
+        self._names += (cursor.lastrowid, meta.definition_hash)
         run = _Run(cursor.lastrowid, FIRST_EPOCH, len(batch.events) - 1, state, 0)
         self._runs[batch.workflow_id] = run
         return run
@@ -229,14 +246,15 @@ class SqliteStore:
 
     def _flush(self) -> None:
         if self._rows:
-            self._db.executemany(_INSERT_EVENT, self._rows)
+            _INSERT_EVENTS.execute(self._db, self._rows)
             self._rows.clear()
         if self._names:
-            self._db.executemany(_INSERT_NAME, self._names)
+            _INSERT_NAMES.execute(self._db, self._names)
             self._names.clear()
         if self._touched:
             touched, unsealed = self._touched.values(), self._unsealed
-            self._db.executemany(_UPDATE_RUN, [(r.last, r.updated_at, r.bytes, r.id) for r in touched])
+            new = [v for r in touched for v in (r.id, r.last, r.updated_at, r.bytes)]
+            _UPDATE_RUNS.execute(self._db, new)
             self._db.executemany(_UPDATE_STATE, [(r.state, r.id) for r in touched if r.id in unsealed])
             for workflow_id, run in self._touched.items():
                 if run.state in ENDED:
@@ -260,6 +278,11 @@ class SqliteStore:
                 # A transaction that can neither end nor be undone leaves no way to go on.
                 self.failure = failure_of(error)[0]
 
+    @property
+    def due(self) -> bool:
+        """As `Store.due`."""
+        return self._checkpointer.rest_is_writers or self._unsynced > _CHECKPOINT_BYTES
+
     def tend(self) -> None:
         """As `Store.tend`: keeps the write-ahead log short."""
         if self._checkpointer.rest_is_writers:
@@ -268,7 +291,7 @@ class SqliteStore:
             except sqlite3.Error as error:
                 self._stop_for(error)
             self._checkpointer.rest_is_copied()
-        elif self._unsynced > _CHECKPOINT_BYTES:
+        else:
             self._unsynced = 0
             self._checkpointer.nudge(self._written)
 
