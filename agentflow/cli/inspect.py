@@ -168,6 +168,11 @@ def _short(value: Any) -> str:
     default=True,
     help="Go on to the terminal event (default), or end at the present end.",
 )
+@click.option(
+    "--deltas",
+    is_flag=True,
+    help="Between the events, the text of model calls while the daemon makes them.",
+)
 @json_option("Events are printed as NDJSON in any case.")
 @target_options
 def events(
@@ -175,6 +180,7 @@ def events(
     offset: int,
     types: tuple[str, ...],
     follow: bool,
+    deltas: bool,
     as_json: bool,
     where: Where,
 ) -> Exit:
@@ -195,7 +201,7 @@ def events(
 
             async def copy() -> None:
                 to_the_end = follow and not isinstance(id, ExportedRun)  # a file does not grow
-                stream = target.lines(id, offset or None, follow=to_the_end, types=wanted)
+                stream = target.lines(id, offset or None, follow=to_the_end, types=wanted, deltas=deltas)
                 async with aclosing(stream) as lines:
                     async for line in lines:
                         emit_bytes([line])

@@ -175,8 +175,10 @@ class Target(Protocol):
         *,
         follow: bool = True,
         types: Sequence[str] | None = None,
+        deltas: bool = False,
     ) -> AsyncGenerator[bytes]:
-        """Events behind offset `after` (None: all that are left), as the bytes that are stored."""
+        """Events behind offset `after` (None: all that are left), as the bytes that are stored. `deltas`: the
+        text of model calls between them, which only the process that makes the calls can give."""
         ...
 
 
@@ -256,8 +258,16 @@ class LocalTarget:
         *,
         follow: bool = True,
         types: Sequence[str] | None = None,
+        deltas: bool = False,
     ) -> AsyncGenerator[bytes]:
-        """As `Target.lines`."""
+        """As `Target.lines`. ConfigurationError with `deltas`: this process only reads."""
+        if deltas:
+            from agentflow.errors import ConfigurationError
+
+            raise ConfigurationError(
+                "only the daemon that carries out a run can give its deltas",
+                hint="start `agentflow serve`, or name the daemon with --url",
+            )
         stream = self.runtime.hub.batches(workflow_id, after, follow=follow, types=types)
         async with aclosing(stream) as batches:
             async for batch in batches:
@@ -322,11 +332,10 @@ class RemoteTarget:
         *,
         follow: bool = True,
         types: Sequence[str] | None = None,
+        deltas: bool = False,
     ) -> AsyncGenerator[bytes]:
         """As `Target.lines`; comes back by itself when the connection breaks."""
-        return self.client.event_lines(
-            workflow_id, -1 if after is None else after, follow=follow, types=types
-        )
+        return self.client.event_lines(workflow_id, after, follow=follow, types=types, deltas=deltas)
 
 
 def _left(row: RunRow) -> bool:

@@ -27,7 +27,7 @@ _ENDED = frozenset(name.partition(".")[2] for name in TERMINAL_TYPES)
 
 class _Line(msgspec.Struct):
     type: str
-    offset: int
+    offset: int | None = None
 
 
 _line_decoder = msgspec.json.Decoder(_Line)
@@ -42,10 +42,12 @@ async def follow_lines(
     types: Sequence[str] | None = None,
     step: str | None = None,
     limit: int | None = None,
+    deltas: bool = False,
     patience: float = PATIENCE,
 ) -> AsyncGenerator[bytes]:
     """The lines of a stream of events behind offset `after` (None: all that are left). Comes back by itself
-    at the last offset.
+    at the last offset. With `deltas` also lines of type model.delta, which have no offset and begin again
+    after a break.
 
     Ends after the terminal event; without `follow` also at the end that the log has now. Raises what the
     daemon says, Unreachable when it is not there at first, or not again within `patience` seconds.
@@ -59,6 +61,7 @@ async def follow_lines(
             "step": step,
             "limit": limit,
             "heartbeat": "event",
+            "deltas": deltas or None,
         }
         try:
             async with transport.stream(path, query=query, timeout=_SILENCE) as response:
@@ -66,6 +69,9 @@ async def follow_lines(
                 began, lost_at, delay = True, 0.0, _FIRST_DELAY
                 async for line in _lines(response):
                     seen = _line_decoder.decode(line)
+                    if seen.offset is None:  # no event: a piece of an answer
+                        yield line
+                        continue
                     position = seen.offset
                     if seen.type == "heartbeat":
                         continue

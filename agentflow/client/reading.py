@@ -8,12 +8,14 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from agentflow.client.commands import Commands
 from agentflow.client.errors import ProblemError
 from agentflow.client.follow import PATIENCE, follow_lines
 from agentflow.client.transport import Transport
 from agentflow.definition.ir import Workflow
+from agentflow.events.deltas import ModelDelta
 from agentflow.events.envelope import Event, decode, micros
 from agentflow.events.rows import Order, Page
 from agentflow.runtime.executions import AgentContext, StepRecord
@@ -29,6 +31,9 @@ _RESTS = (
     "workflow.paused",
     "workflow.waiting",
 )
+_ENDS = _RESTS[:3]
+_DELTA = b'{"type":"model.delta",'
+_deltas = msgspec.json.Decoder(ModelDelta)
 _MOVING = ("pending", "running")
 _RESUMED_BY_ITSELF = ("drain", "storage")
 
@@ -124,8 +129,10 @@ class Reading(Commands):
         types: Sequence[str] | None = None,
         step: str | None = None,
         limit: int | None = None,
+        deltas: bool = False,
     ) -> AsyncGenerator[bytes]:
-        """The events as the bytes that are stored, one a line, without line ends."""
+        """The events as the bytes that are stored, one a line, without line ends. With `deltas` also the
+        text of model calls while they are made, as lines of type model.delta that have no offset."""
         return follow_lines(
             self._transport,
             _path(workflow_id, "events"),
@@ -134,8 +141,33 @@ class Reading(Commands):
             types=types,
             step=step,
             limit=limit,
+            deltas=deltas,
             patience=self._patience,
         )
+
+    async def deltas(self, workflow_id: str) -> AsyncIterator[ModelDelta]:
+        """The text of the run's model calls while they are made: first what there is of those that are open
+        now, then what comes, no character twice. Ends when the run has ended. Raises RunNotFound at the first
+        step."""
+        record = await self.record(workflow_id)
+        if record.ended_at is not None:
+            return
+        seen: dict[tuple[str, str], int] = {}
+        lines = self.event_lines(workflow_id, record.last_offset, types=_ENDS, deltas=True)
+        async with aclosing(lines):
+            async for line in lines:
+                if not line.startswith(_DELTA):
+                    continue
+                found = _deltas.decode(line)
+                data = found.data
+                key = (data.model_call_id, data.token_kind)
+                known = seen.get(key, 0) - data.index
+                seen[key] = max(seen.get(key, 0), data.index + len(data.text))
+                if known > 0:  # it came before the connection broke
+                    data = replace(data, index=data.index + known, text=data.text[known:])
+                    found = replace(found, data=data)
+                if data.text:
+                    yield found
 
     async def history(self, workflow_id: str) -> ExecutionRecord:
         """The execution record."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Literal
 
+from agentflow.events.deltas import ModelDelta
 from agentflow.events.envelope import Event
 from agentflow.runtime.records import RunResult
 
@@ -28,6 +29,10 @@ class RemoteRun:
     def events(self, after: int | None = None, *, follow: bool = True) -> AsyncIterator[Event[Any]]:
         """Events behind offset `after` (None: all that are left), with `follow` until the terminal one."""
         return self._client.events(self.workflow_id, after, follow=follow)
+
+    def deltas(self) -> AsyncIterator[ModelDelta]:
+        """The text of the run's model calls while they are made, until the run has ended."""
+        return self._client.deltas(self.workflow_id)
 
     async def cancel(self, reason: str | None = None, *, mode: Literal["soft", "hard"] = "soft") -> None:
         """End the run. Returns when the request is durable; `result` tells when it is carried out."""

@@ -14,6 +14,7 @@ from agentflow.client.client import Client
 from agentflow.client.follow import PATIENCE
 from agentflow.client.run import RemoteRun
 from agentflow.errors import AgentflowError
+from agentflow.events.deltas import ModelDelta
 from agentflow.events.envelope import Event
 from agentflow.runtime.records import RunResult
 
@@ -142,11 +143,17 @@ class SyncClient:
         types: Sequence[str] | None = None,
         step: str | None = None,
         limit: int | None = None,
+        deltas: bool = False,
     ) -> Generator[bytes]:
         """As `Client.event_lines`."""
-        return self._iterate(
-            self.client.event_lines(workflow_id, after, follow=follow, types=types, step=step, limit=limit)
+        lines = self.client.event_lines(
+            workflow_id, after, follow=follow, types=types, step=step, limit=limit, deltas=deltas
         )
+        return self._iterate(lines)
+
+    def deltas(self, workflow_id: str) -> Generator[ModelDelta]:
+        """As `Client.deltas`."""
+        return self._iterate(self.client.deltas(workflow_id))
 
     def _iterate(self, items: AsyncIterator[T]) -> Generator[T]:
         async def step() -> tuple[T] | None:
@@ -181,6 +188,10 @@ class SyncRun:
     def events(self, after: int | None = None, *, follow: bool = True) -> Generator[Event[Any]]:
         """Events behind offset `after` (None: all that are left), with `follow` until the terminal one."""
         return self._client.events(self.workflow_id, after, follow=follow)
+
+    def deltas(self) -> Generator[ModelDelta]:
+        """The text of the run's model calls while they are made, until the run has ended."""
+        return self._client.deltas(self.workflow_id)
 
     def cancel(self, reason: str | None = None, *, mode: Literal["soft", "hard"] = "soft") -> None:
         """End the run. Returns when the request is durable; `result` tells when it is carried out."""

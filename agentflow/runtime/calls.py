@@ -29,6 +29,9 @@ def model_call(state: RunState, call: OpenCall) -> CallModel:
     )
     return CallModel(
         call_id=call.call_id,
+        workflow_id=state.workflow_id,
+        step_id=unit.node.id,
+        offset=call.offset,
         ref=ref,
         request=request,
         id_seed=call.call_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Literal
 
+from agentflow.events.deltas import ModelDelta
 from agentflow.events.envelope import Event
 from agentflow.runtime.admission import Admission
 from agentflow.runtime.records import RunResult
@@ -33,6 +34,10 @@ class RunHandle:
     def events(self, after: int = -1, *, follow: bool = True) -> AsyncIterator[Event[Any]]:
         """Events behind offset `after`, each once and in order; with `follow` until the terminal one."""
         return self._runtime.events(self.workflow_id, after, follow=follow)
+
+    def deltas(self) -> AsyncIterator[ModelDelta]:
+        """The text of the run's model calls while they are made here, until the run has ended."""
+        return self._runtime.deltas(self.workflow_id)
 
     async def cancel(self, reason: str | None = None, *, mode: Literal["soft", "hard"] = "soft") -> None:
         """End the run. Returns when the request is durable; `result` tells when it is carried out."""

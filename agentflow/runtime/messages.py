@@ -98,9 +98,12 @@ class CommitFailed(Message, frozen=True, kw_only=True):
 
 
 class CallModel(Message, frozen=True, kw_only=True):
-    """Make this model call, once."""
+    """Make this model call, once. `offset` is that of its model.call_started."""
 
     call_id: str
+    workflow_id: str
+    step_id: str
+    offset: int
     ref: ModelRef
     request: ModelRequest
     id_seed: str

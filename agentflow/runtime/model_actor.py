@@ -13,6 +13,7 @@ import msgspec
 from actors import Actor, current_trace, on
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.ids import derive
+from agentflow.events.deltas import DeltaHub
 from agentflow.events.tracing import active
 from agentflow.models import ModelError, ModelProvider, ModelReply
 from agentflow.runtime.messages import CallModel, Complete, ModelCallFailure, ModelCallSuccess
@@ -23,9 +24,10 @@ __all__ = ["ModelActor"]
 class ModelActor(Actor, mailbox=10_000):
     """Makes single attempts; whether a failed call is made again is decided by the engine."""
 
-    def __init__(self, limit: int, providers: Mapping[str, ModelProvider]) -> None:
+    def __init__(self, limit: int, providers: Mapping[str, ModelProvider], deltas: DeltaHub) -> None:
         self._limit = limit
         self._providers = providers  # those that share this key's limit, by name
+        self._deltas = deltas
 
     def on_start(self) -> None:
         self._limiter = self.ctx.limiter(self._limit)
@@ -50,8 +52,10 @@ class ModelActor(Actor, mailbox=10_000):
 
         try:
             provider = self._providers[call.ref.provider]
-            with active(current_trace()):
-                reply = _checked(await provider.complete(call.request, new_call_id=new_call_id))
+            showing = self._deltas.writing(call.workflow_id, call.step_id, call.call_id, call.offset)
+            with active(current_trace()), showing as sink:
+                reply = await provider.complete(call.request, new_call_id=new_call_id, on_delta=sink)
+            reply = _checked(reply)
         except ModelError as error:
             return ModelCallFailure(
                 call_id=call.call_id,

@@ -3,13 +3,16 @@ of the log."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 from agentflow.definition.ir import Workflow, decode_ir
 from agentflow.engine import Bindings, Plan, RunState, compile_plan
 from agentflow.errors import AgentflowError, OffsetTrimmed
-from agentflow.events.catalogue import WorkflowStarted
+from agentflow.events.catalogue import TERMINAL_TYPES, WorkflowStarted
+from agentflow.events.deltas import DeltaHub, ModelDelta
 from agentflow.events.envelope import Event, decode
 from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog, RunRow
@@ -23,9 +26,10 @@ _KEPT_PLANS = 64
 
 
 class RunReader:
-    """The reading half of a Runtime. `hub` and `log` are there while it is open."""
+    """The reading half of a Runtime. `hub`, `delta_hub` and `log` are there while it is open."""
 
     hub: Hub
+    delta_hub: DeltaHub
 
     def __init__(self) -> None:
         self._plans: dict[str, Plan] = {}
@@ -92,6 +96,34 @@ class RunReader:
         at the first step."""
         async for row in self.hub.subscribe(workflow_id, after, follow=follow):
             yield decode(row.body)
+
+    async def deltas(self, workflow_id: str) -> AsyncIterator[ModelDelta]:
+        """The text of the run's model calls while this process makes them: first what there is of those that
+        are open now, then what comes. Ends when the run has ended; raises RunNotFound at the first step."""
+        if (await self.log.run(workflow_id)).ended:
+            return
+        changed = asyncio.Event()
+        with self.delta_hub.follow(workflow_id, changed.set) as reader:
+            over = asyncio.ensure_future(self._over(workflow_id))
+            over.add_done_callback(lambda _: changed.set())
+            try:
+                while True:
+                    last = over.done()
+                    for delta in reader.take():
+                        yield delta
+                    if last:
+                        break
+                    await changed.wait()
+                    changed.clear()
+            finally:
+                over.cancel()
+                await asyncio.wait([over])
+
+    async def _over(self, workflow_id: str) -> None:
+        after = await self.log.last(workflow_id)
+        async with aclosing(self.hub.batches(workflow_id, after, types=TERMINAL_TYPES)) as batches:
+            async for _ in batches:
+                pass
 
     async def _begin(self, workflow_id: str) -> WorkflowStarted:
         rows = await self.log.read(workflow_id, 0, 1)

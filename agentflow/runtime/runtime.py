@@ -39,6 +39,7 @@ from agentflow.errors import (
     WorkflowFailed,
 )
 from agentflow.events.catalogue import ForkOrigin, WorkflowStarted
+from agentflow.events.deltas import DeltaHub
 from agentflow.events.envelope import Ids
 from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog
@@ -118,6 +119,7 @@ class Runtime(RunCommands):
     async def __aenter__(self) -> Runtime:
         self._log = log = open_log(self._store) if isinstance(self._store, str) else self._store
         self.hub = Hub(log)
+        self.delta_hub = DeltaHub()
         # The actors of services and providers restart as often as they must: one that fails for a while
         # is no reason to end all others.
         patient = OneForOne(max_restarts=1_000_000, within=60, backoff=Backoff(0.05, 5, jitter=0.2))
@@ -144,7 +146,7 @@ class Runtime(RunCommands):
                 system.on_shutdown("flush_log", telemetry.aclose, 15)
             if isinstance(self._store, str):
                 system.on_shutdown("flush_log", log.close, 60, raises=True)
-            self._workshop = Workshop(system)
+            self._workshop = Workshop(system, self.delta_hub)
             system.on_shutdown("flush_log", self._workshop.loader.aclose, 30, raises=True)
             observer = telemetry.observer if telemetry is not None else None
             bus = partial(EventBus, log, self.hub, self._ids, self.owner, observer)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from actors import ActorSystem, ChildSpec, Ref
+from agentflow.events.deltas import DeltaHub
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.binding import Bound
@@ -26,8 +27,9 @@ class Workshop:
     `loader` holds the declared services themselves. It is closed when no actor is left.
     """
 
-    def __init__(self, system: ActorSystem) -> None:
+    def __init__(self, system: ActorSystem, deltas: DeltaHub) -> None:
         self._system = system
+        self._deltas = deltas
         self._providers: dict[str, tuple[dict[str, ModelProvider], Ref[Any] | None]] = {}
         self._services: dict[tuple[Any, ...], tuple[Service, Ref[Any]]] = {}
         self._numbers = itertools.count()
@@ -50,7 +52,7 @@ class Workshop:
         sharing[provider.name] = provider
         if ref is None or not ref.is_alive:
             name = f"model-{provider.name}-{next(self._numbers)}"
-            factory = partial(ModelActor, provider.max_concurrency, sharing)
+            factory = partial(ModelActor, provider.max_concurrency, sharing, self._deltas)
             ref = self._system.spawn_soon(ChildSpec(name, factory))
             self._providers[key] = (sharing, ref)
         return ref

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
+
+from agentflow.events.deltas import DeltaReader
 from agentflow.events.envelope import StoredEvent
 from agentflow.server.connection import HIGH_WATER
 from agentflow.server.frames import Sse, expand
@@ -16,7 +20,11 @@ from agentflow.server.streams import Streams
 
 __all__ = ["AllStream", "RunStream", "parse_place", "parts"]
 
+_encode = msgspec.json.Encoder().encode
+
 _POLL = 0.2
+_TOGETHER = 0.1
+"""Seconds in which the pieces of an answer are sent as one."""
 _PATIENCE = 0.25
 _PAGE = 256
 
@@ -31,8 +39,22 @@ class RunStream(Stream):
         self._workflow_id = workflow_id
         self._position = first - 1
         self._stop: int | None = None  # the last offset to send, when the stream does not follow
+        self._deltas: DeltaReader | None = None
+        self._delta_timer: asyncio.TimerHandle | None = None
+        self._deltas_sent = 0.0
 
     async def follow(self) -> None:
+        if not (self.plan.deltas and self.plan.follow):
+            await self._follow()
+            return
+        with self.streams.deltas.follow(self._workflow_id, self._deltas_wait) as self._deltas:
+            try:
+                await self._follow()
+            finally:
+                if self._delta_timer is not None:
+                    self._delta_timer.cancel()
+
+    async def _follow(self) -> None:
         plan, hub, run = self.plan, self.streams.hub, self._workflow_id
         if not plan.follow:
             self._stop = await self.streams.log.last(run)
@@ -58,14 +80,45 @@ class RunStream(Stream):
             shown = self.cut(shown)
             if plan.expand:
                 shown = [await self._expanded(event) for event in shown]
+            ahead = self._delta_frames()  # text of an answer comes before the event that has all of it
             if shown:
-                await self.emit(plan.frames.events(shown), len(shown))
+                await self.emit(ahead + plan.frames.events(shown), len(shown))
+            elif ahead:
+                await self.put(ahead)
             self._position = part[-1].offset
+            if self._deltas is not None:
+                self._deltas.forget(self._position)
+                if self._deltas.held:
+                    self._deltas_wait()
             if self.left == 0:
                 return True
             if not await self.drained(_PATIENCE):
                 return self._position == batch[-1].offset
         return True
+
+    # -- answers while they are written
+
+    def _deltas_wait(self) -> None:
+        if self._delta_timer is not None:
+            return
+        due = self._deltas_sent + _TOGETHER - time.monotonic()
+        self._delta_timer = asyncio.get_running_loop().call_later(max(due, 0), self._deltas_due)
+
+    def _deltas_due(self) -> None:
+        self._delta_timer = None
+        self._deltas_sent = time.monotonic()
+        if self.busy or self.slow:  # what piles up goes out as one
+            self._deltas_wait()
+        elif data := self._delta_frames():
+            self.put_aside(self.put(data))
+
+    def _delta_frames(self) -> bytes:
+        """What was written in calls whose beginning the client has seen."""
+        if self._deltas is None:
+            return b""
+        frames, step = self.plan.frames, self.plan.step
+        found = self._deltas.take(self._position)
+        return b"".join([frames.aside(d.type, _encode(d)) for d in found if step is None or d.step == step])
 
     async def _expanded(self, event: StoredEvent) -> StoredEvent:
         body = await expand(event.body, self.streams.log.get_blob)

@@ -35,6 +35,10 @@ class Frames:
         """A sign of life; `event` is its content where one is wanted."""
         raise NotImplementedError
 
+    def aside(self, kind: str, body: bytes) -> bytes:
+        """What is no event and has no place in the log."""
+        raise NotImplementedError
+
 
 class Ndjson(Frames):
     """One event a line; an empty line is a sign of life."""
@@ -46,6 +50,9 @@ class Ndjson(Frames):
 
     def heartbeat(self, event: bytes | None) -> bytes:
         return b"\n" if event is None else event + b"\n"
+
+    def aside(self, kind: str, body: bytes) -> bytes:
+        return body + b"\n"
 
 
 class Sse(Frames):
@@ -75,6 +82,9 @@ class Sse(Frames):
 
     def heartbeat(self, event: bytes | None) -> bytes:
         return b"event: heartbeat\ndata: %b\n\n" % (event or b"{}")
+
+    def aside(self, kind: str, body: bytes) -> bytes:
+        return self.marked(kind, body, None)
 
 
 def pieces(data: bytes) -> Sequence[bytes]:

@@ -86,8 +86,8 @@ class DefinitionQuery(_Query, frozen=True, kw_only=True):
 
 
 class EventsQuery(_Query, frozen=True, kw_only=True):
-    """Where a stream begins, what it shows and when it ends (page 000 §8.1). `deltas` is understood; models
-    hand none on yet, so none come."""
+    """Where a stream begins, what it shows and when it ends (page 000 §8.1). `deltas`: the text of
+    model calls while they are made comes between the events."""
 
     offset: Position | None = None
     after: Position | None = None

@@ -48,7 +48,7 @@ class Service:
         self.describe = describe
         self.views = RunViews(runtime.log)
         self.metrics = Metrics()
-        self.streams = Streams(runtime.hub, runtime.log, self.metrics, config.max_streams)
+        self.streams = Streams(runtime.hub, runtime.delta_hub, runtime.log, self.metrics, config.max_streams)
         self.stop = stop
         self.retention: RetentionPolicy | None = None
         self.draining = False

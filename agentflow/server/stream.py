@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -39,6 +39,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     expand: bool = False
     heartbeat: float | None = 15.0
     heartbeat_form: Heartbeat = "line"
+    deltas: bool = False
+    step: str | None = None
 
 
 class Stream(Response):
@@ -56,8 +58,8 @@ class Stream(Response):
         self._send: Send | None = None
         self._deadline: asyncio.Timeout | None = None
         self._beat: asyncio.TimerHandle | None = None
-        self._beating: asyncio.Task[None] | None = None
-        self._sending = False
+        self._asides: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
         self._leaving = False
         self._last_sent = 0.0
         self.left = plan.limit
@@ -94,8 +96,7 @@ class Stream(Response):
         if self._beat is not None:
             self._beat.cancel()
         pending: list[asyncio.Future[Any]] = [gone]
-        if self._beating is not None:
-            pending.append(self._beating)
+        pending += self._asides
         for task in pending:
             task.cancel()
         await asyncio.wait(pending)
@@ -117,7 +118,7 @@ class Stream(Response):
     async def _run(self) -> None:
         begin = self.plan.frames.begin()
         if begin:
-            await self._put(begin)
+            await self.put(begin)
         self._count_silence()
         self._start_beating()
         # Trimmed, deleted or closed under the reader: it learns more when it comes back.
@@ -136,22 +137,22 @@ class Stream(Response):
         """Send `count` events."""
         self._deadline_at(None)
         self.streams.metrics.stream_events += count
-        await self._put(data)
+        await self.put(data)
         self._count_silence()
 
-    async def _put(self, data: bytes) -> None:
+    async def put(self, data: bytes) -> None:
+        """Send bytes that are no event."""
         assert self._send is not None
-        self._sending = True
-        for piece in pieces(data):
-            self._written += len(piece)
-            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
-        self._sending = False
+        async with self._turn:  # nothing comes between the pieces
+            for piece in pieces(data):
+                self._written += len(piece)
+                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         self.streams.metrics.stream_bytes += len(data)
         self._last_sent = time.monotonic()
 
     async def drained(self, within: float | None = None) -> bool:
         """Wait until the client has taken most of what was sent; False if that takes longer than `within`."""
-        if self._link is None or self._link.buffered < HIGH_WATER:
+        if not self.slow:
             return True
         assert self._send is not None
         self._deadline_at(None)  # it is the client that is slow: this is no silence of the run
@@ -179,6 +180,29 @@ class Stream(Response):
         if self.plan.timeout is not None and self._deadline is not None and not self._leaving:
             self._deadline.reschedule(when)
 
+    # -- what is sent beside the events
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being sent just now."""
+        return self._turn.locked()
+
+    @property
+    def slow(self) -> bool:
+        """Whether the client has yet to take most of what was sent."""
+        return self._link is not None and self._link.buffered >= HIGH_WATER
+
+    def put_aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Send something in a task that ends with the stream."""
+        task = asyncio.ensure_future(work)
+        self._asides.add(task)
+        task.add_done_callback(self._sent_aside)
+
+    def _sent_aside(self, task: asyncio.Task[None]) -> None:
+        self._asides.discard(task)
+        if not task.cancelled():
+            task.exception()  # the connection has gone: the stream learns that for itself
+
     # -- signs of life
 
     def _start_beating(self) -> None:
@@ -196,8 +220,8 @@ class Stream(Response):
         if silent < interval - 0.005:
             self._beat_later(interval - silent)
             return
-        if not self._sending and (self._beating is None or self._beating.done()):
-            self._beating = asyncio.ensure_future(self._send_beat())
+        if not self.busy:
+            self.put_aside(self._send_beat())
         self._beat_later(interval)
 
     async def _send_beat(self) -> None:
@@ -205,7 +229,7 @@ class Stream(Response):
         if self.plan.heartbeat_form == "event":
             stamp = iso(time.time_ns() // 1000)
             event = msgspec.json.encode({"type": "heartbeat", **self.place(), "timestamp": stamp})
-        await self._put(self.plan.frames.heartbeat(event))
+        await self.put(self.plan.frames.heartbeat(event))
 
     # -- sockets that take nothing
 

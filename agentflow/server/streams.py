@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Protocol
 
+from agentflow.events.deltas import DeltaHub
 from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog
 from agentflow.server.metrics import Metrics
@@ -38,12 +39,14 @@ class Streams:
     def __init__(
         self,
         hub: Hub,
+        deltas: DeltaHub,
         log: EventLog,
         metrics: Metrics,
         limit: int,
         dead_after: float = _DEAD_AFTER,
     ) -> None:
         self.hub = hub
+        self.deltas = deltas
         self.log = log
         self.metrics = metrics
         self.dead_after = dead_after

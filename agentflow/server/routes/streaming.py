@@ -58,6 +58,8 @@ async def events(call: Call) -> Response:
         expand=query.expand,
         heartbeat=heartbeat,
         heartbeat_form=form,
+        deltas=query.deltas,
+        step=query.step,
     )
     call.service.streams.admit()
     return RunStream(call.service.streams, plan, headers, workflow_id, first)

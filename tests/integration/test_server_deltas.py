@@ -1,0 +1,335 @@
+"""The text of answers while they are written (page 000 §8.1): over real sockets, and embedded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import aclosing
+
+import pytest
+
+from agentflow import Runtime
+from agentflow.definition.conversation import Message
+from agentflow.models import ModelProfile, ModelReply, ModelRequest
+from tests.unit.server.kit import STEPS, agents, serving
+
+ONE = agents("write")
+NDJSON = "application/x-ndjson"
+
+
+class Typist:
+    """A model that writes what the test dictates. `None` ends the answer."""
+
+    name = limiter_key = "scripted"
+    max_concurrency = 8
+
+    def __init__(self) -> None:
+        self.calls: asyncio.Queue[asyncio.Queue[tuple[str, str] | None]] = asyncio.Queue()
+
+    def profile(self, model: str) -> ModelProfile:
+        return ModelProfile(input_price=0.0, output_price=0.0)
+
+    async def complete(
+        self, request: ModelRequest, *, new_call_id: Callable[[], str], on_delta=None
+    ) -> ModelReply:
+        dictated: asyncio.Queue[tuple[str, str] | None] = asyncio.Queue()
+        self.calls.put_nowait(dictated)
+        text = ""
+        while (piece := await dictated.get()) is not None:
+            on_delta(*piece)
+            text += piece[1] if piece[0] == "output" else ""
+        message = Message(role="assistant", content=text)
+        return ModelReply(message=message, finish_reason="stop", response_model=request.model)
+
+    async def aclose(self) -> None:
+        pass
+
+
+class Pen:
+    """One call of the typist."""
+
+    def __init__(self, dictated: asyncio.Queue[tuple[str, str] | None]) -> None:
+        self._dictated = dictated
+
+    def write(self, *words: str, kind: str = "output") -> None:
+        for word in words:
+            self._dictated.put_nowait((kind, word))
+
+    def end(self) -> None:
+        self._dictated.put_nowait(None)
+
+
+@pytest.fixture
+def typist() -> Typist:
+    return Typist()
+
+
+@pytest.fixture
+async def served(tmp_path, typist):
+    async with serving(tmp_path, model=typist) as found:
+        yield found
+
+
+@pytest.fixture
+async def http(served):
+    async with served.http() as client:
+        yield client
+
+
+async def pen_of(typist: Typist) -> Pen:
+    return Pen(await asyncio.wait_for(typist.calls.get(), 10))
+
+
+async def submit(http, definition=ONE, input="x") -> str:
+    answer = await http.post("/workflows", json={"definition": definition, "input": input})
+    assert answer.status_code == 201, answer.text
+    return answer.json()["workflow_id"]
+
+
+class Lines:
+    """An open stream, line by line."""
+
+    def __init__(self, response) -> None:
+        self._lines = response.aiter_lines()
+
+    async def next(self) -> dict:
+        while not (line := await asyncio.wait_for(anext(self._lines), 10)):
+            pass
+        return json.loads(line)
+
+    async def until(self, kind: str) -> list[dict]:
+        """All up to the first line of this type."""
+        found = [await self.next()]
+        while found[-1]["type"] != kind:
+            found.append(await self.next())
+        return found
+
+    async def rest(self) -> list[dict]:
+        return [json.loads(line) async for line in self._lines if line]
+
+
+def text_of(lines: list[dict], kind: str = "output") -> str:
+    deltas = [line["data"] for line in lines if line["type"] == "model.delta"]
+    return "".join(delta["text"] for delta in deltas if delta["token_kind"] == kind)
+
+
+async def test_deltas_come_between_the_events_of_their_call(http, typist):
+    run = await submit(http)
+    async with http.stream("GET", f"/workflows/{run}/events?deltas=true") as response:
+        lines = Lines(response)
+        pen = await pen_of(typist)
+        seen = await lines.until("model.call_started")
+        pen.write("Once ", "upon ")
+        first = await lines.next()
+        pen.write("a time")
+        second = await lines.next()
+        pen.write(".")
+        pen.end()
+        rest = await lines.rest()
+    call = seen[-1]["data"]["model_call_id"]
+    assert first["type"] == second["type"] == "model.delta"
+    assert set(first) == {"type", "workflow_id", "step", "data"}
+    assert (first["workflow_id"], first["step"]) == (run, "agent_0")
+    data = {"model_call_id": call, "index": 0, "token_kind": "output", "text": "Once upon "}
+    assert first["data"] == data
+    assert second["data"] == {**data, "index": len("Once upon "), "text": "a time"}
+    kinds = [line["type"] for line in rest]
+    assert text_of([first, second, *rest]) == "Once upon a time."
+    assert "model.delta" not in kinds[kinds.index("model.call_completed") :]
+    events = [line["offset"] for line in [*seen, *rest] if line["type"] != "model.delta"]
+    assert events == list(range(len(events)))
+
+
+async def test_without_the_parameter_none_come(http, typist):
+    run = await submit(http)
+    pen = await pen_of(typist)
+    async with http.stream("GET", f"/workflows/{run}/events") as response:
+        lines = Lines(response)
+        await lines.until("model.call_started")
+        pen.write("hello")
+        pen.end()
+        assert "model.delta" not in [line["type"] for line in await lines.rest()]
+
+
+async def test_what_is_written_at_once_is_sent_as_one(http, typist):
+    run = await submit(http)
+    pen = await pen_of(typist)
+    async with http.stream("GET", f"/workflows/{run}/events?deltas=true") as response:
+        lines = Lines(response)
+        await lines.until("model.call_started")
+        words = [f"{n} " for n in range(2_000)]
+        pen.write(*words)
+        pen.end()
+        rest = await lines.rest()
+    assert text_of(rest) == "".join(words)
+    assert len([line for line in rest if line["type"] == "model.delta"]) < 20
+
+
+async def test_a_late_reader_first_gets_the_text_so_far(http, typist):
+    run = await submit(http)
+    pen = await pen_of(typist)
+    async with http.stream("GET", f"/workflows/{run}/events?deltas=true") as early:
+        early_lines = Lines(early)
+        pen.write("What was ", "before")
+        await early_lines.until("model.delta")
+        async with http.stream("GET", f"/workflows/{run}/events?deltas=true") as late:
+            lines = Lines(late)
+            seen = await lines.until("model.delta")
+            assert "model.call_started" in [line["type"] for line in seen]
+            assert text_of(seen) == "What was before"
+            pen.write(", and after")
+            pen.end()
+            rest = await lines.rest()
+            assert text_of(rest) == ", and after"
+            index = next(line["data"]["index"] for line in rest if line["type"] == "model.delta")
+            assert index == len("What was before")
+
+
+async def test_thinking_is_told_apart(http, typist):
+    run = await submit(http)
+    pen = await pen_of(typist)
+    pen.write("hm", "mm", kind="thinking")
+    pen.write("yes")
+    pen.write("?", kind="thinking")
+    async with http.stream("GET", f"/workflows/{run}/events?deltas=true") as response:
+        lines = Lines(response)
+        await lines.until("model.call_started")
+        found = [(await lines.next())["data"] for _ in range(3)]
+        pen.end()
+        rest = await lines.rest()
+    told = [(data["token_kind"], data["index"], data["text"]) for data in found]
+    assert told == [("thinking", 0, "hmmm"), ("output", 0, "yes"), ("thinking", 4, "?")]
+    assert rest[-1]["data"]["output"] == "yes"
+
+
+async def test_sse_frames_have_no_id(http, typist):
+    run = await submit(http)
+    pen = await pen_of(typist)
+    for named in ("true", "false"):
+        url = f"/workflows/{run}/events?deltas=true&format=sse&named={named}"
+        async with http.stream("GET", url) as response:
+            pen.write("word")
+            frame: list[str] = []
+            async for line in response.aiter_lines():
+                if line:
+                    frame.append(line)
+                elif any('"model.delta"' in part for part in frame):
+                    break
+                else:
+                    frame.clear()
+        fields = [part.partition(":")[0] for part in frame]
+        assert fields == (["event", "data"] if named == "true" else ["data"])
+    pen.end()
+
+
+async def test_step_filters_deltas_and_type_does_not(http, typist):
+    run = await submit(http, STEPS, {"text": "x"})
+    query = "deltas=true&step=second&type=workflow.completed"
+    async with (
+        http.stream("GET", f"/workflows/{run}/events?{query}") as second,
+        http.stream("GET", f"/workflows/{run}/events?deltas=true&type=workflow.completed") as both,
+    ):
+        for word in ('"one"', '"two"'):
+            pen = await pen_of(typist)
+            pen.write(word)
+            pen.end()
+        assert text_of(await Lines(second).rest()) == '"two"'
+        rest = await Lines(both).rest()
+        assert text_of(rest) == '"one""two"'
+        assert [line["type"] for line in rest if line["type"] != "model.delta"] == ["workflow.completed"]
+
+
+async def test_the_client_iterates_over_deltas(served, http, typist):
+    async with served.client() as client:
+        run = await client.submit(ONE, "x")
+        pen = await pen_of(typist)
+        pen.write("some ")
+        told = ""
+        async with aclosing(run.deltas()) as deltas:
+            async for delta in deltas:
+                told += delta.data.text
+                if told == "some ":
+                    pen.write("text")
+                    pen.end()
+        assert told == "some text"
+        assert (await run.result()).output == "some text"
+        assert [delta async for delta in run.deltas()] == []
+
+
+async def test_a_connection_that_breaks_repeats_no_character(served, typist):
+    async with served.client() as client:
+        run = await client.submit(ONE, "x")
+        pen = await pen_of(typist)
+        pen.write("before ")
+        told = ""
+        async with aclosing(run.deltas()) as deltas:
+            async for delta in deltas:
+                assert delta.data.index == len(told)
+                told += delta.data.text
+                if told == "before ":
+                    for open_stream in list(served.app.service.streams._open):
+                        open_stream.abort()
+                    pen.write("after")
+                    pen.end()
+        assert told in ("before ", "before after")  # the call may be over before the client is back
+        assert (await run.result()).output == "before after"
+
+
+async def test_a_break_in_the_middle_of_an_answer(served, typist):
+    async with served.client() as client:
+        run = await client.submit(ONE, "x")
+        pen = await pen_of(typist)
+        pen.write("before ")
+        told, broken = "", False
+        async with aclosing(run.deltas()) as deltas:
+            async for delta in deltas:
+                assert delta.data.index == len(told)
+                told += delta.data.text
+                if not broken:
+                    broken = True
+                    for open_stream in list(served.app.service.streams._open):
+                        open_stream.abort()
+                    pen.write("meanwhile ")
+                elif told == "before meanwhile ":
+                    pen.write("after")
+                    pen.end()
+        assert told in ("before meanwhile ", "before meanwhile after")
+
+
+async def test_an_embedded_run_gives_the_same(typist):
+    async with Runtime(models=[typist]) as runtime:
+        run = await runtime.submit(ONE, "x")
+        pen = await pen_of(typist)
+        pen.write("some ")
+        told = ""
+        async with aclosing(run.deltas()) as deltas:
+            async for delta in deltas:
+                told += delta.data.text
+                if told == "some ":
+                    pen.write("text")
+                    pen.end()
+        assert told == "some text"
+
+
+async def test_a_run_of_two_answers_that_are_written_side_by_side(http, typist):
+    document = """
+version: "1.0"
+workflow:
+  steps:
+    - {type: run, id: a, agent: &a {systemPrompt: s, input: x, attachedFunctions: none, model: "scripted:m",
+                                    resultSchema: {type: string}}}
+    - {type: run, id: b, agent: *a}
+"""
+    run = await submit(http, document, {})
+    async with http.stream("GET", f"/workflows/{run}/events?deltas=true") as response:
+        pens = [await pen_of(typist), await pen_of(typist)]
+        for n, pen in enumerate(pens):
+            pen.write(f'"{n}')
+        for pen in reversed(pens):
+            pen.write('"')
+            pen.end()
+        rest = await Lines(response).rest()
+    by_step = {step: [r for r in rest if r.get("step") == step] for step in ("a", "b")}
+    assert {text_of(lines) for lines in by_step.values()} == {'"0"', '"1"'}
+    assert rest[-1]["type"] == "workflow.completed"
