@@ -162,6 +162,8 @@ def answer(state: RunState, responses: Mapping[str, Any], *, by: str, via: Any =
                 if state.decided[request_id] == value:
                     continue
                 raise Refused("already_answered", f"{request_id} has another answer")
+            if request_id in state.withdrawn:
+                raise Refused("request_closed", f"{request_id} was withdrawn")
             _must_not_be_over(state)
             raise Refused("unknown_request", f"{state.workflow_id} has no open request {request_id}")
         if not isinstance(request.data, ev.InputRequested):
@@ -189,19 +191,20 @@ def _received(request: OpenRequest, data: ev.InputRequested, value: Any, by: str
 
 
 def withdraw(state: RunState, request_id: str, *, reason: str, by: str) -> Moves:
-    """Take a question about a budget or an outcome back: its call counts as failed.
-
-    An approval is denied instead.
+    """Take a question about a budget or an outcome back: what asked it has failed. A second time changes
+    nothing. An approval is denied instead.
     """
     request = state.requests.get(request_id)
     if request is None:
         if request_id in state.decided:
             raise Refused("already_answered", f"{request_id} is answered")
+        if request_id in state.withdrawn:
+            return []
         raise Refused("unknown_request", f"{state.workflow_id} has no open request {request_id}")
     _must_not_be_over(state)
     if isinstance(request.data, ev.ApprovalRequested):
         return approvals.decided(request, granted=False, by=by, via="api", reason=reason)
-    return [_received(request, request.data, {"choice": "fail"}, by, "api")]
+    return approvals.withdrawn(request, reason)
 
 
 def signal(state: RunState, signal_id: str, name: str, data: Any) -> Moves:

@@ -359,6 +359,7 @@ class RunState:
         "tokens",
         "usage",
         "wanted",
+        "withdrawn",
         "workflow_id",
     )
 
@@ -391,6 +392,7 @@ class RunState:
         self.calls: dict[str, OpenCall] = {}
         self.requests: dict[str, OpenRequest] = {}
         self.decided: dict[str, Any] = {}  # how closed requests were answered: `granted`, `denied`, a value
+        self.withdrawn: set[str] = set()  # requests that were closed without an answer
         self.parked: dict[str, Unit] = {}
         self.refused: dict[str, Unit] = {}
         self.timers: dict[str, int] = {}

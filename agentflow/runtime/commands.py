@@ -207,7 +207,8 @@ class RunCommands(RunReader):
     async def withdraw(
         self, workflow_id: str, request_id: str, reason: str, *, by: str = "local"
     ) -> RunHandle:
-        """Take a question back: an approval is denied, what an input was asked for fails."""
+        """Take a question back: an approval is denied, what an input was asked for fails. A question that was
+        taken back, or closed with its step, stays so."""
         return await self._tell(workflow_id, Withdraw(request_id=request_id, reason=reason, by=by))
 
     # -- all runs -------------------------------------------------------------------------------

@@ -220,7 +220,8 @@ class TestBudgets:
 
     @virtual
     async def test_ask(self):
-        for choice, state in (({"choice": "raise", "limit": 2}, "completed"), ({"choice": "fail"}, "failed")):
+        choices = (({"choice": "raise", "limit": 2}, "completed"), ({"choice": "fail"}, "failed"))
+        for choice, state in (*choices, (None, "failed")):
             steps = document(
                 step("a"), step("b", depends_on=["a"]), budget={"max_model_calls": 1, "on_exceeded": "ask"}
             )
@@ -233,8 +234,13 @@ class TestBudgets:
                     await refused(
                         "invalid_response", runtime.answer(handle.workflow_id, asked.request_id, bad)
                     )
-                await runtime.answer(handle.workflow_id, asked.request_id, choice)
-                assert (await handle.result()).state == state
+                if choice is None:
+                    await runtime.withdraw(handle.workflow_id, asked.request_id, "not now")
+                else:
+                    await runtime.answer(handle.workflow_id, asked.request_id, choice)
+                result = await handle.result()
+                assert result.state == state
+                assert result.error is None or result.error.code == "budget_exceeded"
                 await must_be_sound(runtime, handle.workflow_id)
 
     @virtual

@@ -352,9 +352,15 @@ class TestAnswers:
                 await runtime.withdraw(run, "req_none", "no")
             handle = await runtime.withdraw(run, asked.request_id, "nobody knows", by="ann")
             result = await handle.result()
+            assert await runtime.requests(run) == []
+            await runtime.withdraw(run, asked.request_id, "again")  # it holds already
+            await refused("request_closed", runtime.answer(run, asked.request_id, {"choice": "retry"}))
             events = await must_be_sound(runtime, run)
-        assert [e.data.by for e in events if e.type == "input.received"] == ["ann"]
+        (closed,) = [e.data for e in events if e.type.startswith("input.") and e.type != "input.requested"]
+        assert (closed.EVENT_TYPE, closed.reason) == ("input.cancelled", "nobody knows")
+        assert closed.request_id == asked.request_id
         assert result.state == "failed"
+        assert result.error.details["step_id"] == asked.step_id
         assert desk.calls == 1
         await log.close()
 

@@ -114,12 +114,17 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
         return
     if state.status == "waiting":
         state.status = "running"
+    _input_settled(state, request, data.value, ts)
+
+
+def _input_settled(state: RunState, request: OpenRequest, value: dict[str, Any], ts: int) -> None:
+    """What follows from an answer for the call or step that asked."""
     unit = request.unit
     _goes_on(state, unit, ts)
     asked = request.data
-    choice = data.value["choice"]
+    choice = value["choice"]
     if isinstance(asked, ev.InputRequested) and asked.request_type == "budget":
-        _budget_answered(state, unit, asked.request, data.value)
+        _budget_answered(state, unit, asked.request, value)
         return
     record = record_of(unit, request.call_id)
     if record is None:
@@ -129,7 +134,7 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
         state.stirred[unit.key] = unit
         return
     if choice == "done":
-        record.state, record.output = "done", data.value.get("output")
+        record.state, record.output = "done", value.get("output")
     else:
         record.state = "failed"
     settle_tool(state, unit, record)
@@ -147,9 +152,14 @@ def _budget_answered(state: RunState, unit: Unit, asked: dict[str, Any], value: 
 
 
 def _input_cancelled(state: RunState, data: ev.InputCancelled, offset: int, ts: int) -> None:
+    """Nobody will answer: what asked has failed. If its step is being ended, that stands behind this."""
+    state.withdrawn.add(data.request_id)
     request = state.requests.pop(data.request_id, None)
-    if request is not None:
-        _goes_on(state, request.unit, ts)
+    if request is None:
+        return
+    if state.status == "waiting":
+        state.status = "running"
+    _input_settled(state, request, {"choice": "fail"}, ts)
 
 
 def _goes_on(state: RunState, unit: Unit, ts: int) -> None:

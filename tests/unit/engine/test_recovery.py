@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from agentflow import engine
 from agentflow.definition.conversation import Message, ToolCall
 from agentflow.definition.ir import ToolNode
 from agentflow.events import catalogue as ev
@@ -149,6 +150,33 @@ class TestUnknownOutcome:
         driver.answer(driver.waiting[0])
         assert "interrupted" in driver.requests[-1][1][-1].content
 
+    def test_a_question_that_is_withdrawn_is_as_fail(self):
+        answered, driver = self.interrupted(), self.interrupted()
+        self.reply(answered, choice="fail")
+        request = driver.events(ev.InputRequested)[0]
+        driver.advance(engine.commands.withdraw(driver.state, request.request_id, reason="no", by="me"))
+        assert driver.types()[-1] == answered.types()[-1] == "model.call_started"
+        assert driver.types().count("input.cancelled") == 1
+        for one in (answered, driver):
+            one.answer(one.waiting[0])
+        assert driver.requests[-1] == answered.requests[-1]
+        driver.crash()
+        assert driver.run().status == answered.run().status == "completed"
+
+    def test_one_that_the_end_of_its_run_closes_fails_nothing_else(self):
+        driver = self.interrupted()
+        request = ev.WorkflowCancelRequested(mode="soft", grace_ms=0, reason="enough", by="me")
+        driver.advance([request])
+        driver.advance(engine.cancel_finished(driver.state, driver.now, forced=False))
+        types = driver.types()
+        assert types[types.index("input.cancelled") :] == [
+            "input.cancelled",
+            "agent.failed",
+            "workflow.step_failed",
+            "workflow.cancelled",
+        ]
+        assert driver.refold(len(driver.log)).status == "cancelled"
+
     def test_policy_fail_ends_the_step(self):
         driver = self.interrupted(on_unknown="fail")
         failed = next(e for e in driver.events(ev.WorkflowStepFailed) if e.step_id == "a")
@@ -162,6 +190,15 @@ class TestUnknownOutcome:
         assert driver.state.status == "waiting"
         self.reply(driver, choice="done", output={"x": 9})
         assert driver.run().output == {"x": 9}
+
+    def test_a_tool_node_whose_question_is_withdrawn_fails(self):
+        info = tool(side_effect="external", idempotent=False)
+        driver = Driver(chain(ToolNode(id="t", tool="s.add")), {"x": 0}, tools={"t": [info]})
+        driver.crash()
+        (asked,) = driver.state.requests
+        driver.advance(engine.commands.withdraw(driver.state, asked, reason="no", by="me"))
+        assert driver.state.status == "failed"
+        assert driver.events(ev.WorkflowStepFailed)[0].error.code == "interrupted"
 
 
 def test_a_retry_that_was_waiting_goes_on_waiting_after_a_crash():
