@@ -5,6 +5,7 @@ A file is read only: nothing is made of it in a store.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,15 +13,13 @@ import click
 from agentflow.cli.app import Command
 from agentflow.cli.errors import CommandError, Exit
 from agentflow.cli.options import ExportedRun, json_option, run_id, run_or_file
-from agentflow.cli.output import emit, emit_bytes, emit_json
+from agentflow.cli.output import emit, emit_json
 from agentflow.cli.target import LocalTarget, RemoteTarget, Where, target_options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
 __all__ = ["log", "open_file", "state"]
-
-_LINES = 256
 
 
 @click.command("log", cls=Command)
@@ -29,51 +28,41 @@ _LINES = 256
 def log(id: str, where: Where) -> Exit:
     """Print the log of the run ID as NDJSON, to be kept as a file.
 
-    One event a line, the bytes as they are stored. What the events only name (values of more than 256 KiB, a
-    graph that its source does not give) follows in lines with the key "attachment". `agentflow open` reads
+    One event a line, the bytes as they are stored. What the events only name (what a fork began with, a graph
+    that its source does not give) follows in lines with the key "attachment". `agentflow open` reads
     such a file anywhere:
 
     \b
       agentflow log wf_… > run.ndjson
       agentflow open run.ndjson
     """
-    from contextlib import aclosing
-
     from agentflow.cli.session import Interrupts, run_async
     from agentflow.cli.target import open_target
 
     async def work(interrupts: Interrupts) -> Exit:
         async with open_target(where, run_id=id) as target:
-
-            async def copy() -> None:
-                waiting: list[bytes] = []
-                async with aclosing(_lines(target, id)) as lines:
-                    async for line in lines:
-                        waiting.append(line)
-                        if len(waiting) == _LINES:
-                            emit_bytes(waiting)
-                            waiting = []
-                if waiting:
-                    emit_bytes(waiting)
-
-            await interrupts.guard(copy())
+            await interrupts.guard(_copy(_pieces(target, id)))
         return Exit.DONE
 
     return run_async(work)
 
 
-def _lines(target: LocalTarget | RemoteTarget, id: str) -> AsyncGenerator[bytes]:
-    from agentflow.definition.ir import canonical_json
-    from agentflow.runtime.export import export_lines, export_run
+async def _copy(pieces: AsyncGenerator[bytes]) -> None:
+    from contextlib import aclosing
 
-    if isinstance(target, LocalTarget):
-        return export_run(target.runtime.log, id)
-    client = target.client
+    sys.stdout.flush()
+    async with aclosing(pieces):
+        async for piece in pieces:
+            sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
 
-    async def graph(hash: str) -> bytes:
-        return canonical_json(await client.graph(id))
 
-    return export_lines(client.event_lines(id, follow=False), client.blob, graph, {})
+def _pieces(target: LocalTarget | RemoteTarget, id: str) -> AsyncGenerator[bytes]:
+    if isinstance(target, RemoteTarget):
+        return target.client.export(id)
+    from agentflow.runtime.export import export_pieces
+
+    return export_pieces(target.runtime.log, id)
 
 
 @click.command("open", cls=Command)

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any, Literal
 from urllib.parse import quote
 
+import httpx
 import msgspec
 from msgspec.structs import replace
 
@@ -34,6 +35,7 @@ _RESTS = (
 _ENDS = _RESTS[:3]
 _DELTA = b'{"type":"model.delta",'
 _deltas = msgspec.json.Decoder(ModelDelta)
+_EXPORT_SILENCE = 90.0
 _MOVING = ("pending", "running")
 _RESUMED_BY_ITSELF = ("drain", "storage")
 
@@ -144,6 +146,18 @@ class Reading(Commands):
             deltas=deltas,
             patience=self._patience,
         )
+
+    async def export(self, workflow_id: str) -> AsyncGenerator[bytes]:
+        """The file that `agentflow log` writes and `agentflow open` reads, in pieces: the stored events up to
+        now, one a line, and what they name. Raises Unreachable if the connection breaks: it is not complete
+        then."""
+        path = _path(workflow_id, "log")
+        try:
+            async with self._transport.stream(path, query={}, timeout=_EXPORT_SILENCE) as response:
+                async for piece in response.aiter_bytes():
+                    yield piece
+        except httpx.HTTPError as error:
+            raise self._transport.unreachable(error) from error
 
     async def deltas(self, workflow_id: str) -> AsyncIterator[ModelDelta]:
         """The text of the run's model calls while they are made: first what there is of those that are open

@@ -155,6 +155,10 @@ class SyncClient:
         """As `Client.deltas`."""
         return self._iterate(self.client.deltas(workflow_id))
 
+    def export(self, workflow_id: str) -> Generator[bytes]:
+        """As `Client.export`."""
+        return self._iterate(self.client.export(workflow_id))
+
     def _iterate(self, items: AsyncIterator[T]) -> Generator[T]:
         async def step() -> tuple[T] | None:
             async for item in items:

@@ -24,11 +24,12 @@ from agentflow.events.rows import Snapshot
 from agentflow.runtime.kept import KEPT_KINDS, RECORD
 from agentflow.runtime.records import RunRecord
 
-__all__ = ["OpenedExport", "export_lines", "export_run", "open_export"]
+__all__ = ["OpenedExport", "export_pieces", "export_run", "open_export"]
 
 Get = Callable[[str], Awaitable[bytes | None]]
 
 _PAGE = 512
+_PIECE = 64 * 1024
 
 
 class OpenedExport(msgspec.Struct, frozen=True):
@@ -38,48 +39,50 @@ class OpenedExport(msgspec.Struct, frozen=True):
     warning: str | None
 
 
-async def export_run(log: EventLog, workflow_id: str) -> AsyncGenerator[bytes]:
+async def export_run(log: EventLog, workflow_id: str, last: int | None = None) -> AsyncGenerator[bytes]:
     """The lines of the file, without their ends: the stored events, then what they name.
 
-    RunNotFound, RunGone, LogCorrupt. A run that goes on is exported as far as it is.
+    RunNotFound, RunGone, LogCorrupt. A run that goes on is exported as far as it is, or up to offset `last`.
     """
+    row = await log.run(workflow_id)
+    last = row.last_offset if last is None else last
     snapshots = [(kind, await log.latest_snapshot(workflow_id, kind)) for kind in KEPT_KINDS]
     kept = {kind: snapshot for kind, snapshot in snapshots if snapshot is not None}
-    lines = export_lines(_events(log, workflow_id), log.get_blob, log.get_definition, kept)
-    async with aclosing(lines):
-        async for line in lines:
-            yield line
-
-
-async def export_lines(
-    events: AsyncGenerator[bytes], blob: Get, definition: Get, kept: Mapping[str, Snapshot]
-) -> AsyncGenerator[bytes]:
-    """The same of a run whose events, blobs and graph come from anywhere; `kept` if it was trimmed."""
     names: set[str] = set()
     first: bytes | None = None
-    async with aclosing(events):
-        async for body in events:
-            first = first or body
-            names |= names_in(body)
-            yield body
+    offset = row.earliest_offset
+    while offset <= last and (page := await log.read(workflow_id, offset, min(_PAGE, last - offset + 1))):
+        for event in page:
+            first = first or event.body
+            names |= names_in(event.body)
+            yield event.body
+        offset = page[-1].offset + 1
     for snapshot in kept.values():
         names |= names_in(snapshot.data)
-    async for line in _blobs(names, blob):
+    async for line in _blobs(names, log.get_blob):
         yield line
     digest = _wanted_definition(first, kept)
-    graph = None if digest is None else await definition(digest)
+    graph = None if digest is None else await log.get_definition(digest)
     if digest is not None and graph is not None:
         yield encode_attachment("definition", digest, graph)
     for kind, snapshot in kept.items():
         yield encode_attachment("record", kind, snapshot.data, snapshot.offset)
 
 
-async def _events(log: EventLog, workflow_id: str) -> AsyncGenerator[bytes]:
-    offset = (await log.run(workflow_id)).earliest_offset
-    while page := await log.read(workflow_id, offset, _PAGE):
-        for event in page:
-            yield event.body
-        offset = page[-1].offset + 1
+async def export_pieces(log: EventLog, workflow_id: str, last: int | None = None) -> AsyncGenerator[bytes]:
+    """The bytes of the file in pieces of whole lines, for whoever writes or sends it: each has 64 KiB and
+    what its last line has beyond them, the last piece may be shorter. Otherwise as `export_run`."""
+    waiting: list[bytes] = []
+    size = 0
+    async with aclosing(export_run(log, workflow_id, last)) as lines:
+        async for line in lines:
+            waiting += (line, b"\n")
+            size += len(line) + 1
+            if size >= _PIECE:
+                yield b"".join(waiting)
+                waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
 
 
 async def _blobs(names: set[str], blob: Get) -> AsyncGenerator[bytes]:

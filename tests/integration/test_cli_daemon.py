@@ -140,3 +140,16 @@ def test_retention_is_the_daemons(sandbox: Sandbox):
     assert sandbox.invoke("show", "wf_a").exit_code == 4
     process.send_signal(signal.SIGTERM)
     assert process.wait(40) == 0
+
+
+def test_the_log_of_the_daemon_is_a_file_that_opens_without_it(sandbox: Sandbox, daemon):
+    sandbox.invoke("run", "two.yaml", "-i", "name=Ann", "--id", "wf_a")
+    forked = sandbox.invoke("fork", "wf_a", "--from", "again", "--json")
+    written = sandbox.invoke("log", json.loads(forked.stdout)["workflow_id"])
+    assert written.exit_code == 0
+    assert '"attachment":"blob"' in written.stdout
+    sandbox.write("run.ndjson", written.stdout)
+    shown = sandbox.invoke("open", "run.ndjson", "--json")
+    assert json.loads(shown.stdout)["state"] == "completed", shown.stderr
+    missing = sandbox.invoke("log", "wf_none")
+    assert (missing.exit_code, missing.stdout) == (4, "")

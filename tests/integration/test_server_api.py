@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
 
+from agentflow.definition.ir import Edge, EndNode, StartNode, Workflow
+from agentflow.errors import LogCorrupt, RunNotFound
 from agentflow.events.envelope import decode
+from agentflow.events.retention import RetentionPolicy
+from agentflow.runtime.export import export_pieces, export_run, open_export
 from agentflow.runtime.records import RunRecord
+from agentflow.runtime.retention import upkeep
+from agentflow.runtime.views import RunViews
 from agentflow.server.problems import STATUS
 from tests.unit.server.kit import APPROVAL, ECHO, STEPS, Gate, agents, holding_model, serving
 
@@ -366,6 +373,82 @@ class TestReading:
         assert "flowchart TD" in (await http.get(f"{base}/graph?format=mermaid")).text
         assert "digraph" in (await http.get(f"{base}/graph?format=dot")).text
         assert (await http.get(f"{base}/graph")).json() == definition["ir"]
+
+    async def test_the_log_is_a_file_that_opens_elsewhere(self, served, http, tmp_path):
+        """A graph that no source gives, and a value that is no event: both are only named by events."""
+        graph = Workflow(
+            nodes=[StartNode(id="start"), EndNode(id="end")],
+            edges=[Edge(source="start", target="end")],
+            name="g",
+        )
+        built = (await served.runtime.run(graph, {"x": 1})).workflow_id
+        run = (await submit(http, STEPS, {"text": "a"}))["workflow_id"]
+        fork = (await served.runtime.fork(run, from_step="second")).workflow_id
+        await served.runtime.rest(fork)
+        for run, attached in ((built, ["definition"]), (fork, ["blob"])):
+            answer = await http.get(f"/workflows/{run}/log")
+            assert answer.headers["content-type"] == "application/x-ndjson"
+            assert answer.headers["content-disposition"] == f'inline; filename="{run}.ndjson"'
+            lines = [line async for line in export_run(served.runtime.log, run)]
+            assert answer.content == b"\n".join(lines) + b"\n"
+            kinds = [msgspec.json.decode(line).get("attachment") for line in lines]
+            assert [kind for kind in kinds if kind] == attached
+            path = tmp_path / "run.ndjson"
+            path.write_bytes(answer.content)
+            opened = await open_export(path)
+            assert opened.warning is None
+            there, here = RunViews(served.runtime.log), RunViews(opened.log)
+            for view in ("record", "graph", "state", "history"):
+                assert await getattr(here, view)(run) == await getattr(there, view)(run)
+            expanded = (await http.get(f"/workflows/{run}/log?expand=true")).content.splitlines()
+            assert [decode(line).offset for line in expanded] == list(range(len(expanded)))
+        async with served.client() as client:
+            assert b"".join([piece async for piece in client.export(run)]) == answer.content
+            with pytest.raises(RunNotFound):
+                await anext(client.export("wf_none"))
+
+    async def test_the_log_of_a_trimmed_run_brings_the_records_that_were_kept(self, served, http, tmp_path):
+        run = (await submit(http, STEPS, {"text": "a"}))["workflow_id"]
+        record = await RunViews(served.runtime.log).record(run)
+        policy = RetentionPolicy(mode="age", max_age=0, trim_to_events=2)
+        await upkeep(served.runtime.log, policy, served.runtime.clock.now() + 10**15)
+        earliest = (await served.runtime.log.run(run)).earliest_offset
+        assert earliest > 0
+        path = tmp_path / "run.ndjson"
+        path.write_bytes((await http.get(f"/workflows/{run}/log")).content)
+        opened = (await open_export(path)).log
+        assert (await opened.run(run)).earliest_offset == earliest
+        found = await RunViews(opened).record(run)
+        assert (found.output, found.steps) == (record.output, record.steps)
+
+    async def test_a_long_log_is_sent_as_it_is_read(self, served, http, monkeypatch):
+        run = (await submit(http))["workflow_id"]
+        log = served.runtime.log
+        (first, *_, last) = await log.read(run)
+        count = 3_000
+        read = []
+
+        async def pages(self, workflow_id, start=0, limit=512):
+            read.append(start)
+            return [
+                msgspec.structs.replace(first if n == 0 else last, offset=n)
+                for n in range(start, min(start + limit, count))
+            ]
+
+        row = msgspec.structs.replace(await log.run(run), last_offset=count - 1)
+        monkeypatch.setattr(type(log), "read", pages)
+        monkeypatch.setattr(type(log), "run", AsyncMock(return_value=row))
+        pieces = export_pieces(log, run)
+        sizes = [len(await anext(pieces))]
+        assert read == [0], "the first piece is given before the second page is read"
+        sizes += [len(piece) async for piece in pieces]
+        assert all(64 * 1024 <= size < 128 * 1024 for size in sizes[:-1])
+        assert len(read) == 6
+
+    async def test_a_log_that_is_damaged_at_its_beginning_is_a_problem(self, served, http, monkeypatch):
+        run = (await submit(http))["workflow_id"]
+        monkeypatch.setattr(type(served.runtime.log), "read", AsyncMock(side_effect=LogCorrupt("line 1")))
+        refused(await http.get(f"/workflows/{run}/log"), "log_corrupt")
 
     async def test_the_state_as_of_every_offset(self, http):
         record = await submit(http, STEPS, {"text": "a"})

@@ -14,6 +14,7 @@ from agentflow.definition.dot import to_dot
 from agentflow.definition.mermaid import to_mermaid
 from agentflow.runtime import RunRecord
 from agentflow.runtime.executions import AgentContext, StepRecord
+from agentflow.runtime.export import export_pieces
 from agentflow.runtime.views import DefinitionView, ExecutionRecord, FoldedState
 from agentflow.server.answers import RecordList, RunList
 from agentflow.server.frames import expand, expand_value
@@ -91,7 +92,7 @@ async def history(call: Call) -> Response:
 
 
 async def log(call: Call) -> Response:
-    """The whole log up to now, as it is stored."""
+    """The whole log up to now, as the file that `agentflow open` reads; with `expand` its events alone."""
     query: ExpandQuery = call.query
     row = await call.service.log.run(call.id)
     headers = {
@@ -101,18 +102,27 @@ async def log(call: Call) -> Response:
         "Agentflow-Next-Offset": str(row.last_offset + 1),
         "Agentflow-State": row.state,
     }
-    lines = _log_lines(call, row.earliest_offset, row.last_offset, query.expand)
-    return StreamingResponse(lines, headers=headers, media_type=NDJSON)
+    if query.expand:
+        pieces = _expanded(call, row.earliest_offset, row.last_offset)
+    else:
+        pieces = export_pieces(call.service.log, call.id, row.last_offset)
+    # What is wrong at the beginning is a problem; behind it, the answer breaks off before its end.
+    begin = await anext(pieces, b"")
+    return StreamingResponse(_all(begin, pieces), headers=headers, media_type=NDJSON)
 
 
-async def _log_lines(call: Call, first: int, last: int, expanded: bool) -> AsyncGenerator[bytes]:
+async def _all(begin: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async with aclosing(rest) as pieces:
+        yield begin
+        async for piece in pieces:
+            yield piece
+
+
+async def _expanded(call: Call, first: int, last: int) -> AsyncGenerator[bytes]:
     log, workflow_id = call.service.log, call.id
     async with aclosing(_pages(log, workflow_id, first, last)) as pages:
         async for rows in pages:
-            bodies = [row.body for row in rows]
-            if expanded:
-                bodies = [await expand(body, log.get_blob) for body in bodies]
-            yield b"\n".join(bodies) + b"\n"
+            yield b"".join([await expand(row.body, log.get_blob) + b"\n" for row in rows])
 
 
 async def _pages(log: Any, workflow_id: str, first: int, last: int) -> AsyncGenerator[Any]:
@@ -209,7 +219,7 @@ OPERATIONS = (
         method="GET",
         path="/workflows/{id}/log",
         handler=log,
-        summary="The log of a run up to now",
+        summary="The log of a run up to now, with what its events name, as a file for `agentflow open`",
         tag="runs",
         scope="read",
         query=ExpandQuery,
