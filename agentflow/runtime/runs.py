@@ -96,8 +96,8 @@ class Runs(Actor, mailbox=100_000):
         error = signal.error
         if error is not None and not isinstance(error, StoreError) and not admission.begins:
             self.ctx.pipe(self._give_up(run_id, admission.epoch, error), _nothing, _nothing)
-        else:
-            # Another process may go on with it from here on.
+        elif admission.at_rest is None or not admission.at_rest.terminal:
+            # Another process may go on with it from here on; with one that has ended nobody will.
             self.ctx.pipe(self._log.release(run_id, self._owner), _nothing, _nothing)
         if admission.alarm is not None:
             delay = max(0.0, (admission.alarm - self._clock.now()) / 1e6)

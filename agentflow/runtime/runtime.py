@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -69,6 +70,9 @@ if TYPE_CHECKING:
 __all__ = ["Runtime"]
 
 _RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}")
+_DEFINITIONS = 1_024
+_DEFINITION_KEPT = 60.0
+"""Seconds; far less than what a sweep leaves to whoever has put a definition and is about to name it."""
 _KEY_LABEL = "agentflow.idempotency_key"
 
 
@@ -112,6 +116,7 @@ class Runtime(RunCommands):
         if max_concurrent_runs < 1 or max_queued_runs < 0:
             raise ConfigurationError("max_concurrent_runs is at least 1, max_queued_runs at least 0")
         self._places = (max_concurrent_runs, max_queued_runs)
+        self._definitions_put: dict[str, float] = {}  # seconds of the clock that the store stamps them with
         self._telemetry = telemetry
 
     # -- life -----------------------------------------------------------------------------------
@@ -292,8 +297,7 @@ class Runtime(RunCommands):
     async def _begin_run(
         self, run_id: str, definition: Definition, bound: Bound, started: WorkflowStarted
     ) -> RunHandle:
-        # In its own key order, which a model sees in schemas and inputs; the hash is over the canonical form.
-        await self.log.put_definition(definition.ir_hash, msgspec.json.encode(definition.workflow))
+        await self._put_definition(definition)
         labels = dict(started.labels)
         if started.idempotency_key is not UNSET:
             labels[_KEY_LABEL] = started.idempotency_key
@@ -301,6 +305,19 @@ class Runtime(RunCommands):
         return RunHandle(
             self, run_id, await self._keeper.begin(run_id, plan, bound, [started], labels=labels)
         )
+
+    async def _put_definition(self, definition: Definition) -> None:
+        """Have the graph in the store before a run names it: a commit, which the next runs are spared while
+        what was put is safe from being swept away."""
+        put_at, now = self._definitions_put.get(definition.ir_hash), time.time()
+        if put_at is not None and 0 <= now - put_at < _DEFINITION_KEPT:
+            return
+        # In its own key order, which a model sees in schemas and inputs; the hash is over the canonical form.
+        await self.log.put_definition(definition.ir_hash, msgspec.json.encode(definition.workflow))
+        self._definitions_put.pop(definition.ir_hash, None)
+        self._definitions_put[definition.ir_hash] = now
+        if len(self._definitions_put) > _DEFINITIONS:
+            del self._definitions_put[next(iter(self._definitions_put))]
 
     async def _input_from(self, source: Mapping[str, str], input: Any) -> Any:
         known = ("workflow_id", "step_id", "as")

@@ -8,6 +8,7 @@ import pytest
 
 from actors.testing import run_until_idle, virtual
 from agentflow import Runtime
+from agentflow.definition.failure import ErrorInfo
 from agentflow.errors import (
     CommandRefused,
     ConfigurationError,
@@ -16,6 +17,8 @@ from agentflow.errors import (
     RunExists,
     RunNotFound,
 )
+from agentflow.events.open import open_log
+from agentflow.models import ModelError
 from agentflow.testing import ScriptedModel
 from tests.integration.support.runs import Desk, chain, document, must_be_sound, step
 from tests.integration.virtual import LoopClock
@@ -201,3 +204,56 @@ async def test_a_stored_graph_keeps_the_order_of_keys(tmp_path):
         await handle.result()
         with pytest.raises(ConfigurationError, match="max_duration_s"):
             await runtime.submit({"agents": [agent]}, "x", budget={"max_duration_s": 1e308})
+
+
+class CountingLog:
+    """A store that notes which calls that cost a commit of their own were made."""
+
+    def __init__(self, log) -> None:
+        self._log = log
+        self.calls: list[str] = []
+        self.released = asyncio.Event()
+
+    def __getattr__(self, name):
+        found = getattr(self._log, name)
+        if name not in ("put_definition", "release", "claim"):
+            return found
+
+        async def counted(*arguments):
+            self.calls.append(name)
+            if name == "release":
+                self.released.set()
+            return await found(*arguments)
+
+        return counted
+
+
+async def test_a_run_costs_no_commit_but_those_of_its_events(tmp_path, monkeypatch):
+    now = [1_000.0]
+    monkeypatch.setattr("agentflow.runtime.runtime.time.time", lambda: now[0])
+    log = CountingLog(open_log(f"sqlite:{tmp_path / 'runs.db'}"))
+    document = {"agents": [{"name": "a", "system_prompt": "s", "model": "scripted:m"}]}
+    async with Runtime(log, models=[ScriptedModel(lambda request: "x")]) as runtime:
+        for _ in range(3):
+            assert (await runtime.run(document, "in")).output == "x"
+        assert log.calls == ["put_definition"], "it was put a moment ago, and ended runs need no release"
+        now[0] += 61
+        await runtime.run(document, "in")
+        now[0] -= 300  # the clock was set back: nothing is known of when it was put
+        await runtime.run(document, "in")
+        assert log.calls == ["put_definition"] * 3
+        other = {"agents": [{"name": "b", "system_prompt": "s", "model": "scripted:m"}]}
+        await runtime.run(other, "in")
+        assert log.calls == ["put_definition"] * 4
+    await log.close()
+
+
+async def test_a_run_that_rests_is_released(tmp_path):
+    log = CountingLog(open_log(f"sqlite:{tmp_path / 'runs.db'}"))
+    document = {"agents": [{"name": "a", "system_prompt": "s", "model": "scripted:m"}], "on_failure": "hold"}
+    failing = ErrorInfo(category="auth", code="authentication_failed", message="no")
+    async with Runtime(log, models=[ScriptedModel([ModelError(failing)])]) as runtime:
+        run = await runtime.submit(document, "in")
+        assert (await run.result()).state == "paused"
+        await log.released.wait()
+    await log.close()
