@@ -12,6 +12,7 @@ from agentflow.config import ServerConfig
 from agentflow.runtime import Runtime
 from agentflow.server.access import Access
 from agentflow.server.definitions import Definitions, definitions_beside
+from agentflow.server.metrics import Metrics
 from agentflow.server.openapi import describe
 from agentflow.server.operations import Operation
 from agentflow.server.problems import Refusal, problem_response
@@ -43,7 +44,8 @@ class Application:
     """The API of one open Runtime, as an ASGI application.
 
     The daemon runs it; it can be mounted in another server too, where every request needs a token. `stop`
-    asks the process to end.
+    asks the process to end. `GET /metrics` also shows what the Runtime measures if `metrics.telemetry()` was
+    given to it.
     """
 
     def __init__(
@@ -54,10 +56,11 @@ class Application:
         *,
         definitions: Definitions | None = None,
         stop: Callable[[], None] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         config = config or ServerConfig()
         kept = definitions or definitions_beside(runtime.log.url, config.definitions)
-        self.service = Service(runtime, config, kept, described, stop)
+        self.service = Service(runtime, config, kept, described, stop, metrics)
         self._asgi = Access(_Router(self.service), config, tokens or Tokens())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -31,6 +31,7 @@ from agentflow.server.access import check_safe
 from agentflow.server.app import Application
 from agentflow.server.connection import HttpServer
 from agentflow.server.lock import lock_store
+from agentflow.server.metrics import Metrics
 from agentflow.server.notify import sd_notify
 from agentflow.server.sockets import Listeners, bind_all
 from agentflow.server.tokens import load_tokens
@@ -88,11 +89,18 @@ class Daemon:
         config = self._config
         self._quieten()
         grace = max(1.0, self._server_config.drain - 2 * _CLOSING)
+        metrics = Metrics()
         async with AsyncExitStack() as opened:
             runtime = await opened.enter_async_context(
-                Runtime(config.store, models=self._models, services=self._services, grace=grace)
+                Runtime(
+                    config.store,
+                    models=self._models,
+                    services=self._services,
+                    grace=grace,
+                    telemetry=metrics.telemetry(),
+                )
             )
-            app = Application(runtime, self._server_config, tokens, stop=self.stop)
+            app = Application(runtime, self._server_config, tokens, stop=self.stop, metrics=metrics)
             service = app.service
             service.ready = False
             service.retention = config.retention

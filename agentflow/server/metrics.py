@@ -1,39 +1,41 @@
-"""What the daemon counts of itself, as Prometheus reads it. Holds numbers alone, never names of runs."""
+"""The page that Prometheus reads: what the daemon counts of itself, and what its Runtime measures.
+
+Holds numbers and names of kinds alone, never of runs. What is counted for every event of a stream is a plain
+number until somebody asks; requests have instruments. The Runtime's measurements are those that OpenTelemetry
+exports (`agentflow.telemetry.metrics`), read from the same registry. Never the registry of the process: an
+application that mounts the API has its own there.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, exposition
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from agentflow.server.operations import Operation
+    from agentflow.telemetry.telemetry import Telemetry
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
+__all__ = ["OPENMETRICS", "PLAIN", "Metrics"]
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PLAIN: Final = "text/plain"
+OPENMETRICS: Final = "application/openmetrics-text"
+
+_CONTENT_TYPES = {
+    PLAIN: "text/plain; version=0.0.4; charset=utf-8",
+    OPENMETRICS: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+}
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class _Histogram:
-    __slots__ = ("counts", "sum", "total")
-
-    def __init__(self) -> None:
-        self.counts = [0] * len(_BUCKETS)
-        self.sum = 0.0
-        self.total = 0
-
-    def observe(self, value: float) -> None:
-        self.sum += value
-        self.total += 1
-        for i, edge in enumerate(_BUCKETS):
-            if value <= edge:
-                self.counts[i] += 1
-                break
-
-
 class Metrics:
-    """Counters of one daemon since its start. For one event loop."""
+    """Of one daemon since its start. For one event loop."""
 
     def __init__(self) -> None:
         self.started = time.time()
@@ -43,69 +45,99 @@ class Metrics:
         self.streams_stalled = 0
         self.runs_accepted = 0
         self.runs_recovered = 0
-        self._answers: dict[tuple[str, str, int], int] = {}
-        self._seconds: dict[tuple[str, str], _Histogram] = {}
+        self._registry = CollectorRegistry()
+        self._registry.register(_Counted(self))
+        self._requests = Counter(
+            "agentflow_http_requests",
+            "Requests, by operation and status.",
+            ("method", "path", "status"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "agentflow_http_request_seconds",
+            "Time to answer; of streams, to begin.",
+            ("method", "path"),
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._places: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._rendering = asyncio.Lock()
 
     def answered(self, operation: Operation, status: int, seconds: float) -> None:
         """A request was answered after so many seconds; a stream, when it began."""
-        key = (operation.method, operation.path, status)
-        self._answers[key] = self._answers.get(key, 0) + 1
-        place = (operation.method, operation.path)
-        histogram = self._seconds.get(place)
-        if histogram is None:
-            histogram = self._seconds[place] = _Histogram()
+        place = (operation.method, operation.path, status)
+        found = self._places.get(place)
+        if found is None:
+            method, path, _ = place
+            found = self._requests.labels(*place), self._seconds.labels(method, path)
+            self._places[place] = found
+        requests, histogram = found
+        requests.inc()
         histogram.observe(seconds)
 
-    def render(self, runs: dict[str, int]) -> str:
-        """All of it. `runs` are how many runs have not ended, by state."""
-        lines: list[str] = []
-        for name, kind, text, value in (
-            ("agentflow_start_time_seconds", "gauge", "When the daemon started.", self.started),
-            ("agentflow_streams_open", "gauge", "Event streams that are open.", self.streams_open),
-            ("agentflow_stream_events_total", "counter", "Events sent to streams.", self.stream_events),
-            ("agentflow_stream_bytes_total", "counter", "Bytes sent to streams.", self.stream_bytes),
+    def telemetry(self) -> Telemetry:
+        """What a Runtime is given so that its measurements stand on the page; besides it sends what the OTEL_
+        variables ask for. To be called once. ConfigurationError names a wrong variable."""
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+
+        from agentflow.telemetry.telemetry import Telemetry
+
+        reader = PrometheusMetricReader(
+            disable_target_info=True, scope_info_enabled=False, registry=self._registry
+        )
+        return Telemetry(readers=[reader])
+
+    async def render(self, runs: Mapping[str, int], media: str = PLAIN) -> tuple[bytes, str]:
+        """All of it, and its content type; `media` is PLAIN or OPENMETRICS. `runs` are how many runs have not
+        ended, by state. What was committed within the last second may not be there yet."""
+        write: Any = openmetrics if media == OPENMETRICS else exposition
+        # In a thread, for there may be thousands of series; one page at a time, as the reader wants it.
+        async with self._rendering:
+            page = await asyncio.to_thread(write.generate_latest, _Page(self._registry, runs))
+        return page, _CONTENT_TYPES[media]
+
+
+class _Counted(Collector):
+    """The plain numbers of Metrics, as instruments."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        found = self._metrics
+        yield GaugeMetricFamily(
+            "agentflow_start_time_seconds", "When the daemon started.", value=found.started
+        )
+        yield GaugeMetricFamily(
+            "agentflow_streams_open", "Event streams that are open.", value=found.streams_open
+        )
+        for name, text, value in (
+            ("agentflow_stream_events", "Events sent to streams.", found.stream_events),
+            ("agentflow_stream_bytes", "Bytes sent to streams.", found.stream_bytes),
             (
-                "agentflow_streams_stalled_total",
-                "counter",
+                "agentflow_streams_stalled",
                 "Streams closed because their client took nothing.",
-                self.streams_stalled,
+                found.streams_stalled,
             ),
-            ("agentflow_runs_accepted_total", "counter", "Runs that were submitted.", self.runs_accepted),
-            (
-                "agentflow_runs_recovered_total",
-                "counter",
-                "Runs taken up at the start.",
-                self.runs_recovered,
-            ),
+            ("agentflow_runs_accepted", "Runs that were submitted.", found.runs_accepted),
+            ("agentflow_runs_recovered", "Runs taken up at the start.", found.runs_recovered),
         ):
-            lines += _head(name, kind, text)
-            lines.append(f"{name} {_number(value)}")
-        lines += _head("agentflow_runs", "gauge", "Runs that have not ended.")
-        lines += [f'agentflow_runs{{state="{state}"}} {count}' for state, count in sorted(runs.items())]
-        lines += _head("agentflow_http_requests_total", "counter", "Requests, by operation and status.")
-        for (method, path, status), count in sorted(self._answers.items()):
-            lines.append(
-                f'agentflow_http_requests_total{{method="{method}",path="{path}",status="{status}"}} {count}'
-            )
-        lines += _head("agentflow_http_request_seconds", "histogram", "Time to answer; of streams, to begin.")
-        for (method, path), histogram in sorted(self._seconds.items()):
-            lines += _histogram(f'method="{method}",path="{path}"', histogram)
-        return "\n".join(lines) + "\n"
+            yield CounterMetricFamily(name, text, value=value)
 
 
-def _head(name: str, kind: str, text: str) -> Iterable[str]:
-    return (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
+class _Page(Collector):
+    """What stands on one page: everything registered, and the runs that were counted for it."""
 
+    def __init__(self, registry: CollectorRegistry, runs: Mapping[str, int]) -> None:
+        self._registry = registry
+        self._runs = runs
 
-def _histogram(labels: str, histogram: _Histogram) -> Iterable[str]:
-    name, below = "agentflow_http_request_seconds", 0
-    for edge, count in zip(_BUCKETS, histogram.counts, strict=True):
-        below += count
-        yield f'{name}_bucket{{{labels},le="{edge:g}"}} {below}'
-    yield f'{name}_bucket{{{labels},le="+Inf"}} {histogram.total}'
-    yield f"{name}_sum{{{labels}}} {histogram.sum!r}"
-    yield f"{name}_count{{{labels}}} {histogram.total}"
-
-
-def _number(value: float) -> str:
-    return repr(value) if isinstance(value, float) else str(value)
+    def collect(self) -> Iterable[Metric]:
+        for metric in self._registry.collect():
+            # When each series began is noise: all of them begin with the process.
+            metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
+            yield metric
+        family = GaugeMetricFamily("agentflow_runs", "Runs that have not ended.", labels=("state",))
+        for state, count in sorted(self._runs.items()):
+            family.add_metric((state,), count)
+        yield family

@@ -32,7 +32,8 @@ _LONG_SOURCE = 32 * 1024
 
 class Service:
     """One for each application. `describe` gives the OpenAPI document; `stop` asks the process to drain, None
-    where the application is mounted in a server that is not ours."""
+    where the application is mounted in a server that is not ours. `metrics` is given where the Runtime has
+    its telemetry."""
 
     def __init__(
         self,
@@ -41,13 +42,14 @@ class Service:
         definitions: Definitions,
         describe: Callable[[], bytes],
         stop: Callable[[], None] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.runtime = runtime
         self.config = config
         self.definitions = definitions
         self.describe = describe
         self.views = RunViews(runtime.log)
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
         self.streams = Streams(runtime.hub, runtime.delta_hub, runtime.log, self.metrics, config.max_streams)
         self.stop = stop
         self.retention: RetentionPolicy | None = None

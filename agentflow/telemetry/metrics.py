@@ -114,7 +114,8 @@ class Metrics:
             if ticks % _SAMPLE_EVERY == 0:
                 self._sample()
             ticks += 1
-            await self._worker.call(self._drain)
+            if self._queue:
+                await self._worker.call(self._drain)
             await asyncio.sleep(_TICK)
 
     def _sample(self) -> None:

@@ -8,6 +8,8 @@ from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.parser import text_string_to_metric_families
 
 from agentflow.definition.ir import Edge, EndNode, StartNode, Workflow
 from agentflow.errors import LogCorrupt, RunNotFound
@@ -17,8 +19,11 @@ from agentflow.runtime.export import export_pieces, export_run, open_export
 from agentflow.runtime.records import RunRecord
 from agentflow.runtime.retention import upkeep
 from agentflow.runtime.views import RunViews
+from agentflow.server.metrics import Metrics
 from agentflow.server.problems import STATUS
 from tests.unit.server.kit import APPROVAL, ECHO, STEPS, Gate, agents, holding_model, serving
+
+OPENMETRICS_1 = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 @pytest.fixture
@@ -38,6 +43,13 @@ async def submit(http, definition=ECHO, input="hi", *, wait=10, **more):
     answer = await http.post("/workflows", params={} if wait is None else {"wait": wait}, json=body)
     assert answer.status_code in (200, 201), answer.text
     return answer.json()
+
+
+async def pages_of(http):
+    """The page of metrics again and again: what was committed is there a moment later."""
+    while True:
+        yield (await http.get("/metrics")).text
+        await asyncio.sleep(0.02)
 
 
 def refused(answer, code):
@@ -797,11 +809,66 @@ class TestSystem:
         await submit(http)
         await http.get("/nope")
         text = (await http.get("/metrics")).text
-        assert 'agentflow_http_requests_total{method="POST",path="/workflows",status="201"} 1' in text
-        assert "agentflow_runs_accepted_total 1" in text
-        assert 'agentflow_runs{state="running"} 0' in text
+        assert 'agentflow_http_requests_total{method="POST",path="/workflows",status="201"} 1.0' in text
+        assert "agentflow_runs_accepted_total 1.0" in text
+        assert 'agentflow_runs{state="running"} 0.0' in text
         for line in text.splitlines():
             assert line.startswith("# ") or re.fullmatch(r"[a-z_]+(\{[^}]*\})? [0-9.e+-]+", line), line
+
+    @pytest.mark.parametrize(
+        ("accept", "kind"),
+        [
+            (None, "text/plain; version=0.0.4; charset=utf-8"),
+            ("*/*", "text/plain; version=0.0.4; charset=utf-8"),
+            ("text/plain;version=1.0.0;escaping=nonsense", "text/plain; version=0.0.4; charset=utf-8"),
+            ("application/openmetrics-text", OPENMETRICS_1),
+            ("application/openmetrics-text;version=abc", OPENMETRICS_1),
+            (
+                "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+                "text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
+                OPENMETRICS_1,
+            ),
+        ],
+    )
+    async def test_metrics_come_as_the_scraper_likes_them(self, http, accept, kind):
+        answer = await http.get("/metrics", headers={"Accept": accept} if accept else {})
+        assert (answer.status_code, answer.headers["content-type"]) == (200, kind)
+        read = openmetrics_families if kind == OPENMETRICS_1 else text_string_to_metric_families
+        assert {"agentflow_streams_open", "agentflow_runs"} <= {f.name for f in read(answer.text)}
+
+    async def test_metrics_show_what_the_runtime_measures(self, tmp_path):
+        """Under the names that Prometheus has for instruments of OpenTelemetry, and nothing about those."""
+        page = Metrics()
+        async with (
+            serving(tmp_path, metrics=page, telemetry=page.telemetry()) as served,
+            served.http() as http,
+        ):
+            run = await submit(http, STEPS, {"text": "a"})
+            text = ""
+            async for text in pages_of(http):
+                if "agentflow_run_duration_seconds_count" in text:
+                    break
+        found = {}
+        for family in text_string_to_metric_families(text):
+            assert family.documentation, family.name
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append((sample.labels, sample.value))
+        assert found["agentflow_run_duration_seconds_count"] == [({"agentflow_state": "completed"}, 1)]
+        assert found["agentflow_log_events_total"] == [({}, run["last_offset"] + 1)]
+        assert found["agentflow_log_commit_duration_seconds_count"][0][1] >= 1
+        assert found["agentflow_node_executions_total"] == [
+            ({"agentflow_step_kind": "agent", "agentflow_status": "success"}, 2)
+        ]
+        ((labels, calls),) = found["gen_ai_client_operation_duration_seconds_count"]
+        assert (calls, labels["gen_ai_request_model"], labels["gen_ai_operation_name"]) == (2, "m", "chat")
+        assert {labels["gen_ai_token_type"] for labels, _ in found["gen_ai_client_token_usage_sum"]} == {
+            "input",
+            "output",
+        }
+        depths = {labels["agentflow_actor_type"] for labels, _ in found["agentflow_mailbox_depth"]}
+        assert "EventBus" in depths
+        for noise in ("otel_scope", "target_info", "_created", run["workflow_id"]):
+            assert noise not in text
 
     async def test_a_defect_shows_nothing_of_itself(self, served, http, monkeypatch, caplog):
         async def broken(*args, **kwargs):

@@ -15,7 +15,7 @@ from agentflow.runtime.results import Results
 from agentflow.runtime.retention import Upkeep, upkeep
 from agentflow.server.answers import DrainAnswer, Health, Home, Version
 from agentflow.server.bodies import GcBody
-from agentflow.server.metrics import CONTENT_TYPE
+from agentflow.server.metrics import OPENMETRICS, PLAIN
 from agentflow.server.operations import JSON, Call, Operation, accept, json_response
 from agentflow.server.problems import Refusal
 
@@ -103,9 +103,10 @@ async def version(call: Call) -> Response:
 
 
 async def metrics(call: Call) -> Response:
-    """What the daemon counts of itself, for Prometheus."""
-    text = call.service.metrics.render(await call.service.runs())
-    return Response(text, headers={"Cache-Control": "no-store", "Content-Type": CONTENT_TYPE})
+    """What the daemon counts and its Runtime measures, for Prometheus."""
+    media = accept(call.header("accept"), (PLAIN, OPENMETRICS))
+    page, content_type = await call.service.metrics.render(await call.service.runs(), media)
+    return Response(page, headers={"Cache-Control": "no-store", "Content-Type": content_type})
 
 
 async def drain(call: Call) -> Response:
@@ -162,9 +163,10 @@ OPERATIONS = (
     _get(
         "/metrics",
         metrics,
-        "Counters, for Prometheus",
-        "text/plain",
-        produces=("text/plain", "application/openmetrics-text"),
+        "Metrics, for Prometheus",
+        (PLAIN, OPENMETRICS),
+        produces=(PLAIN, OPENMETRICS),
+        negotiates=True,
     ),
     Operation(
         method="POST",

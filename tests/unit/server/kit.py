@@ -16,6 +16,7 @@ from agentflow.config import ServerConfig
 from agentflow.events.log import EventLog
 from agentflow.server.app import Application
 from agentflow.server.connection import HttpServer
+from agentflow.server.metrics import Metrics
 from agentflow.server.sockets import Listeners
 from agentflow.server.tokens import ALL_SCOPES, Token, Tokens
 from agentflow.testing import ScriptedModel
@@ -161,6 +162,7 @@ async def serving(
     config: ServerConfig | None = None,
     given: Tokens | None = None,
     kind: str | None = None,
+    metrics: Metrics | None = None,
     **more: Any,
 ) -> AsyncGenerator[Serving]:
     """Serve a Runtime on a Unix socket and a TCP port. `kind` says what the port is taken for."""
@@ -174,7 +176,7 @@ async def serving(
     port = tcp.sock.getsockname()[1]
     try:
         async with Runtime(store, models=[model or echo()], services=services, **more) as runtime:
-            app = Application(runtime, config, given)
+            app = Application(runtime, config, given, metrics=metrics)
             server = HttpServer(app, listeners)
             task = asyncio.ensure_future(server.serve())
             await server.started_event.wait()

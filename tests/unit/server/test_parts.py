@@ -7,24 +7,29 @@ import json
 import os
 import socket
 import stat
+import time
 from pathlib import Path
 
 import httpx
 import msgspec
 import pytest
+from prometheus_client import REGISTRY
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.parser import text_string_to_metric_families
 
 from agentflow import Runtime
 from agentflow.config import ServerConfig, default_socket, load_config
 from agentflow.definition.loader import load_value
 from agentflow.errors import ConfigurationError, StorageUnavailable
 from agentflow.events.envelope import StoredEvent
+from agentflow.events.memory import MemoryLog
 from agentflow.server.access import check_safe
 from agentflow.server.app import Application
 from agentflow.server.definitions import Definitions, definitions_beside
 from agentflow.server.feeds import parse_place, parts
 from agentflow.server.frames import Ndjson, Sse, expand, pieces
 from agentflow.server.lock import lock_store
-from agentflow.server.metrics import Metrics
+from agentflow.server.metrics import OPENMETRICS, Metrics
 from agentflow.server.notify import sd_notify, unit_file
 from agentflow.server.operations import Operation
 from agentflow.server.problems import STATUS, Refusal, problem_response, refusal_of
@@ -367,20 +372,66 @@ def operation() -> Operation:
     return Operation(method="GET", path="/x/{id}", handler=handler, summary="", tag="", scope=None)
 
 
-def test_metrics_are_what_prometheus_reads():
-    metrics = Metrics()
-    for seconds in (0.0005, 0.003, 100.0):
-        metrics.answered(operation(), 200, seconds)
-    text = metrics.render({"running": 2})
-    assert 'agentflow_http_requests_total{method="GET",path="/x/{id}",status="200"} 3' in text
-    assert 'agentflow_http_request_seconds_bucket{method="GET",path="/x/{id}",le="0.001"} 1' in text
-    assert 'agentflow_http_request_seconds_bucket{method="GET",path="/x/{id}",le="10"} 2' in text
-    assert 'agentflow_http_request_seconds_bucket{method="GET",path="/x/{id}",le="+Inf"} 3' in text
-    assert 'agentflow_http_request_seconds_count{method="GET",path="/x/{id}"} 3' in text
-    assert 'agentflow_runs{state="running"} 2' in text
-    assert text.endswith("\n")
-    names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
-    assert len(names) == len(set(names))
+async def until_shown(metrics, name):
+    """What was committed is on the page a moment later."""
+    for _ in range(1_000):
+        if name in (await metrics.render({}))[0]:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(name)
+
+
+class TestMetrics:
+    async def test_they_are_what_prometheus_reads(self):
+        metrics = Metrics()
+        for seconds in (0.0005, 0.003, 100.0):
+            metrics.answered(operation(), 200, seconds)
+        metrics.answered(operation(), 404, 0.0)
+        metrics.streams_open, metrics.stream_events = 2, 7
+        page, kind = await metrics.render({"running": 2, "paused": 0})
+        assert kind == "text/plain; version=0.0.4; charset=utf-8"
+        families = list(text_string_to_metric_families(page.decode()))
+        found = {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
+        total = "agentflow_http_requests_total"
+        assert (found[total, "GET", "/x/{id}", "200"], found[total, "GET", "/x/{id}", "404"]) == (3, 1)
+        (family,) = [f for f in families if f.name == "agentflow_http_request_seconds"]
+        edges = {s.labels["le"]: s.value for s in family.samples if "le" in s.labels}
+        assert (edges["0.001"], edges["0.005"], edges["10.0"], edges["+Inf"]) == (2, 3, 3, 4)
+        assert found["agentflow_http_request_seconds_count", "GET", "/x/{id}"] == 4
+        assert (found["agentflow_runs", "running"], found["agentflow_runs", "paused"]) == (2, 0)
+        assert found[("agentflow_streams_open",)] == 2
+        assert found[("agentflow_stream_events_total",)] == 7
+        assert abs(found[("agentflow_start_time_seconds",)] - time.time()) < 60
+        for name in ("stream_bytes", "streams_stalled", "runs_accepted", "runs_recovered"):
+            assert found[(f"agentflow_{name}_total",)] == 0
+        assert b"_created" not in page
+
+    async def test_the_same_page_as_openmetrics(self):
+        metrics = Metrics()
+        metrics.answered(operation(), 200, 0.1)
+        page, kind = await metrics.render({}, OPENMETRICS)
+        assert kind.startswith("application/openmetrics-text; version=1.0.0")
+        names = {family.name for family in openmetrics_families(page.decode())}
+        assert names >= {"agentflow_http_requests", "agentflow_http_request_seconds", "agentflow_runs"}
+
+    async def test_two_daemons_of_one_process_count_apart(self):
+        first, second = Metrics(), Metrics()
+        first.answered(operation(), 200, 0.1)
+        assert b"/x/{id}" not in (await second.render({}))[0]
+        assert not [m for m in REGISTRY.collect() if m.name.startswith("agentflow")]
+
+    async def test_pages_that_are_made_at_once_are_all_whole(self):
+        metrics = Metrics()
+        telemetry = metrics.telemetry()
+        telemetry.observer("wf_1", 1, [], 0.001)
+        await telemetry.start(MemoryLog())
+        try:
+            await until_shown(metrics, b"commit_duration")
+            pages = await asyncio.gather(*[metrics.render({}) for _ in range(20)])
+            assert {page.count(b"# TYPE agentflow_log_commit_duration_seconds ") for page, _ in pages} == {1}
+        finally:
+            await telemetry.aclose()
+        assert b"commit_duration" not in (await metrics.render({}))[0], "it is not read after its end"
 
 
 class TestProblems:
