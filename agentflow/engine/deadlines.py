@@ -16,11 +16,13 @@ from agentflow.engine.moves import Moves, elapsed_ms, scope_fields, step_failed
 from agentflow.engine.respond import attempt_failed, tool_failed
 from agentflow.engine.state import OpenCall, RunState, ToolRecord, Unit
 from agentflow.events import catalogue as ev
+from agentflow.events.envelope import iso, micros
 
 __all__ = [
     "cancel_finished",
     "close_calls",
     "closed_call",
+    "due_of",
     "expire",
     "interrupted",
     "next_due",
@@ -28,12 +30,28 @@ __all__ = [
     "step_limit",
     "steps_exceeded",
     "unit_lost",
+    "waiting",
 ]
 
 
 def next_due(state: RunState) -> int | None:
     """When `decide` must be asked again though nothing else happened (microseconds), or None."""
     return min(state.timers.values(), default=None)
+
+
+def waiting(state: RunState) -> ev.WorkflowWaiting:
+    """Nothing runs. Of the timers the next one is named, with its time: whoever finds the run in a store
+    knows by it when to wake it."""
+    timers = state.timers
+    following = () if not timers else (min(timers, key=timers.__getitem__),)
+    named = tuple(f"{key} {iso(timers[key])}" for key in following)
+    return ev.WorkflowWaiting(requests=tuple(state.requests), timers=named, signals=())
+
+
+def due_of(data: ev.WorkflowWaiting) -> int | None:
+    """When the next timer of a waiting run falls due (microseconds); None when the event names none, as those
+    of older versions. ValueError: it names one without a time."""
+    return min((micros(timer.rpartition(" ")[2]) for timer in data.timers), default=None)
 
 
 def expire(state: RunState, now: int) -> Moves:

@@ -17,7 +17,7 @@ from typing import Any, cast
 from agentflow.definition.conversation import ToolCall
 from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
-from agentflow.engine import agents, outcome
+from agentflow.engine import agents, deadlines, outcome
 from agentflow.engine.approvals import ask_step, refusal_moves, withdrawn
 from agentflow.engine.budgets import call_exceeds, exceeded_moves
 from agentflow.engine.caching import Lookup, cached_completion, key_of
@@ -432,7 +432,7 @@ def _waiting(state: RunState) -> Moves:
     if state.requests and still and state.status == "running":
         waits = all(u.status == "waiting" or u.node.for_each is not None for u in state.open.values())
         if waits:
-            return [ev.WorkflowWaiting(requests=tuple(state.requests), timers=(), signals=())]
+            return [deadlines.waiting(state)]
     return []
 
 

@@ -16,6 +16,7 @@ import msgspec
 from agentflow.errors import CommandRefused, RunGone, RunNotFound, RunTerminal
 from agentflow.events.catalogue import WorkflowPaused
 from agentflow.events.envelope import decode
+from agentflow.events.log import RunRow
 from agentflow.runtime.messages import (
     Answer,
     Cancel,
@@ -30,8 +31,10 @@ from agentflow.runtime.messages import (
 from agentflow.runtime.options import checked_budget, json_problem
 from agentflow.runtime.reader import RunReader
 from agentflow.runtime.requests import RequestRecord, open_requests
+from agentflow.runtime.wakeups import Wakeups
 
 if TYPE_CHECKING:
+    from agentflow.runtime.clock import Clock
     from agentflow.runtime.handle import RunHandle
     from agentflow.runtime.keeper import Keeper
 
@@ -41,6 +44,7 @@ __all__ = ["RunCommands"]
 class RunCommands(RunReader):
     """See the module."""
 
+    clock: Clock
     _keeper: Keeper
 
     def _handle(self, workflow_id: str) -> RunHandle:
@@ -215,12 +219,24 @@ class RunCommands(RunReader):
 
     async def recover(self) -> list[str]:
         """Take up every run of the store that is not at its end and that nobody paused, as a daemon does
-        when it starts. Returns their ids; those that wait their turn are taken up as there are places."""
-        runs = [(run_id, False) for run_id in await self._ids_in("pending", "running", "waiting")]
+        when it starts. Returns their ids; those that wait their turn are taken up as there are places, those
+        that only wait for somebody when something of theirs falls due."""
+        rows = await self._rows_in("pending", "running", "waiting")
+        known = await Wakeups(self.log, self._graph).of([row for row in rows if row.state == "waiting"])
+        now = self.clock.now()
+        runs: list[tuple[str, bool]] = []
+        later: dict[str, int] = {}
+        for run_id in (row.workflow_id for row in rows):
+            due = known.get(run_id, "unknown")
+            if isinstance(due, int) and due > now:
+                later[run_id] = due
+            elif due is not None:
+                runs.append((run_id, False))
         paused = await self._ids_in("paused")
-        runs += [(run_id, True) for run_id in paused if await self._drained(run_id)]
-        self._keeper.recover(runs)
-        return [run_id for run_id, _ in runs]
+        drained = [run_id for run_id in paused if await self._drained(run_id)]
+        self._keeper.recover([*runs, *((run_id, True) for run_id in drained)])
+        self._keeper.expect(later)
+        return [*(row.workflow_id for row in rows), *drained]
 
     async def _drained(self, run_id: str) -> bool:
         """Whether a paused run is not meant to be: a process ended, or before it could end the run. Nearly
@@ -233,11 +249,14 @@ class RunCommands(RunReader):
         return state.pause in ("drain", "storage") or state.cancel_requested is not None
 
     async def _ids_in(self, *states: str) -> list[str]:
-        found: list[str] = []
+        return [row.workflow_id for row in await self._rows_in(*states)]
+
+    async def _rows_in(self, *states: str) -> list[RunRow]:
+        found: list[RunRow] = []
         cursor: str | None = None
         while True:
             page = await self.log.runs(state=states, limit=500, cursor=cursor, order="asc")
-            found += [row.workflow_id for row in page.items]
+            found += page.items
             cursor = page.next_cursor
             if cursor is None:
                 return found

@@ -39,7 +39,7 @@ from agentflow.runtime.binding import Bound
 from agentflow.runtime.clock import Clock
 from agentflow.runtime.errands import Errands
 from agentflow.runtime.folding import fold
-from agentflow.runtime.messages import Cancel, Command, Done, Look, Pause, Refusal, Resume, StartRun
+from agentflow.runtime.messages import Alarms, Cancel, Command, Done, Look, Pause, Refusal, Resume, StartRun
 from agentflow.runtime.obedience import moves_of
 from agentflow.runtime.places import Places
 from agentflow.runtime.runs import Runs
@@ -167,6 +167,11 @@ class Keeper:
         for workflow_id, paused in runs:
             self._places.enter(workflow_id, Resume(by="runtime", reason="drain") if paused else _LOOK)
         self._make_room()
+
+    def expect(self, due: dict[str, int]) -> None:
+        """Take these runs, which only wait, up when they fall due (µs)."""
+        self._must_be_open()
+        self._runs.tell(Alarms(due=due))
 
     def _make_room(self) -> None:
         while not self._errands.closed and (following := self._places.take()) is not None:

@@ -14,6 +14,7 @@ from agentflow.events.envelope import Draft
 from agentflow.models import ModelReply, ModelRequest
 
 __all__ = [
+    "Alarms",
     "Answer",
     "Barrier",
     "CallModel",
@@ -295,6 +296,12 @@ class LookedUp(Message, frozen=True, kw_only=True):
 
     unit_key: str
     hit: CacheHit | None
+
+
+class Alarms(Message, frozen=True, kw_only=True):
+    """When waiting runs that nobody works on fall due (µs), as far as it is not known better already."""
+
+    due: dict[str, int]
 
 
 class Overdue(Message, frozen=True, kw_only=True):

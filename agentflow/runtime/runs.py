@@ -19,7 +19,16 @@ from agentflow.events.log import EventLog
 from agentflow.events.owner import Owner
 from agentflow.runtime.admission import Admission
 from agentflow.runtime.clock import Clock
-from agentflow.runtime.messages import Barrier, Commit, CommitFailed, Committed, KeepResult, Overdue, StartRun
+from agentflow.runtime.messages import (
+    Alarms,
+    Barrier,
+    Commit,
+    CommitFailed,
+    Committed,
+    KeepResult,
+    Overdue,
+    StartRun,
+)
 from agentflow.runtime.results import Results
 from agentflow.runtime.run_supervisor import RunSupervisor
 
@@ -100,8 +109,7 @@ class Runs(Actor, mailbox=100_000):
             # Another process may go on with it from here on; with one that has ended nobody will.
             self.ctx.pipe(self._log.release(run_id, self._owner), _nothing, _nothing)
         if admission.alarm is not None:
-            delay = max(0.0, (admission.alarm - self._clock.now()) / 1e6)
-            self.ctx.timers.start(run_id, delay, Overdue(workflow_id=run_id))
+            self._arm(run_id, admission.alarm)
         admission.end(error if isinstance(error, StoreError) else _stopped(run_id, error))
         self._gone(run_id)
 
@@ -142,6 +150,17 @@ class Runs(Actor, mailbox=100_000):
     def keep(self, message: KeepResult) -> None:
         work = self._results.keep(message.key, message.workflow_id, message.offset, message.ttl)
         self.ctx.pipe(work, _nothing, _nothing)  # one that could not be kept is made again
+
+    def _arm(self, run_id: str, due: int) -> None:
+        delay = max(0.0, (due - self._clock.now()) / 1e6)
+        self.ctx.timers.start(run_id, delay, Overdue(workflow_id=run_id))
+
+    @on(Alarms)
+    def alarms(self, message: Alarms) -> None:
+        """A run that moved meanwhile has set its own, or will."""
+        for run_id, due in message.due.items():
+            if run_id not in self._live and run_id not in self.ctx.timers:
+                self._arm(run_id, due)
 
     @on(Overdue)
     def overdue(self, message: Overdue) -> None:
