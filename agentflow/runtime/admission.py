@@ -10,6 +10,7 @@ from agentflow import engine
 from agentflow.engine.state import RunState
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.runtime.agent_actor import Directory
+from agentflow.runtime.kept_folds import Fold
 from agentflow.runtime.messages import Command, Done, Refusal
 
 __all__ = ["Admission"]
@@ -23,7 +24,8 @@ class Admission:
     `queued`: its log may begin, its work not yet. `notices`: what the store had to mend when it was opened,
     for the log of a run that may be concerned. `accepted` is done once the run's first append (or the
     fold of its log) is; `rested` when the run is terminal, paused or waits, with its state; `obeyed` with
-    the answer to the command. `alarm` is the next deadline (µs) of a run that was left waiting.
+    the answer to the command. `alarm` is the next deadline (µs) of a run that was left waiting. `fold` is
+    what is known of its log before it is read, and what its supervisor leaves behind when it rests.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Admission:
         command: Command | None = None,
         queued: bool = False,
         notices: Sequence[str] = (),
+        fold: Fold | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.workflow_id = workflow_id
@@ -54,6 +57,7 @@ class Admission:
         self.queued = queued
         self.notices = list(notices)
         self.alarm: int | None = None
+        self.fold = fold
         self.accepted: asyncio.Future[None] = loop.create_future()
         self.obeyed: asyncio.Future[Done | Refusal] = loop.create_future()
         self.rested: asyncio.Future[RunState] = loop.create_future()
@@ -81,6 +85,11 @@ class Admission:
         """The state of the run, if it has come to rest."""
         rested = self.rested
         return rested.result() if rested.done() and rested.exception() is None else None
+
+    def take_fold(self) -> Fold | None:
+        """What is known of the log; once, since whoever takes it changes it."""
+        fold, self.fold = self.fold, None
+        return fold
 
     def settle(self, answer: Done | Refusal) -> None:
         """Answer the command. Until then a supervisor that is made anew obeys it again."""

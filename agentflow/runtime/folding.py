@@ -23,12 +23,13 @@ async def fold(
     upto: int | None = None,
     see: Callable[[Any], object] = lambda data: None,
 ) -> int:
-    """Fold the durable events of `state.workflow_id` into `state`, those after offset `upto` left out.
+    """Fold the durable events of `state.workflow_id` that `state` has not seen into it, those after offset
+    `upto` left out.
 
     `see` is shown the data of each. Returns the time of the last one (µs). Raises RunNotFound, RunGone,
     OffsetTrimmed, LogCorrupt.
     """
-    offset, ts = 0, 0
+    offset, ts = state.next_offset, state.last_ts
     while rows := await log.read(state.workflow_id, offset, _PAGE):
         for row in rows:
             if upto is not None and row.offset > upto:

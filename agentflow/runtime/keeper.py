@@ -39,6 +39,7 @@ from agentflow.runtime.binding import Bound
 from agentflow.runtime.clock import Clock
 from agentflow.runtime.errands import Errands
 from agentflow.runtime.folding import fold
+from agentflow.runtime.kept_folds import KeptFolds
 from agentflow.runtime.messages import Alarms, Cancel, Command, Done, Look, Pause, Refusal, Resume, StartRun
 from agentflow.runtime.obedience import moves_of
 from agentflow.runtime.places import Places
@@ -81,6 +82,7 @@ class Keeper:
         self.live: dict[str, Ref[Any]] = {}
         self._places = Places(limit, queue, lambda: sum(not a.queued for a in self.admissions.values()))
         self._errands = Errands()
+        self._folds = KeptFolds()
         self._notices = [notice.text for notice in log.notices if notice.kind == "torn_tail"]
         self._noticed: set[str] = set()
         for notice in log.notices:
@@ -97,7 +99,7 @@ class Keeper:
             self._log,
             self._clock,
             self._owner,
-            gone=lambda _: self._make_room(),
+            gone=self._gone,
             overdue=lambda run_id: self._errands.later(self._patiently(run_id, _LOOK)),
         )
         self._runs = await system.spawn(ChildSpec("runs", runs, shutdown=30.0))
@@ -105,7 +107,14 @@ class Keeper:
     async def close(self) -> None:
         """Refuse new runs and commands. What is queued, or on its way, stays in the log as it is."""
         self._places.clear()
+        self._folds.clear()
         await self._errands.close()
+
+    def _gone(self, admission: Admission) -> None:
+        if admission.fold is not None and not self._errands.closed:
+            self._folds.keep(admission.fold)
+        admission.fold = None
+        self._make_room()
 
     def _must_be_open(self) -> None:
         if self._errands.closed:
@@ -289,6 +298,7 @@ class Keeper:
             command=command,
             queued=queued,
             notices=notices,
+            fold=self._folds.take(workflow_id, plan),
         )
         self._admit(admission)
         self._places.arrived(workflow_id)

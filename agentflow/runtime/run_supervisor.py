@@ -36,6 +36,7 @@ from agentflow.runtime.admission import Admission
 from agentflow.runtime.clock import Clock
 from agentflow.runtime.crew import Crew
 from agentflow.runtime.folding import fold
+from agentflow.runtime.kept_folds import Fold
 from agentflow.runtime.messages import (
     Barrier,
     Cancel,
@@ -78,8 +79,12 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._bus = bus
         self._log = log
         self._clock = clock
-        self._state = RunState(admission.workflow_id, admission.plan, admission.bindings)
-        self._tracer = RunTracer(admission.workflow_id)
+        run_id = admission.workflow_id
+        fold = admission.take_fold() or Fold(
+            RunState(run_id, admission.plan, admission.bindings), RunTracer(run_id), 0
+        )
+        self._state, self._tracer = fold.state, fold.tracer
+        self._state.bindings = admission.bindings
         self._outbox = Outbox(bus)
         self._armed: int | None = None
         self._replies: deque[tuple[int, Settle]] = deque()  # given once the offset is durable
@@ -297,6 +302,8 @@ class RunSupervisor(Actor, mailbox=100_000):
         admission = self._admission
         if not self._state.terminal:
             admission.alarm = engine.next_due(self._state) if self._state.status == "waiting" else None
+            if not self._outbox:
+                admission.fold = Fold(self._state, self._tracer, self._state.next_offset)
         if not admission.rested.done():
             admission.rested.set_result(self._state)
         self.ctx.self.stop()

@@ -55,7 +55,7 @@ def _stopped(run_id: str, error: BaseException | None) -> AgentflowError:
 
 class Runs(Actor, mailbox=100_000):
     """Children: one RunSupervisor for each run that is at work in this process. `gone` is called with the
-    id of a run whose supervisor has ended, `overdue` with that of a waiting run whose deadline has come."""
+    admission of a run whose supervisor has ended, `overdue` with the id of one whose deadline has come."""
 
     supervise = OneForOne(
         max_restarts=1_000_000, within=60, backoff=Backoff(0.01, 1, jitter=0.2), decide=_decide
@@ -70,7 +70,7 @@ class Runs(Actor, mailbox=100_000):
         clock: Clock,
         owner: Owner,
         *,
-        gone: Callable[[str], None],
+        gone: Callable[[Admission], None],
         overdue: Callable[[str], None],
     ) -> None:
         self._admissions = admissions  # put there by the Runtime before it sends StartRun
@@ -111,7 +111,7 @@ class Runs(Actor, mailbox=100_000):
         if admission.alarm is not None:
             self._arm(run_id, admission.alarm)
         admission.end(error if isinstance(error, StoreError) else _stopped(run_id, error))
-        self._gone(run_id)
+        self._gone(admission)
 
     def on_stop(self) -> None:
         for run_id, admission in self._admissions.items():

@@ -11,9 +11,13 @@ import pytest
 
 from actors.testing import run_until_idle, virtual
 from agentflow import Runtime
+from agentflow.engine import Bindings, RunState, compile_plan
 from agentflow.events.memory import MemoryLog
+from agentflow.events.tracing import RunTracer
+from agentflow.runtime.kept_folds import Fold, KeptFolds
 from agentflow.testing import ScriptedModel
-from tests.integration.support.runs import document, must_be_sound, step, types_of
+from agentflow.testing.scripted import call
+from tests.integration.support.runs import Desk, document, must_be_sound, step, types_of
 from tests.integration.virtual import LoopClock, seconds
 
 MANY = 100
@@ -149,6 +153,115 @@ class TestWaiting:
             assert at_work(runtime) == []
         print(f"{used / MANY:.0f} bytes a waiting run")
         assert used / MANY < 2_500
+
+
+class Watched(MemoryLog):
+    """Notes from where logs are folded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folded_from: list[int] = []
+
+    async def read(self, workflow_id, from_offset=0, limit=256):
+        if limit > 2:
+            self.folded_from.append(from_offset)
+        return await super().read(workflow_id, from_offset, limit)
+
+
+ITEMS = 24
+
+
+def asking_for_each() -> dict:
+    agent = {"systemPrompt": "p", "input": "${{ item }}", "resultSchema": {}}
+    agent["attachedFunctions"] = [{"service": "desk", "function": "pay"}]
+    more = {"for_each": "${{ inputs.items }}", "approval": {"before": "calls"}, "agent": agent}
+    graph = document({"type": "run", "id": "a", **more}, max_parallel=64)
+    return {**graph, "inputs": {"items": {"type": "array"}}}
+
+
+def paying() -> ScriptedModel:
+    return ScriptedModel(lambda r: {"ok": r.messages[-1].content} if r.messages[-1].role == "tool" else PAY)
+
+
+PAY = call("desk__pay")
+
+
+class TestARunThatIsAnsweredManyTimes:
+    def opened(self, log, desk) -> Runtime:
+        return Runtime(log, models=[paying()], services=[desk.service()], clock=LoopClock())
+
+    async def asked(self, runtime: Runtime) -> tuple[str, list[str]]:
+        handle = await runtime.submit(asking_for_each(), {"items": list(range(ITEMS))})
+        assert (await handle.result()).state == "waiting"
+        await run_until_idle()
+        return handle.workflow_id, [r.request_id for r in await runtime.requests(handle.workflow_id)]
+
+    @virtual
+    async def test_its_log_is_not_folded_from_the_start_each_time(self):
+        log, desk = Watched(), Desk()
+        async with self.opened(log, desk) as runtime:
+            run, asked = await self.asked(runtime)
+            log.folded_from.clear()
+            for request in asked:
+                last = await log.last(run)
+                handle = await runtime.decide(run, granted=True, request_id=request)
+                result = await handle.result()
+                await run_until_idle()
+                assert log.folded_from[0] == last + 1
+                assert 0 not in log.folded_from
+                log.folded_from.clear()
+            assert (result.state, desk.calls) == ("completed", ITEMS)
+            await must_be_sound(log, run)
+
+    @virtual
+    async def test_what_others_wrote_meanwhile_counts(self):
+        log, desk = Watched(), Desk()
+        async with self.opened(log, desk) as one, self.opened(log, desk) as other:
+            run, asked = await self.asked(one)
+            for turn, request in enumerate(asked):
+                runtime = (one, other)[turn // 2 % 2]
+                await (await runtime.decide(run, granted=turn % 3 != 0, request_id=request)).result()
+                await run_until_idle()
+            events = await must_be_sound(log, run)
+        ended = [e for e in events if e.type in ("tool.call_completed", "approval.denied")]
+        assert len(ended) == ITEMS
+        assert desk.calls == sum(turn % 3 != 0 for turn in range(ITEMS))
+        assert events[-1].type == "workflow.completed"
+
+    @virtual
+    async def test_it_costs_no_memory_for_long(self):
+        log, desk = Watched(), Desk()
+        async with self.opened(log, desk) as runtime:
+            run, asked = await self.asked(runtime)
+            assert len(runtime._keeper._folds._kept) == 1
+            await asyncio.sleep(60)
+            assert runtime._keeper._folds._kept == {}
+            log.folded_from.clear()
+            await (await runtime.decide(run, granted=True, request_id=asked[0])).result()
+            assert log.folded_from[0] == 0
+
+
+def test_only_so_many_are_kept_and_none_that_went_on():
+    async def keeping() -> None:
+        plan = compile_plan(Runtime().load(ASKING).workflow)
+        folds = KeptFolds()
+
+        def fold(name: str, events: int, more: int = 0) -> Fold:
+            state = RunState(name, plan, Bindings())
+            state.next_offset = events + more
+            return Fold(state, RunTracer(name), events)
+
+        for number in range(40):
+            folds.keep(fold(f"wf_{number}", 1000))
+        assert [folds.take(f"wf_{n}", plan) is not None for n in range(40)] == [False] * 24 + [True] * 16
+        for kept in (fold("wf_a", 150_000), fold("wf_b", 100_000), fold("wf_c", 10), fold("wf_d", 900, 1)):
+            folds.keep(kept)
+        assert [folds.take(f"wf_{x}", plan) is not None for x in "abcd"] == [False, True, False, False]
+        folds.keep(fold("wf_e", 1000))
+        assert folds.take("wf_e", compile_plan(Runtime().load(ASKING).workflow)) is None
+        folds.clear()
+
+    asyncio.run(keeping())
 
 
 def count(actor) -> int:
