@@ -2,8 +2,8 @@
 
 Holds numbers and names of kinds alone, never of runs. What is counted for every event of a stream is a plain
 number until somebody asks; requests have instruments. The Runtime's measurements are those that OpenTelemetry
-exports (`agentflow.telemetry.metrics`), read from the same registry. Never the registry of the process: an
-application that mounts the API has its own there.
+sends (`agentflow.telemetry`), under the names that they have in Prometheus then. Never the registry of the
+process: an application that mounts the API has its own there.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, exposition
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
+
+from agentflow.telemetry.instruments import Reading, Tally
 
 if TYPE_CHECKING:
     from agentflow.server.operations import Operation
@@ -78,14 +81,11 @@ class Metrics:
     def telemetry(self) -> Telemetry:
         """What a Runtime is given so that its measurements stand on the page; besides it sends what the OTEL_
         variables ask for. To be called once. ConfigurationError names a wrong variable."""
-        from opentelemetry.exporter.prometheus import PrometheusMetricReader
-
         from agentflow.telemetry.telemetry import Telemetry
 
-        reader = PrometheusMetricReader(
-            disable_target_info=True, scope_info_enabled=False, registry=self._registry
-        )
-        return Telemetry(readers=[reader])
+        tally = Tally()
+        self._registry.register(_Measured(tally))
+        return Telemetry(tally=tally)
 
     async def render(self, runs: Mapping[str, int], media: str = PLAIN) -> tuple[bytes, str]:
         """All of it, and its content type; `media` is PLAIN or OPENMETRICS. `runs` are how many runs have not
@@ -123,6 +123,48 @@ class _Counted(Collector):
             ("agentflow_runs_recovered", "Runs taken up at the start.", found.runs_recovered),
         ):
             yield CounterMetricFamily(name, text, value=value)
+
+
+class _Measured(Collector):
+    """A Tally, under the names that OpenTelemetry's specification gives its instruments in Prometheus."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+
+    def collect(self) -> Iterable[Metric]:
+        for reading in self._tally.read():
+            if reading.series:
+                yield _family(reading)
+
+
+def _family(reading: Reading) -> Metric:
+    instrument = reading.instrument
+    name, about = _plain(instrument.name), instrument.about
+    unit = "seconds" if instrument.unit == "s" else ""  # one in braces is only a remark
+    # A series that lacks an attribute has it empty: all of a family have the same labels.
+    attributes = sorted({key for found, _ in reading.series for key in found})
+    labels = [_plain(key) for key in attributes]
+    rows = [([_text(found.get(key, "")) for key in attributes], numbers) for found, numbers in reading.series]
+    if instrument.buckets is not None:
+        histogram = HistogramMetricFamily(name, about, labels=labels, unit=unit)
+        edges = [*map(str, instrument.buckets), "+Inf"]
+        for row, (*counts, total) in rows:
+            buckets = list(zip(edges, accumulate(counts), strict=True))
+            histogram.add_metric(row, buckets, total)
+        return histogram
+    kind = CounterMetricFamily if instrument.grows else GaugeMetricFamily
+    family = kind(name, about, labels=labels, unit=unit)
+    for row, (number,) in rows:
+        family.add_metric(row, number)
+    return family
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _plain(name: str) -> str:
+    return name.replace(".", "_")
 
 
 class _Page(Collector):

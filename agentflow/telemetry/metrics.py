@@ -1,8 +1,9 @@
-"""Metrics: the one place where instruments are defined, and how events become measurements.
+"""Metrics: how events become measurements.
 
 What is measured are the events that this process commits, so that several processes on one store add up.
 The EventBus hands over each batch that has become durable, which costs it one append to a queue; a thread
-turns batches into measurements. Readers push (OTLP, console) or are read (`readers`, for a page of metrics).
+turns batches into measurements. Readers push (OTLP, console) or are read (`readers`); a Tally keeps totals
+for a page of metrics.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import UNSET
-from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import (
     ConsoleMetricExporter,
@@ -30,6 +31,7 @@ from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Draft
 from agentflow.logs import get_logger
 from agentflow.telemetry import conventions as c
+from agentflow.telemetry.instruments import OBSERVED, Gauge, Instruments, Tally
 from agentflow.telemetry.projector import Counts
 from agentflow.telemetry.readable import resource_of
 from agentflow.telemetry.settings import TelemetrySettings
@@ -47,8 +49,6 @@ _SAMPLE_EVERY = 5  # ticks
 _QUEUE = 100_000
 _OPEN = 50_000
 
-Gauge = Callable[[], Mapping[str, int]]
-
 
 class Metrics:
     """The measurements of one process. `depths` gives the messages that wait by type of actor, `letters` the
@@ -59,24 +59,33 @@ class Metrics:
         settings: TelemetrySettings,
         *,
         readers: Sequence[MetricReader] = (),
+        tally: Tally | None = None,
         depths: Gauge = dict,
         letters: Gauge = dict,
     ) -> None:
         exporter = _exporter(settings)
-        pushing = [] if exporter is None else [PeriodicExportingMetricReader(exporter)]
-        self._provider = MeterProvider(
-            [*pushing, *readers], resource_of(instance=True), shutdown_on_exit=False
-        )
-        self._instruments = _Instruments(self._provider.get_meter(c.SCOPE, schema_url=c.SCHEMA_URL))
-        self._instruments.observe(c.MAILBOX_DEPTH, "actor.type", lambda: self._depths)
-        self._instruments.observe(c.DEAD_LETTERS, "reason", lambda: self._letters)
+        all_readers = list(readers)
+        if exporter is not None:
+            all_readers.append(PeriodicExportingMetricReader(exporter))
+        self._provider: MeterProvider | None = None
+        self._measures: list[Measure] = []
+        self._observers: list[Callable[[str, str | None, Gauge], None]] = []
+        if all_readers:
+            self._provider = MeterProvider(all_readers, resource_of(instance=True), shutdown_on_exit=False)
+            sdk = _Sdk(self._provider)
+            self._measures.append(Measure(sdk.instruments))
+            self._observers.append(sdk.observe)
+        if tally is not None:
+            self._measures.append(Measure(Instruments(tally.histogram, tally.counter)))
+            self._observers.append(tally.observe)
+        self._observe(c.MAILBOX_DEPTH, "actor.type", lambda: self._depths)
+        self._observe(c.DEAD_LETTERS, "reason", lambda: self._letters)
         self._queue: deque[tuple[str, int, Sequence[Draft], float]] = deque(maxlen=_QUEUE)
         self._depth_of, self._letters_of = depths, letters
         self._depths: Mapping[str, int] = {}
         self._letters: Mapping[str, int] = {}
         self._worker = Worker("agentflow-metrics")
         self._task: asyncio.Task[None] | None = None
-        self._measure = Measure(self._instruments)
 
     def committed(self, workflow_id: str, ts: int, drafts: Sequence[Draft], seconds: float) -> None:
         """A batch is durable, `seconds` after it was handed to the log. Never waits, never raises; when the
@@ -85,9 +94,13 @@ class Metrics:
 
     def show(self, counts: Counts) -> None:
         """Also show what the projector of spans has sent."""
-        self._instruments.observe(c.SPANS_EXPORTED, None, lambda: {"": counts.exported})
-        self._instruments.observe(c.SPANS_REFUSED, None, lambda: {"": counts.refused})
-        self._instruments.observe(c.EXPORT_FAILURES, None, lambda: {"": counts.failures})
+        self._observe(c.SPANS_EXPORTED, None, lambda: {"": counts.exported})
+        self._observe(c.SPANS_REFUSED, None, lambda: {"": counts.refused})
+        self._observe(c.EXPORT_FAILURES, None, lambda: {"": counts.failures})
+
+    def _observe(self, name: str, attribute: str | None, read: Gauge) -> None:
+        for observe in self._observers:
+            observe(name, attribute, read)
 
     def start(self) -> None:
         """Begin to measure."""
@@ -125,47 +138,31 @@ class Metrics:
             _log.warning("gauge_failed", error=repr(error))
 
     def _drain(self) -> None:
-        queue, measure, events = self._queue, self._measure, 0
+        queue, measures = self._queue, self._measures
         for n in range(len(queue)):
             workflow_id, ts, drafts, seconds = queue.popleft()
-            measure.batch(workflow_id, ts, drafts, seconds)
-            events += len(drafts)
+            for measure in measures:
+                measure.batch(workflow_id, ts, drafts, seconds)
             if n % 32 == 31:
                 time.sleep(0.0001)  # the loop's turn
-        if events:
-            self._instruments.events.add(events)
 
     def _finish(self, deadline: float) -> None:
         self._drain()
-        self._provider.shutdown(timeout_millis=deadline * 1000)
+        if self._provider is not None:
+            self._provider.shutdown(timeout_millis=deadline * 1000)
 
 
-class _Instruments:
-    """Every instrument of the product."""
+class _Sdk:
+    """Instruments of OpenTelemetry, for what is sent and for its readers."""
 
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
-
-        def histogram(name: str, unit: str, about: str, buckets: Iterable[float]) -> Histogram:
-            return meter.create_histogram(
-                name, unit, about, explicit_bucket_boundaries_advisory=list(buckets)
-            )
-
-        seconds = c.DURATION_BUCKETS
-        self.tokens = histogram(
-            c.TOKEN_USAGE, "{token}", "Number of input and output tokens used.", c.TOKEN_BUCKETS
+    def __init__(self, provider: MeterProvider) -> None:
+        self._meter = meter = provider.get_meter(c.SCOPE, schema_url=c.SCHEMA_URL)
+        self.instruments = Instruments(
+            lambda i: meter.create_histogram(
+                i.name, i.unit, i.about, explicit_bucket_boundaries_advisory=list(i.buckets or ())
+            ),
+            lambda i: meter.create_counter(i.name, i.unit, i.about),
         )
-        self.operation = histogram(c.OPERATION_DURATION, "s", "GenAI operation duration.", seconds)
-        self.tool = histogram(c.TOOL_DURATION, "s", "Duration of tool calls.", seconds)
-        self.node = histogram(c.NODE_DURATION, "s", "Duration of steps.", seconds)
-        self.superstep = histogram(c.SUPERSTEP_DURATION, "s", "Duration of supersteps.", seconds)
-        self.run = histogram(c.RUN_DURATION, "s", "Duration of runs, by how they ended.", c.RUN_BUCKETS)
-        self.commit = histogram(
-            c.COMMIT_DURATION, "s", "From handing a batch to the log until it is durable.", c.COMMIT_BUCKETS
-        )
-        self.events = meter.create_counter(c.EVENTS, "{event}", "Events that became durable.")
-        self.executions = meter.create_counter(c.NODE_EXECUTIONS, "{execution}", "Steps that ended.")
-        self.retries = meter.create_counter(c.NODE_RETRIES, "{retry}", "Attempts that are made again.")
 
     def observe(self, name: str, attribute: str | None, read: Gauge) -> None:
         """An instrument that is read when somebody collects; `attribute` names what its keys are."""
@@ -176,24 +173,15 @@ class _Instruments:
                 for key, value in read().items()
             ]
 
-        unit, about, grows = _OBSERVED[name]
-        make = self._meter.create_observable_counter if grows else self._meter.create_observable_gauge
-        make(name, [values], unit, about)
-
-
-_OBSERVED = {
-    c.MAILBOX_DEPTH: ("{message}", "Messages that wait in mailboxes.", False),
-    c.DEAD_LETTERS: ("{message}", "Messages that nobody handled.", True),
-    c.SPANS_EXPORTED: ("{span}", "Spans that were sent.", True),
-    c.SPANS_REFUSED: ("{span}", "Spans that the collector refused for good.", True),
-    c.EXPORT_FAILURES: ("{request}", "Requests to the collector that failed and are made again.", True),
-}
+        found, meter = OBSERVED[name], self._meter
+        make = meter.create_observable_counter if found.grows else meter.create_observable_gauge
+        make(name, [values], found.unit, found.about)
 
 
 class Measure:
     """From events to measurements. Remembers of each open call and step what its end does not say."""
 
-    def __init__(self, instruments: _Instruments) -> None:
+    def __init__(self, instruments: Instruments) -> None:
         self._on = instruments
         self._models: dict[str, dict[str, Any]] = {}
         self._tools: dict[str, dict[str, Any]] = {}
@@ -203,6 +191,7 @@ class Measure:
     def batch(self, workflow_id: str, ts: int, drafts: Sequence[Draft], seconds: float) -> None:
         """The events of one commit."""
         self._on.commit.record(seconds)
+        self._on.events.add(len(drafts))
         for draft in drafts:
             move = _MOVES.get(draft.data.__class__)
             if move is not None:

@@ -8,15 +8,22 @@ import threading
 import time
 
 import pytest
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from agentflow import Runtime, Service, function
 from agentflow.definition.failure import ErrorInfo
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Draft
 from agentflow.runtime.gauges import mailbox_depths
+from agentflow.server.metrics import Metrics as Page
+from agentflow.server.metrics import _Measured
 from agentflow.telemetry import TelemetrySettings, read_settings
+from agentflow.telemetry.instruments import Instrument, Tally
 from agentflow.telemetry.metrics import Metrics
+from agentflow.telemetry.projector import Counts
 from agentflow.telemetry.telemetry import Telemetry
 from agentflow.testing import ScriptedModel
 from tests.benchmarks.workflows.product import asking, chain
@@ -86,6 +93,61 @@ async def test_an_agent_run_is_measured():
     assert found["agentflow.log.events"] == [({}, len(agent_run()))]
     [(_, (count, total))] = found["agentflow.log.commit.duration"]
     assert (count, round(total, 6)) == (len(agent_run()), round(0.002 * len(agent_run()), 6))
+
+
+async def test_the_page_is_what_the_exporter_of_opentelemetry_shows():
+    """The Tally and its names against the SDK and its exporter for Prometheus, on the same events."""
+    registry, tally = CollectorRegistry(), Tally()
+    reader = PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=registry)
+    gauges = {"depths": lambda: {"AgentActor": 3, "Other": 0}, "letters": lambda: {"stopped": 2}}
+    metrics = Metrics(TelemetrySettings(), readers=[reader], tally=tally, **gauges)
+    counts = Counts()
+    counts.exported, counts.refused, counts.failures = 5, 1, 2
+    metrics.show(counts)
+    metrics._sample()
+    error = ErrorInfo(category="transient", code="server_error", message="m")
+    retrying = ev.WorkflowStepRetrying(
+        **step("b"), kind="tool", error=error, next_attempt=2, delay_ms=1, due_at="2026-01-01T00:00:00Z"
+    )
+    supersteps = [
+        ev.SuperstepStarted(superstep=0, activations=()),
+        ev.SuperstepCompleted(superstep=0, state_version=1, queued=0),
+    ]
+    for i, data in enumerate([*agent_run(), retrying, *supersteps]):
+        metrics.committed("wf_1", 1_000_000 * i, [Draft(data)] * (i % 3 + 1), 0.0025 * i)
+    metrics._drain()
+    page = Page()
+    page._registry.register(_Measured(tally))
+    shown = (await page.render({}))[0].decode()
+    expected = list(text_string_to_metric_families(generate_latest(registry).decode()))
+    names = {family.name for family in expected}
+    found = [family for family in text_string_to_metric_families(shown) if family.name in names]
+
+    def plain(families):
+        return {
+            (f.name, f.type, f.documentation, s.name, *sorted(s.labels.items())): s.value
+            for f in families
+            for s in f.samples
+        }
+
+    assert len(names) == 15
+    assert plain(found) == pytest.approx(plain(expected))
+    await metrics.aclose(5)
+
+
+def test_a_tally_has_an_end():
+    tally = Tally()
+    counter = tally.counter(Instrument("n", "", "", grows=True))
+    histogram = tally.histogram(Instrument("h", "s", "", (1.0,)))
+    for i in range(2_500):
+        counter.add(1, {"name": str(i)})
+        histogram.record(2.0, {"name": str(i)})
+    counter.add(1, {"name": "7"})
+    for reading, numbers in zip(tally.read(), ([500], [0, 500, 1000.0]), strict=True):
+        series = {tuple(found.values()): value for found, value in reading.series}
+        assert len(series) == 2_001
+        assert series[(True,)] == numbers
+    assert [numbers for found, numbers in tally.read()[0].series if found == {"name": "7"}] == [[2]]
 
 
 async def test_failures_retries_and_supersteps_are_measured():
