@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
 from agentflow.definition.failure import Category, ErrorInfo
+from agentflow.http import retry_after
 from agentflow.models.base import ModelError
 from agentflow.models.http import HttpFailure
 
@@ -47,7 +46,7 @@ def from_response(
 ) -> ModelError:
     """The error for an answer whose status is not 2xx."""
     said = _refusal(body)
-    return _error(provider, status, said, secret, retry_after=_retry_after(headers))
+    return _error(provider, status, said, secret, retry_after=retry_after(headers))
 
 
 def from_stream(provider: str, error: object, *, secret: str | None = None, partial: str = "") -> ModelError:
@@ -182,27 +181,3 @@ def _is_status(number: int | str) -> bool:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait: `retry-after-ms`, or Retry-After as seconds or as an HTTP date."""
-    milliseconds = _number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    value = headers.get("retry-after")
-    if not value:
-        return None
-    seconds = _number(value)
-    if seconds is not None:
-        return seconds
-    try:
-        due = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    now = datetime.now(UTC)
-    return max(0.0, ((due if due.tzinfo else due.replace(tzinfo=UTC)) - now).total_seconds())
-
-
-def _number(text: str | None) -> float | None:
-    """A count of seconds as HTTP writes it; None for anything else, `nan` and `inf` included."""
-    return float(text) if text and re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else None
