@@ -105,13 +105,20 @@ class ModelError(AgentflowError):
     code = "model_error"
 
     def __init__(
-        self, info: ErrorInfo, *, retry_after: float | None = None, partial: str | None = None
+        self,
+        info: ErrorInfo,
+        *,
+        retry_after: float | None = None,
+        partial: str | None = None,
+        usage: Usage | None = None,
     ) -> None:
-        """`retry_after`: seconds that the provider asked to wait; `partial`: answer text that had arrived."""
+        """`retry_after`: seconds that the provider asked to wait; `partial`: answer text that had arrived;
+        `usage`: what the call cost all the same, if the provider said so."""
         super().__init__(f"{info.code}: {info.message}")
         self.info = info
         self.retry_after = retry_after
         self.partial = partial
+        self.usage = usage
 
 
 class ModelResolutionError(ConfigurationError):

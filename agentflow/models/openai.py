@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agentflow.definition.conversation import Message, ToolCall
+from agentflow.definition.conversation import Message, ToolCall, Usage
 from agentflow.errors import ConfigurationError
 from agentflow.events.tracing import outgoing_headers
 from agentflow.models import faults
-from agentflow.models.base import DeltaSink, ModelProfile, ModelReply, ModelRequest
+from agentflow.models.base import DeltaSink, ModelError, ModelProfile, ModelReply, ModelRequest
 from agentflow.models.http import HttpClient, HttpFailure, HttpResponse
 from agentflow.models.openai_wire import (
     Chunk,
@@ -95,6 +95,15 @@ class OpenAIProvider:
         body = encode_request(request, names, output_limit_key=self._output_limit_key)
         answer = _Answer(self.name, on_delta)
         try:
+            await self._receive(body, answer)
+            return self._reply(request, answer, names, new_call_id)
+        except ModelError as error:
+            if answer.usage is not None:  # withheld or cut off, and paid for all the same
+                error.usage = self._usage(request, answer)
+            raise
+
+    async def _receive(self, body: bytes, answer: _Answer) -> None:
+        try:
             async with self._http.post(self._url, headers=self._headers(), body=body) as response:
                 if not 200 <= response.status < 300:
                     refusal = await response.error_body()
@@ -111,7 +120,6 @@ class OpenAIProvider:
                 raise faults.from_http_failure(self.name, failure, partial=answer.text) from failure
         except StreamTooLong as failure:
             raise faults.broken_answer(self.name, str(failure), partial=answer.text) from failure
-        return self._reply(request, answer, names, new_call_id)
 
     async def aclose(self) -> None:
         """Close the connections; idempotent."""
@@ -157,16 +165,19 @@ class OpenAIProvider:
             )
             for call in answer.calls
         )
-        usage = usage_of(answer.usage)
-        cost = self.profile(request.model).cost(usage) if answer.usage is not None else None
         return ModelReply(
             message=Message(role="assistant", content=answer.text, tool_calls=calls),
             finish_reason="tool_calls" if calls else answer.finish_reason or "stop",
             response_model=answer.model or request.model,
             response_id=answer.response_id,
-            usage=msgspec.structs.replace(usage, cost_usd=cost),
+            usage=self._usage(request, answer),
             first_token_ms=answer.first_token_ms,
         )
+
+    def _usage(self, request: ModelRequest, answer: _Answer) -> Usage:
+        usage = usage_of(answer.usage)
+        cost = self.profile(request.model).cost(usage) if answer.usage is not None else None
+        return msgspec.structs.replace(usage, cost_usd=cost)
 
 
 async def _events(response: HttpResponse) -> AsyncGenerator[bytes]:

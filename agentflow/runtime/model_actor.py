@@ -17,6 +17,7 @@ from agentflow.events.deltas import DeltaHub
 from agentflow.events.tracing import active
 from agentflow.models import ModelError, ModelProvider, ModelReply
 from agentflow.runtime.messages import CallModel, Complete, ModelCallFailure, ModelCallSuccess
+from agentflow.runtime.model_failures import failure_of
 
 __all__ = ["ModelActor"]
 
@@ -57,13 +58,7 @@ class ModelActor(Actor, mailbox=10_000):
                 reply = await provider.complete(call.request, new_call_id=new_call_id, on_delta=sink)
             reply = _checked(reply)
         except ModelError as error:
-            return ModelCallFailure(
-                call_id=call.call_id,
-                error=error.info,
-                duration_ms=passed(),
-                retry_after=error.retry_after,
-                partial=error.partial,
-            )
+            return failure_of(call, error, passed())
         except TimeoutError:  # the adapter's own limit, not ours
             error_info = _late(call, "did not answer in time")
             return ModelCallFailure(call_id=call.call_id, error=error_info, duration_ms=passed())

@@ -7,9 +7,11 @@ from contextlib import suppress
 
 import anyio
 import pytest
+from msgspec import UNSET
 
 from actors.testing import run_until_idle, virtual
 from agentflow import Runtime, Service, function
+from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import EndNode, StartNode, ToolNode, Workflow
 from agentflow.errors import StoreError
@@ -170,6 +172,63 @@ class TestBadAnswers:
             assert result.state == "failed"
             assert len(model.requests) == 1
             assert (await runtime.record(handle.workflow_id)).state == "failed"
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"category": "made_up"},
+            {"code": 5},
+            {"message": "half \ud83d"},
+            {"details": {"an": object()}},
+            {"http_status": "503"},
+        ],
+    )
+    async def test_an_error_that_no_event_can_hold(self, wrong):
+        given = {"category": "transient", "code": "server_error", "message": "no", **wrong}
+        error = ModelError(ErrorInfo(**given), usage=Usage(input_tokens=3, model_calls=1))
+        async with Runtime(models=[ScriptedModel([error])], grace=0.1) as runtime:
+            handle = await runtime.submit(agents("x"), "go")
+            result = await settled(handle)
+            assert (result.state, result.error.code) == ("failed", "agent_error")
+            assert result.usage.input_tokens == 3
+            assert (await runtime.record(handle.workflow_id)).state == "failed"  # its log can be read
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"usage": {"input_tokens": "1"}},
+            {"usage": Usage(input_tokens=-5)},
+            {"usage": Usage(input_tokens="x")},
+            {"partial": 5},
+            {"partial": "half \ud83d"},
+            {"retry_after": "soon"},
+            {"retry_after": float("nan")},
+            {"retry_after": -1.0},
+        ],
+    )
+    async def test_what_stands_wrong_beside_an_error_is_left_out(self, wrong):
+        info = ErrorInfo(category="auth", code="authentication_failed", message="no")
+        async with Runtime(models=[ScriptedModel([ModelError(info, **wrong)])], grace=0.1) as runtime:
+            handle = await runtime.submit(agents("x"), "go")
+            result = await settled(handle)
+            assert (result.state, result.error.code) == ("failed", "authentication_failed")
+            events = [event async for event in handle.events()]
+        (failed,) = [e.data for e in events if e.type == "model.call_failed"]
+        assert failed.usage is UNSET
+        assert failed.partial is UNSET
+
+    async def test_what_a_failed_call_cost_counts(self):
+        info = ErrorInfo(category="agent", code="content_filtered", message="withheld")
+        used = Usage(input_tokens=30, output_tokens=10, model_calls=1, cost_usd=0.5)
+        model = ScriptedModel([ModelError(info, usage=used)])
+        async with Runtime(models=[model], grace=0.1) as runtime:
+            handle = await runtime.submit(agents("x"), "go", budget={"max_tokens": 1000})
+            result = await settled(handle)
+            record = await runtime.record(handle.workflow_id)
+            events = [event async for event in handle.events()]
+        (failed,) = [e.data for e in events if e.type == "model.call_failed"]
+        assert failed.usage == result.usage == record.usage == used
+        assert record.budget.used == {"max_tokens": 40}
 
     async def test_an_exception_that_is_no_exception(self):
         class Boom(BaseException):

@@ -262,9 +262,30 @@ async def test_a_withheld_answer_and_a_refused_one() -> None:
     async with Client(stream(delta(content="I"), delta("content_filter"))) as client:
         failure = await client.fails()
     assert (failure.info.category, failure.info.code, failure.partial) == ("agent", "content_filtered", "I")
+    assert failure.usage is None  # the provider did not say
     async with Client(stream(delta(refusal="I can't"), delta("stop"))) as client:
         failure = await client.fails()
     assert (failure.info.code, failure.partial) == ("content_filtered", "I can't")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        stream(delta(content="I"), delta("content_filter"), USAGE),
+        stream(delta(refusal="no"), delta("stop"), USAGE),
+        cut_after(delta(content="half"), USAGE),
+        stream(delta(content="half"), USAGE, {"error": {"message": "boom"}}),
+        stream(delta(content="half"), USAGE, done=False),
+        stream(USAGE, b"data: {nonsense\n\n"),
+    ],
+)
+async def test_what_a_failed_call_cost_all_the_same(answer: Any) -> None:
+    async with Client(answer) as client:
+        client.provider.profile = lambda model: ModelProfile(input_price=1.0, output_price=10.0)
+        usage = (await client.fails()).usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.output_tokens, usage.model_calls) == (100, 20, 1)
+    assert usage.cost_usd == pytest.approx((100 * 1 + 20 * 10) / 1e6)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""From what the adapter of a provider raised to what the engine is told. An adapter may be anybody's code:
+what no event could hold must not get behind this seam."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar
+
+import msgspec
+
+from agentflow.definition.conversation import Usage
+from agentflow.definition.failure import ErrorInfo
+from agentflow.models import ModelError
+from agentflow.runtime.messages import CallModel, ModelCallFailure
+
+__all__ = ["failure_of"]
+
+T = TypeVar("T")
+
+
+def failure_of(call: CallModel, error: ModelError, duration_ms: int) -> ModelCallFailure:
+    """The failure of a call; `agent_error` when the error is none that an event can hold (it has an unknown
+    category, say). Of what the adapter put beside it only what is sound is kept."""
+    info = _sound(error.info, ErrorInfo)
+    if info is None:
+        info = ErrorInfo(
+            category="agent",
+            code="agent_error",
+            message=f"the adapter of {call.ref.provider} raised a ModelError that is malformed",
+            provider=call.ref.provider,
+        )
+    usage = _sound(error.usage, Usage)
+    wait: Any = error.retry_after
+    numeric = isinstance(wait, int | float) and math.isfinite(wait) and wait >= 0
+    return ModelCallFailure(
+        call_id=call.call_id,
+        error=info,
+        duration_ms=duration_ms,
+        retry_after=wait if numeric else None,
+        partial=_sound(error.partial, str),
+        usage=usage if usage is not None and _counts(usage) else None,
+    )
+
+
+def _sound(value: object, kind: type[T]) -> T | None:
+    """The value as a log would give it back, or None."""
+    if value is None:
+        return None
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value), type=kind)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+        return None
+
+
+def _counts(usage: Usage) -> bool:
+    """Whether no budget could grow by it."""
+    figures: list[float | None] = list(msgspec.structs.astuple(usage))
+    return all(figure is None or figure >= 0 for figure in figures)
