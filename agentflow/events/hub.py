@@ -16,12 +16,12 @@ from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.filters import TypeFilter
 from agentflow.events.log import EventLog
+from agentflow.events.pages import Pages
 
 __all__ = ["Hub"]
 
 _WINDOW_EVENTS = 1_024
 _WINDOW_BYTES = 1 << 20
-_PAGE = 256
 
 
 class _Tail:
@@ -35,13 +35,15 @@ class _Tail:
         "_waking",
         "ended",
         "events",
+        "pages",
         "stale",
         "start",
         "users",
     )
 
-    def __init__(self, poll: float | None) -> None:
+    def __init__(self, poll: float | None, pages: Pages) -> None:
         self.events: list[StoredEvent] = []
+        self.pages = pages
         self.start = 0
         self.users = 0
         self.ended = False
@@ -134,6 +136,7 @@ class _Tail:
         self.wake()
 
     def close(self) -> None:
+        self.pages.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -217,7 +220,7 @@ class Hub:
                         continue
                     tail.stale = False
                     try:
-                        batch = await self._page(workflow_id, position, stop)
+                        batch = await tail.pages.read(position, stop)
                     except OffsetTrimmed as trimmed:
                         if not anywhere:
                             raise
@@ -243,14 +246,10 @@ class Hub:
         finally:
             self._detach(workflow_id, tail)
 
-    async def _page(self, workflow_id: str, position: int, stop: int | None) -> list[StoredEvent]:
-        limit = _PAGE if stop is None else min(_PAGE, stop - position)
-        return await self._log.read(workflow_id, position, limit)
-
     def _attach(self, workflow_id: str) -> _Tail:
         tail = self._tails.get(workflow_id)
         if tail is None:
-            tail = self._tails[workflow_id] = _Tail(self._poll)
+            tail = self._tails[workflow_id] = _Tail(self._poll, Pages(self._log, workflow_id))
         tail.users += 1
         return tail
 
