@@ -431,7 +431,7 @@ class TestSeam:
                 async with http.stream("GET", f"{PATH}?after={position}&format={form}") as response:
                     if response.status_code == 204:
                         break
-                    cut = chance.randint(1, 60) if connects <= 100 else 10**9
+                    cut = chance.randint(1, 40) if connects <= 100 else 10**9
                     done = False
                     async for line in response.aiter_lines():
                         data = line.removeprefix("data: ")
