@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import statistics
@@ -242,18 +243,21 @@ async def readers(target: Target, count: int) -> AsyncGenerator[list[Reader]]:
 
 
 async def fan_out(seconds: float) -> None:
-    for count in (0, 1, 10, 100):
-        async with subject("daemon") as target, readers(target, count) as found:
+    """As fast as the store takes events, on both durable ones."""
+    for store, count in itertools.product(("sqlite", "file"), (0, 1, 10, 100)):
+        case = f"fan_out_{store}"
+        async with subject("daemon", AGENTFLOW_BENCH_STORE=store) as target, readers(target, count) as found:
             total = 60_000 if count < 100 else 20_000
             began = time.perf_counter()
             reading = [asyncio.ensure_future(reader.read(total)) for reader in found]
             written = (await target.command(f"write {total} 0"))["seconds"]
             await asyncio.gather(*reading)
             passed = time.perf_counter() - began
-            report("fan_out_sqlite", f"{count} readers, written", total / written, "ev/s")
+            report(case, f"{count} readers, written", total / written, "ev/s")
             if count:
-                report("fan_out_sqlite", f"{count} readers, delivered", total * count / passed, "ev/s")
-    report("fan_out_sqlite", "fdatasync of 4 KiB", sync_time(), "ms")
+                report(case, f"{count} readers, delivered", total * count / passed, "ev/s")
+            else:
+                report(case, "fdatasync of 4 KiB", sync_time(), "ms")
 
 
 async def delays(seconds: float) -> None:

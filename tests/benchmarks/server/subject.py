@@ -136,7 +136,8 @@ async def daemon(folder: Path) -> None:
         return slow(request) if request.messages[0].content == "Wait." else request.messages[-1].content
 
     model = ScriptedModel(answer, max_concurrency=500)
-    async with Runtime(f"sqlite:{folder / 'runs.db'}", models=[model]) as runtime:
+    store = f"{os.environ.get('AGENTFLOW_BENCH_STORE', 'sqlite')}:{folder / 'runs'}"
+    async with Runtime(store, models=[model]) as runtime:
         server = HttpServer(Application(runtime, ServerConfig(max_streams=10_000)), listeners)
         serving = asyncio.ensure_future(server.serve())
         await server.started_event.wait()
