@@ -45,13 +45,17 @@ class Pages:
 
     async def _read(self, position: int) -> list[StoredEvent]:
         # To a boundary, so that readers who began at different places come to share.
-        page = await self._log.read(self._workflow_id, position, _EVENTS - position % _EVENTS)
+        try:
+            page = await self._log.read(self._workflow_id, position, _EVENTS - position % _EVENTS)
+        finally:
+            self._reading.pop(position, None)  # at once: what was read is what the log had then
         if page and (page[-1].offset + 1) % _EVENTS == 0:  # one that is not full may grow
             self._keep(position, page)
         return page
 
     def _over(self, position: int, reading: asyncio.Task[list[StoredEvent]]) -> None:
-        del self._reading[position]
+        if self._reading.get(position) is reading:  # cancelled before it began
+            del self._reading[position]
         if not reading.cancelled():
             reading.exception()  # everybody who waited may have gone
 
