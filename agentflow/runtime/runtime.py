@@ -26,6 +26,7 @@ from actors import ActorSystem, Backoff, ChildSpec, OneForOne
 from agentflow.definition.diagnostics import sort_diagnostics
 from agentflow.definition.loader import Definition, check_inputs
 from agentflow.engine import Plan
+from agentflow.engine.ids import named
 from agentflow.errors import (
     AgentflowError,
     CommandRefused,
@@ -34,6 +35,7 @@ from agentflow.errors import (
     IdempotencyConflict,
     OutputNotReady,
     RunExists,
+    RunGone,
     RunNotFound,
     StoreError,
     WorkflowCancelled,
@@ -269,30 +271,58 @@ class Runtime(RunCommands):
             started = msgspec.structs.replace(started, budget=limits)
         run_id = self._run_id(workflow_id)
         if idempotency_key is not None:
-            return await self._begin_once(run_id, definition, bound, started, idempotency_key)
+            own_id = None if workflow_id is None else run_id
+            return await self._begin_once(own_id, definition, bound, started, idempotency_key)
         if workflow_id is None:
             return await self._begin_run(run_id, definition, bound, started)
         async with self._keeper.alone(run_id):
             if await self._exists(run_id, definition, value):
                 return await self.attach(run_id)
-            return await self._begin_run(run_id, definition, bound, started)
+            try:
+                return await self._begin_run(run_id, definition, bound, started)
+            except RunExists:  # another process began it just now
+                if await self._exists(run_id, definition, value):
+                    return await self.attach(run_id)
+                raise
 
     async def _begin_once(
-        self, run_id: str, definition: Definition, bound: Bound, started: WorkflowStarted, key: str
+        self, own_id: str | None, definition: Definition, bound: Bound, started: WorkflowStarted, key: str
     ) -> RunHandle:
         said = {k: v for k, v in started.options.items() if k not in ("models", "folder")}  # not of binding
         body = (definition.hash, started.input, started.labels, started.budget or None, said, started.by)
         digest = body_hash(*body)
-        async with self._keeper.alone(f"key {key}"):
+        async with self._keeper.alone(f"key {key}"), self._keeper.alone(own_id or f"id of {key}"):
             rows = (await self.log.runs(label=(_KEY_LABEL, key), limit=1)).items
             if rows:
-                begin = await self._begin(rows[0].workflow_id)
-                if begin.body_hash != digest:
-                    message = f"the key was used for {rows[0].workflow_id} with another submission"
-                    raise IdempotencyConflict(message)
-                return await self.attach(rows[0].workflow_id)
+                return await self._repeated(rows[0].workflow_id, digest)
             started = msgspec.structs.replace(started, idempotency_key=key, body_hash=digest)
-            return await self._begin_run(run_id, definition, bound, started)
+            run_id = own_id or await self._id_of_key(key)
+            try:
+                return await self._begin_run(run_id, definition, bound, started)
+            except RunExists:  # another process began it just now; of two the store takes one
+                if (await self._begin(run_id)).idempotency_key != key:
+                    raise
+                return await self._repeated(run_id, digest)
+
+    async def _repeated(self, run_id: str, digest: str) -> RunHandle:
+        if (await self._begin(run_id)).body_hash != digest:
+            raise IdempotencyConflict(f"the key was used for {run_id} with another submission")
+        return await self.attach(run_id)
+
+    async def _id_of_key(self, key: str) -> str:
+        """The id that every process gives to a new run with this key: the first made from it that no deleted
+        run had, and no run whose id somebody chose so."""
+        turn = 0
+        while True:
+            run_id = named("wf_", _KEY_LABEL, key, turn)
+            try:
+                if (await self.log.run(run_id)).labels.get(_KEY_LABEL) == key:
+                    return run_id
+            except RunNotFound:
+                return run_id
+            except RunGone:
+                pass
+            turn += 1
 
     async def _begin_run(
         self, run_id: str, definition: Definition, bound: Bound, started: WorkflowStarted

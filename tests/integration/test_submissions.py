@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -61,6 +62,73 @@ class TestIdempotencyKeys:
             assert {(await h.result()).state for h in handles} == {"completed"}
             assert len(await runtime.rows()) == 3
         assert desk.calls == 3
+
+    async def test_processes_that_share_a_store_make_one_run(self, tmp_path):
+        url, desk = f"sqlite:{tmp_path / 'runs.db'}", Desk()
+        async with opened(url, desk) as one, opened(url, desk) as other:
+            keys = [f"k{n}" for n in range(15)]
+            submitted = [
+                (key, runtime.submit(chain("pay"), {"n": 1}, idempotency_key=key))
+                for key in keys
+                for runtime in (one, other)
+            ]
+            handles = await asyncio.gather(*(begun for _, begun in submitted))
+            runs: dict[str, set[str]] = {}
+            for (key, _), handle in zip(submitted, handles, strict=True):
+                runs.setdefault(key, set()).add(handle.workflow_id)
+            assert {len(ids) for ids in runs.values()} == {1}
+            assert len(await one.rows(limit=500)) == len(keys)
+            for run in {handle.workflow_id for handle in handles}:
+                assert re.fullmatch("wf_[0-7][0-9A-HJKMNP-TV-Z]{25}", run)
+                assert [e async for e in other.events(run)][-1].type == "workflow.completed"
+                await must_be_sound(one, run)
+        assert desk.calls == len(keys)
+
+    async def test_nor_do_they_take_another_body_for_the_same(self, tmp_path):
+        url, desk = f"sqlite:{tmp_path / 'runs.db'}", Desk()
+        async with opened(url, desk) as one, opened(url, desk) as other:
+            for key in ("a", "b", "c"):
+                answers = await asyncio.gather(
+                    one.submit(chain("pay"), {"n": 1}, idempotency_key=key),
+                    other.submit(chain("pay"), {"n": 2}, idempotency_key=key),
+                    return_exceptions=True,
+                )
+                (refused,) = [answer for answer in answers if isinstance(answer, BaseException)]
+                assert isinstance(refused, IdempotencyConflict)
+
+    async def test_nor_with_ids_of_their_own(self, tmp_path):
+        url, desk = f"sqlite:{tmp_path / 'runs.db'}", Desk()
+        async with opened(url, desk) as one, opened(url, desk) as other:
+            for number in range(10):
+                id, key = f"wf_{number}", f"k{number}" if number % 2 else None
+                handles = await asyncio.gather(
+                    *(
+                        runtime.submit(chain("pay"), {}, workflow_id=id, idempotency_key=key)
+                        for runtime in (one, other)
+                    )
+                )
+                assert {handle.workflow_id for handle in handles} == {id}
+                answers = await asyncio.gather(
+                    one.submit(chain("pay"), {"n": 1}, workflow_id=f"{id}x"),
+                    other.submit(chain("pay"), {"n": 2}, workflow_id=f"{id}x"),
+                    return_exceptions=True,
+                )
+                (refused,) = [answer for answer in answers if isinstance(answer, BaseException)]
+                assert isinstance(refused, RunExists)
+
+    @virtual
+    async def test_a_key_lasts_as_long_as_its_run(self):
+        log = open_log("memory:")
+        async with opened(log, Desk()) as runtime:
+            ids: set[str] = set()
+            for _ in range(3):
+                handle = await runtime.submit(chain("pay"), {}, idempotency_key="k")
+                assert (await handle.result()).state == "completed"
+                assert (await runtime.submit(chain("pay"), {}, idempotency_key="k")).workflow_id not in ids
+                ids.add(handle.workflow_id)
+                await log.delete(handle.workflow_id, 1)
+            assert len(ids) == 3
+        await log.close()
 
     @virtual
     async def test_another_body(self):
