@@ -25,7 +25,8 @@ def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: in
     record.parameters = data.parameters
     # A declaration that became harmless since the call was recorded does not make that call harmless.
     harmless = record.info is not None and record.info.side_effect in ("none", "read")
-    record.safe = record.info is not None and record.info.safe
+    # One that was not attached was never executed, and is recorded as what cannot do any harm.
+    record.safe = data.side_effect == "none" if record.info is None else record.info.safe
     if harmless and data.side_effect not in ("none", "read"):
         record.safe = False
     record.state = "open"

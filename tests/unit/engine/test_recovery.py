@@ -177,6 +177,30 @@ class TestUnknownOutcome:
         ]
         assert driver.refold(len(driver.log)).status == "cancelled"
 
+    def test_a_call_of_a_function_that_is_not_there_was_never_made(self):
+        """Also when the log is cut between the two events of such a call."""
+
+        def asking(unit, call):
+            if unit.agent.messages[-1].role == "tool":
+                return "{}"
+            wanted = ToolCall(id="call_1", name="s__other", arguments="{}")
+            return Message(role="assistant", tool_calls=(wanted,))
+
+        driver = Driver(steps(agent("a")), tools={"a": [tool()]}, model=asking)
+        driver.run()
+        cut = driver.types().index("tool.call_started") + 1
+        driver.crash(cut)
+        assert driver.run().status == "completed"
+        assert not driver.events(ev.InputRequested)
+        assert "tool_not_attached" in driver.requests[-1][1][-1].content
+
+    def test_one_whose_function_is_gone_since_may_have_been_made(self):
+        driver = fresh(Counter(), idempotent=False)
+        driver.answer(driver.waiting[0])
+        driver.bindings.steps["a"].tools.clear()
+        driver.crash()
+        assert driver.events(ev.InputRequested)[0].request_type == "outcome_unknown"
+
     def test_policy_fail_ends_the_step(self):
         driver = self.interrupted(on_unknown="fail")
         failed = next(e for e in driver.events(ev.WorkflowStepFailed) if e.step_id == "a")
