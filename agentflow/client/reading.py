@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from agentflow.events.rows import Order, Page
 from agentflow.runtime.executions import AgentContext, StepRecord
 from agentflow.runtime.records import RunRecord, RunResult
 from agentflow.runtime.views import DefinitionView, ExecutionRecord, FoldedState, RunSummary
+from agentflow.tools.listing import ToolView
 
 __all__ = ["Reading", "result_of"]
 
@@ -42,6 +44,10 @@ _RESUMED_BY_ITSELF = ("drain", "storage")
 
 class _Records(msgspec.Struct):
     items: list[RunRecord]
+
+
+class _Tools(msgspec.Struct):
+    items: list[ToolView]
 
 
 class _Summaries(msgspec.Struct):
@@ -218,6 +224,10 @@ class Reading(Commands):
         path = _path(workflow_id, "graph")
         response = await self._transport.send("GET", path, query={"format": format})
         return response.text
+
+    async def tools(self) -> builtins.list[ToolView]:
+        """The functions that are registered with the daemon, by service and name."""
+        return (await self._ask("GET", "/tools", _Tools)).items
 
     async def blob(self, name: str) -> bytes | None:
         """The bytes of a value that an event names, or None."""

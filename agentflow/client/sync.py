@@ -116,6 +116,7 @@ class SyncClient:
     graph = _blocking(Client.graph)
     drawing = _blocking(Client.drawing)
     blob = _blocking(Client.blob)
+    tools = _blocking(Client.tools)
     delete = _blocking(Client.delete)
     health = _blocking(Client.health)
     version = _blocking(Client.version)

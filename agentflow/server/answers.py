@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -11,6 +9,7 @@ from agentflow.definition.diagnostics import Diagnostic
 from agentflow.runtime.records import RunRecord
 from agentflow.runtime.requests import RequestRecord
 from agentflow.runtime.views import RunSummary
+from agentflow.tools.listing import ToolView
 
 __all__ = [
     "DefinitionInfoView",
@@ -22,7 +21,6 @@ __all__ = [
     "RequestList",
     "RunList",
     "ToolList",
-    "ToolView",
     "Validation",
     "Version",
 ]
@@ -73,18 +71,6 @@ class DefinitionList(msgspec.Struct, frozen=True, kw_only=True):
     """The newest version of each registered definition, by name."""
 
     items: list[DefinitionInfoView]
-
-
-class ToolView(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that is registered with the daemon."""
-
-    name: str
-    service: str
-    description: str
-    side_effect: str
-    idempotent: bool
-    timeout: float
-    input_schema: Any
 
 
 class ToolList(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import threading
 from contextlib import aclosing
 
+import msgspec
 import pytest
 import yaml
 
@@ -475,3 +477,23 @@ def test_importing_the_client_needs_no_web_framework():
     code = "import sys, agentflow.client; print([m for m in ('starlette', 'uvicorn') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+async def test_the_registered_functions_with_their_side_effects(tmp_path):
+    gate = Gate()
+    async with serving(tmp_path, services=(gate.service(),)) as served, served.client() as client:
+        (tool,) = await client.tools()
+        assert (tool.service, tool.name, tool.side_effect) == ("gate", "hold", "read")
+        assert tool.input_schema["type"] == "object"
+        words = (sys.executable, "-m", "agentflow", "tools", "--url", served.unix_url)
+        shown = {}
+        for more in ((), ("--json",)):
+            process = await asyncio.create_subprocess_exec(*words, *more, stdout=asyncio.subprocess.PIPE)
+            shown[more], _ = await process.communicate()
+            assert process.returncode == 0
+        head, line = shown[()].decode().splitlines()
+        assert head.split() == ["SERVICE", "FUNCTION", "SIDE", "EFFECT", "TIMEOUT", "DESCRIPTION"]
+        assert line.split()[:3] == ["gate", "hold", "read"]
+        assert line.endswith("Waits.")
+        async with served.http() as http:
+            assert msgspec.json.decode(shown[("--json",)]) == (await http.get("/tools")).json()

@@ -9,11 +9,12 @@ from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
 from agentflow.definition.loader import check_inputs
 from agentflow.errors import DefinitionError
 from agentflow.schemas import json_schema
-from agentflow.server.answers import DefinitionInfoView, DefinitionList, ToolList, ToolView, Validation
+from agentflow.server.answers import DefinitionInfoView, DefinitionList, ToolList, Validation
 from agentflow.server.bodies import DefinitionBody, ValidateBody
 from agentflow.server.operations import JSON, YAML, Call, Operation, json_response
 from agentflow.server.problems import Refusal
 from agentflow.server.queries import DefinitionQuery
+from agentflow.tools.listing import listed_tools
 
 __all__ = ["OPERATIONS"]
 
@@ -98,21 +99,7 @@ async def schema(call: Call) -> Response:
 
 async def tools(call: Call) -> Response:
     """The functions that documents may name without declaring a service."""
-    found = [
-        ToolView(
-            name=tool.name,
-            service=tool.service,
-            description=tool.description,
-            side_effect=tool.side_effect,
-            idempotent=tool.idempotent,
-            timeout=tool.timeout,
-            input_schema=tool.input_schema,
-        )
-        for service in call.service.runtime.registry.services.values()
-        for tool in service.tools.values()
-    ]
-    found.sort(key=lambda tool: (tool.service, tool.name))
-    return json_response(ToolList(items=found))
+    return json_response(ToolList(items=listed_tools(call.service.runtime.registry)))
 
 
 async def blob(call: Call) -> Response:

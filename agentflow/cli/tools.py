@@ -1,0 +1,67 @@
+"""`agentflow tools`: the functions that documents may name without declaring their service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from agentflow.cli.app import Command
+from agentflow.cli.errors import Exit
+from agentflow.cli.options import json_option
+from agentflow.cli.output import columns, emit, emit_json
+from agentflow.cli.target import Where, target_options
+
+if TYPE_CHECKING:
+    from agentflow.tools.listing import ToolView
+
+__all__ = ["tools"]
+
+
+@click.command("tools", cls=Command)
+@json_option("Print {items: [function]} as JSON, with the schemas of their arguments.")
+@target_options
+def tools(as_json: bool, where: Where) -> Exit:
+    """List the functions that are registered.
+
+    Those of the daemon, which documents may name without declaring a service. The side effect (none,
+    read, write, external, irreversible) decides what is repeated after a crash and what is asked for.
+    """
+    url = where.daemon()
+    found = _of_this_process() if url is None else _of_daemon(url)
+    if as_json:
+        emit_json({"items": found})
+    elif not found:
+        emit("no functions are registered; documents declare their own under services")
+    else:
+        rows = [[t.service, t.name, t.side_effect, f"{t.timeout:g} s", _line(t.description)] for t in found]
+        emit(columns(["SERVICE", "FUNCTION", "SIDE EFFECT", "TIMEOUT", "DESCRIPTION"], rows))
+    return Exit.DONE
+
+
+def _of_this_process() -> list[ToolView]:
+    from agentflow.runtime import Runtime
+    from agentflow.tools.listing import listed_tools
+
+    return listed_tools(Runtime("memory:").registry)  # never opened: nothing is read or made
+
+
+def _of_daemon(url: str) -> list[ToolView]:
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.client import Client
+
+    found: list[ToolView] = []
+
+    async def work(interrupts: Interrupts) -> Exit:
+        async with Client(url) as client:
+            found.extend(await interrupts.guard(client.tools()))
+        return Exit.DONE
+
+    if run_async(work) is Exit.INTERRUPTED:
+        raise click.Abort
+    return found
+
+
+def _line(text: str) -> str:
+    """The first line of a description."""
+    return text.strip().partition("\n")[0]

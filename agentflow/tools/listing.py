@@ -1,0 +1,41 @@
+"""What functions are registered, as the API and the command line tell it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from agentflow.tools.registry import ToolRegistry
+
+__all__ = ["ToolView", "listed_tools"]
+
+
+class ToolView(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that documents may name without declaring its service. `timeout` in seconds."""
+
+    name: str
+    service: str
+    description: str
+    side_effect: str
+    idempotent: bool
+    timeout: float
+    input_schema: Any
+
+
+def listed_tools(registry: ToolRegistry) -> list[ToolView]:
+    """By service and name."""
+    found = [
+        ToolView(
+            name=tool.name,
+            service=tool.service,
+            description=tool.description,
+            side_effect=tool.side_effect,
+            idempotent=tool.idempotent,
+            timeout=tool.timeout,
+            input_schema=tool.input_schema,
+        )
+        for service in registry.services.values()
+        for tool in service.tools.values()
+    ]
+    return sorted(found, key=lambda tool: (tool.service, tool.name))
