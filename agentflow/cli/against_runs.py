@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
 import msgspec
 
 from agentflow.definition.compare import Difference, compare, unfit_results
 
 if TYPE_CHECKING:
     from agentflow.cli.session import Interrupts
-    from agentflow.config import Config
+    from agentflow.cli.target import Where
+    from agentflow.client import Client
     from agentflow.definition.loader import Definition
-    from agentflow.events.log import RunRow
-    from agentflow.runtime import Runtime
+    from agentflow.runtime.views import RunSummary, RunViews
 
 __all__ = ["RunFit", "fit_of_runs", "render_fits"]
 
@@ -34,43 +35,50 @@ class RunFit(msgspec.Struct, frozen=True, kw_only=True):
     differences: list[Difference]
 
 
-def fit_of_runs(config: Config, definition: Definition) -> list[RunFit]:
+def fit_of_runs(where: Where, definition: Definition) -> list[RunFit]:
     """The runs of this definition's name that are not at their end, newest first; none without a store."""
     from agentflow.cli.errors import Exit
-    from agentflow.cli.session import open_runtime, run_async, store_exists
+    from agentflow.cli.session import run_async, store_exists
+    from agentflow.cli.target import LocalTarget, open_target
+    from agentflow.runtime.views import RunViews
 
     found: list[RunFit] = []
-    if not store_exists(config.store):
+    if where.daemon() is None and not store_exists(where.config().store):
         return found
 
-    async def work(interrupts: Interrupts) -> Exit:
-        async with open_runtime(config) as runtime:
-            cursor: str | None = None
-            while True:
-                page = await runtime.log.runs(state=_OPEN_STATES, name=definition.name, cursor=cursor)
-                found.extend([await _fit(runtime, row, definition) for row in page.items])
-                cursor = page.next_cursor
-                if cursor is None:
-                    return Exit.DONE
+    async def read(views: RunViews | Client) -> None:
+        cursor: str | None = None
+        while True:
+            page = await views.summaries(state=_OPEN_STATES, name=definition.name, cursor=cursor)
+            found.extend([await _fit(views, row, definition) for row in page.items])
+            cursor = page.next_cursor
+            if cursor is None:
+                return
 
-    run_async(work)
+    async def work(interrupts: Interrupts) -> Exit:
+        async with open_target(where) as target:
+            views = RunViews(target.runtime.log) if isinstance(target, LocalTarget) else target.client
+            await interrupts.guard(read(views))
+        return Exit.DONE
+
+    if run_async(work) is Exit.INTERRUPTED:
+        raise click.Abort
     return found
 
 
-async def _fit(runtime: Runtime, row: RunRow, definition: Definition) -> RunFit:
+async def _fit(views: RunViews | Client, row: RunSummary, definition: Definition) -> RunFit:
+    from agentflow.client import Unavailable, Unreachable
     from agentflow.errors import AgentflowError
 
     try:
-        old = await runtime.graph(row.workflow_id)
+        old = await views.graph(row.workflow_id)
         differences = compare(old, definition.workflow)
         if not any(d.structural for d in differences):
-            state = await runtime.state(row.workflow_id)
-            results = {
-                step: view["output"]
-                for step, view in state.nodes_view.items()
-                if view["status"] == "succeeded"
-            }
+            state = await views.state(row.workflow_id)
+            results = {name: step.output for name, step in state.steps.items() if step.state == "succeeded"}
             differences = [*unfit_results(definition.workflow, results), *differences]
+    except (Unreachable, Unavailable):
+        raise  # which says nothing of this run
     except AgentflowError as error:
         differences = [Difference(node=None, message=f"it cannot be read: {error}", structural=True)]
     return RunFit(

@@ -8,8 +8,8 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import Exit, exit_of_diagnostics
-from agentflow.cli.options import settings_of, store_options
 from agentflow.cli.output import emit, emit_json, printable, styled
+from agentflow.cli.target import Where, target_options
 
 if TYPE_CHECKING:
     from agentflow.definition.diagnostics import Diagnostic
@@ -32,14 +32,13 @@ __all__ = ["check"]
     help="When to use colour; auto: on a terminal, unless NO_COLOR is set.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print {valid, diagnostics} as JSON, and {runs}.")
-@store_options
-def check(
-    file: str, strict: bool, against_runs: bool, color: str, as_json: bool, store: str | None, local: bool
-) -> Exit:
+@target_options
+def check(file: str, strict: bool, against_runs: bool, color: str, as_json: bool, where: Where) -> Exit:
     """Check a workflow FILE without running it.
 
-    Reports every problem at once, with its place and a hint. Nothing is started, no model is needed. Exit
-    code 3 when the document has errors, or when a run does not fit.
+    Reports every problem at once, with its place and a hint. Nothing is started, no model is needed, and no
+    daemon is asked but for --against-runs. Exit code 3 when the document has errors, or when a run does not
+    fit.
     """
     from agentflow.definition.loader import check_file
 
@@ -52,7 +51,7 @@ def check(
         from agentflow.cli.against_runs import fit_of_runs, render_fits
         from agentflow.definition.loader import load_file
 
-        fits = fit_of_runs(settings_of(store), load_file(file))
+        fits = fit_of_runs(where, load_file(file))
         report["runs"] = fits
         if not as_json:
             emit(render_fits(fits))

@@ -1,4 +1,4 @@
-"""`agentflow expr`: one expression on given roots (page 001 §6)."""
+"""`agentflow expr`: one expression on given roots, or on what a run knows (page 001 §6)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import Exit
+from agentflow.cli.options import run_or_file
 from agentflow.cli.output import emit_bytes, say
+from agentflow.cli.target import Where, target_options
 
 if TYPE_CHECKING:
     from agentflow.definition.expressions import EvaluationError, ExpressionError
@@ -25,33 +27,69 @@ _NAME = "expr"
     metavar="JSON|@FILE",
     help='The roots, an object: {"inputs": …, "steps": …, "item": …, "index": …}. An absent root is null.',
 )
+@click.option(
+    "--run",
+    "run",
+    metavar="ID|FILE",
+    type=run_or_file,
+    help="The roots are those of this run, as an `if` would see them now: inputs, and steps that have ended.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The value is printed as JSON in any case.")
-def expr(expression: str, data: str | None, as_json: bool) -> Exit:
+@target_options
+def expr(expression: str, data: str | None, run: str | None, as_json: bool, where: Where) -> Exit:
     """Evaluate EXPRESSION and print its value as JSON.
 
     It is written as in `if`, alone or in ${{ }}. Exit code 3 when it does not parse, 1 when it fails on
     these values.
     """
-    from agentflow.cli.inputs import read_json
     from agentflow.definition.expressions import EvaluationError, ExpressionError, parse_whole
     from agentflow.definition.expressions.values import encode
 
-    roots: Any = read_json(data if data is not None else "{}", "--data")
-    if not isinstance(roots, dict):
-        raise click.BadParameter("must be a JSON object whose members are the roots", param_hint="--data")
+    if data is not None and run is not None:
+        raise click.UsageError("--data gives the roots, --run takes those of a run: give one")
+    roots = {} if run is not None else _given(data if data is not None else "{}")
     try:
         parsed = parse_whole(expression, bare=True)
     except ExpressionError as error:
         for problem in (error, *error.also):
             _point(problem, expression)
         return Exit.DIAGNOSTICS
+    if run is not None:
+        roots = _roots_of(run, where)
     try:
-        value = parsed.evaluate(cast("dict[str, Any]", roots))
+        value = parsed.evaluate(roots)
     except EvaluationError as error:
         _point(error, expression)
         return Exit.FAILED
     emit_bytes([encode(value)])
     return Exit.DONE
+
+
+def _given(data: str) -> dict[str, Any]:
+    from agentflow.cli.inputs import read_json
+
+    roots: Any = read_json(data, "--data")
+    if not isinstance(roots, dict):
+        raise click.BadParameter("must be a JSON object whose members are the roots", param_hint="--data")
+    return cast("dict[str, Any]", roots)
+
+
+def _roots_of(run: str, where: Where) -> dict[str, Any]:
+    """What the expressions of the run see."""
+    from agentflow.cli.copies import open_reader
+    from agentflow.cli.session import Interrupts, run_async
+
+    found: dict[str, Any] = {}
+
+    async def work(interrupts: Interrupts) -> Exit:
+        async with open_reader(where, run) as runtime:
+            state = await interrupts.guard(runtime.state(str(run)))
+        found.update(state.scope())
+        return Exit.DONE
+
+    if run_async(work) is Exit.INTERRUPTED:
+        raise click.Abort
+    return found
 
 
 def _point(error: ExpressionError | EvaluationError, text: str) -> None:

@@ -133,12 +133,15 @@ async def _open_export(run: ExportedRun) -> AsyncGenerator[Runtime]:
     from agentflow.cli.output import printable, say
     from agentflow.runtime import Runtime
     from agentflow.runtime.export import open_export
+    from agentflow.telemetry import TelemetrySettings
+    from agentflow.telemetry.telemetry import Telemetry
 
     logs.configure()
     opened = await open_export(Path(run.path))
     if opened.warning is not None:
         say(printable(f"warning: {run.path}: {opened.warning}"))
-    async with Runtime(opened.log) as runtime:
+    # Whatever the environment says: to look at a file sends nothing.
+    async with Runtime(opened.log, telemetry=Telemetry(TelemetrySettings())) as runtime:
         yield runtime
 
 

@@ -8,8 +8,9 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import CommandError, Exit
-from agentflow.cli.options import json_option, run_id, settings_of, store_options
+from agentflow.cli.options import json_option, run_id
 from agentflow.cli.output import emit, emit_json
+from agentflow.cli.target import Where, target_options
 
 if TYPE_CHECKING:
     from agentflow.telemetry.export import Exported
@@ -20,18 +21,19 @@ __all__ = ["export_spans"]
 @click.command("export-spans", cls=Command)
 @click.argument("id", type=run_id)
 @json_option("Print {workflow_id, trace_id, spans, open, endpoint} as JSON.")
-@store_options
-def export_spans(id: str, as_json: bool, store: str | None, local: bool) -> Exit:
+@target_options
+def export_spans(id: str, as_json: bool, where: Where) -> Exit:
     """Send the OpenTelemetry spans of the run ID again.
 
-    They go where OTEL_EXPORTER_OTLP_ENDPOINT says, with the ids that they always have. What is still open in
-    a run that has not ended is left out.
+    They go where OTEL_EXPORTER_OTLP_ENDPOINT says here, also those of a run of the daemon, with the ids that
+    they always have. What is still open in a run that has not ended is left out.
     """
-    from agentflow.cli.session import Interrupts, open_runtime, run_async
+    from agentflow.cli.copies import open_reader
+    from agentflow.cli.session import Interrupts, run_async
     from agentflow.errors import ConfigurationError
     from agentflow.telemetry import read_settings
 
-    config, settings = settings_of(store), read_settings()
+    settings = read_settings()
     if settings.traces == "none":
         raise ConfigurationError(
             "no exporter of spans is configured",
@@ -43,7 +45,7 @@ def export_spans(id: str, as_json: bool, store: str | None, local: bool) -> Exit
         from agentflow.telemetry.export import export_run
         from agentflow.telemetry.projector import NotSent
 
-        async with open_runtime(config, run_id=id) as runtime:
+        async with open_reader(where, id) as runtime:
             try:
                 sent = await interrupts.guard(export_run(runtime.log, id, settings))
             except NotSent as error:

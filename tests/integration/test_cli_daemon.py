@@ -7,12 +7,15 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.integration.test_cli_control import ASKED, TWO
+from tests.integration.test_cli_runs import check_expressions
 from tests.unit.cli.support import ECHO, ModelServer, Sandbox
+from tests.unit.telemetry.collector import Collector
 
 
 @pytest.fixture
@@ -27,18 +30,33 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox
     made.close()
 
 
+@contextmanager
+def serving(sandbox: Sandbox, *words: str) -> Iterator[subprocess.Popen]:
+    """A daemon on the default socket; ended by SIGTERM."""
+    process = sandbox.start("serve", *words)
+    try:
+        deadline = time.monotonic() + 30
+        while sandbox.invoke("health").exit_code != 0:
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline, "the daemon does not answer"
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(40) == 0
+
+
+@pytest.fixture
+def distant(sandbox: Sandbox) -> Iterator[subprocess.Popen]:
+    """A daemon on a store that no command of this sandbox looks at by itself."""
+    with serving(sandbox, "--store", f"sqlite:{sandbox.folder / 'distant.db'}") as process:
+        yield process
+
+
 @pytest.fixture
 def daemon(sandbox: Sandbox) -> Iterator[subprocess.Popen]:
     """A daemon on the default socket; ended by SIGTERM."""
-    process = sandbox.start("serve")
-    socket = sandbox.folder / "data/agentflow/agentflow.sock"
-    deadline = time.monotonic() + 30
-    while not socket.exists() or sandbox.invoke("health").exit_code != 0:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline, "the daemon does not answer"
-    yield process
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(40) == 0
+    with serving(sandbox) as process:
+        yield process
 
 
 def test_a_run_is_the_daemons_when_one_listens(sandbox: Sandbox, daemon):
@@ -153,3 +171,62 @@ def test_the_log_of_the_daemon_is_a_file_that_opens_without_it(sandbox: Sandbox,
     assert json.loads(shown.stdout)["state"] == "completed", shown.stderr
     missing = sandbox.invoke("log", "wf_none")
     assert (missing.exit_code, missing.stdout) == (4, "")
+
+
+def test_verbs_that_read_a_run_read_that_of_the_daemon(sandbox: Sandbox, distant):
+    """None of them may look into the store of this process, where the run is not."""
+    check_expressions(sandbox)
+    assert sandbox.invoke("expr", "inputs", "--run", "wf_l", "--local").exit_code == 4
+
+    assert sandbox.invoke("run", "asked.yaml", "-i", "name=Ann", "--id", "wf_w").exit_code == 9
+    same = sandbox.invoke("check", "asked.yaml", "--against-runs", "--json")
+    assert same.exit_code == 0, same.stderr
+    (fit,) = json.loads(same.stdout)["runs"]
+    assert (fit["workflow_id"], fit["state"], fit["differences"]) == ("wf_w", "waiting", [])
+    assert (
+        json.loads(sandbox.invoke("check", "asked.yaml", "--against-runs", "--local", "--json").stdout)[
+            "runs"
+        ]
+        == []
+    )
+    sandbox.write("asked.yaml", ASKED.replace("id: greet", "id: other"))
+    other = sandbox.invoke("check", "asked.yaml", "--against-runs", "--json")
+    assert other.exit_code == 3
+    assert not json.loads(other.stdout)["runs"][0]["fits"]
+
+    drawn = sandbox.invoke("graph", "wf_w")
+    assert drawn.exit_code == 0
+    assert "greet" in drawn.stdout
+    assert sandbox.invoke("graph", "wf_w", "--local").exit_code == 4
+
+    with Collector() as collector:
+        sandbox.env["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.url
+        sent = sandbox.invoke("export-spans", "wf_l", "--json")
+        assert (sent.exit_code, sent.stderr) == (0, "")
+        told = json.loads(sent.stdout)
+        assert told["spans"] == len(collector.spans) > 3
+        assert {span.trace_id.hex() for span in collector.spans} == {told["trace_id"]}
+        count = len(collector.spans)
+        assert sandbox.invoke("expr", "inputs.names", "--run", "wf_l").stderr == ""
+        assert len(collector.spans) == count, "to look at a run sends nothing"
+        assert sandbox.invoke("export-spans", "wf_none").exit_code == 4
+        assert sandbox.invoke("export-spans", "wf_l", "--local").exit_code == 4
+    assert sandbox.invoke("export-spans", "wf_l").exit_code == 6
+
+    assert "no functions are registered" in sandbox.invoke("tools").stdout
+
+
+def test_a_daemon_that_is_not_there_is_told_by_the_verbs_that_read(sandbox: Sandbox):
+    url = ("--url", "unix:" + str(sandbox.folder / "nobody"))
+    sandbox.env["OTEL_TRACES_EXPORTER"] = "console"
+    for words in (
+        ("expr", "inputs", "--run", "wf_a"),
+        ("export-spans", "wf_a"),
+        ("check", "flow.yaml", "--against-runs"),
+        ("graph", "wf_a"),
+        ("tools",),
+        ("log", "wf_a"),
+    ):
+        result = sandbox.invoke(*words, *url)
+        assert result.exit_code == 6, (words, result.stderr)
+        assert "no daemon answers" in result.stderr

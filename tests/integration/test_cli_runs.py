@@ -444,3 +444,55 @@ def test_a_memory_store_works_and_is_gone(sandbox: Sandbox, model: ModelServer):
     )
     assert sandbox.invoke("show", "wf_a", "--store", "memory:").exit_code == 4
     assert user_text(model.arrived.get_nowait()) == "A"
+
+
+LISTS = """\
+version: "1.0"
+workflow:
+  steps:
+    - type: run
+      id: greet
+      for_each: ${{ inputs.names }}
+      agent:
+        systemPrompt: Greet the person.
+        input: ${{ item }}
+        attachedFunctions: none
+        resultSchema: {type: string}
+    - type: run
+      id: never
+      if: inputs.names.0 == 'Zoe'
+      agent: {systemPrompt: x, input: x, attachedFunctions: none, resultSchema: {type: string}}
+"""
+
+SEEN = [
+    ("inputs.names", '["Ann","Bob"]'),
+    ("steps.greet.outputs.result", '["hello Ann","hello Bob"]'),
+    ("steps.greet.outputs.items.*.result", '["hello Ann","hello Bob"]'),
+    ("steps.greet.status == 'success' && steps.never.status == 'skipped'", "true"),
+    ("${{ steps.none || item }}", "null"),
+]
+
+
+def check_expressions(sandbox: Sandbox) -> None:
+    """Expressions on a run see what its own do; from its exported file too."""
+    sandbox.write("lists.yaml", LISTS)
+    names = json.dumps({"names": ["Ann", "Bob"]})
+    ran = sandbox.invoke("run", "lists.yaml", "--input", names, "--id", "wf_l")
+    assert ran.exit_code == 0, ran.stderr
+    sandbox.write("run.ndjson", sandbox.invoke("log", "wf_l").stdout)
+    for expression, value in SEEN:
+        for run in ("wf_l", "run.ndjson"):
+            done = sandbox.invoke("expr", expression, "--run", run)
+            assert (done.exit_code, done.stdout) == (0, value + "\n"), (expression, done.stderr)
+    assert sandbox.invoke("expr", "inputs.names < 1", "--run", "wf_l").exit_code == 1
+    assert sandbox.invoke("expr", "inputs", "--run", "wf_none").exit_code == 4
+
+
+def test_expressions_on_a_run(sandbox: Sandbox, model: ModelServer):
+    check_expressions(sandbox)
+
+
+def test_tools_of_this_process_are_none_and_make_no_store(sandbox: Sandbox):
+    assert "no functions are registered" in sandbox.invoke("tools").stdout
+    assert json.loads(sandbox.invoke("tools", "--json").stdout) == {"items": []}
+    assert not sandbox.database.exists()

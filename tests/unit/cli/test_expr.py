@@ -83,3 +83,27 @@ def test_bad_data(sandbox: Sandbox, data: str, code: int, says: str):
     assert result.exit_code == code
     assert result.stderr.startswith(says)
     assert result.stdout == ""
+
+
+def test_data_and_run_exclude_each_other(sandbox: Sandbox):
+    result = sandbox.invoke("expr", "inputs", "--data", "{}", "--run", "wf_a")
+    assert result.exit_code == 2
+    assert "give one" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("run", "code", "says"),
+    [
+        ("wf_none", 4, "no run wf_none"),
+        ("none", 2, "is not the id of a run"),
+        ("gone.ndjson", 3, "gone.ndjson"),
+    ],
+)
+def test_a_run_that_is_not_there(sandbox: Sandbox, run: str, code: int, says: str):
+    result = sandbox.invoke("expr", "inputs", "--run", run)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert says in result.stderr
+
+
+def test_a_syntax_error_is_told_before_any_run_is_looked_for(sandbox: Sandbox):
+    assert sandbox.invoke("expr", "inputs ==", "--run", "wf_none").exit_code == 3
