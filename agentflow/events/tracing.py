@@ -38,9 +38,12 @@ __all__ = [
     "span_id_of",
     "trace_id_of",
     "traceparent_of",
+    "tracestate_problem",
 ]
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_TRACESTATE_MEMBER = re.compile(r"[a-z0-9][a-z0-9_\-*/@]{0,255}=[ -+\--<>-~]{0,256}")
+_LONGEST_TRACESTATE = 512
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 
 
@@ -74,6 +77,16 @@ def traceparent_of(options: Mapping[str, Any]) -> TraceParent | None:
     return parse_traceparent(options.get("traceparent"))
 
 
+def tracestate_problem(value: object) -> str | None:
+    """Why a value is not what stands in a W3C `tracestate` header, or None. Its members belong to others and
+    are handed on as they are."""
+    if isinstance(value, str) and len(value) > _LONGEST_TRACESTATE:
+        return f"is longer than {_LONGEST_TRACESTATE} characters"
+    members = value.split(",") if isinstance(value, str) else [""]
+    good = all(_TRACESTATE_MEMBER.fullmatch(member.strip(" \t")) for member in members)
+    return None if good else "is not a W3C tracestate"
+
+
 def trace_id_of(workflow_id: str) -> str:
     """The trace of a run that was submitted without one: 32 hex digits."""
     return blake2b(workflow_id.encode(), person=b"agentflow trace").hexdigest()[:32]
@@ -92,6 +105,7 @@ class SpanContext(NamedTuple):
     trace_id: str
     span_id: str
     sampled: bool = True
+    tracestate: str | None = None
 
     @property
     def traceparent(self) -> str:
@@ -126,9 +140,15 @@ class active:  # noqa: N801 — a context manager; a class costs each call less 
 
 
 def outgoing_headers() -> dict[str, str]:
-    """The headers that an HTTP request made here should carry: `traceparent`, or none outside of a run."""
+    """The headers that an HTTP request made here should carry: `traceparent`, and the `tracestate` that came
+    with the run; none outside of a run."""
     context = _current.get()
-    return {} if context is None else {"traceparent": context.traceparent}
+    if context is None:
+        return {}
+    headers = {"traceparent": context.traceparent}
+    if context.tracestate is not None:
+        headers["tracestate"] = context.tracestate
+    return headers
 
 
 class RunTracer:
@@ -144,6 +164,7 @@ class RunTracer:
         "_tries",
         "parent",
         "trace_id",
+        "tracestate",
         "workflow_id",
     )
 
@@ -152,6 +173,7 @@ class RunTracer:
         self.trace_id = trace_id_of(workflow_id)
         self.parent: TraceParent | None = None
         """The span of whoever submitted the run, if it named one."""
+        self.tracestate: str | None = None
         # `span_id_of`, with the part of it that is the same for the whole run done once.
         self._hash = blake2b(f"{workflow_id}\x1f".encode(), digest_size=8)
         self._root = span_id_of(workflow_id, "run")
@@ -169,12 +191,12 @@ class RunTracer:
     @property
     def root(self) -> SpanContext:
         """The span of the run as a whole."""
-        return SpanContext(self.workflow_id, self.trace_id, self._root, self.sampled)
+        return SpanContext(self.workflow_id, self.trace_id, self._root, self.sampled, self.tracestate)
 
     def call(self, call_id: str) -> SpanContext:
         """The span of an open model or tool call; of the run if there is no such call."""
         span_id = self._calls.get(call_id, self._root)
-        return SpanContext(self.workflow_id, self.trace_id, span_id, self.sampled)
+        return SpanContext(self.workflow_id, self.trace_id, span_id, self.sampled, self.tracestate)
 
     def take(self, data: ev.RunEvent) -> Trace | None:
         """Take the run's next event; the span that it opens, or None."""
@@ -211,6 +233,7 @@ class RunTracer:
         if given is None:
             return Trace(trace_id=self.trace_id, span_id=self._root)
         self.trace_id, self.parent = given.trace_id, given
+        self.tracestate = data.options.get("tracestate")
         return Trace(trace_id=self.trace_id, span_id=self._root, parent_span_id=given.span_id)
 
     def _superstep_started(self, data: ev.SuperstepStarted) -> Trace:

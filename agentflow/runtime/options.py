@@ -14,7 +14,7 @@ from agentflow.definition.ir import Budget, canonical_json
 from agentflow.definition.policy import MAX_SECONDS
 from agentflow.engine.budgets import LIMITS
 from agentflow.errors import ConfigurationError
-from agentflow.events.tracing import parse_traceparent
+from agentflow.events.tracing import parse_traceparent, tracestate_problem
 
 __all__ = ["body_hash", "checked_budget", "checked_labels", "checked_options", "json_problem"]
 
@@ -39,6 +39,7 @@ _OPTIONS: dict[str, Callable[[Any], str | None]] = {
     "on_unknown": _one_of("ask", "fail"),
     "max_parallel": _count,
     "traceparent": _traceparent,
+    "tracestate": tracestate_problem,
 }
 
 

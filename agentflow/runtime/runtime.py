@@ -244,9 +244,10 @@ class Runtime(RunCommands):
     ) -> RunHandle:
         """Check, bind and begin a run; returns once `workflow.started` is durable.
 
-        `options`: `on_failure` halt|continue|hold, `on_unknown` ask|fail, `max_parallel`, `traceparent`.
-        `budget`: limits beside those of the document. `input_from` {workflow_id, step_id?, as?}: the output
-        of another run, or of one of its steps, as the input, or as the named one of its inputs. A repeated
+        `options`: `on_failure` halt|continue|hold, `on_unknown` ask|fail, `max_parallel`,
+        `traceparent`, `tracestate`. `budget`: limits beside those of the document. `input_from` {workflow_id,
+        step_id?, as?}: the output of another run, or of one of its steps, as the input, or as the named one
+        of its inputs. A repeated
         `workflow_id` or `idempotency_key` with the same submission gives the existing run. Not `trusted`: it
         comes from somebody who may not run code here, now or after a restart.
 
@@ -288,7 +289,9 @@ class Runtime(RunCommands):
     async def _begin_once(
         self, own_id: str | None, definition: Definition, bound: Bound, started: WorkflowStarted, key: str
     ) -> RunHandle:
-        said = {k: v for k, v in started.options.items() if k not in ("models", "folder")}  # not of binding
+        # Neither what binding found nor where the request comes from: both may differ when it is sent again.
+        unsaid = ("models", "folder", "traceparent", "tracestate")
+        said = {k: v for k, v in started.options.items() if k not in unsaid}
         body = (definition.hash, started.input, started.labels, started.budget or None, said, started.by)
         digest = body_hash(*body)
         async with self._keeper.alone(f"key {key}"), self._keeper.alone(own_id or f"id of {key}"):

@@ -19,6 +19,7 @@ from agentflow.errors import (
     RunNotFound,
 )
 from agentflow.events.open import open_log
+from agentflow.events.tracing import outgoing_headers
 from agentflow.models import ModelError
 from agentflow.testing import ScriptedModel
 from tests.integration.support.runs import Desk, chain, document, must_be_sound, step
@@ -146,6 +147,17 @@ class TestIdempotencyKeys:
             assert len(await runtime.rows()) == 1
             await runtime.submit(chain("pay"), {"n": 2}, idempotency_key="k2")
             assert len(await runtime.rows()) == 2
+
+    @virtual
+    async def test_the_same_from_another_span_is_the_same(self):
+        """A request that is sent again is a span of its own; the body is the same."""
+        async with opened(desk=Desk()) as runtime:
+            ids: set[str] = set()
+            for span in ("a" * 16, "b" * 16):
+                options = {"traceparent": f"00-{'c' * 32}-{span}-01", "tracestate": f"x={span}"}
+                handle = await runtime.submit(chain("pay"), {}, idempotency_key="k", options=options)
+                ids.add(handle.workflow_id)
+            assert len(ids) == 1
 
     @virtual
     async def test_beside_an_id(self):
@@ -325,3 +337,45 @@ async def test_a_run_that_rests_is_released(tmp_path):
         assert (await run.result()).state == "paused"
         await log.released.wait()
     await log.close()
+
+
+class TestTheTraceOfASubmission:
+    TRACE = f"00-{'c' * 32}-{'a' * 16}-01"
+
+    async def test_its_state_goes_with_every_model_call(self, tmp_path):
+        seen: list[dict[str, str]] = []
+
+        def answer(request):
+            seen.append(outgoing_headers())
+            return {"ok": True}
+
+        url, options = (
+            f"sqlite:{tmp_path / 'runs.db'}",
+            {"traceparent": self.TRACE, "tracestate": "a=1, b@c=x:y"},
+        )
+        graph = document(step("a"), step("b", depends_on=["a"], approval=True))
+        async with Runtime(url, models=[ScriptedModel(answer)]) as runtime:
+            handle = await runtime.submit(graph, {}, options=options)
+            assert (await handle.result()).state == "waiting"
+        async with Runtime(url, models=[ScriptedModel(answer)]) as runtime:
+            handle = await runtime.decide(handle.workflow_id, granted=True, step_id="b")
+            assert (await handle.result()).state == "completed"
+        assert [headers["tracestate"] for headers in seen] == ["a=1, b@c=x:y"] * 2
+        assert all(headers["traceparent"].startswith(f"00-{'c' * 32}-") for headers in seen)
+
+    async def test_a_state_alone_says_nothing(self):
+        def answer(request):
+            assert "tracestate" not in outgoing_headers()
+            return {"ok": True}
+
+        async with Runtime(models=[ScriptedModel(answer)]) as runtime:
+            result = await runtime.run(document(step("a")), {}, options={"tracestate": "a=1"})
+            assert result.state == "completed"
+
+    @pytest.mark.parametrize(
+        "wrong", ["", "a", "a=1,", "A=1", "a=1\r\nx: y", "a=é", "a=" + "x" * 600, 5, "a=1=2"]
+    )
+    async def test_one_that_is_none(self, wrong):
+        async with opened() as runtime:
+            with pytest.raises(ConfigurationError, match="tracestate"):
+                await runtime.submit(document(step("a")), {}, options={"tracestate": wrong})

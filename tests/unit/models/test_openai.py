@@ -406,4 +406,5 @@ async def test_a_call_made_in_a_span_carries_its_trace() -> None:
         await client.ask()
         inside, outside = client.server.requests
     assert inside.headers["traceparent"] == span.traceparent
+    assert "tracestate" not in inside.headers
     assert "traceparent" not in outside.headers
