@@ -1,41 +1,49 @@
 """The JSON Schemas that agentflow publishes: of workflow documents, of graphs, of events (page 000 §12).
 
-Draft 2020-12, as `agentflow schema NAME` prints them. Nothing here is on the path of a run.
+Draft 2020-12, as `agentflow schema NAME` prints them and `GET /schemas/FILE` gives them. Nothing here is on
+the path of a run.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = ["SCHEMA_NAMES", "json_schema"]
-
-SCHEMA_NAMES = ("event", "ir", "workflow")
+__all__ = ["SCHEMA_FILES", "SCHEMA_NAMES", "json_schema"]
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _COMPONENTS = "#/$defs/{name}"
 
 
+@cache
 def json_schema(name: str) -> bytes:
     """The schema of that name: JSON, indented, ends in a newline. Raises KeyError for another name."""
-    if name == "workflow":
-        from agentflow.definition.editor_schema import workflow_schema
+    return _PUBLISHED[name].make()
 
-        return workflow_schema()
-    made = {"ir": _ir, "event": _event}[name]()
+
+def _indented(made: dict[str, Any]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
 
 
-def _ir() -> dict[str, Any]:
+def _workflow() -> bytes:
+    from agentflow.definition.editor_schema import workflow_schema
+
+    return workflow_schema()
+
+
+def _ir() -> bytes:
     from agentflow.definition.ir import Workflow
 
     schema, parts = _parts([Workflow])
     about = {"title": "agentflow graph", "description": "The graph that every document compiles to."}
-    return {"$schema": _DIALECT, "$id": "urn:agentflow:schema:ir:v0", **about, **schema[0], "$defs": parts}
+    made = {"$schema": _DIALECT, "$id": "urn:agentflow:schema:ir:v0", **about, **schema[0], "$defs": parts}
+    return _indented(made)
 
 
-def _event() -> dict[str, Any]:
+def _event() -> bytes:
     from agentflow.events.catalogue import TYPES
     from agentflow.events.envelope import SCHEMA_VERSION, Event
 
@@ -49,7 +57,7 @@ def _event() -> dict[str, Any]:
         }
         for name, schema in zip(types, data, strict=True)
     ]
-    return {
+    made = {
         "$schema": _DIALECT,
         "$id": f"urn:agentflow:schema:event:{SCHEMA_VERSION}",
         **about,
@@ -57,8 +65,25 @@ def _event() -> dict[str, Any]:
         "allOf": cases,
         "$defs": parts,
     }
+    return _indented(made)
 
 
 def _parts(kinds: list[Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     schemas, parts = msgspec.json.schema_components(kinds, ref_template=_COMPONENTS)
     return list(schemas), dict(sorted(parts.items()))
+
+
+class _Published(NamedTuple):
+    file: str
+    make: Callable[[], bytes]
+
+
+_PUBLISHED = {
+    "event": _Published("event.json", _event),
+    "ir": _Published("ir-v0.json", _ir),
+    "workflow": _Published("workflow-1.0.json", _workflow),
+}
+
+SCHEMA_NAMES = tuple(_PUBLISHED)
+SCHEMA_FILES = {published.file: name for name, published in _PUBLISHED.items()}
+"""The name of each schema by that of its file, under which the daemon serves it."""

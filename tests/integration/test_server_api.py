@@ -19,6 +19,7 @@ from agentflow.runtime.export import export_pieces, export_run, open_export
 from agentflow.runtime.records import RunRecord
 from agentflow.runtime.retention import upkeep
 from agentflow.runtime.views import RunViews
+from agentflow.schemas import SCHEMA_FILES, SCHEMA_NAMES, json_schema
 from agentflow.server.metrics import Metrics
 from agentflow.server.problems import STATUS
 from tests.unit.server.kit import APPROVAL, ECHO, STEPS, Gate, agents, holding_model, serving
@@ -751,12 +752,17 @@ class TestCatalogue:
             (tool,) = (await http.get("/tools")).json()["items"]
             assert (tool["service"], tool["side_effect"]) == ("gate", "read")
 
-    async def test_schemas(self, http):
-        for name in ("workflow-1.0.json", "ir-v0.json", "event.json"):
-            answer = await http.get(f"/schemas/{name}")
-            assert answer.status_code == 200
-            assert answer.json()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-        refused(await http.get("/schemas/none.json"), "not_found")
+    async def test_schemas_are_those_that_the_command_line_prints(self, http):
+        assert set(SCHEMA_FILES) >= {"workflow-1.0.json", "ir-v0.json", "event.json"}
+        assert set(SCHEMA_FILES.values()) == set(SCHEMA_NAMES)
+        for file, name in SCHEMA_FILES.items():
+            answer = await http.get(f"/schemas/{file}")
+            assert (answer.status_code, answer.content) == (200, json_schema(name))
+            assert answer.headers["content-type"] == "application/schema+json"
+        for name in ("none.json", "plan.json", "workflow"):
+            problem = refused(await http.get(f"/schemas/{name}"), "not_found")
+            assert all(file in problem["hint"] for file in SCHEMA_FILES)
+            assert "plan.json" not in problem["hint"]
 
 
 class TestSystem:

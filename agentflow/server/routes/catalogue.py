@@ -8,7 +8,7 @@ from starlette.responses import Response
 from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
 from agentflow.definition.loader import check_inputs
 from agentflow.errors import DefinitionError
-from agentflow.schemas import json_schema
+from agentflow.schemas import SCHEMA_FILES, json_schema
 from agentflow.server.answers import DefinitionInfoView, DefinitionList, ToolList, Validation
 from agentflow.server.bodies import DefinitionBody, ValidateBody
 from agentflow.server.operations import JSON, YAML, Call, Operation, json_response
@@ -18,13 +18,6 @@ from agentflow.tools.listing import listed_tools
 
 __all__ = ["OPERATIONS"]
 
-_SCHEMAS = {
-    "workflow-1.0.json": "workflow",
-    "ir-v0.json": "ir",
-    "event.json": "event",
-    "node-yaml.json": "node-yaml",
-    "plan.json": "plan",
-}
 _SCHEMA = "application/schema+json"
 _FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 
@@ -89,12 +82,11 @@ async def show_definition(call: Call) -> Response:
 
 async def schema(call: Call) -> Response:
     """A published JSON Schema."""
-    name = call.path("name")
-    try:
-        body = json_schema(_SCHEMAS[name])
-    except KeyError:
-        raise Refusal("not_found", f"there is no schema {name}", hint=", ".join(_SCHEMAS)) from None
-    return Response(body, media_type=_SCHEMA)
+    file = call.path("name")
+    name = SCHEMA_FILES.get(file)
+    if name is None:
+        raise Refusal("not_found", f"there is no schema {file}", hint=f"there are {', '.join(SCHEMA_FILES)}")
+    return Response(json_schema(name), media_type=_SCHEMA)
 
 
 async def tools(call: Call) -> Response:
