@@ -34,7 +34,9 @@ def tools(as_json: bool, where: Where) -> Exit:
     elif not found:
         emit("no functions are registered; documents declare their own under services")
     else:
-        rows = [[t.service, t.name, t.side_effect, f"{t.timeout:g} s", _line(t.description)] for t in found]
+        rows = [
+            [t.service, _function(t), t.side_effect, f"{t.timeout:g} s", _line(t.description)] for t in found
+        ]
         emit(columns(["SERVICE", "FUNCTION", "SIDE EFFECT", "TIMEOUT", "DESCRIPTION"], rows))
     return Exit.DONE
 
@@ -60,6 +62,11 @@ def _of_daemon(url: str) -> list[ToolView]:
     if run_async(work) is Exit.INTERRUPTED:
         raise click.Abort
     return found
+
+
+def _function(tool: ToolView) -> str:
+    """As documents name it; models know it with its service before it."""
+    return tool.name.removeprefix(f"{tool.service}__")
 
 
 def _line(text: str) -> str:

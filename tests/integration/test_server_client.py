@@ -483,7 +483,7 @@ async def test_the_registered_functions_with_their_side_effects(tmp_path):
     gate = Gate()
     async with serving(tmp_path, services=(gate.service(),)) as served, served.client() as client:
         (tool,) = await client.tools()
-        assert (tool.service, tool.name, tool.side_effect) == ("gate", "hold", "read")
+        assert (tool.service, tool.name, tool.side_effect) == ("gate", "gate__hold", "read")
         assert tool.input_schema["type"] == "object"
         words = (sys.executable, "-m", "agentflow", "tools", "--url", served.unix_url)
         shown = {}
