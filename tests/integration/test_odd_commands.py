@@ -60,7 +60,8 @@ class TestWhileTheRuntimeIsClosed:
             assert (type in written) == (not isinstance(answer, BaseException)), (ticks, type, answer)
         for run in (handle, waits):
             await must_be_sound(log, run.workflow_id, ended=False)
-            assert (await log.run(run.workflow_id)).owner is None
+            row = await log.run(run.workflow_id)
+            assert row.owner is None or row.ended  # nobody claims a run that has ended
         await log.close()
 
     @virtual
