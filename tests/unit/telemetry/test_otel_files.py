@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from agentflow.definition.loader import load_file
+from agentflow.server.metrics import Metrics, _Measured
 from agentflow.telemetry import conventions as c
+from agentflow.telemetry.instruments import OBSERVED, Instruments, Tally
 from agentflow.telemetry.settings import DEFAULT_ENDPOINT
 
 OTEL = Path(__file__).parents[3] / "otel"
@@ -129,22 +133,21 @@ def test_the_dashboard_asks_for_metrics_that_there_are(dashboard, collector):
     made |= {f"{space}_calls_total", f"{space}_duration_seconds_bucket"}
     labels = {flat(value) for value in vars(c).values() if isinstance(value, str)}
     labels |= {"le", "span_name", "agentflow_actor_type", "agentflow_reason"}
-    asked = set()
-    for panel in dashboard["panels"]:
-        assert panel["datasource"]["uid"] == "prometheus"
-        for target in panel["targets"]:
-            text = re.sub(r'"[^"]*"', '""', target["expr"])
-            for word in re.findall(r"[a-z_]*_[a-z_]+", text.replace("$__rate_interval", "")):
-                if word != "histogram_quantile":
-                    assert word in made | labels, word
-                    asked |= {word} & made
-            for label in re.findall(r"{{(\w+)}}", target["legendFormat"]):
-                assert label in labels
-    assert len(asked) > 10
+    queries = re.sub(r"by \([^)]*\)", "", json.dumps(dashboard))
+    asked = set(re.findall(r"\b((?:agentflow|gen_ai)_[a-z_]+?)(?:_(?:bucket|count|sum))?[{\[)]", queries))
+    assert len(asked & known) > 8
+    assert asked <= known
+    readme = (OTEL.parent / "README.md").read_text().partition("`GET /metrics` is")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`((?:agentflow|gen_ai)_[a-z_]+)`", readme))
+    assert len(named) > 15
+    assert named <= known
 
 
-def flat(name: str) -> str:
-    return name.replace(".", "_")
+def test_the_scrape_configuration_of_the_readme_is_one():
+    (block,) = re.findall(r"```yaml\n(.*?)```", (OTEL / "README.md").read_text(), re.DOTALL)
+    for text in (block, block.replace("# authorization", "authorization")):
+        (job,) = yaml.safe_load(text)["scrape_configs"]
+        assert job["static_configs"] == [{"targets": ["127.0.0.1:8700"]}]
 
 
 def test_panels_do_not_lie_on_each_other(dashboard):
