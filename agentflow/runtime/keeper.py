@@ -298,7 +298,7 @@ class Keeper:
             command=command,
             queued=queued,
             notices=notices,
-            fold=self._folds.take(workflow_id, plan),
+            fold=self._folds.take(workflow_id, plan, bound.bindings),
         )
         self._admit(admission)
         self._places.arrived(workflow_id)

@@ -84,7 +84,6 @@ class RunSupervisor(Actor, mailbox=100_000):
             RunState(run_id, admission.plan, admission.bindings), RunTracer(run_id), 0
         )
         self._state, self._tracer = fold.state, fold.tracer
-        self._state.bindings = admission.bindings
         self._outbox = Outbox(bus)
         self._armed: int | None = None
         self._replies: deque[tuple[int, Settle]] = deque()  # given once the offset is durable

@@ -229,6 +229,22 @@ class TestARunThatIsAnsweredManyTimes:
         assert events[-1].type == "workflow.completed"
 
     @virtual
+    async def test_what_was_folded_without_its_functions_serves_nobody(self):
+        """To pause a run its models and functions need not be here; to go on they must."""
+        log, desk = Watched(), Desk()
+        async with self.opened(log, desk) as runtime:
+            run, asked = await self.asked(runtime)
+        async with self.opened(log, desk) as runtime:
+            await runtime.pause(run)
+            await run_until_idle()
+            await (await runtime.resume(run)).result()
+            for request in asked:
+                handle = await runtime.decide(run, granted=True, request_id=request)
+                result = await handle.result()
+            await must_be_sound(log, run)
+        assert (result.state, desk.calls) == ("completed", ITEMS)
+
+    @virtual
     async def test_it_costs_no_memory_for_long(self):
         log, desk = Watched(), Desk()
         async with self.opened(log, desk) as runtime:
@@ -253,12 +269,19 @@ def test_only_so_many_are_kept_and_none_that_went_on():
 
         for number in range(40):
             folds.keep(fold(f"wf_{number}", 1000))
-        assert [folds.take(f"wf_{n}", plan) is not None for n in range(40)] == [False] * 24 + [True] * 16
+        assert [folds.take(f"wf_{n}", plan, Bindings()) is not None for n in range(40)] == [False] * 24 + [
+            True
+        ] * 16
         for kept in (fold("wf_a", 150_000), fold("wf_b", 100_000), fold("wf_c", 10), fold("wf_d", 900, 1)):
             folds.keep(kept)
-        assert [folds.take(f"wf_{x}", plan) is not None for x in "abcd"] == [False, True, False, False]
+        assert [folds.take(f"wf_{x}", plan, Bindings()) is not None for x in "abcd"] == [
+            False,
+            True,
+            False,
+            False,
+        ]
         folds.keep(fold("wf_e", 1000))
-        assert folds.take("wf_e", compile_plan(Runtime().load(ASKING).workflow)) is None
+        assert folds.take("wf_e", compile_plan(Runtime().load(ASKING).workflow), Bindings()) is None
         folds.clear()
 
     asyncio.run(keeping())
