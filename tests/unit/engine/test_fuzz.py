@@ -249,6 +249,10 @@ class Fuzz:
         if isinstance(data, ev.ApprovalRequested):
             self.driver.advance(decided(request, granted=self.chance(0.7), by="test", via="api"))
             return
+        if self.chance(0.15):
+            moves = engine.commands.withdraw(self.driver.state, request.request_id, reason="no", by="test")
+            self.driver.advance(moves)
+            return
         value: dict[str, Any] = {"choice": self.rng.choice(["retry", "done", "fail"])}
         if data.request_type == "budget":
             value = {"choice": "fail"} if self.chance(0.3) else {"choice": "raise", "limit": 10_000}
