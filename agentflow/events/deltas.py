@@ -7,8 +7,10 @@ stands in `model.call_completed`, so a delta that nobody took is no loss.
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 import msgspec
@@ -139,18 +141,29 @@ class DeltaHub:
         self, workflow_id: str, step: str, call_id: str, offset: int
     ) -> Generator[Callable[[str, str], None]]:
         """The sink of one answer, for as long as it is written; `offset` is that of its model.call_started.
-        The sink takes (kind, text) and never raises; what is no text is passed over."""
+        The sink takes (kind, text), in any thread, and never raises; what is no text, or comes when the answer
+        has ended, is passed over."""
+        loop, thread = asyncio.get_running_loop(), threading.get_ident()
         answer = _Answer(step, call_id, offset)
         self._answers.setdefault(workflow_id, {})[answer] = None
         for reader in self._readers.get(workflow_id, ()):
             reader.begin(answer)
 
-        def sink(kind: str, text: str) -> None:
-            piece = _clean(text)
-            if piece and not answer.ended:
+        def add(kind: str, piece: str) -> None:
+            if not answer.ended:
                 answer.pieces.append(("thinking" if kind == "thinking" else "output", piece))
                 for reader in self._readers.get(workflow_id, ()):
                     reader.wake()
+
+        def sink(kind: str, text: str) -> None:
+            piece = _clean(text)
+            if not piece:
+                return
+            if threading.get_ident() == thread:
+                add(kind, piece)
+            else:  # an adapter that works in a thread; readers belong to the loop
+                with suppress(RuntimeError):  # the loop is closed: nobody reads
+                    loop.call_soon_threadsafe(add, kind, piece)
 
         try:
             yield sink

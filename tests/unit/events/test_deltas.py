@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from agentflow.events import deltas as module
@@ -31,7 +33,7 @@ def hub() -> DeltaHub:
     return DeltaHub()
 
 
-def test_a_reader_is_woken_once_for_all_that_came(hub):
+async def test_a_reader_is_woken_once_for_all_that_came(hub):
     reader = Reader(hub)
     with hub.writing("wf_a", "s", "mcl_1", 3) as sink:
         sink("output", "a")
@@ -44,14 +46,14 @@ def test_a_reader_is_woken_once_for_all_that_came(hub):
     assert reader.texts() == []
 
 
-def test_other_runs_are_not_told(hub):
+async def test_other_runs_are_not_told(hub):
     reader = Reader(hub, "wf_b")
     with hub.writing("wf_a", "s", "mcl_1", 3) as sink:
         sink("output", "a")
     assert (reader.woken, reader.texts()) == (0, [])
 
 
-def test_text_of_calls_that_began_later_is_held_back(hub):
+async def test_text_of_calls_that_began_later_is_held_back(hub):
     reader = Reader(hub)
     with hub.writing("wf_a", "s", "mcl_1", 3) as one, hub.writing("wf_a", "t", "mcl_2", 7) as two:
         one("output", "one")
@@ -64,7 +66,7 @@ def test_text_of_calls_that_began_later_is_held_back(hub):
         assert not reader.deltas.held
 
 
-def test_an_answer_that_has_ended_is_let_go_when_its_events_were_seen(hub):
+async def test_an_answer_that_has_ended_is_let_go_when_its_events_were_seen(hub):
     reader = Reader(hub)
     with hub.writing("wf_a", "s", "mcl_1", 3) as sink:
         sink("output", "late")
@@ -76,7 +78,7 @@ def test_an_answer_that_has_ended_is_let_go_when_its_events_were_seen(hub):
     assert reader.texts() == []
 
 
-def test_an_open_answer_is_never_let_go(hub):
+async def test_an_open_answer_is_never_let_go(hub):
     reader = Reader(hub)
     with hub.writing("wf_a", "s", "mcl_1", 3) as sink:
         sink("output", "a")
@@ -84,7 +86,7 @@ def test_an_open_answer_is_never_let_go(hub):
         assert reader.texts() == ["a"]
 
 
-def test_a_reader_that_takes_nothing_keeps_few_answers(hub):
+async def test_a_reader_that_takes_nothing_keeps_few_answers(hub):
     reader = Reader(hub)
     for n in range(10 * module._KEPT_ENDED):
         with hub.writing("wf_a", "s", f"mcl_{n}", n) as sink:
@@ -95,7 +97,7 @@ def test_a_reader_that_takes_nothing_keeps_few_answers(hub):
 
 
 @pytest.mark.parametrize("piece", [None, 7, b"bytes", "", ["x"]])
-def test_what_is_no_text_is_passed_over(hub, piece):
+async def test_what_is_no_text_is_passed_over(hub, piece):
     reader = Reader(hub)
     with hub.writing("wf_a", "s", "mcl_1", 3) as sink:
         sink("output", piece)
@@ -105,7 +107,7 @@ def test_what_is_no_text_is_passed_over(hub, piece):
     assert (delta.data.token_kind, delta.data.text) == ("output", "half ? pair")
 
 
-def test_nothing_stays_when_nobody_reads_or_writes(hub):
+async def test_nothing_stays_when_nobody_reads_or_writes(hub):
     reader = Reader(hub)
     with hub.writing("wf_a", "s", "mcl_1", 3) as sink:
         sink("output", "a")
@@ -116,3 +118,24 @@ def test_nothing_stays_when_nobody_reads_or_writes(hub):
     assert reader.texts() == ["a"]
     reader.leave()
     assert (hub._answers, hub._readers) == ({}, {})
+
+
+async def test_an_adapter_may_write_in_a_thread(hub):
+    reader = Reader(hub)
+    loop = asyncio.get_running_loop()
+    woken_in_loop: list[bool] = []
+    with (
+        hub.follow("wf_a", lambda: woken_in_loop.append(asyncio.get_running_loop() is loop)),
+        hub.writing("wf_a", "s", "mcl_1", 3) as sink,
+    ):
+
+        def write() -> None:
+            for n in range(100):
+                sink("output", f"{n} ")
+
+        await asyncio.to_thread(write)
+        assert reader.texts() == ["".join(f"{n} " for n in range(100))]
+        assert woken_in_loop == [True]
+    await asyncio.to_thread(sink, "output", "after the end")
+    await asyncio.sleep(0)
+    assert reader.texts() == []
