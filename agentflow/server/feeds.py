@@ -109,8 +109,14 @@ class RunStream(Stream):
         self._deltas_sent = time.monotonic()
         if self.busy or self.slow:  # what piles up goes out as one
             self._deltas_wait()
-        elif data := self._delta_frames():
-            self.put_aside(self.put(data))
+        else:
+            self.put_aside(self._send_deltas())
+
+    async def _send_deltas(self) -> None:
+        # Taken when it is sent and not before: an event that is sent first brings the text with it, which
+        # must not come after the event that has all of it.
+        if data := self._delta_frames():
+            await self.put(data)
 
     def _delta_frames(self) -> bytes:
         """What was written in calls whose beginning the client has seen."""

@@ -11,7 +11,17 @@ import pytest
 
 from agentflow import Runtime
 from agentflow.definition.conversation import Message
+from agentflow.events.deltas import DeltaHub
+from agentflow.events.hub import Hub
+from agentflow.events.log import Append, RunMeta, StoredEvent
+from agentflow.events.memory import MemoryLog
 from agentflow.models import ModelProfile, ModelReply, ModelRequest
+from agentflow.server.feeds import RunStream
+from agentflow.server.frames import Ndjson
+from agentflow.server.metrics import Metrics
+from agentflow.server.positions import EventFilter
+from agentflow.server.stream import Plan
+from agentflow.server.streams import Streams
 from tests.unit.server.kit import STEPS, agents, serving
 
 ONE = agents("write")
@@ -333,3 +343,63 @@ workflow:
     by_step = {step: [r for r in rest if r.get("step") == step] for step in ("a", "b")}
     assert {text_of(lines) for lines in by_step.values()} == {'"0"', '"1"'}
     assert rest[-1]["type"] == "workflow.completed"
+
+
+class OneRun:
+    """A run of a log in memory whose events the test writes, and one stream of it."""
+
+    def __init__(self) -> None:
+        self.log = MemoryLog()
+        self.hub = Hub(self.log)
+        self.deltas = DeltaHub()
+        self.sent = b""
+        self.came = asyncio.Condition()
+        self.next = 0
+        plan = Plan(frames=Ndjson(), wanted=EventFilter(), deltas=True, heartbeat=None)
+        streams = Streams(self.hub, self.deltas, self.log, Metrics(), 10)
+        self.stream = RunStream(streams, plan, {}, "wf_a", 0)
+
+    async def write(self, kind: str) -> int:
+        offset = self.next
+        body = json.dumps({"type": kind, "offset": offset}).encode()
+        event = StoredEvent(offset, 1, kind, body)
+        meta = RunMeta(name="r", definition_hash="d", created_at=1) if offset == 0 else None
+        state = "completed" if kind == "workflow.completed" else "running"
+        await self.log.append(Append("wf_a", 1, offset, [event], state, meta))
+        self.next += 1
+        self.hub.publish("wf_a", [event])
+        return offset
+
+    async def send(self, message) -> None:
+        async with self.came:
+            self.sent += message.get("body", b"")
+            self.came.notify_all()
+
+    async def has_sent(self, text: bytes) -> None:
+        async with self.came:
+            await self.came.wait_for(lambda: text in self.sent)
+
+    async def receive(self):
+        return await asyncio.get_running_loop().create_future()
+
+
+async def test_text_does_not_overtake_the_event_that_has_all_of_it():
+    run = OneRun()
+    await run.write("workflow.started")
+    scope = {"type": "http", "method": "GET"}
+    streaming = asyncio.ensure_future(run.stream(scope, run.receive, run.send))
+    await run.has_sent(b"workflow.started")
+    offset = await run.write("model.call_started")
+    await run.has_sent(b"model.call_started")
+    with run.deltas.writing("wf_a", "s", "mcl_1", offset) as sink:
+        sink("output", "begun, ")
+        await run.has_sent(b"begun")
+        sink("output", "ended")
+    await run.write("model.call_completed")
+    await asyncio.sleep(0)  # the stream is about to take the event, and just now the text falls due
+    run.stream._deltas_due()
+    await run.write("workflow.completed")
+    await streaming
+    kinds = [json.loads(line)["type"] for line in run.sent.splitlines()]
+    calls = ["model.call_started", "model.delta", "model.delta", "model.call_completed"]
+    assert kinds == ["workflow.started", *calls, "workflow.completed"]
