@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.test_cli_control import ASKED, TWO
 from tests.integration.test_cli_runs import check_expressions
@@ -35,10 +37,12 @@ def serving(sandbox: Sandbox, *words: str) -> Iterator[subprocess.Popen]:
     """A daemon on the default socket; ended by SIGTERM."""
     process = sandbox.start("serve", *words)
     try:
+        socket = sandbox.folder / "data/agentflow/agentflow.sock"
         deadline = time.monotonic() + 30
-        while sandbox.invoke("health").exit_code != 0:
+        while not socket.exists() or sandbox.invoke("health").exit_code != 0:
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < deadline, "the daemon does not answer"
+            time.sleep(0.02)  # it starts sooner if we leave it the processor
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
@@ -230,3 +234,30 @@ def test_a_daemon_that_is_not_there_is_told_by_the_verbs_that_read(sandbox: Sand
         result = sandbox.invoke(*words, *url)
         assert result.exit_code == 6, (words, result.stderr)
         assert "no daemon answers" in result.stderr
+
+
+RUNS = "agentflow_run_duration_seconds_count"
+
+
+def test_the_daemon_measures_always_and_sends_what_the_environment_asks_for(sandbox: Sandbox):
+    def page() -> dict[str, float]:
+        transport = httpx.HTTPTransport(uds=str(sandbox.folder / "data/agentflow/agentflow.sock"))
+        with httpx.Client(transport=transport, base_url="http://localhost") as http:
+            families = text_string_to_metric_families(http.get("/metrics").text)
+            return {sample.name: sample.value for family in families for sample in family.samples}
+
+    with Collector() as collector:
+        sandbox.env["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.url
+        with serving(sandbox):
+            del sandbox.env["OTEL_EXPORTER_OTLP_ENDPOINT"]
+            assert sandbox.invoke("run", "flow.yaml", "-i", "name=Ann", "--id", "wf_a").exit_code == 0
+            deadline = time.monotonic() + 20
+            found = page()
+            while not (found.get(RUNS) and found.get("agentflow_spans_exported_total")):
+                assert time.monotonic() < deadline, found
+                found = page()
+        assert found[RUNS] == 1
+        assert found["agentflow_runs_accepted_total"] == 1
+        assert found["agentflow_spans_refused_total"] == 0
+        assert len(collector.spans) >= 4
+        assert not collector.metrics, "an endpoint for spans alone sends no metrics"
