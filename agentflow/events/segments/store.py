@@ -75,6 +75,7 @@ class SegmentStore:
         for position, job in enumerate(group):
             if job.call is not None:
                 self._write_batches(group[start:position], leaving)
+                leaving()  # a call may take its time, and what was written before it waits for nothing
                 self._call(job, job.call)
                 start = position + 1
         self._write_batches(group[start:], leaving)

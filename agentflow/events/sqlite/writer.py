@@ -78,6 +78,7 @@ class SqliteStore:
         self._runs: dict[str, _Run] = {}
         self._types: dict[str, tuple[int, int]] = {}  # its number and checksum
         self._data_version = -1
+        self._crowded = False  # whether another process wrote between our last two groups
         self._rows: list[int | bytes] = []  # the columns of one event after those of the other
         self._names: list[int | str] = []  # and so these
         self._touched: dict[str, _Run] = {}
@@ -123,12 +124,15 @@ class SqliteStore:
         began = perf_counter()
         self._begun += 1
         before = self._db.total_changes
+        if self._crowded:  # it may have the lock for seconds
+            leaving()
         self._db.execute("BEGIN IMMEDIATE")
         self._forget_if_changed()
         for job in group:
             if job.batch is not None:
                 job.error = self._take(job.batch)
             else:
+                leaving()  # a call may take its time, and what was committed before waits for nothing
                 self._call(job)
         leaving()
         self._flush()
@@ -150,7 +154,8 @@ class SqliteStore:
     def _forget_if_changed(self) -> None:
         """Drop what is cached if another process has committed; we hold the write lock, so none can now."""
         version = self._db.execute("PRAGMA data_version").fetchone()[0]
-        if version != self._data_version:
+        self._crowded = version != self._data_version
+        if self._crowded:
             self._data_version = version
             self._runs.clear()
         elif len(self._runs) > _CACHED_RUNS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable
 
@@ -10,6 +11,10 @@ import pytest
 
 from agentflow.errors import StoreError
 from agentflow.events.group import GroupCommit, Job
+from agentflow.events.log import Append
+from agentflow.events.segments import SegmentLog
+from agentflow.events.sqlite import SqliteLog
+from tests.unit.events.support import batch
 
 MANY = 100
 
@@ -144,12 +149,41 @@ async def test_what_is_due_is_tended_when_all_is_reported(store):
     group = GroupCommit(store)
     first, *others = await gathered(group, store, 3)
     store.due = True
-    first.add_done_callback(lambda _: store.told.append("reported"))
+    unreported: list[list[Job]] = []
+    tend, store.tend = store.tend, lambda: (unreported.append(group._done), tend())[1]
     store.go_on.release()
     await reached(store)
     await first
-    assert store.told[0] == "tended"
+    assert unreported == [[]]
     await ended(group, store)
     await asyncio.gather(*others)
-    assert store.told[-1] == "finished"
-    assert store.told.count("tended") == 1
+    assert store.told == ["tended", "finished"]
+
+
+def job(batch: Append | None = None, call: Callable[[], object] | None = None) -> Job:
+    return Job(asyncio.get_running_loop().create_future(), batch, call)
+
+
+@pytest.mark.parametrize("kind", [SqliteLog, SegmentLog])
+async def test_what_was_written_is_told_before_a_call_that_may_take_its_time(tmp_path, kind):
+    log = kind(tmp_path / "log")
+    order: list[str] = []
+    called, written = job(call=lambda: order.append("call")), job(batch(0))
+    log._store.write([called, written], lambda: order.append("told"))
+    assert order[:2] == ["told", "call"]
+    assert written.error is None
+    await log.close()
+
+
+async def test_what_was_written_is_told_before_another_process_is_waited_for(tmp_path):
+    log = SqliteLog(tmp_path / "log.db")
+    other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    await log.append(batch(0))
+    other.execute("CREATE TABLE of_another (a)")
+    await log.append(batch(1))
+    other.execute("BEGIN IMMEDIATE")
+    third = job(batch(2))
+    log._store.write([third], lambda: other.in_transaction and other.execute("COMMIT"))
+    assert third.error is None  # else it would have waited for the lock in vain
+    other.close()
+    await log.close()
