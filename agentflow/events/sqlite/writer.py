@@ -243,6 +243,7 @@ class SqliteStore:
         """Run a call on what the group has written so far; it may change what is cached."""
         assert job.call is not None
         self._flush()
+        job.error = None  # of an attempt that was rolled back
         try:
             job.result = job.call()
         except AgentflowError as error:

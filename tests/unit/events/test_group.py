@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from agentflow.errors import StoreError
+from agentflow.errors import Fenced, StoreError
+from agentflow.events.envelope import StoredEvent
 from agentflow.events.group import GroupCommit, Job
 from agentflow.events.log import Append
 from agentflow.events.segments import SegmentLog
@@ -186,4 +187,23 @@ async def test_what_was_written_is_told_before_another_process_is_waited_for(tmp
     log._store.write([third], lambda: other.in_transaction and other.execute("COMMIT"))
     assert third.error is None  # else it would have waited for the lock in vain
     other.close()
+    await log.close()
+
+
+async def test_a_call_that_was_refused_in_what_was_rolled_back_is_asked_again(tmp_path):
+    log = SqliteLog(tmp_path / "log.db")
+    await log.append(batch(0))
+    answers: list[Exception | int] = [Fenced("another has it"), 7]
+
+    def call() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    asked = job(call=call)
+    unstorable = job(Append("wf_c", 1, 0, [StoredEvent(0, 2**70, "output", b"")], None, batch(0).run))
+    log._store.write([asked, unstorable])
+    assert (asked.error, asked.result) == (None, 7)
+    assert isinstance(unstorable.error, StoreError)
     await log.close()
