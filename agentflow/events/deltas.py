@@ -141,8 +141,8 @@ class DeltaHub:
         self, workflow_id: str, step: str, call_id: str, offset: int
     ) -> Generator[Callable[[str, str], None]]:
         """The sink of one answer, for as long as it is written; `offset` is that of its model.call_started.
-        The sink takes (kind, text), in any thread, and never raises; what is no text, or comes when the answer
-        has ended, is passed over."""
+        The sink takes (kind, text), in any thread, and never raises; what is no text, or comes after the end
+        of the answer, is passed over."""
         loop, thread = asyncio.get_running_loop(), threading.get_ident()
         answer = _Answer(step, call_id, offset)
         self._answers.setdefault(workflow_id, {})[answer] = None
