@@ -29,13 +29,14 @@ from agentflow.server.definitions import Definitions, definitions_beside
 from agentflow.server.feeds import parse_place, parts
 from agentflow.server.frames import Ndjson, Sse, expand, pieces
 from agentflow.server.lock import lock_store
-from agentflow.server.metrics import OPENMETRICS, Metrics
+from agentflow.server.metrics import OPENMETRICS, PLAIN, Metrics, _Measured
 from agentflow.server.notify import sd_notify, unit_file
 from agentflow.server.operations import Operation
 from agentflow.server.problems import STATUS, Refusal, problem_response, refusal_of
 from agentflow.server.routing import Tree
 from agentflow.server.sockets import Listeners, bind_all, split_address
 from agentflow.server.tokens import ALL_SCOPES, load_tokens
+from agentflow.telemetry.instruments import Instrument, Tally
 from tests.unit.server.kit import ECHO, agents, echo, tokens
 
 SECRET = "a-secret-of-0123456789-and-more-characters"
@@ -413,6 +414,19 @@ class TestMetrics:
         assert kind.startswith("application/openmetrics-text; version=1.0.0")
         names = {family.name for family in openmetrics_families(page.decode())}
         assert names >= {"agentflow_http_requests", "agentflow_http_request_seconds", "agentflow_runs"}
+
+    @pytest.mark.parametrize("media", [PLAIN, OPENMETRICS])
+    async def test_names_that_documents_chose_do_not_break_the_page(self, media):
+        names = ['a"b', "a\nb", "a\\nb", '{x="y"} 1', "é😀", "\u2028", "\r", "\0", "# EOF"]
+        metrics, tally = Metrics(), Tally()
+        metrics._registry.register(_Measured(tally))
+        counter = tally.counter(Instrument("agentflow.odd", "", "Odd.", grows=True))
+        for name in names:
+            counter.add(1, {"gen_ai.tool.name": name})
+        page, _ = await metrics.render({}, media)
+        read = openmetrics_families if media == OPENMETRICS else text_string_to_metric_families
+        (family,) = [family for family in read(page.decode()) if family.name == "agentflow_odd"]
+        assert [s.labels for s in family.samples] == [{"gen_ai_tool_name": name} for name in names]
 
     async def test_two_daemons_of_one_process_count_apart(self):
         first, second = Metrics(), Metrics()
