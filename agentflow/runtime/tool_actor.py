@@ -66,6 +66,7 @@ class ToolActor(Actor, mailbox=10_000):
                 ),
             )
         trace = current_trace()
+        span = trace if isinstance(trace, SpanContext) else None
         context = ToolContext(
             context=message.context,
             workflow_id=message.workflow_id,
@@ -74,7 +75,8 @@ class ToolActor(Actor, mailbox=10_000):
             call_id=message.call_id,
             idempotency_key=message.idempotency_key,
             attempt=message.attempt,
-            traceparent=trace.traceparent if isinstance(trace, SpanContext) else None,
+            traceparent=None if span is None else span.traceparent,
+            tracestate=None if span is None else span.tracestate,
         )
         try:
             with active(trace):

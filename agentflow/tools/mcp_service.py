@@ -237,6 +237,8 @@ class McpService(Service):
             meta["agentflow/context"] = ctx.context
         if ctx.traceparent is not None:
             meta["traceparent"] = ctx.traceparent
+        if ctx.tracestate is not None:
+            meta["tracestate"] = ctx.tracestate
         return meta
 
     def _output(self, tool: Tool, result: types.CallToolResult) -> Any:

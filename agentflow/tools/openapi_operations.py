@@ -23,7 +23,8 @@ _METHODS: Final = ("get", "put", "post", "delete", "head", "patch")
 _MAX_DESCRIPTION: Final = 2_000
 # These the runtime and the HTTP client set (OpenAPI ignores the first three as parameters).
 _OWN_HEADERS: Final = frozenset(
-    {"accept", "content-type", "authorization", "idempotency-key", "traceparent", "agentflow-context"}
+    {"accept", "content-type", "authorization"}
+    | {"idempotency-key", "traceparent", "tracestate", "agentflow-context"}
     | {"host", "content-length", "connection", "transfer-encoding"}
 )
 _SEPARATORS: Final = {"form": ",", "spaceDelimited": " ", "pipeDelimited": "|"}

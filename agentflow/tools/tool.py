@@ -38,7 +38,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
 
     `context` is the agent's `context` of page 001, never seen by a model. `idempotency_key` is the same for
     all attempts of one call: a function that stores it with its effect can make that effect once.
-    `traceparent` is the W3C trace context of the call, None when the run is not traced.
+    `traceparent` is the W3C trace context of the call, None when the run is not traced, and `tracestate` what
+    whoever began the trace had to say beside it.
     """
 
     context: Any
@@ -49,6 +50,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str
     attempt: int
     traceparent: str | None = None
+    tracestate: str | None = None
 
 
 class ToolError(AgentflowError):

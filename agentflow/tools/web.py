@@ -30,7 +30,7 @@ from agentflow.tools.tool import Tool, ToolContext, ToolError
 
 __all__ = ["GIVEN_HEADERS", "Request", "WebService", "classify", "context_header"]
 
-GIVEN_HEADERS: Final = frozenset({"idempotency-key", "traceparent", "agentflow-context"})
+GIVEN_HEADERS: Final = frozenset({"idempotency-key", "traceparent", "tracestate", "agentflow-context"})
 """Headers that each request has by itself, in lower case: no argument sets them."""
 
 _MAX_CONTEXT: Final = 8 << 10
@@ -97,6 +97,8 @@ class WebService(Service):
         headers["idempotency-key"] = ctx.idempotency_key
         if ctx.traceparent is not None:
             headers["traceparent"] = ctx.traceparent
+        if ctx.tracestate is not None:
+            headers["tracestate"] = ctx.tracestate
         if self.spec.send_context and ctx.context is not None:
             headers["agentflow-context"] = context_header(ctx.context)
         return headers

@@ -163,6 +163,15 @@ class TestSubmitting:
         answer = await http.post("/workflows", json={"definition": ECHO}, headers={"traceparent": parent})
         rows = await served.runtime.log.read(answer.json()["workflow_id"])
         assert decode(rows[0].body).trace.trace_id == "0af7651916cd43dd8448eb211c80319c"
+        assert "tracestate" not in decode(rows[0].body).data.options
+        headers = [("traceparent", parent), ("tracestate", "a=1"), ("tracestate", "b=2,c=3")]
+        answer = await http.post("/workflows", json={"definition": ECHO}, headers=headers)
+        rows = await served.runtime.log.read(answer.json()["workflow_id"])
+        assert decode(rows[0].body).data.options["tracestate"] == "a=1,b=2,c=3"
+        headers[1:] = [("tracestate", "no state")]
+        answer = await http.post("/workflows", json={"definition": ECHO}, headers=headers)
+        rows = await served.runtime.log.read(answer.json()["workflow_id"])
+        assert "tracestate" not in decode(rows[0].body).data.options
         odd = await http.post("/workflows", json={"definition": ECHO}, headers={"traceparent": "nonsense"})
         assert odd.status_code == 201
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from agentflow.errors import AgentflowError
 from agentflow.events.ids import micros
-from agentflow.events.tracing import parse_traceparent
+from agentflow.events.tracing import parse_traceparent, tracestate_problem
 from agentflow.runtime import RunHandle, RunRecord
 from agentflow.server.bodies import SubmitBody
 from agentflow.server.operations import JSON, YAML, Call, Operation, json_response
@@ -81,13 +81,15 @@ def _submission(call: Call) -> SubmitBody:
 
 
 def _options(call: Call, body: SubmitBody) -> dict[str, Any] | None:
-    traceparent = call.request.headers.get("traceparent")
-    if traceparent is None or "traceparent" in (body.options or {}):
+    headers, given = call.request.headers, body.options or {}
+    traceparent, tracestate = headers.get("traceparent"), ",".join(headers.getlist("tracestate"))
+    # Headers that are no trace context are to be ignored, says the standard.
+    if traceparent is None or "traceparent" in given or parse_traceparent(traceparent) is None:
         return body.options
-    # A header that is no trace context is to be ignored, says the standard.
-    if parse_traceparent(traceparent) is None:
-        return body.options
-    return {**(body.options or {}), "traceparent": traceparent}
+    options = {**given, "traceparent": traceparent}
+    if tracestate and tracestate_problem(tracestate) is None:
+        options.setdefault("tracestate", tracestate)
+    return options
 
 
 async def _rest(call: Call, handle: RunHandle, seconds: float) -> None:

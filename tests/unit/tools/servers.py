@@ -24,6 +24,7 @@ CTX = ToolContext(
     idempotency_key="wf_1/a//call_1",
     attempt=1,
     traceparent="00-" + "a" * 32 + "-" + "b" * 16 + "-01",
+    tracestate="rojo=00f067aa0ba902b7",
 )
 
 

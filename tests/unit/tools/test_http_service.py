@@ -87,6 +87,7 @@ async def test_every_request_says_which_call_it_is() -> None:
     headers = recorder.last["headers"]
     assert headers["idempotency-key"] == CTX.idempotency_key
     assert headers["traceparent"] == CTX.traceparent
+    assert headers["tracestate"] == CTX.tracestate
     encoded = headers["agentflow-context"]
     assert "=" not in encoded
     assert json.loads(base64.urlsafe_b64decode(encoded + "==")) == {"tenant": "t1"}
@@ -96,7 +97,8 @@ async def test_every_request_says_which_call_it_is() -> None:
 async def test_no_context_where_it_is_not_wanted_or_there_is_none() -> None:
     recorder = Recorder()
     empty = ToolContext(
-        **{f: getattr(CTX, f) for f in CTX.__struct_fields__} | {"context": None, "traceparent": None}
+        **{f: getattr(CTX, f) for f in CTX.__struct_fields__}
+        | {"context": None, "traceparent": None, "tracestate": None}
     )
     async with serve(recorder.app) as url:
         async with service(url, send_context=False) as made:

@@ -116,6 +116,7 @@ async def check_calls(made: McpService) -> None:
     meta = (await call(made, "meta"))["meta"]
     assert meta["agentflow/context"] == {"tenant": "t1"}
     assert meta["traceparent"] == CTX.traceparent
+    assert meta["tracestate"] == CTX.tracestate
     assert meta["agentflow/call"] == {
         "workflow_id": "wf_1",
         "step_id": "a",
@@ -645,5 +646,5 @@ async def test_a_huge_answer_is_cut_off() -> None:
 def test_the_context_is_a_plain_value() -> None:
     made = McpService("tools", http("http://h"), None)
     fields = {f: getattr(CTX, f) for f in CTX.__struct_fields__}
-    meta = made._meta(ToolContext(**fields | {"context": None, "traceparent": None}))
+    meta = made._meta(ToolContext(**fields | {"context": None, "traceparent": None, "tracestate": None}))
     assert list(meta) == ["agentflow/call"]
