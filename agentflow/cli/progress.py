@@ -169,6 +169,12 @@ class Progress:
             step.state, step.detail = "running", ""
             yield f"{step.step_id} was answered: {event.data.request_id}"
 
+    def _taken_back(self, event: Event[ev.InputCancelled]) -> Iterable[str]:
+        if isinstance(event.data.step_id, str):
+            step = self.step(event)
+            step.state, step.detail = "running", ""
+            yield f"{step.step_id} is not asked any more: {event.data.request_id}"
+
     def _model_answered(self, event: Event[ev.ModelCallCompleted]) -> Iterable[str]:
         step = self.step(event)
         step.tokens += event.data.usage.input_tokens + event.data.usage.output_tokens
@@ -196,6 +202,7 @@ class Progress:
         ev.ToolCallFailed: _tool_failed,
         ev.InputRequested: _asked,
         ev.InputReceived: _answered,
+        ev.InputCancelled: _taken_back,
         ev.ModelCallCompleted: _model_answered,
         ev.SystemError: _system_error,
     }

@@ -170,3 +170,21 @@ def test_counts():
         "1 token",
         "12,345 tokens",
     )
+
+
+async def test_a_question_that_is_taken_back():
+    document = {**STEPS, "models": {"default": "scripted:m"}}
+    budget = {"max_model_calls": 1, "on_exceeded": "ask"}
+    async with Runtime("memory:", models=[ScriptedModel(lambda request: "said")]) as runtime:
+        definition = runtime.load(document)
+        handle = await runtime.submit(definition, {"items": [1]}, budget=budget)
+        assert (await handle.result()).state == "waiting"
+        (request,) = await runtime.requests(handle.workflow_id)
+        await runtime.withdraw(handle.workflow_id, request.request_id, "not now")
+        await handle.result()
+        events: list[Event[Any]] = [e async for e in handle.events(follow=False)]
+    progress = Progress(definition.workflow)
+    lines = [line for event in events for line in progress.take(event)]
+    asked = next(line for line in lines if "asks" in line)
+    step = asked.partition(" ")[0]
+    assert f"{step} is not asked any more: {request.request_id}" in lines
