@@ -80,7 +80,8 @@ class RunStream(Stream):
             shown = self.cut(shown)
             if plan.expand:
                 shown = [await self._expanded(event) for event in shown]
-            ahead = self._delta_frames()  # text of an answer comes before the event that has all of it
+            # Text of an answer comes before the event that has all of it.
+            ahead = b"" if self._deltas is None else self._delta_frames()
             if shown:
                 await self.emit(ahead + plan.frames.events(shown), len(shown))
             elif ahead:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
@@ -59,7 +60,9 @@ class Stream(Response):
         self._deadline: asyncio.Timeout | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._asides: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Lock()
+        self.busy = False
+        """Whether something is being sent just now."""
+        self._turns: deque[asyncio.Future[None]] = deque()
         self._leaving = False
         self._last_sent = 0.0
         self.left = plan.limit
@@ -143,12 +146,37 @@ class Stream(Response):
     async def put(self, data: bytes) -> None:
         """Send bytes that are no event."""
         assert self._send is not None
-        async with self._turn:  # nothing comes between the pieces
+        if self.busy:  # nothing comes between the pieces
+            await self._wait_turn()
+        self.busy = True
+        try:
             for piece in pieces(data):
                 self._written += len(piece)
                 await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        finally:
+            self._pass_turn()
         self.streams.metrics.stream_bytes += len(data)
         self._last_sent = time.monotonic()
+
+    # By hand: an asyncio.Lock that nobody else wants takes a fifth of the time of an event.
+
+    async def _wait_turn(self) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._turns.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it was ours by then
+                self._pass_turn()
+            raise
+
+    def _pass_turn(self) -> None:
+        while self._turns:
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_result(None)  # and nobody gets in between: it stays busy
+                return
+        self.busy = False
 
     async def drained(self, within: float | None = None) -> bool:
         """Wait until the client has taken most of what was sent; False if that takes longer than `within`."""
@@ -181,11 +209,6 @@ class Stream(Response):
             self._deadline.reschedule(when)
 
     # -- what is sent beside the events
-
-    @property
-    def busy(self) -> bool:
-        """Whether something is being sent just now."""
-        return self._turn.locked()
 
     @property
     def slow(self) -> bool:
