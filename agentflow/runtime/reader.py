@@ -99,7 +99,8 @@ class RunReader:
 
     async def deltas(self, workflow_id: str) -> AsyncIterator[ModelDelta]:
         """The text of the run's model calls while this process makes them: first what there is of those that
-        are open now, then what comes. Ends when the run has ended; raises RunNotFound at the first step."""
+        are open now, then what comes. Ends when the run has ended; raises RunNotFound at the first step, and
+        StoreError if it cannot be learnt whether the run has ended."""
         if (await self.log.run(workflow_id)).ended:
             return
         changed = asyncio.Event()
@@ -112,12 +113,13 @@ class RunReader:
                     for delta in reader.take():
                         yield delta
                     if last:
+                        over.result()
                         break
                     await changed.wait()
                     changed.clear()
             finally:
                 over.cancel()
-                await asyncio.wait([over])
+                await asyncio.gather(over, return_exceptions=True)
 
     async def _over(self, workflow_id: str) -> None:
         after = await self.log.last(workflow_id)

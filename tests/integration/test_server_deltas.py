@@ -11,11 +11,13 @@ import pytest
 
 from agentflow import Runtime
 from agentflow.definition.conversation import Message
+from agentflow.errors import StoreError
 from agentflow.events.deltas import DeltaHub
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, RunMeta, StoredEvent
 from agentflow.events.memory import MemoryLog
 from agentflow.models import ModelProfile, ModelReply, ModelRequest
+from agentflow.runtime.reader import RunReader
 from agentflow.server.feeds import RunStream
 from agentflow.server.frames import Ndjson
 from agentflow.server.metrics import Metrics
@@ -403,3 +405,51 @@ async def test_text_does_not_overtake_the_event_that_has_all_of_it():
     kinds = [json.loads(line)["type"] for line in run.sent.splitlines()]
     calls = ["model.call_started", "model.delta", "model.delta", "model.call_completed"]
     assert kinds == ["workflow.started", *calls, "workflow.completed"]
+
+
+async def test_what_is_sent_at_the_same_time_takes_turns():
+    """Also when one that waits, or that has just been given its turn, is cancelled."""
+    run = OneRun()
+    sent: list[bytes] = []
+    room = asyncio.Semaphore(0)
+
+    async def send(message) -> None:
+        await room.acquire()
+        sent.append(message["body"][:1])
+
+    run.stream._send = send
+    size = 300 * 1024  # three pieces
+    puts = [asyncio.ensure_future(run.stream.put(name * size)) for name in (b"a", b"b", b"c", b"d", b"e")]
+    await asyncio.sleep(0)
+    puts[1].cancel()  # waits
+    for _ in range(3):
+        room.release()
+    await puts[0]
+    puts[2].cancel()  # has been given its turn
+    for _ in range(6):
+        room.release()
+    assert [type(one) for one in await asyncio.gather(*puts, return_exceptions=True)] == [
+        type(None),
+        asyncio.CancelledError,
+        asyncio.CancelledError,
+        type(None),
+        type(None),
+    ]
+    assert b"".join(sent) == b"aaadddeee"
+    assert not run.stream.busy
+
+
+async def test_an_embedded_reader_learns_that_the_log_cannot_be_read():
+    run = OneRun()
+    await run.write("workflow.started")
+
+    class Reader(RunReader):
+        hub, delta_hub, log = run.hub, run.deltas, run.log
+
+    async def last(workflow_id):
+        raise StoreError("no longer")
+
+    run.log.last = last
+    with pytest.raises(StoreError, match="no longer"):
+        async for _ in Reader().deltas("wf_a"):
+            pass
