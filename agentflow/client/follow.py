@@ -72,9 +72,10 @@ async def follow_lines(
                     if seen.offset is None:  # no event: a piece of an answer
                         yield line
                         continue
-                    position = seen.offset
-                    if seen.type == "heartbeat":
+                    if seen.type == "heartbeat":  # never back: it may have waited behind events
+                        position = seen.offset if position is None else max(position, seen.offset)
                         continue
+                    position = seen.offset
                     yield line
                     if limit is not None:
                         limit -= 1

@@ -10,6 +10,7 @@ from contextlib import aclosing
 import pytest
 
 from agentflow import Runtime
+from agentflow.client import Client
 from agentflow.definition.conversation import Message
 from agentflow.errors import StoreError
 from agentflow.events.deltas import DeltaHub
@@ -453,3 +454,38 @@ async def test_an_embedded_reader_learns_that_the_log_cannot_be_read():
     with pytest.raises(StoreError, match="no longer"):
         async for _ in Reader().deltas("wf_a"):
             pass
+
+
+async def test_a_slow_client_is_seldom_looked_at():
+    run = OneRun()
+    run.stream.busy = True
+    run.stream._deltas_due()
+    timer = run.stream._delta_timer
+    assert timer.when() - asyncio.get_running_loop().time() > 0.5
+    timer.cancel()
+
+
+async def test_a_sign_of_life_that_comes_late_repeats_no_event():
+    line = b'{"type":"%b","offset":%d}\n'
+    asked: list[str] = []
+
+    async def serve(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        query = head.decode().split(" ")[1].partition("?")[2]
+        asked.append(dict(pair.split("=") for pair in query.split("&")).get("after", "-1"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nConnection: close\r\n\r\n")
+        if len(asked) == 1:
+            for offset in range(5):
+                writer.write(line % (b"custom.x", offset))
+            writer.write(line % (b"heartbeat", 2))
+        else:
+            for offset in range(int(asked[-1]) + 1, 6):
+                writer.write(line % (b"workflow.completed" if offset == 5 else b"custom.x", offset))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, Client(f"http://127.0.0.1:{port}") as client:
+        seen = [json.loads(text)["offset"] async for text in client.event_lines("wf_x")]
+    assert seen == list(range(6))
+    assert asked == ["-1", "4"]
