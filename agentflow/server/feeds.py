@@ -25,6 +25,8 @@ _encode = msgspec.json.Encoder().encode
 _POLL = 0.2
 _TOGETHER = 0.1
 """Seconds in which the pieces of an answer are sent as one."""
+_SLOW = 1.0
+"""Seconds after which one looks again whether a slow client has room for text."""
 _PATIENCE = 0.25
 _PAGE = 256
 
@@ -109,7 +111,7 @@ class RunStream(Stream):
         self._delta_timer = None
         self._deltas_sent = time.monotonic()
         if self.busy or self.slow:  # what piles up goes out as one
-            self._deltas_wait()
+            self._delta_timer = asyncio.get_running_loop().call_later(_SLOW, self._deltas_due)
         else:
             self.put_aside(self._send_deltas())
 
