@@ -32,11 +32,11 @@ _LARGEST_SYNC_SHARE = 0.5
 
 # A loop that never sleeps keeps the interpreter from the writing thread: commits then take hundreds of ms or
 # do not happen at all. So while something is being written, the loop looks every 2 ms whether it was busy,
-# and if so sleeps until the commit is done, for 2 ms at most: longer would make the loop late, and gains
+# and if so sleeps until the commit is done, for 5 ms at most: longer would make the loop late, and gains
 # little, since a statement of many rows needs the interpreter seldom.
 _LOOK_AFTER = 0.002
 _BUSY_SHARE = 0.7
-_LEND_AT_MOST = 0.002
+_LEND_AT_MOST = 0.005
 
 
 class Job:
