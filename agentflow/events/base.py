@@ -43,6 +43,10 @@ class BaseLog(ABC):
         """As `EventLog.notices`."""
         return ()
 
+    async def foreign_writes(self) -> int:
+        """As `EventLog.foreign_writes`."""
+        return 0
+
     async def last(self, workflow_id: str) -> int:
         """As `EventLog.last`."""
         return (await self.run(workflow_id)).last_offset

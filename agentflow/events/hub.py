@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 
-from agentflow.errors import OffsetTrimmed
+from agentflow.errors import AgentflowError, OffsetTrimmed
 from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.filters import TypeFilter
@@ -29,8 +29,6 @@ class _Tail:
 
     __slots__ = (
         "_bytes",
-        "_poll",
-        "_timer",
         "_waiters",
         "_waking",
         "ended",
@@ -41,17 +39,15 @@ class _Tail:
         "users",
     )
 
-    def __init__(self, poll: float | None, pages: Pages) -> None:
+    def __init__(self, pages: Pages) -> None:
         self.events: list[StoredEvent] = []
         self.pages = pages
         self.start = 0
         self.users = 0
         self.ended = False
         self.stale = False
-        """Set when the log has not been looked at for a while; whoever sees it first looks."""
+        """Set when another process may have written; whoever sees it first looks."""
         self._bytes = 0
-        self._poll = poll
-        self._timer: asyncio.TimerHandle | None = None
         self._waiters: set[asyncio.Future[None]] = set()
         self._waking = False
 
@@ -120,41 +116,36 @@ class _Tail:
 
     async def wait(self) -> None:
         """Until something was published, or it is time to look at the log."""
-        loop = asyncio.get_running_loop()
-        if self._poll is not None and self._timer is None:
-            self._timer = loop.call_later(self._poll, self._look)
-        waiter = loop.create_future()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
             await waiter
         finally:
             self._waiters.discard(waiter)
 
-    def _look(self) -> None:
-        self._timer = None
+    def look(self) -> None:
+        """Another process may have written."""
         self.stale = True
         self.wake()
 
-    def close(self) -> None:
-        self.pages.close()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
 
 class Hub:
-    """Follows the runs of one log. `poll` is how often, in seconds, a run is looked up that another process
-    may be writing. For one event loop."""
+    """Follows the runs of one log. `poll` is how often, in seconds, it is asked whether another process has
+    written; only then are the followed runs looked up. For one event loop."""
 
     def __init__(self, log: EventLog, *, poll: float = 0.25) -> None:
         self._log = log
         self._poll = poll if log.shared else None
         self._tails: dict[str, _Tail] = {}
         self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._foreign: int | None = None  # writes of other processes, when they were last asked for
 
     def close(self) -> None:
         """Let every subscriber end where it is: nothing will be published any more. Idempotent."""
         self._closed = True
+        self._rest()
         for tail in self._tails.values():
             tail.wake()
 
@@ -249,12 +240,44 @@ class Hub:
     def _attach(self, workflow_id: str) -> _Tail:
         tail = self._tails.get(workflow_id)
         if tail is None:
-            tail = self._tails[workflow_id] = _Tail(self._poll, Pages(self._log, workflow_id))
+            tail = self._tails[workflow_id] = _Tail(Pages(self._log, workflow_id))
+            self._ask_later()
         tail.users += 1
         return tail
 
     def _detach(self, workflow_id: str, tail: _Tail) -> None:
         tail.users -= 1
         if not tail.users:
-            tail.close()
+            tail.pages.close()
             del self._tails[workflow_id]
+            if not self._tails:
+                self._rest()
+
+    # One question for all runs that are followed, however many: a thousand idle ones cost what one does.
+
+    def _ask_later(self) -> None:
+        if self._poll is not None and self._timer is None and self._asking is None and not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(self._poll, self._ask)
+
+    def _ask(self) -> None:
+        self._timer = None
+        self._asking = asyncio.ensure_future(self._ask_log())
+
+    async def _ask_log(self) -> None:
+        try:
+            foreign = await self._log.foreign_writes()
+        except AgentflowError:  # whoever follows a run meets the same, and says so
+            foreign = None
+        finally:
+            self._asking = None
+        if foreign is None or foreign != self._foreign:
+            for tail in self._tails.values():
+                tail.look()
+        self._foreign = foreign
+        if self._tails:
+            self._ask_later()
+
+    def _rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -218,6 +218,11 @@ class EventLog(Protocol):
         and that were put before `before` (µs): a younger one may be named by an event on its way."""
         ...
 
+    async def foreign_writes(self) -> int:
+        """A number that changes when another process has written since it was asked for; always 0 where none
+        can. StoreError when it cannot be known now."""
+        ...
+
     async def probe(self) -> None:
         """Whether the store takes appends now: writes something small, durably. StorageUnavailable if not
         yet, LogFailed or LogClosed if never again."""

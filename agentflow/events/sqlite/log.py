@@ -92,6 +92,10 @@ class SqliteLog(BaseLog):
         """As `EventLog.release`."""
         await self._write(calls.release, workflow_id, owner)
 
+    async def foreign_writes(self) -> int:
+        """As `EventLog.foreign_writes`. Takes the lock of the file for a moment."""
+        return await self._group.call(self._store.count_foreign_writes)
+
     async def probe(self) -> None:
         """As `EventLog.probe`."""
         await self._write(calls.probe)

@@ -78,6 +78,7 @@ class SqliteStore:
         self._runs: dict[str, _Run] = {}
         self._types: dict[str, tuple[int, int]] = {}  # its number and checksum
         self._data_version = -1
+        self._foreign = 0  # how often that was seen to have changed
         self._crowded = False  # whether another process wrote between our last two groups
         self._rows: list[int | bytes] = []  # the columns of one event after those of the other
         self._names: list[int | str] = []  # and so these
@@ -99,6 +100,10 @@ class SqliteStore:
             return call(self._db, *arguments)
 
         return run
+
+    def count_foreign_writes(self) -> int:
+        """How often another process was seen to have written; for a job, which the look precedes."""
+        return self._foreign
 
     def write(self, group: list[Job], leaving: Callable[[], None] = lambda: None) -> None:
         """As `Store.write`."""
@@ -156,6 +161,7 @@ class SqliteStore:
         version = self._db.execute("PRAGMA data_version").fetchone()[0]
         self._crowded = version != self._data_version
         if self._crowded:
+            self._foreign += 1
             self._data_version = version
             self._runs.clear()
         elif len(self._runs) > _CACHED_RUNS:

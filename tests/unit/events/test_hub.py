@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentflow.errors import LogClosed, OffsetTrimmed, RunGone, RunNotFound
+from agentflow.errors import LogClosed, OffsetTrimmed, RunGone, RunNotFound, StorageUnavailable
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, RunMeta, StoredEvent
 from agentflow.events.memory import MemoryLog
@@ -109,7 +109,66 @@ def test_no_timing_and_no_lost_publication_makes_a_gap_or_a_double(batches, afte
 
 
 class SharedMemoryLog(MemoryLog):
+    """Every write may have been that of another process."""
+
     shared = True
+    writes = 0
+    asked = 0
+    failing = False
+
+    def append(self, batch):
+        self.writes += 1
+        return super().append(batch)
+
+    async def foreign_writes(self):
+        self.asked += 1
+        if self.failing:
+            raise StorageUnavailable("locked")
+        return self.writes
+
+
+async def test_a_thousand_idle_runs_cost_one_question(monkeypatch):
+    log, reads = SharedMemoryLog(), []
+    for n in range(1_000):
+        meta = RunMeta(name=None, definition_hash="d", created_at=T0)
+        await log.append(Append(f"wf_{n}", 1, 0, [event(0)], "waiting", meta))
+    hub = Hub(log, poll=0.005)
+    real = log.read
+
+    async def counted(*arguments):
+        reads.append(arguments)
+        return await real(*arguments)
+
+    monkeypatch.setattr(log, "read", counted)
+
+    async def follow(n):
+        return [event.offset async for event in hub.subscribe(f"wf_{n}", 0)]
+
+    following = [asyncio.create_task(follow(n)) for n in range(1_000)]
+    await until(lambda: hub.followed == 1_000 and log.asked > 3)  # the first answer is news
+    reads.clear()
+    before = log.asked
+    await until(lambda: log.asked > before + 5)
+    assert reads == []
+    await log.append(Append("wf_7", 1, 1, [event(1, "workflow.completed")], None))
+    assert await following[7] == [1]
+    hub.close()
+    await asyncio.gather(*following)
+    assert hub.followed == 0
+    assert hub._timer is None, "nothing is asked for nobody"
+
+
+async def test_a_question_that_has_no_answer_lets_everybody_look():
+    log = SharedMemoryLog()
+    log.failing = True
+    hub = Hub(log, poll=0.001)
+    sequencer = Sequencer(log, Hub(log))  # publishes elsewhere
+    await sequencer.write()
+    reader = asyncio.create_task(collect(hub))
+    await sequencer.write(3)
+    await until(lambda: log.asked > 2)
+    await sequencer.write(end=True)
+    assert await asyncio.wait_for(reader, 10) == list(range(sequencer.next))
 
 
 async def test_one_that_falls_behind_reads_the_log_and_goes_on(log, hub):
@@ -341,3 +400,21 @@ async def test_a_slow_reader_is_told_when_what_it_had_not_read_was_trimmed(log, 
             await anext(stream)
     assert caught.value.requested == first[-1].offset + 1
     assert caught.value.earliest_offset == 900
+
+
+async def test_what_this_process_writes_is_no_news_and_what_another_writes_is(tmp_path):
+    ours, theirs = SqliteLog(tmp_path / "log.db"), SqliteLog(tmp_path / "log.db")
+    we, they = Sequencer(ours, Hub(ours)), Sequencer(theirs, Hub(theirs), "wf_b")
+    await we.write()
+    before = await ours.foreign_writes()
+    await we.write(3)
+    assert await ours.foreign_writes() == before
+    await they.write()
+    after = await ours.foreign_writes()
+    assert after != before
+    await we.write()
+    assert await ours.foreign_writes() == after
+    await ours.close()
+    with pytest.raises(LogClosed):
+        await ours.foreign_writes()
+    await theirs.close()
