@@ -18,14 +18,14 @@ from agentflow.client.follow import PATIENCE, follow_lines
 from agentflow.client.transport import Transport
 from agentflow.definition.ir import Workflow
 from agentflow.events.deltas import ModelDelta
-from agentflow.events.envelope import Event, decode, micros
+from agentflow.events.envelope import Event, decode
 from agentflow.events.rows import Order, Page
 from agentflow.runtime.executions import AgentContext, StepRecord
-from agentflow.runtime.records import RunRecord, RunResult
+from agentflow.runtime.records import RunRecord, RunResult, result_of
 from agentflow.runtime.views import DefinitionView, ExecutionRecord, FoldedState, RunSummary
 from agentflow.tools.listing import ToolView
 
-__all__ = ["Reading", "result_of"]
+__all__ = ["Reading"]
 
 _RESTS = (
     "workflow.completed",
@@ -238,23 +238,6 @@ class Reading(Commands):
                 return None
             raise
         return response.content
-
-
-def result_of(record: RunRecord) -> RunResult:
-    """The result that a record holds."""
-    duration = record.duration_ms
-    if duration is None:
-        duration = max(0, micros(record.updated_at) - micros(record.created_at)) // 1000
-    return RunResult(
-        workflow_id=record.workflow_id,
-        state=record.state,
-        output=record.output,
-        steps=record.steps,
-        usage=record.usage,
-        duration_ms=duration,
-        error=record.error,
-        pause=record.pause,
-    )
 
 
 def _path(workflow_id: str, *parts: str) -> str:

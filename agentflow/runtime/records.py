@@ -12,7 +12,7 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.budgets import used_of
 from agentflow.engine.state import RunState
 from agentflow.events.catalogue import DefinitionInfo, ForkOrigin, ParentRun
-from agentflow.events.envelope import iso
+from agentflow.events.envelope import iso, micros
 
 __all__ = [
     "BudgetRecord",
@@ -113,14 +113,17 @@ def run_result(state: RunState, last: int) -> RunResult:
 
 
 def result_of(record: RunRecord) -> RunResult:
-    """The result of a run that has ended, by its record."""
+    """The result that a record holds; of a run that has not ended the time until its last event."""
+    duration = record.duration_ms
+    if duration is None:
+        duration = max(0, micros(record.updated_at) - micros(record.created_at)) // 1000
     return RunResult(
         workflow_id=record.workflow_id,
         state=record.state,
         output=record.output,
         steps=record.steps,
         usage=record.usage,
-        duration_ms=record.duration_ms or 0,
+        duration_ms=duration,
         error=record.error,
         pause=record.pause,
     )
