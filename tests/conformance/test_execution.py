@@ -10,6 +10,7 @@ import asyncio
 import copy
 import re
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -46,14 +47,21 @@ class Stage:
         self.contexts: list[Any] = []
         self.working = 0
         self.most = 0
+        self.crowded = asyncio.Event()  # as many have been at work at once as the case says
 
     async def answer(self, request: ModelRequest) -> Any:
         """The turn of this step. What is said depends on the request alone, so that a restart changes
         nothing; but for failures, of which there are as many as the case says."""
         self.working += 1
         self.most = max(self.most, self.working)
+        wanted = self.case.get("at_once", 1)
+        if self.working >= wanted:
+            self.crowded.set()
         try:
-            await asyncio.sleep(0)  # let others come to work at the same time
+            with suppress(TimeoutError):  # then the case fails
+                await asyncio.wait_for(self.crowded.wait(), 10)
+            for _ in range(5):  # let more come, who should not
+                await asyncio.sleep(0)
             system = next(m.content for m in request.messages if m.role == "system")
             turns = self.case["model"][system.partition(":")[0]]
             said = sum(m.role == "assistant" for m in request.messages)
