@@ -3,7 +3,8 @@
     python -m tests.faults.contender URL RUN BATCHES [INCARNATION]
 
 With INCARNATION it says `ready` and waits for a line of input before it opens the store. Says `owner EPOCH`
-and `ack …` as the workload does, or `refused ERROR`.
+and `ack …` as the workload does, or `refused ERROR`. A store that takes nothing now, since others have its
+lock, is asked again a few times, as that error says one may.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from agentflow.errors import AgentflowError, RunNotFound
+from agentflow.errors import AgentflowError, RunNotFound, StorageUnavailable
 from agentflow.events.open import open_log
 from agentflow.events.owner import this_process
 from tests.faults.workload import blobs_of, next_batch, small_files
+
+TRIES = 4
 
 
 async def main(url: str, run: str, batches: int, incarnation: str) -> None:
@@ -43,7 +46,11 @@ if __name__ == "__main__":
     if rest:
         print("ready", flush=True)
         sys.stdin.readline()
-    try:
-        asyncio.run(main(url, run, int(batches), *(rest or ["c"])))
-    except AgentflowError as error:
-        print("refused", type(error).__name__, flush=True)
+    for left in reversed(range(TRIES)):
+        try:
+            asyncio.run(main(url, run, int(batches), *(rest or ["c"])))
+        except AgentflowError as error:
+            if left and isinstance(error, StorageUnavailable):
+                continue
+            print("refused", type(error).__name__, flush=True)
+        break

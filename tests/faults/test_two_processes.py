@@ -179,9 +179,7 @@ def test_many_processes_make_one_new_store(tmp_path, rounds):
             for writer in writers:
                 said += writer.stdout.read().splitlines()
         refused = [line for line in said if line.startswith("refused")]
-        # A disk that stalls keeps the lock longer than anybody waits for it; then nothing was taken.
-        known = {"refused Fenced", "refused OffsetConflict", "refused StorageUnavailable"}
-        assert set(refused) <= known, said
+        assert set(refused) <= {"refused Fenced", "refused OffsetConflict"}, said
         assert any(line.startswith("ack ") for line in said), said
         assert not broken(Promises().take(whole(said)), asyncio.run(examine(url)))
 
