@@ -1,375 +1,395 @@
-"""Regular expressions of JSON Schemas, matched in bounded work.
+"""Regular expressions of JSON Schema: ECMA-262 with the `u` flag (page 001 §5.5).
 
-Whether a pattern matches somewhere in a text is asked by schemas of strangers about texts of models.
-Python's own matcher tries ways one after another, and for some patterns there are 2ⁿ of them. Here a pattern
-that may be so is followed along all ways at once (a lazy automaton), at a cost that grows with the text; what
-that cannot do (references back, looking around) is refused where it could cost too much. Work is counted,
-never timed: the same question has the same answer everywhere.
+A pattern is parsed by the grammar of ECMA-262 (§22.2.1, without annex B) and written again in the syntax of the
+engine that matches it: jsonschema-rs, whose default engine is an automaton and therefore linear in the text.
+What an automaton cannot do (looking around, `\\b` of ASCII words) is matched by backtracking. Such a pattern is
+refused if its ways may double with each character, and its work is bounded by `steps` for every other.
+References back are refused: no bound can be given for them.
+
+This module never matches: `schemas` does, with one compiled schema for each pattern.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from functools import cached_property, lru_cache
-from importlib import import_module
-from typing import Any, Final, NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
-__all__ = ["Effort", "Pattern", "TooCostly", "compile_pattern"]
+__all__ = ["Pattern", "PatternError", "compile_pattern"]
 
-# How Python itself reads patterns.
-_op: Any = import_module("re._constants")
-_parse: Any = import_module("re._parser")
-_compile: Any = import_module("re._compiler")
-
-MAX_EFFORT: Final = 1_500_000
-"""Steps of one validation, some microseconds each at most."""
-
-_STEPS: Final = 64  # of Python's matcher, for one of ours
+_MAX_DEPTH: Final = 200
+_MAX_REPEAT: Final = 1_000
 _LONGEST: Final = 1_000_000
-_MAX_STATES: Final = 20_000
-_MAX_CACHE: Final = 5_000
-_PLAIN_FLAGS: Final = re.UNICODE | re.IGNORECASE | re.DOTALL | re.VERBOSE | re.ASCII
+
+_SYNTAX: Final = frozenset("^$\\.*+?()[]{}|/")
+_CONTROLS: Final = {"f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_SURROGATES: Final = (0xD800, 0xDFFF)
+_LAST: Final = 0x10FFFF
+
+Ranges = tuple[tuple[int, int], ...]
+
+_DIGIT: Final[Ranges] = ((0x30, 0x39),)
+_WORD: Final[Ranges] = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
+_SPACE: Final[Ranges] = (
+    *((0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)),
+    *((0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)),
+)
+_LINE_END: Final[Ranges] = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
+_CLASSES: Final = {"d": _DIGIT, "w": _WORD, "s": _SPACE}
+
+_NEVER: Final = r"[^\s\S]"
+_BEFORE, _AFTER = "(?<=[0-9A-Za-z_])", "(?=[0-9A-Za-z_])"
+_NOT_BEFORE, _NOT_AFTER = "(?<![0-9A-Za-z_])", "(?![0-9A-Za-z_])"
+_BOUNDARY: Final = f"(?:{_BEFORE}{_NOT_AFTER}|{_NOT_BEFORE}{_AFTER})"
+_NO_BOUNDARY: Final = f"(?:{_BEFORE}{_AFTER}|{_NOT_BEFORE}{_NOT_AFTER})"
+
+_QUANTIFIER: Final = re.compile(r"(?:([*+?])|\{(\d+)(?:(,)(\d*))?\})\??", re.ASCII)
+_GROUP_NAME: Final = re.compile(r"<([A-Za-z_$][\w$]*)>")
+_PROPERTY: Final = re.compile(r"\{(?:([A-Za-z_]+)=)?([A-Za-z0-9_]+)\}", re.ASCII)
+_SCRIPT_NAME: Final = re.compile(r"[A-Z][a-z]+(?:_[A-Z][a-z]+)*", re.ASCII)
+
+# General categories and binary properties by the names of ECMA-262, tables 69 to 71: case counts.
+_CATEGORIES: Final = frozenset(
+    "C Other Cc Control cntrl Cf Format Cn Unassigned Co Private_Use L Letter LC Cased_Letter "
+    "Ll Lowercase_Letter Lm Modifier_Letter Lo Other_Letter Lt Titlecase_Letter Lu Uppercase_Letter M Mark "
+    "Combining_Mark Mc Spacing_Mark Me Enclosing_Mark Mn Nonspacing_Mark N Number Nd Decimal_Number digit "
+    "Nl Letter_Number No Other_Number P Punctuation punct Pc Connector_Punctuation Pd Dash_Punctuation "
+    "Pe Close_Punctuation Pf Final_Punctuation Pi Initial_Punctuation Po Other_Punctuation "
+    "Ps Open_Punctuation S Symbol Sc Currency_Symbol Sk Modifier_Symbol Sm Math_Symbol So Other_Symbol "
+    "Z Separator Zl Line_Separator Zp Paragraph_Separator Zs Space_Separator".split()
+)
+_BINARY: Final = frozenset(
+    "ASCII_Hex_Digit AHex Alphabetic Alpha Bidi_Control Bidi_C Bidi_Mirrored Bidi_M Case_Ignorable CI Cased "
+    "Changes_When_Casefolded CWCF Changes_When_Casemapped CWCM Changes_When_Lowercased CWL "
+    "Changes_When_NFKC_Casefolded CWKCF Changes_When_Titlecased CWT Changes_When_Uppercased CWU Dash "
+    "Default_Ignorable_Code_Point DI Deprecated Dep Diacritic Dia Emoji Emoji_Component EComp "
+    "Emoji_Modifier EMod Emoji_Modifier_Base EBase Emoji_Presentation EPres Extended_Pictographic ExtPict "
+    "Extender Ext Grapheme_Base Gr_Base Grapheme_Extend Gr_Ext Hex_Digit Hex ID_Continue IDC ID_Start IDS "
+    "Ideographic Ideo Join_Control Join_C Logical_Order_Exception LOE Lowercase Lower Math "
+    "Noncharacter_Code_Point NChar Pattern_Syntax Pat_Syn Pattern_White_Space Pat_WS Quotation_Mark QMark "
+    "Radical Regional_Indicator RI Sentence_Terminal STerm Soft_Dotted SD Terminal_Punctuation Term "
+    "Unified_Ideograph UIdeo Uppercase Upper Variation_Selector VS White_Space space XID_Continue XIDC "
+    "XID_Start XIDS".split()
+)
+_EVERYTHING: Final = frozenset({"Any", "ASCII", "Assigned"})
 
 
-class TooCostly(Exception):
-    """The question has no answer within the effort that is left."""
+class PatternError(ValueError):
+    """The text is no regular expression of ECMA-262 with the `u` flag, or asks for references back."""
 
 
-class Effort:
-    """What one validation may still do."""
+class Pattern(NamedTuple):
+    """A pattern in the engine's syntax."""
 
-    __slots__ = ("left",)
-
-    def __init__(self, left: int = MAX_EFFORT) -> None:
-        self.left = left
-
-    def spend(self, steps: int) -> None:
-        """Raises TooCostly when that is more than is left."""
-        self.left -= steps
-        if self.left < 0:
-            raise TooCostly
-
-
-class Pattern:
-    """A compiled pattern. `found` answers as `re.search` does."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._tree = _parse.parse(source)
-        self._work = _work_of(self._tree)
-        self._anchored = bool(self._tree) and self._tree[0][0] is _op.AT
-        if self._work.behind:
-            re.compile(source)  # a look back may still be none: only the compiler knows
+    source: str
+    engine: str
+    linear: bool
+    """True if an automaton matches it: work grows with the text alone."""
+    wild: bool
+    """True if backtracking may try 2ⁿ ways."""
+    ranges: tuple[int, ...]
+    """For each repeat that shares a text with others, how many ways it has."""
 
     @property
     def bounded(self) -> bool:
-        """Whether short texts can always be judged. Only a pattern that may try 2ⁿ ways, and asks for more
-        than an automaton knows, cannot."""
-        return not self._work.wild or self._is_regular()
+        """True if there is a bound of the work for every text."""
+        return self.linear or not self.wild
 
-    def found(self, text: str, effort: Effort) -> bool:
-        """Whether the pattern matches somewhere in the text. Raises TooCostly."""
-        steps = self._steps(text)
-        if steps is not None and steps <= effort.left:
-            effort.spend(steps)
-            return self._python.search(text) is not None
-        automaton = self._all_at_once
-        if automaton is None:
-            raise TooCostly
-        return automaton.found(text, effort)
+    def steps(self, length: int) -> int:
+        """Return a bound of the engine's steps for a text of `length` characters."""
+        places = length + 1
+        if self.linear:
+            return places
+        ways = math.prod(min(r, places) for r in self.ranges)
+        return places * (len(self.engine) + 1) * ways
 
-    def afford(self, text: str, effort: Effort) -> None:
-        """Take from the effort what `re.search` may need for this text. Raises TooCostly."""
-        steps = self._steps(text)
-        if steps is None:
-            raise TooCostly
-        effort.spend(steps)
 
-    def _steps(self, text: str) -> int | None:
-        """What Python's matcher may need; None: there is no bound."""
-        if self._work.wild:
-            return None
-        places = len(text) + 1
-        ways = math.prod(min(r, places) for r in self._work.ranges)
-        once = min(self._work.length, places) + (len(self._source) + 1) * ways
-        return 1 + (places + once if self._anchored else places * once) // _STEPS
+class _Part(NamedTuple):
+    """One parsed part: its text for the engine, and what backtracking through it may cost."""
 
-    def _is_regular(self) -> bool:
-        return not self._tree.state.flags & ~_PLAIN_FLAGS and _states_of(self._tree) <= _MAX_STATES
-
-    @cached_property
-    def _python(self) -> re.Pattern[str]:
-        return re.compile(self._source)
-
-    @cached_property
-    def _all_at_once(self) -> _Automaton | None:
-        return _Automaton(self._tree, self._tree.state.flags) if self._is_regular() else None
+    text: str
+    linear: bool = True
+    ranges: tuple[int, ...] = ()
+    wild: bool = False
+    branches: bool = False
 
 
 @lru_cache(maxsize=512)
 def compile_pattern(source: str) -> Pattern:
-    """The pattern of this text. Raises re.error, OverflowError, RecursionError for what is none here."""
-    return Pattern(source)
+    """Return the pattern in the engine's syntax. Raises PatternError if it is none of ECMA-262."""
+    parser = _Parser(source)
+    part = parser.parse()
+    return Pattern(source, part.text, part.linear, part.wild, part.ranges)
 
 
-# --- how the work of Python's matcher grows
+class _Parser:
+    """Recursive descent over the grammar of ECMA-262 §22.2.1 with the parameters [+UnicodeMode, +NamedCaptureGroups]."""
 
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._at = 0
+        self._depth = 0
+        self._names: set[str] = set()
 
-class _Work(NamedTuple):
-    """`length`: characters that it looks at from one place, but for repeats without end. `ranges`: for each
-    repeat how many ways it has; those that share a text multiply. `wild`: whether the ways may double with
-    each character. `branches`: whether there is a choice inside. `behind`: whether it looks back."""
+    def parse(self) -> _Part:
+        part = self._disjunction()
+        if self._at < len(self._source):
+            raise self._error("unmatched ')'")
+        return part
 
-    length: int
-    ranges: tuple[int, ...]
-    wild: bool
-    branches: bool
-    behind: bool
+    # -- the grammar
 
+    def _disjunction(self) -> _Part:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise PatternError(f"groups are nested more than {_MAX_DEPTH} deep")
+        branches = [self._alternative()]
+        while self._take("|"):
+            branches.append(self._alternative())
+        self._depth -= 1
+        if len(branches) == 1:
+            return branches[0]
+        ranges = (*max((b.ranges for b in branches), key=math.prod), len(branches))
+        text = "|".join(branch.text for branch in branches)
+        linear, wild = all(b.linear for b in branches), any(b.wild for b in branches)
+        return _Part(text, linear, ranges, wild, branches=True)
 
-def _work_of(tree: Any) -> _Work:
-    length = 1
-    ranges: tuple[int, ...] = ()
-    beside: tuple[int, ...] = ()
-    wild = branches = behind = False
-    for op, argument in tree:
-        if op in (_op.MAX_REPEAT, _op.MIN_REPEAT, _op.POSSESSIVE_REPEAT):
-            low, high, repeated = argument
-            inner = _work_of(repeated)
-            endless = high is _op.MAXREPEAT
-            length += inner.length * (low + 1 if endless else high)
-            ranges += inner.ranges + ((_LONGEST if endless else high - low + 1,) if low != high else ())
-            wild |= inner.wild or (inner.branches and (endless or high > 1))
-            branches |= low != high or inner.branches
-            behind |= inner.behind
-        elif op is _op.BRANCH:
-            found = [_work_of(branch) for branch in argument[1]]
-            length += sum(work.length for work in found)
-            ranges += (*max((work.ranges for work in found), key=math.prod), len(found))
-            wild |= any(work.wild for work in found)
-            behind |= any(work.behind for work in found)
-            branches = True
-        elif op in (_op.GROUPREF, _op.GROUPREF_EXISTS):
-            return _Work(_LONGEST, ranges, True, True, True)
+    def _alternative(self) -> _Part:
+        parts: list[_Part] = []
+        while self._at < len(self._source) and self._source[self._at] not in "|)":
+            parts.append(self._term())
+        return _Part(
+            "".join(part.text for part in parts),
+            all(part.linear for part in parts),
+            tuple(r for part in parts for r in part.ranges),
+            any(part.wild for part in parts),
+            any(part.branches for part in parts),
+        )
+
+    def _term(self) -> _Part:
+        character = self._source[self._at]
+        if character in "^$":
+            self._at += 1
+            return _Part(character)
+        for text, engine in ((r"\b", _BOUNDARY), (r"\B", _NO_BOUNDARY)):
+            if self._take(text):
+                return _Part(engine, linear=False)
+        for opening in ("(?=", "(?!", "(?<=", "(?<!"):
+            if self._take(opening):
+                inner = self._closed()
+                return _Part(f"{opening}{inner.text})", False, inner.ranges, inner.wild, inner.branches)
+        return self._quantified(self._atom(character))
+
+    def _quantified(self, atom: _Part) -> _Part:
+        found = _QUANTIFIER.match(self._source, self._at)
+        if found is None:
+            return atom
+        self._at = found.end()
+        sign, low_text, comma, high_text = found.groups()
+        low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(sign, (0, 0)) if sign else (int(low_text), None)
+        if not sign:
+            high = low if comma is None else int(high_text) if high_text else None
+            if high is not None and high < low:
+                raise self._error(f"numbers of {{{low},{high}}} are out of order")
+            if max(low, high or 0) > _MAX_REPEAT:
+                raise self._error(f"a part repeats more than {_MAX_REPEAT} times")
+        ranges = atom.ranges + ((_LONGEST if high is None else high - low + 1,) if low != high else ())
+        wild = atom.wild or (atom.branches and (high is None or high > 1))
+        count = f"{{{low}}}" if low == high else f"{{{low},{'' if high is None else high}}}"
+        return _Part(f"(?:{atom.text}){count}", atom.linear, ranges, wild, atom.branches or low != high)
+
+    def _atom(self, character: str) -> _Part:
+        if character == "(":
+            return self._group()
+        self._at += 1
+        if character == ".":
+            return _Part(_class(_LINE_END, negated=True))
+        if character == "[":
+            return self._class()
+        if character == "\\":
+            return self._escape()
+        if character in _SYNTAX and character != "/":
+            raise self._error(f"{character!r} has nothing to repeat" if character in "*+?" else f"unescaped {character!r}")
+        return _Part(_literal(ord(character)))
+
+    def _group(self) -> _Part:
+        self._at += 1
+        if self._take("?:"):
+            pass
+        elif self._take("?"):
+            named = _GROUP_NAME.match(self._source, self._at)
+            if named is None:
+                raise self._error("a group begins with '(?' and is none of ECMA-262")
+            if named[1] in self._names:
+                raise self._error(f"there are two groups {named[1]!r}")
+            self._names.add(named[1])
+            self._at = named.end()
+        inner = self._closed()
+        return inner._replace(text=f"(?:{inner.text})")
+
+    def _closed(self) -> _Part:
+        inner = self._disjunction()
+        if not self._take(")"):
+            raise self._error("a group is not closed")
+        return inner
+
+    def _escape(self) -> _Part:
+        """Read an escape outside a class, behind its backslash."""
+        following = self._peek()
+        if following in "123456789" and following:
+            raise self._error("references back have no bound of work")
+        if following == "k":
+            raise self._error("references back have no bound of work")
+        found = self._class_escape()
+        if isinstance(found, int):
+            return _Part(_literal(found))
+        return _Part(found if found.startswith("\\") else f"[{found}]")
+
+    def _class(self) -> _Part:
+        negated = self._take("^")
+        items: list[str] = []
+        while not self._take("]"):
+            low = self._class_atom()
+            if self._peek() == "-" and self._peek(1) not in ("]", ""):
+                self._at += 1
+                high = self._class_atom()
+                if not (isinstance(low, int) and isinstance(high, int)):
+                    raise self._error("a class of characters is no end of a range")
+                if high < low:
+                    raise self._error("a range is out of order")
+                items.append(_members(((low, high),)))
+            else:
+                items.append(_members(((low, low),)) if isinstance(low, int) else low)
+        text = "".join(items)
+        if text:
+            return _Part(f"[{'^' if negated else ''}{text}]")
+        return _Part(r"[\s\S]" if negated else _NEVER)
+
+    def _class_atom(self) -> int | str:
+        """Return one character of a class, or the members of a class inside it in the engine's syntax."""
+        character = self._peek()
+        if not character:
+            raise self._error("a class is not closed")
+        self._at += 1
+        if character != "\\":
+            return ord(character)
+        if self._take("b"):
+            return 0x08
+        return ord("-") if self._take("-") else self._class_escape()
+
+    def _class_escape(self) -> int | str:
+        """Return what an escape stands for behind its backslash: a character, or members of a class."""
+        letter = self._peek()
+        self._at += 1
+        if letter.lower() in _CLASSES and letter:
+            ranges = _CLASSES[letter.lower()]
+            return _members(ranges if letter.islower() else _complement(ranges))
+        if letter in ("p", "P"):
+            return self._property(letter)
+        if letter in _CONTROLS:
+            return ord(_CONTROLS[letter])
+        if letter == "c" and self._peek().isascii() and self._peek().isalpha():
+            self._at += 1
+            return ord(self._source[self._at - 1]) % 32
+        if letter == "0" and not self._peek().isdecimal():
+            return 0
+        if letter == "x":
+            return self._hexadecimal(2)
+        if letter == "u":
+            return self._unicode()
+        if letter in _SYNTAX and letter:
+            return ord(letter)
+        raise self._error(f"unknown escape \\{letter}")
+
+    def _unicode(self) -> int:
+        if self._take("{"):
+            end = self._source.find("}", self._at)
+            digits = self._source[self._at : end] if end >= 0 else ""
+            if not re.fullmatch(r"[0-9A-Fa-f]+", digits) or int(digits, 16) > _LAST:
+                raise self._error("\\u{…} names no code point")
+            self._at = end + 1
+            return int(digits, 16)
+        unit = self._hexadecimal(4)
+        if 0xD800 <= unit <= 0xDBFF and self._source.startswith("\\u", self._at):
+            start = self._at
+            self._at += 2
+            second = self._hexadecimal(4) if self._peek() != "{" else 0
+            if 0xDC00 <= second <= 0xDFFF:
+                return 0x10000 + ((unit - 0xD800) << 10) + (second - 0xDC00)
+            self._at = start
+        return unit
+
+    def _hexadecimal(self, count: int) -> int:
+        digits = self._source[self._at : self._at + count]
+        if len(digits) < count or not re.fullmatch(r"[0-9A-Fa-f]+", digits):
+            raise self._error(f"an escape lacks its {count} hexadecimal digits")
+        self._at += count
+        return int(digits, 16)
+
+    def _property(self, letter: str) -> str:
+        found = _PROPERTY.match(self._source, self._at)
+        if found is None:
+            raise self._error(f"\\{letter} lacks its property in braces")
+        self._at = found.end()
+        name, value = found.groups()
+        if name in ("Script", "sc", "Script_Extensions", "scx"):
+            known = _SCRIPT_NAME.fullmatch(value) is not None
+            key = "scx" if name in ("Script_Extensions", "scx") else "sc"
+            text = f"\\{letter}{{{key}={value}}}"
+        elif name in ("General_Category", "gc"):
+            known, text = value in _CATEGORIES, f"\\{letter}{{gc={value}}}"
         else:
-            for inner in map(_work_of, _parts(op, argument)):
-                length += inner.length
-                wild |= inner.wild
-                branches |= inner.branches
-                behind |= inner.behind or op in (_op.ASSERT, _op.ASSERT_NOT)
-                if op is _op.SUBPATTERN:
-                    ranges += inner.ranges
-                else:  # what looks around is done with before the rest begins
-                    beside = max(beside, inner.ranges, key=math.prod)
-            length += 1
-    return _Work(min(length, _LONGEST), max(ranges, beside, key=math.prod), wild, branches, behind)
+            known = name is None and (value in _CATEGORIES or value in _BINARY or value in _EVERYTHING)
+            text = f"\\{letter}{{{f'gc={value}' if value in _CATEGORIES else value}}}"
+        if not known:
+            raise self._error(f"there is no property of characters {found[0]}")
+        return text
 
+    # -- reading
 
-def _parts(op: Any, argument: Any) -> list[Any]:
-    """The parts of a node that are patterns themselves."""
-    if op is _op.SUBPATTERN:
-        return [argument[3]]
-    if op is _op.ATOMIC_GROUP:
-        return [argument]
-    return [argument[1]] if op in (_op.ASSERT, _op.ASSERT_NOT) else []
+    def _peek(self, ahead: int = 0) -> str:
+        return self._source[self._at + ahead : self._at + ahead + 1]
 
-
-# --- all ways at once
-
-
-def _states_of(tree: Any) -> int:
-    """How many states an automaton for this needs; more than may be if it asks for more than one knows."""
-    states = 2
-    for op, argument in tree:
-        if op in (_op.MAX_REPEAT, _op.MIN_REPEAT):
-            low, high, inner = argument
-            states += (low + 1 if high is _op.MAXREPEAT else high) * (_states_of(inner) + 1)
-        elif op is _op.SUBPATTERN:
-            _, added, removed, inner = argument
-            states += _states_of(inner) if not (added or removed) else _MAX_STATES
-        elif op is _op.BRANCH:
-            states += sum(map(_states_of, argument[1]))
-        elif op not in (_op.AT, _op.LITERAL, _op.NOT_LITERAL, _op.ANY, _op.IN):
-            states += _MAX_STATES
-        else:
-            states += 2
-        if states > _MAX_STATES:
-            break
-    return states
-
-
-class _Automaton:
-    """States are numbers; `_ways` are what may be done in each: go on freely, go on if the place is right,
-    or read a character. The sets of states that come up are remembered, as are the steps between them."""
-
-    def __init__(self, tree: Any, flags: int) -> None:
-        self._tree_state = tree.state
-        self._flags = flags
-        self._word = re.compile(r"\w", flags & re.ASCII).match
-        self._free: list[list[int]] = []
-        self._conditions: list[tuple[Any, int] | None] = []
-        self._reads: list[tuple[Any, int] | None] = []
-        self._first = self._state()
-        self._last = self._state()
-        self._add(tree, self._first, self._last)
-        self._by_place = any(condition is not None for condition in self._conditions)
-        self._closures: dict[tuple[frozenset[int], int], frozenset[int]] = {}
-        self._steps: dict[tuple[frozenset[int], str], frozenset[int]] = {}
-
-    def found(self, text: str, effort: Effort) -> bool:
-        """Whether there is a match. Raises TooCostly."""
-        begin = frozenset((self._first,))
-        current = begin
-        for at in range(len(text) + 1):
-            effort.spend(1)
-            place = _place(text, at, self._word) if self._by_place else 0
-            closure = self._closures.get((current, place))
-            if closure is None:
-                closure = self._close(current, place, effort)
-            if self._last in closure:
-                return True
-            if at == len(text):
-                return False
-            after = self._steps.get((closure, text[at]))
-            current = self._step(closure, text[at], effort) if after is None else after
-        return False
-
-    # -- running
-
-    def _close(self, states: frozenset[int], place: int, effort: Effort) -> frozenset[int]:
-        todo = list(states)
-        found = set(todo)
-        while todo:
-            state = todo.pop()
-            targets = self._free[state]
-            condition = self._conditions[state]
-            if condition is not None and _holds(condition[0], place):
-                targets = [*targets, condition[1]]
-            for target in targets:
-                if target not in found:
-                    found.add(target)
-                    todo.append(target)
-        effort.spend(len(found))
-        closure = frozenset(found)
-        if len(self._closures) >= _MAX_CACHE:
-            self._closures.clear()
-        self._closures[states, place] = closure
-        return closure
-
-    def _step(self, closure: frozenset[int], character: str, effort: Effort) -> frozenset[int]:
-        after = {self._first}  # a match may begin at every place
-        effort.spend(len(closure))
-        for state in closure:
-            reads = self._reads[state]
-            if reads is not None and reads[0](character):
-                after.add(reads[1])
-        found = frozenset(after)
-        if len(self._steps) >= _MAX_CACHE:
-            self._steps.clear()
-        self._steps[closure, character] = found
+    def _take(self, text: str) -> bool:
+        found = self._source.startswith(text, self._at)
+        self._at += len(text) * found
         return found
 
-    # -- building
-
-    def _state(self) -> int:
-        self._free.append([])
-        self._conditions.append(None)
-        self._reads.append(None)
-        return len(self._free) - 1
-
-    def _add(self, tree: Any, start: int, end: int) -> None:
-        """What matches `tree` leads from `start` to `end`."""
-        nodes = list(tree)
-        for i, (op, argument) in enumerate(nodes):
-            following = end if i == len(nodes) - 1 else self._state()
-            self._node(op, argument, start, following)
-            start = following
-        if not nodes:
-            self._free[start].append(end)
-
-    def _node(self, op: Any, argument: Any, start: int, end: int) -> None:
-        if op in (_op.MAX_REPEAT, _op.MIN_REPEAT):
-            low, high, inner = argument
-            self._repeat(low, high, inner, start, end)
-        elif op is _op.SUBPATTERN:
-            self._add(argument[3], start, end)
-        elif op is _op.BRANCH:
-            for branch in argument[1]:
-                begin = self._state()
-                self._free[start].append(begin)
-                self._add(branch, begin, end)
-        elif op is _op.AT:
-            begin = self._state()
-            self._free[start].append(begin)
-            self._conditions[begin] = (argument, end)
-        else:
-            begin = self._state()
-            self._free[start].append(begin)
-            self._reads[begin] = (self._test(op, argument), end)
-
-    def _repeat(self, low: int, high: Any, inner: Any, start: int, end: int) -> None:
-        for _ in range(low):
-            following = self._state()
-            self._add(inner, start, following)
-            start = following
-        if high is _op.MAXREPEAT:
-            loop = self._state()
-            self._free[start].append(loop)
-            self._add(inner, loop, start)
-        else:
-            for _ in range(high - low):
-                self._free[start].append(end)
-                following = self._state()
-                self._add(inner, start, following)
-                start = following
-        self._free[start].append(end)
-
-    def _test(self, op: Any, argument: Any) -> Any:
-        """Whether one character fits, as Python's matcher sees it; remembered by character."""
-        single = _parse.SubPattern(self._tree_state, [(op, argument)])
-        match = _compile.compile(single, self._flags).match
-        known: dict[str, bool] = {}
-
-        def test(character: str) -> bool:
-            answer = known.get(character)
-            if answer is None:
-                if len(known) >= _MAX_CACHE:
-                    known.clear()
-                answer = known[character] = match(character) is not None
-            return answer
-
-        return test
+    def _error(self, reason: str) -> PatternError:
+        return PatternError(f"{reason}, at character {min(self._at, len(self._source)) + 1}")
 
 
-_START, _BEFORE_WORD, _AFTER_WORD, _END, _LAST_BREAK, _NO_INSIDE = 1, 2, 4, 8, 16, 32
-# Whether the empty text has a place that is no boundary, on which versions of Python differ.
-_EMPTY_HAS_INSIDE = re.search(r"\B", "") is not None
+# --- the engine's syntax
 
 
-def _place(text: str, at: int, word: Callable[[str], object]) -> int:
-    """What conditions ask about a place in a text, as bits."""
-    if not text and not _EMPTY_HAS_INSIDE:
-        return _START | _END | _NO_INSIDE
-    place = _START if at == 0 else 0
-    if at == len(text):
-        place |= _END
-    elif at == len(text) - 1 and text[at] == "\n":
-        place |= _LAST_BREAK
-    if at > 0 and word(text[at - 1]):
-        place |= _AFTER_WORD
-    if at < len(text) and word(text[at]):
-        place |= _BEFORE_WORD
-    return place
+def _literal(code: int) -> str:
+    if _SURROGATES[0] <= code <= _SURROGATES[1]:
+        return _NEVER  # half of a pair: no text holds one
+    character = chr(code)
+    # `\<` is a word boundary of the engine, so it stays as it is.
+    return f"\\{character}" if character.isascii() and not character.isalnum() and character.isprintable() and character not in "<> " else character
 
 
-def _holds(condition: Any, place: int) -> bool:
-    if condition in (_op.AT_BEGINNING, _op.AT_BEGINNING_STRING):
-        return bool(place & _START)
-    if condition is _op.AT_END:
-        return bool(place & (_END | _LAST_BREAK))
-    if condition is _op.AT_END_STRING:
-        return bool(place & _END)
-    boundary = bool(place & _BEFORE_WORD) != bool(place & _AFTER_WORD)
-    return boundary if condition is _op.AT_BOUNDARY else not boundary and not place & _NO_INSIDE
+def _class(ranges: Ranges, *, negated: bool) -> str:
+    return f"[{'^' if negated else ''}{_members(ranges)}]"
+
+
+def _members(ranges: Ranges) -> str:
+    """Return ranges as members of a class; halves of surrogate pairs, which no text holds, are left out."""
+    texts: list[str] = []
+    for low, high in ranges:
+        for start, end in ((low, min(high, _SURROGATES[0] - 1)), (max(low, _SURROGATES[1] + 1), high)):
+            if start <= end:
+                texts.append(_literal(start) if start == end else f"{_literal(start)}-{_literal(end)}")
+    return "".join(texts)
+
+
+def _complement(ranges: Ranges) -> Ranges:
+    found: list[tuple[int, int]] = []
+    following = 0
+    for low, high in ranges:
+        if following < low:
+            found.append((following, low - 1))
+        following = high + 1
+    return (*found, (following, _LAST))
