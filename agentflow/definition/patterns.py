@@ -1,9 +1,9 @@
 """Regular expressions of JSON Schema: ECMA-262 with the `u` flag (page 001 §5.5).
 
-A pattern is parsed by the grammar of ECMA-262 (§22.2.1, without annex B) and written again in the syntax of the
-engine that matches it: jsonschema-rs, whose default engine is an automaton and therefore linear in the text.
-What an automaton cannot do (looking around, `\\b` of ASCII words) is matched by backtracking. Such a pattern is
-refused if its ways may double with each character, and its work is bounded by `steps` for every other.
+A pattern is parsed by the grammar of ECMA-262 (§22.2.1, without annex B) and written again in the syntax
+of the engine that matches it: jsonschema-rs, whose default engine is an automaton and therefore linear in
+the text. What an automaton cannot do (looking around, `\\b` of ASCII words) is matched by backtracking. Such
+a pattern is refused if its ways may double with each character; `steps` bounds the work of every other.
 References back are refused: no bound can be given for them.
 
 This module never matches: `schemas` does, with one compiled schema for each pattern.
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 __all__ = ["Pattern", "PatternError", "compile_pattern"]
 
-_MAX_DEPTH: Final = 200
+_MAX_DEPTH: Final = 100
 _MAX_REPEAT: Final = 1_000
 _LONGEST: Final = 1_000_000
 
@@ -51,26 +51,31 @@ _SCRIPT_NAME: Final = re.compile(r"[A-Z][a-z]+(?:_[A-Z][a-z]+)*", re.ASCII)
 
 # General categories and binary properties by the names of ECMA-262, tables 69 to 71: case counts.
 _CATEGORIES: Final = frozenset(
-    "C Other Cc Control cntrl Cf Format Cn Unassigned Co Private_Use L Letter LC Cased_Letter "
-    "Ll Lowercase_Letter Lm Modifier_Letter Lo Other_Letter Lt Titlecase_Letter Lu Uppercase_Letter M Mark "
-    "Combining_Mark Mc Spacing_Mark Me Enclosing_Mark Mn Nonspacing_Mark N Number Nd Decimal_Number digit "
-    "Nl Letter_Number No Other_Number P Punctuation punct Pc Connector_Punctuation Pd Dash_Punctuation "
-    "Pe Close_Punctuation Pf Final_Punctuation Pi Initial_Punctuation Po Other_Punctuation "
-    "Ps Open_Punctuation S Symbol Sc Currency_Symbol Sk Modifier_Symbol Sm Math_Symbol So Other_Symbol "
-    "Z Separator Zl Line_Separator Zp Paragraph_Separator Zs Space_Separator".split()
+    """
+    C Other Cc Control cntrl Cf Format Cn Unassigned Co Private_Use L Letter LC Cased_Letter Ll
+    Lowercase_Letter Lm Modifier_Letter Lo Other_Letter Lt Titlecase_Letter Lu Uppercase_Letter M
+    Mark Combining_Mark Mc Spacing_Mark Me Enclosing_Mark Mn Nonspacing_Mark N Number Nd
+    Decimal_Number digit Nl Letter_Number No Other_Number P Punctuation punct Pc
+    Connector_Punctuation Pd Dash_Punctuation Pe Close_Punctuation Pf Final_Punctuation Pi
+    Initial_Punctuation Po Other_Punctuation Ps Open_Punctuation S Symbol Sc Currency_Symbol Sk
+    Modifier_Symbol Sm Math_Symbol So Other_Symbol Z Separator Zl Line_Separator Zp
+    Paragraph_Separator Zs Space_Separator
+    """.split()  # noqa: SIM905 - a list this long is read as text
 )
 _BINARY: Final = frozenset(
-    "ASCII_Hex_Digit AHex Alphabetic Alpha Bidi_Control Bidi_C Bidi_Mirrored Bidi_M Case_Ignorable CI Cased "
-    "Changes_When_Casefolded CWCF Changes_When_Casemapped CWCM Changes_When_Lowercased CWL "
-    "Changes_When_NFKC_Casefolded CWKCF Changes_When_Titlecased CWT Changes_When_Uppercased CWU Dash "
-    "Default_Ignorable_Code_Point DI Deprecated Dep Diacritic Dia Emoji Emoji_Component EComp "
-    "Emoji_Modifier EMod Emoji_Modifier_Base EBase Emoji_Presentation EPres Extended_Pictographic ExtPict "
-    "Extender Ext Grapheme_Base Gr_Base Grapheme_Extend Gr_Ext Hex_Digit Hex ID_Continue IDC ID_Start IDS "
-    "Ideographic Ideo Join_Control Join_C Logical_Order_Exception LOE Lowercase Lower Math "
-    "Noncharacter_Code_Point NChar Pattern_Syntax Pat_Syn Pattern_White_Space Pat_WS Quotation_Mark QMark "
-    "Radical Regional_Indicator RI Sentence_Terminal STerm Soft_Dotted SD Terminal_Punctuation Term "
-    "Unified_Ideograph UIdeo Uppercase Upper Variation_Selector VS White_Space space XID_Continue XIDC "
-    "XID_Start XIDS".split()
+    """
+    ASCII_Hex_Digit AHex Alphabetic Alpha Bidi_Control Bidi_C Bidi_Mirrored Bidi_M Case_Ignorable CI
+    Cased Changes_When_Casefolded CWCF Changes_When_Casemapped CWCM Changes_When_Lowercased CWL
+    Changes_When_NFKC_Casefolded CWKCF Changes_When_Titlecased CWT Changes_When_Uppercased CWU Dash
+    Default_Ignorable_Code_Point DI Deprecated Dep Diacritic Dia Emoji Emoji_Component EComp
+    Emoji_Modifier EMod Emoji_Modifier_Base EBase Emoji_Presentation EPres Extended_Pictographic
+    ExtPict Extender Ext Grapheme_Base Gr_Base Grapheme_Extend Gr_Ext Hex_Digit Hex ID_Continue IDC
+    ID_Start IDS Ideographic Ideo Join_Control Join_C Logical_Order_Exception LOE Lowercase Lower
+    Math Noncharacter_Code_Point NChar Pattern_Syntax Pat_Syn Pattern_White_Space Pat_WS
+    Quotation_Mark QMark Radical Regional_Indicator RI Sentence_Terminal STerm Soft_Dotted SD
+    Terminal_Punctuation Term Unified_Ideograph UIdeo Uppercase Upper Variation_Selector VS
+    White_Space space XID_Continue XIDC XID_Start XIDS
+    """.split()  # noqa: SIM905 - a list this long is read as text
 )
 _EVERYTHING: Final = frozenset({"Any", "ASCII", "Assigned"})
 
@@ -84,6 +89,10 @@ class Pattern(NamedTuple):
 
     source: str
     engine: str
+    states: int
+    """States of the automaton; each may be looked at for each character."""
+    compiling: int
+    """What compiling it may cost, in units of 20 ns."""
     linear: bool
     """True if an automaton matches it: work grows with the text alone."""
     wild: bool
@@ -109,6 +118,8 @@ class _Part(NamedTuple):
     """One parsed part: its text for the engine, and what backtracking through it may cost."""
 
     text: str
+    states: int = 1
+    unicode: int = 0  # classes of all of Unicode, some hundreds of states each when compiled
     linear: bool = True
     ranges: tuple[int, ...] = ()
     wild: bool = False
@@ -118,13 +129,16 @@ class _Part(NamedTuple):
 @lru_cache(maxsize=512)
 def compile_pattern(source: str) -> Pattern:
     """Return the pattern in the engine's syntax. Raises PatternError if it is none of ECMA-262."""
-    parser = _Parser(source)
-    part = parser.parse()
-    return Pattern(source, part.text, part.linear, part.wild, part.ranges)
+    try:
+        part = _Parser(source).parse()
+    except RecursionError:
+        raise PatternError("groups are nested too deep") from None
+    compiling = 1_500 + 20 * part.states + 12_000 * part.unicode
+    return Pattern(source, part.text, part.states, compiling, part.linear, part.wild, part.ranges)
 
 
 class _Parser:
-    """Recursive descent over the grammar of ECMA-262 §22.2.1 with the parameters [+UnicodeMode, +NamedCaptureGroups]."""
+    """Recursive descent over the grammar of ECMA-262 §22.2.1, with its parameter UnicodeMode."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -152,8 +166,9 @@ class _Parser:
             return branches[0]
         ranges = (*max((b.ranges for b in branches), key=math.prod), len(branches))
         text = "|".join(branch.text for branch in branches)
+        states, unicode = sum(b.states for b in branches), sum(b.unicode for b in branches)
         linear, wild = all(b.linear for b in branches), any(b.wild for b in branches)
-        return _Part(text, linear, ranges, wild, branches=True)
+        return _Part(text, states + 1, unicode, linear, ranges, wild, branches=True)
 
     def _alternative(self) -> _Part:
         parts: list[_Part] = []
@@ -161,6 +176,8 @@ class _Parser:
             parts.append(self._term())
         return _Part(
             "".join(part.text for part in parts),
+            sum(part.states for part in parts),
+            sum(part.unicode for part in parts),
             all(part.linear for part in parts),
             tuple(r for part in parts for r in part.ranges),
             any(part.wild for part in parts),
@@ -178,7 +195,7 @@ class _Parser:
         for opening in ("(?=", "(?!", "(?<=", "(?<!"):
             if self._take(opening):
                 inner = self._closed()
-                return _Part(f"{opening}{inner.text})", False, inner.ranges, inner.wild, inner.branches)
+                return inner._replace(text=f"{opening}{inner.text})", linear=False)
         return self._quantified(self._atom(character))
 
     def _quantified(self, atom: _Part) -> _Part:
@@ -187,7 +204,9 @@ class _Parser:
             return atom
         self._at = found.end()
         sign, low_text, comma, high_text = found.groups()
-        low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(sign, (0, 0)) if sign else (int(low_text), None)
+        low, high = (
+            {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(sign, (0, 0)) if sign else (int(low_text), None)
+        )
         if not sign:
             high = low if comma is None else int(high_text) if high_text else None
             if high is not None and high < low:
@@ -197,7 +216,16 @@ class _Parser:
         ranges = atom.ranges + ((_LONGEST if high is None else high - low + 1,) if low != high else ())
         wild = atom.wild or (atom.branches and (high is None or high > 1))
         count = f"{{{low}}}" if low == high else f"{{{low},{'' if high is None else high}}}"
-        return _Part(f"(?:{atom.text}){count}", atom.linear, ranges, wild, atom.branches or low != high)
+        times = max(low + 1 if high is None else high, 1)
+        return _Part(
+            f"(?:{atom.text}){count}",
+            (atom.states + 1) * times,
+            atom.unicode * times,
+            atom.linear,
+            ranges,
+            wild,
+            atom.branches or low != high,
+        )
 
     def _atom(self, character: str) -> _Part:
         if character == "(":
@@ -210,7 +238,9 @@ class _Parser:
         if character == "\\":
             return self._escape()
         if character in _SYNTAX and character != "/":
-            raise self._error(f"{character!r} has nothing to repeat" if character in "*+?" else f"unescaped {character!r}")
+            raise self._error(
+                f"{character!r} has nothing to repeat" if character in "*+?" else f"unescaped {character!r}"
+            )
         return _Part(_literal(ord(character)))
 
     def _group(self) -> _Part:
@@ -244,7 +274,8 @@ class _Parser:
         found = self._class_escape()
         if isinstance(found, int):
             return _Part(_literal(found))
-        return _Part(found if found.startswith("\\") else f"[{found}]")
+        text = found if found.startswith("\\") else f"[{found}]"
+        return _Part(text, states=_states(text), unicode=_is_large(text))
 
     def _class(self) -> _Part:
         negated = self._take("^")
@@ -263,7 +294,8 @@ class _Parser:
                 items.append(_members(((low, low),)) if isinstance(low, int) else low)
         text = "".join(items)
         if text:
-            return _Part(f"[{'^' if negated else ''}{text}]")
+            text = f"[{'^' if negated else ''}{text}]"
+            return _Part(text, states=_states(text), unicode=_is_large(text))
         return _Part(r"[\s\S]" if negated else _NEVER)
 
     def _class_atom(self) -> int | str:
@@ -363,12 +395,28 @@ class _Parser:
 # --- the engine's syntax
 
 
+def _is_large(text: str) -> bool:
+    return "\\p{" in text or "\\P{" in text
+
+
+def _states(text: str) -> int:
+    """Return how many states the bytes of one character of a class take, as a rule."""
+    return 1 if text.isascii() and not text.startswith("[^") and not _is_large(text) else 4
+
+
 def _literal(code: int) -> str:
     if _SURROGATES[0] <= code <= _SURROGATES[1]:
         return _NEVER  # half of a pair: no text holds one
     character = chr(code)
     # `\<` is a word boundary of the engine, so it stays as it is.
-    return f"\\{character}" if character.isascii() and not character.isalnum() and character.isprintable() and character not in "<> " else character
+    return (
+        f"\\{character}"
+        if character.isascii()
+        and not character.isalnum()
+        and character.isprintable()
+        and character not in "<> "
+        else character
+    )
 
 
 def _class(ranges: Ranges, *, negated: bool) -> str:

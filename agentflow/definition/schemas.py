@@ -7,8 +7,7 @@ is first needed (it takes longer than all of the rest), compiled validators are 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -16,16 +15,28 @@ import msgspec
 
 from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.meta_schema import bad_identifiers, invalid_parts
-from agentflow.definition.metered import metered, validator_class
-from agentflow.definition.patterns import TooCostly, compile_pattern
-from agentflow.definition.subschemas import Subschema, endless, resolver_of, subschemas
+from agentflow.definition.patterns import PatternError, compile_pattern
+from agentflow.definition.schema_cost import (
+    INLINE_UNITS,
+    MAX_LEVELS,
+    MAX_PARTS,
+    MAX_UNITS,
+    UNIT_S,
+    cost_of,
+    measure,
+    shape_of,
+)
+from agentflow.definition.schema_errors import breaches
+from agentflow.definition.subschemas import Subschema, endless, subschemas
 
 __all__ = [
     "DIALECT",
     "SchemaIssue",
     "SchemaProblem",
+    "Validator",
     "check_applicable",
     "check_schema",
+    "seconds",
     "validate",
     "validator",
 ]
@@ -134,6 +145,9 @@ def check_applicable(schema: Schema) -> list[SchemaProblem]:
     """Why a schema in which `check_schema` finds nothing could still judge no value: a pattern that is no
     regular expression here, or a reference to itself that never goes into the value."""
     found = list(subschemas(schema))
+    if len(found) > MAX_PARTS:
+        message = f"it has {len(found):,} subschemas, more than {MAX_PARTS:,}"
+        return [SchemaProblem("", message, None, "split the value that it describes")]
     problems = [problem for part in found for problem in _pattern_problems(part)]
     for path in endless(found):
         message = f"it refers to itself without end, at #{path}"
@@ -150,16 +164,14 @@ def _pattern_problems(part: Subschema) -> Iterable[SchemaProblem]:
             continue
         try:
             bounded = compile_pattern(pattern).bounded
-        except (re.error, OverflowError) as error:
-            message = f"{_json(pattern)} is not a regular expression here ({error}), at #{part.path}{place}"
-            yield SchemaProblem(part.path + place, message)
-        except RecursionError:
-            message = f"a pattern is nested too deeply, at #{part.path}{place}"
-            yield SchemaProblem(part.path + place, message)
+        except PatternError as error:
+            message = f"{_json(pattern)} is not a regular expression ({error}), at #{part.path}{place}"
+            hint = "patterns follow ECMA-262 with the flag u"
+            yield SchemaProblem(part.path + place, message, None, hint)
         else:
             if not bounded:
                 message = f"{_json(pattern)} may have to try 2ⁿ ways, at #{part.path}{place}"
-                hint = "write it without references back, or without a repeat inside a repeat"
+                hint = "write it without looking around, or without a repeat inside a repeat"
                 yield SchemaProblem(part.path + place, message, None, hint)
 
 
@@ -167,54 +179,151 @@ def _pattern_problems(part: Subschema) -> Iterable[SchemaProblem]:
 
 
 def validate(schema: Schema, value: Any) -> list[SchemaIssue]:
-    """The first ten breaches, by path; empty when `value` satisfies `schema`."""
+    """Return the first ten breaches, by path; empty when `value` satisfies `schema`.
+
+    Costs at most 0.5 s of CPU whatever schema and value are: beyond that the one issue says so.
+    """
     return [] if schema is True else validator(schema)(value)
 
 
-def validator(schema: Schema) -> Callable[[Any], list[SchemaIssue]]:
-    """`validate` for one schema; equal schemas share one validator."""
+def validator(schema: Schema) -> Validator:
+    """Return `validate` for one schema; equal schemas share one validator."""
     return _validator(msgspec.json.encode(schema, order="sorted"))
 
 
+def seconds(schema: Schema, value: Any) -> float:
+    """Return a bound of the CPU seconds that `validate` takes, without judging; 0.5 where it refuses to."""
+    return 0.0 if schema is True else validator(schema).seconds(value)
+
+
 @lru_cache(maxsize=512)
-def _validator(body: bytes) -> Callable[[Any], list[SchemaIssue]]:
-    from referencing.exceptions import Unresolvable
+def _validator(body: bytes) -> Validator:
+    return Validator(body)
 
-    schema = msgspec.json.decode(body)
-    # Without a retriever: a remote $ref raises, it is never fetched.
-    try:
-        compiled: Any = validator_class()(schema, _resolver=resolver_of(schema))
-    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        # No schema at all: whoever checks it is told where; here there is only nothing to judge by.
-        reason = _short(f"its schema cannot be applied: {error}")
-        return lambda value: [SchemaIssue("", reason)]
 
-    def check(value: Any) -> list[SchemaIssue]:
+class Validator:
+    """Judges values by one schema: whether by jsonschema-rs, why not by jsonschema."""
+
+    __slots__ = ("_body", "_cost", "_engine", "_quick", "_refusal")
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._refusal: str | None = None
+        self._cost = cost_of([])
+        self._engine: Any = None
         try:
-            return metered(lambda: _first(compiled.iter_errors(value)))
-        except TooCostly:
-            reason = "judging it by its schema would take too many steps"
+            self._compile(msgspec.json.decode(body))
         except RecursionError:
-            reason = "value is nested too deeply, or its schema refers to itself without end"
-        except Unresolvable as error:
-            reason = f"its schema cannot be resolved: {error}"
-        except (re.error, OverflowError, ValueError) as error:
-            reason = f"its schema cannot be applied: {error}"
-        return [SchemaIssue("", _short(reason))]
+            self._refusal = "its schema is nested too deeply"
+        except Exception as error:
+            # No schema at all: whoever checks it is told where; here there is only nothing to judge by.
+            self._refusal = _short(f"its schema cannot be applied: {error}")
+        weights = self._cost.by_level[-1]
+        # A value has at most a node for each two bytes of its text, and a character for each byte.
+        self._quick = INLINE_UNITS / (weights.node / 2 + weights.char) if self._cost.plain else 0.0
 
-    return check
+    def _compile(self, schema: Any) -> None:
+        from jsonschema_rs import Draft202012Validator, FancyRegexOptions
+
+        parts = list(subschemas(schema))
+        if len(parts) > MAX_PARTS:
+            raise ValueError(f"it has more than {MAX_PARTS:,} subschemas")
+        if endless(parts):
+            self._refusal = "its schema refers to itself without end"
+            return
+        self._cost = cost_of(parts)
+        if self._cost.by_level[0].node > MAX_UNITS:
+            self._refusal = _TOO_COSTLY
+            return
+        for part in parts:
+            _translate(part.schema)
+        options = FancyRegexOptions(backtrack_limit=MAX_UNITS)
+        self._engine = Draft202012Validator(
+            schema, validate_formats=False, offline=True, pattern_options=options, mask="the value"
+        )
+
+    def __call__(self, value: Any) -> list[SchemaIssue]:
+        if self._refusal is not None:
+            return [SchemaIssue("", self._refusal)]
+        try:
+            size = len(msgspec.json.encode(value))
+            if size > self._quick:
+                reason = self._reason(value)
+                if reason is not None:
+                    return [SchemaIssue("", reason)]
+            if self._engine.is_valid(value):
+                return []
+        except RecursionError:
+            return [SchemaIssue("", "value is nested too deeply")]
+        except (TypeError, ValueError) as error:
+            return [SchemaIssue("", _short(f"value cannot be judged: {error}"))]
+        return self._why(value, size)
+
+    def seconds(self, value: Any) -> float:
+        """Return a bound of the CPU seconds that judging `value` takes."""
+        try:
+            bound = 0.0 if self._refusal is not None else self._units(value) * UNIT_S
+        except (RecursionError, TypeError, ValueError):
+            return 0.0
+        return min(bound, MAX_UNITS * UNIT_S)
+
+    def _units(self, value: Any) -> float:
+        cost, body = self._cost, msgspec.json.encode(value)
+        size = measure(body)
+        levels = body.count(b"[") + body.count(b"{") + 1
+        units = cost.units(size, levels, size.characters)
+        if units <= INLINE_UNITS and levels <= MAX_LEVELS:
+            return units
+        shape = shape_of(value)
+        if shape.levels > MAX_LEVELS and not cost.plain:
+            raise RecursionError
+        return cost.units(size, shape.levels, shape.longest)
+
+    def _reason(self, value: Any) -> str | None:
+        """Return why this value cannot be judged at a bounded cost."""
+        return _TOO_COSTLY if self._units(value) > MAX_UNITS else None
+
+    def _why(self, value: Any, size: int) -> list[SchemaIssue]:
+        found = breaches(self._body, value) if size <= _EXPLAINED else []
+        ordered: list[tuple[list[tuple[bool, int, str]], SchemaIssue]] = []
+        for steps, message in found:
+            # Elements by number, members by name.
+            order = [(isinstance(s, str), s if isinstance(s, int) else 0, str(s)) for s in steps]
+            ordered.append((order, SchemaIssue(_pointer(steps), _short(message))))
+        return [issue for _, issue in sorted(ordered)[:MAX_ISSUES]] or [self._first(value, size)]
+
+    def _first(self, value: Any, size: int) -> SchemaIssue:
+        """Return the breach that the engine finds first, where asking for it is cheap."""
+        from jsonschema_rs import ValidationError
+
+        if size * max(self._cost.alternatives, 1) <= _COPIED:
+            try:
+                self._engine.validate(value)
+            except ValidationError as error:
+                return SchemaIssue(_pointer(error.instance_path), _short(error.message))
+        return SchemaIssue("", "value does not satisfy its schema; saying where would take too many steps")
 
 
-def _first(errors: Iterable[Any]) -> list[SchemaIssue]:
-    found: list[tuple[list[tuple[bool, int, str]], SchemaIssue]] = []
-    for error in errors:
-        steps = list(error.absolute_path)
-        # Elements by number, members by name.
-        order = [(isinstance(s, str), s if isinstance(s, int) else 0, str(s)) for s in steps]
-        found.append((order, SchemaIssue(_pointer(steps), _short(error.message))))
-        if len(found) == 50 * MAX_ISSUES:
-            break
-    return [issue for _, issue in sorted(found)[:MAX_ISSUES]]
+_EXPLAINED = 256 * 1024
+"""Bytes of JSON text up to which a value is copied to be explained."""
+_COPIED = 16 * 1024 * 1024
+"""Bytes that the engine may copy to say which breach it found first."""
+_TOO_COSTLY = "judging it by its schema would take too many steps"
+
+
+def _translate(schema: dict[str, Any]) -> None:
+    """Write the patterns right in a schema as the engine reads them."""
+    if isinstance(schema.get("pattern"), str):
+        schema["pattern"] = compile_pattern(schema["pattern"]).engine
+    names = schema.get("patternProperties")
+    if isinstance(names, dict):
+        made: dict[str, Any] = {}
+        for source, inner in cast("dict[str, Any]", names).items():
+            engine = compile_pattern(source).engine
+            while engine in made:  # two patterns may be written alike
+                engine += "(?:)"
+            made[engine] = inner
+        schema["patternProperties"] = made
 
 
 def _json(value: Any) -> str:

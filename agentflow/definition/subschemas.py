@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
-__all__ = ["Subschema", "endless", "resolver_of", "subschemas"]
+__all__ = ["Subschema", "dynamic_targets", "endless", "registry_of", "subschemas"]
 
 # Keywords by what their value holds: one schema, a list of schemas, a map of schemas.
 _ONE = (
@@ -42,19 +42,33 @@ class Subschema(NamedTuple):
     in_place: list[Any]
 
 
-def resolver_of(schema: Any) -> Any:
-    """What finds the targets of references in a schema, and nothing outside it.
+def registry_of(schema: Any, name: str | None = None) -> Any:
+    """Return a registry that holds this schema alone, under `name`, else its `$id`, else the empty name.
 
-    Its registry is crawled once: one that is not, is crawled again for each name that it does not hold yet,
-    which makes a large schema take minutes. Raises ValueError for a `$id` that is no URI.
+    It is crawled once: one that is not is crawled again for each name that it does not hold yet, which makes
+    a large schema take minutes. Raises ValueError for a `$id` that is no URI.
     """
     from referencing import Registry
     from referencing.jsonschema import DRAFT202012
 
     resource: Any = DRAFT202012.create_resource(schema)
-    base: str = resource.id() or ""
-    registry: Any = cast("Any", Registry)().with_resource(base, resource).crawl()
-    return registry.resolver(base)
+    return cast("Any", Registry)().with_resource(name or resource.id() or "", resource).crawl()
+
+
+def _resolver_of(schema: Any) -> Any:
+    from referencing.jsonschema import DRAFT202012
+
+    return registry_of(schema).resolver(DRAFT202012.create_resource(schema).id() or "")
+
+
+def dynamic_targets(parts: Iterable[Subschema]) -> dict[str, list[int]]:
+    """Return the identities of all schemas that a `$dynamicRef` of each name may lead to."""
+    found: dict[str, list[int]] = {}
+    for part in parts:
+        name = part.schema.get("$dynamicAnchor")
+        if isinstance(name, str):
+            found.setdefault(name, []).append(id(part.schema))
+    return found
 
 
 def subschemas(schema: Any) -> Iterator[Subschema]:
@@ -62,7 +76,7 @@ def subschemas(schema: Any) -> Iterator[Subschema]:
     too. Booleans are left out. The schema must satisfy the meta-schema."""
     from referencing.jsonschema import DRAFT202012
 
-    root = resolver_of(schema)
+    root = _resolver_of(schema)
     stack: list[tuple[str, Any, Any]] = [("", schema, root)]
     seen: set[int] = set()
     while stack:
@@ -71,7 +85,7 @@ def subschemas(schema: Any) -> Iterator[Subschema]:
             continue
         node = cast("dict[str, Any]", part)
         seen.add(id(node))
-        if path:
+        if path and "$id" in node:
             resolver = resolver.in_subresource(DRAFT202012.create_resource(node))
         inner = list(_parts(node))
         found = [(key, node[key], *_resolve(resolver, node[key])) for key in _REFERENCES if key in node]

@@ -1,4 +1,4 @@
-"""No schema and no value make a validation work without end, and bounded work answers as jsonschema does."""
+"""No schema and no value cost more than the bound, and bounded work answers as jsonschema does."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def doubled(keyword: str, depth: int = 40) -> dict[str, Any]:
     ("schema", "value"),
     [
         (doubled("allOf"), "x"),
-        ({"items": {"enum": [f"e{i}" for i in range(5_000)]}}, ["x"] * 5_000),
-        ({"items": {"allOf": [True] * 5_000}}, [1] * 5_000),
-        (
-            {"patternProperties": {"^(a+)+$": True}, "unevaluatedProperties": False},
-            {"a" * 60 + "!": 1},
-        ),
+        (doubled("anyOf"), 1),
+        ({"allOf": [{"uniqueItems": True}] * 1_500}, [[0] * 80_000]),
+        ({"allOf": [{"uniqueItems": True}] * 30}, [str(i) for i in range(200_000)]),
+        ({"items": {"enum": [[0] * 100 + [i] for i in range(480)]}}, [[0] * 101] * 480),
+        ({"pattern": "1[01]{300}2"}, "01" * 200_000),
+        ({"pattern": "(?=a*b)a*a*a*a*c"}, "a" * 10_000),
     ],
 )
 def test_too_many_steps_are_an_issue(schema: Any, value: Any):
@@ -57,6 +57,22 @@ def test_too_many_steps_are_an_issue(schema: Any, value: Any):
         ({"propertyNames": {"pattern": "^(a+)+$"}}, {"a" * 60 + "!": 1}, False),
         ({"patternProperties": {"^x-": True}, "unevaluatedProperties": False}, {"x-a": 1}, True),
         ({"patternProperties": {"^x-": True}, "unevaluatedProperties": False}, {"a": 1}, False),
+        ({"items": {"enum": [f"e{i}" for i in range(5_000)]}}, ["x"] * 5_000, False),
+        ({"items": {"allOf": [True] * 5_000}}, [1] * 500, True),
+        (
+            {"patternProperties": {"^(a+)+$": True}, "unevaluatedProperties": False},
+            {"a" * 60 + "!": 1},
+            False,
+        ),
+        ({"anyOf": [{"type": "integer"}] * 9_000}, "x" * 100_000, False),
+        (
+            {
+                "allOf": [{"contains": {"const": -n}} for n in range(300)],
+                "unevaluatedItems": False,
+            },
+            [1] * 3_000,
+            False,
+        ),
         ({"items": {"$ref": "#/$defs/i"}, "$defs": {"i": {"type": "integer"}}}, list(range(10_000)), True),
     ],
 )
@@ -65,15 +81,10 @@ def test_within_bounds_there_is_an_answer(schema: Any, value: Any, fits: bool):
     assert TOO_MUCH not in [issue.message for issue in validate(schema, value)]
 
 
-@pytest.mark.parametrize("pattern", [r"(a)\\1", "(?=(a+)+$)a", "(" * 5_000 + ")" * 5_000, "a{1,", "("])
+@pytest.mark.parametrize("pattern", [r"(a)\1", "(?=(a+)+$)a", "(" * 5_000 + ")" * 5_000, "a{1,", "("])
 def test_a_pattern_that_cannot_be_judged_is_told_at_load(pattern: str):
-    text = json.dumps({"pattern": pattern.replace("\\\\", "\\")})
-    (problem,) = check_applicable(json.loads(text)) or [None]
-    if pattern == "a{1,":
-        assert problem is None  # Python reads it as text
-    else:
-        assert problem is not None
-        assert problem.path == "/pattern"
+    (problem,) = check_applicable({"pattern": pattern})
+    assert problem.path == "/pattern"
 
 
 def test_a_document_cannot_hang_the_loader_by_its_defaults():
@@ -121,7 +132,7 @@ def parts(count: int) -> dict[str, Any]:
 def test_names_in_a_large_schema_are_found_quickly(schema: Any, value: Any, problems: int):
     started = time.process_time()
     assert len(check_schema(schema)) == problems
-    assert validate(schema, value) == []
+    assert bool(validate(schema, value)) is bool(problems)
     assert time.process_time() - started < 20
 
 
