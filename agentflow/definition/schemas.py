@@ -7,8 +7,9 @@ is first needed (it takes longer than all of the rest), compiled validators are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -21,7 +22,6 @@ from agentflow.definition.schema_cost import (
     MAX_LEVELS,
     MAX_PARTS,
     MAX_UNITS,
-    UNIT_S,
     cost_of,
     measure,
     shape_of,
@@ -34,9 +34,10 @@ __all__ = [
     "SchemaIssue",
     "SchemaProblem",
     "Validator",
+    "answer_aside",
     "check_applicable",
     "check_schema",
-    "seconds",
+    "is_costly",
     "validate",
     "validator",
 ]
@@ -191,9 +192,22 @@ def validator(schema: Schema) -> Validator:
     return _validator(msgspec.json.encode(schema, order="sorted"))
 
 
-def seconds(schema: Schema, value: Any) -> float:
-    """Return a bound of the CPU seconds that `validate` takes, without judging; 0.5 where it refuses to."""
-    return 0.0 if schema is True else validator(schema).seconds(value)
+def is_costly(schema: Schema, value: Any) -> bool:
+    """True if `validate` may take more than 20 ms of CPU and has no answer yet."""
+    return schema is not True and validator(schema).is_costly(value)
+
+
+Elsewhere = Callable[[bytes, bytes], list[SchemaIssue] | None]
+_elsewhere: Elsewhere | None = None
+
+
+def answer_aside(judge: Elsewhere | None) -> None:
+    """Let `judge` answer costly questions, given as JSON text of schema and value.
+
+    It may block its thread, or return None: then the question is answered in place, as all are without it.
+    """
+    global _elsewhere
+    _elsewhere = judge
 
 
 @lru_cache(maxsize=512)
@@ -204,11 +218,12 @@ def _validator(body: bytes) -> Validator:
 class Validator:
     """Judges values by one schema: whether by jsonschema-rs, why not by jsonschema."""
 
-    __slots__ = ("_body", "_cost", "_engine", "_quick", "_refusal")
+    __slots__ = ("_answers", "_body", "_cost", "_engine", "_quick", "_refusal")
 
     def __init__(self, body: bytes) -> None:
         self._body = body
         self._refusal: str | None = None
+        self._answers: dict[bytes, list[SchemaIssue]] = {}
         self._cost = cost_of([])
         self._engine: Any = None
         try:
@@ -246,29 +261,47 @@ class Validator:
         if self._refusal is not None:
             return [SchemaIssue("", self._refusal)]
         try:
-            size = len(msgspec.json.encode(value))
-            if size > self._quick:
-                reason = self._reason(value)
-                if reason is not None:
-                    return [SchemaIssue("", reason)]
-            if self._engine.is_valid(value):
-                return []
+            body = msgspec.json.encode(value)
+            return self._quickly(value, body) if len(body) <= self._quick else self._carefully(value, body)
         except RecursionError:
             return [SchemaIssue("", "value is nested too deeply")]
         except (TypeError, ValueError) as error:
             return [SchemaIssue("", _short(f"value cannot be judged: {error}"))]
-        return self._why(value, size)
 
-    def seconds(self, value: Any) -> float:
-        """Return a bound of the CPU seconds that judging `value` takes."""
+    def is_costly(self, value: Any) -> bool:
+        """True if judging `value` may take more than 20 ms of CPU and has not been done yet."""
+        if self._refusal is not None:
+            return False
         try:
-            bound = 0.0 if self._refusal is not None else self._units(value) * UNIT_S
+            body = msgspec.json.encode(value)
+            if len(body) <= self._quick or not INLINE_UNITS < self._units(value, body) <= MAX_UNITS:
+                return False
         except (RecursionError, TypeError, ValueError):
-            return 0.0
-        return min(bound, MAX_UNITS * UNIT_S)
+            return False
+        return _digest(body) not in self._answers
 
-    def _units(self, value: Any) -> float:
-        cost, body = self._cost, msgspec.json.encode(value)
+    def _quickly(self, value: Any, body: bytes) -> list[SchemaIssue]:
+        return [] if self._engine.is_valid(value) else self._why(value, len(body))
+
+    def _carefully(self, value: Any, body: bytes) -> list[SchemaIssue]:
+        units = self._units(value, body)
+        if units > MAX_UNITS:
+            return [SchemaIssue("", _TOO_COSTLY)]
+        if units <= INLINE_UNITS:
+            return self._quickly(value, body)
+        # An answer that was found aside, in a thread, is there when a decision asks for it on the loop.
+        name = _digest(body)
+        found = self._answers.get(name)
+        if found is None:
+            found = _elsewhere(self._body, body) if _elsewhere is not None else None
+            found = self._quickly(value, body) if found is None else found
+            if len(self._answers) >= _MAX_ANSWERS:
+                del self._answers[next(iter(self._answers))]
+            self._answers[name] = found
+        return list(found)
+
+    def _units(self, value: Any, body: bytes) -> float:
+        cost = self._cost
         size = measure(body)
         levels = body.count(b"[") + body.count(b"{") + 1
         units = cost.units(size, levels, size.characters)
@@ -278,10 +311,6 @@ class Validator:
         if shape.levels > MAX_LEVELS and not cost.plain:
             raise RecursionError
         return cost.units(size, shape.levels, shape.longest)
-
-    def _reason(self, value: Any) -> str | None:
-        """Return why this value cannot be judged at a bounded cost."""
-        return _TOO_COSTLY if self._units(value) > MAX_UNITS else None
 
     def _why(self, value: Any, size: int) -> list[SchemaIssue]:
         found = breaches(self._body, value) if size <= _EXPLAINED else []
@@ -304,6 +333,8 @@ class Validator:
         return SchemaIssue("", "value does not satisfy its schema; saying where would take too many steps")
 
 
+_MAX_ANSWERS = 64
+"""Costly answers that one validator keeps."""
 _EXPLAINED = 256 * 1024
 """Bytes of JSON text up to which a value is copied to be explained."""
 _COPIED = 16 * 1024 * 1024
@@ -324,6 +355,10 @@ def _translate(schema: dict[str, Any]) -> None:
                 engine += "(?:)"
             made[engine] = inner
         schema["patternProperties"] = made
+
+
+def _digest(body: bytes) -> bytes:
+    return blake2b(body, digest_size=16).digest()
 
 
 def _json(value: Any) -> str:
