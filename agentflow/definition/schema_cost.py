@@ -43,7 +43,7 @@ MAX_LEVELS: Final = 500
 """Levels of a value: the library recurses into it on the thread's stack."""
 
 _COMPILE_UNITS: Final = 25_000_000  # 0.5 s for all patterns of a schema
-_MAX_WORK: Final = 50_000  # subschemas looked at to find the coefficients of a schema that refers to itself
+_MAX_WORK: Final = 10_000  # subschemas looked at to find the coefficients of a schema that refers to itself
 INFINITE: Final = 1e18
 
 
