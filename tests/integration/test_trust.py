@@ -221,7 +221,7 @@ async def test_a_live_run_is_not_moved_by_an_untrusted_caller(bench: Bench) -> N
         return wait if request.messages[0].content == "wait" else bench.goer._answer(request)
 
     agent = {"attachedFunctions": [{"service": "marked", "function": "go"}], "systemPrompt": "go"}
-    common = {"input": "x", "model": "other:m", "resultSchema": {}}
+    common = {"input": "x", "model": "other:m", "resultSchema": {"type": "string"}}
     steps = [
         {"type": "run", "id": "goer", "agent": {**agent, **common}},
         {"type": "run", "id": "waiter", "agent": {"systemPrompt": "wait", "attachedFunctions": "none", **common}},
@@ -231,8 +231,9 @@ async def test_a_live_run_is_not_moved_by_an_untrusted_caller(bench: Bench) -> N
     bench.goer.fails = True
     handle = await bench.served.runtime.submit(load_value(body), options={"on_failure": "hold"})
     path = f"/workflows/{handle.workflow_id}"
-    while (await bench.clients[True].get(f"{path}/state")).json()["steps"]["goer"]["state"] != "held":
-        await asyncio.sleep(0.01)
+    events = await bench.clients[True].get(f"{path}/events?type=workflow.paused&limit=1")
+    assert "workflow.paused" in events.text
+    assert handle.workflow_id in bench.served.runtime._keeper.live
     bench.goer.fails = False
     bench.marked.forget(case)
     for verb, said in (("retry", {"step_id": "goer"}), ("resume", {})):
@@ -339,7 +340,7 @@ async def test_results_that_serve_again_do_not_cross_trust(bench: Bench) -> None
             "input": answer,
             "attachedFunctions": "none",
             "model": "echo:m",
-            "resultSchema": {},
+            "resultSchema": {"type": "string"},
         }
         cache = {"ttl": "1h", "scope": "global", "key": "${{ 'shared' }}"}
         return {
@@ -366,15 +367,15 @@ async def test_a_document_cannot_send_the_key_of_a_provider_elsewhere(
     """`base_url` beside a model is a parameter of the request, never the address that it goes to."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-daemon")
     monkeypatch.setenv("OPENAI_BASE_URL", bench.marked._url + "/provider")
-    for name, model in {
-        "table": {"provider": "openai", "model": "m", "base_url": bench.marked._url + "/thief"},
-        "parameters": {
-            "provider": "openai",
-            "model": "m",
-            "parameters": {"base_url": bench.marked._url + "/thief", "api_base": bench.marked._url + "/thief"},
-        },
-    }.items():
-        document = {**ECHO, "models": {"mine": model}}
-        document["agents"] = [{"name": "a", "system_prompt": "x", "model": "mine"}]
-        await bench.submit(False, {"definition": document, "input": "x"})
-        assert not bench.marked.ran("thief"), name
+    thief = bench.marked._url + "/thief"
+    model: dict[str, Any] = {"provider": "openai", "model": "m"}
+    agent = {"name": "a", "system_prompt": "x", "model": "mine"}
+    document: dict[str, Any] = {"agents": [agent], "models": {"mine": {**model, "base_url": thief}}}
+    answer = await bench.submit(False, {"definition": document, "input": "x"})
+    assert answer.json()["diagnostics"][0]["code"] == "E_UNKNOWN_KEY"
+    model["parameters"] = {"base_url": thief, "api_base": thief, "extra_headers": {"Host": thief}}
+    document["models"] = {"mine": model}
+    answer = await bench.submit(False, {"definition": document, "input": "x"})
+    assert answer.status_code == 201, answer.text
+    assert bench.marked.ran("provider")
+    assert not bench.marked.ran("thief")

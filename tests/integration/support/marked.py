@@ -124,6 +124,8 @@ async def marked_services(folder: Path) -> AsyncGenerator[Marked]:
     async def answer(request: Request) -> Response:
         case, _, rest = request.path_params["rest"].partition("/")
         asked.add(case)
+        if case == "provider":
+            return JSONResponse({"error": {"message": "no such model"}}, 400)
         if rest == "api.json":
             return JSONResponse(_described(f"{found[0]._url}/{case}"))  # noqa: SLF001
         if rest != "mcp":
