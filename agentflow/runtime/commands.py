@@ -130,7 +130,10 @@ class RunCommands(RunReader):
         trusted: bool = True,
         expected_offset: int | None = None,
     ) -> RunHandle:
-        """Decide about a step that is held after its failure (`on_failure: hold`); `trusted` as of `resume`."""
+        """Decide about a step that is held after its failure (`on_failure: hold`).
+
+        `trusted`: see `resume`.
+        """
         if not trusted:
             await self._check_untrusted(workflow_id)
         command = RetryStep(

@@ -429,9 +429,7 @@ class Runtime(RunCommands):
 
     # -- going on -------------------------------------------------------------------------------
 
-    async def _prepare(
-        self, workflow_id: str, bound: bool, *, trusted: bool = True
-    ) -> tuple[Plan, Bound]:
+    async def _prepare(self, workflow_id: str, bound: bool, *, trusted: bool = True) -> tuple[Plan, Bound]:
         """Return a stored run's graph, and what it was bound to when it began. Its services are loaded with
         the lower trust of the run, which its first event keeps, and of the caller."""
         begin = await self._begin(workflow_id)

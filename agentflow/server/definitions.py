@@ -39,7 +39,7 @@ class Definitions:
         self._kept: dict[str, dict[str, DefinitionInfoView]] | None = {} if folder is None else None
 
     async def add(
-        self, definition: Definition, *, name: str | None, version: str | None, by: str, trusted: bool
+        self, definition: Definition, *, name: str | None, version: str | None, by: str, trusted: bool = False
     ) -> DefinitionInfoView:
         """Register one for the client `by`. The same source again gives what is there; a trusted client that
         sends the source of an untrusted one becomes its registrar.

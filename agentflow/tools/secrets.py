@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from agentflow import known_secrets
 from agentflow.definition.redaction import is_sensitive, masker
 
 __all__ = ["MissingSecret", "Values", "secret_variable"]
@@ -64,6 +65,9 @@ class Values:
         values = {key: self._value(key, value) for key, value in self._given.items()}
         new = {values[k] for k, v in self._given.items() if not isinstance(v, str)} - self._seen
         if new:
+            # Values that stand in the document are hidden in the answers of its own service alone: a document
+            # must not decide which words vanish from the errors of all others.
+            known_secrets.add(*new)
             self._seen |= new
             self._mask = masker(self._seen)
         return values

@@ -67,7 +67,7 @@ class Marked:
 
     def __init__(self, folder: Path, url: str, asked: set[str]) -> None:
         self._folder = folder
-        self._url = url
+        self.url = url
         self._asked = asked
 
     def ran(self, case: str) -> bool:
@@ -88,7 +88,7 @@ class Marked:
         return self._folder / f"{case}.mark"
 
     def _service(self, kind: str, case: str) -> dict[str, Any]:
-        base = f"{self._url}/{case}"
+        base = f"{self.url}/{case}"
         if kind == "python":
             text = _MODULE.format(mark=str(self._mark(case)))
             (self._folder / f"{case}.py").write_text(text)
@@ -112,7 +112,12 @@ class Marked:
 def _described(base: str) -> dict[str, Any]:
     operation = {"operationId": "go", "responses": {"200": {"description": "went"}}}
     info = {"title": "marked", "version": "1"}
-    return {"openapi": "3.1.0", "info": info, "servers": [{"url": base}], "paths": {"/go": {"get": operation}}}
+    return {
+        "openapi": "3.1.0",
+        "info": info,
+        "servers": [{"url": base}],
+        "paths": {"/go": {"get": operation}},
+    }
 
 
 @asynccontextmanager
@@ -127,7 +132,7 @@ async def marked_services(folder: Path) -> AsyncGenerator[Marked]:
         if case == "provider":
             return JSONResponse({"error": {"message": "no such model"}}, 400)
         if rest == "api.json":
-            return JSONResponse(_described(f"{found[0]._url}/{case}"))  # noqa: SLF001
+            return JSONResponse(_described(f"{found[0].url}/{case}"))
         if rest != "mcp":
             return JSONResponse({"went": True})
         if request.method != "POST":

@@ -1,0 +1,115 @@
+"""The forms in which a secret may stand in a text: as it is, or encoded by whoever quotes it.
+
+A server that echoes a request quotes a secret as base64 (`Authorization: Basic …`), percent-encoded (a URL, a
+form), or escaped (JSON, Python's `repr`, HTML). Pure: patterns over strings.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+__all__ = ["HIDDEN", "hide"]
+
+HIDDEN = "***"
+
+# The text may be a stranger's: no part of a pattern repeats without a bound beside another one.
+_PERCENT = "%(?:25){0,3}"  # a percent sign that was percent-encoded again counts as one
+_ESCAPE = r"\\{1,8}"
+_BLANKS = rf"(?:\s|\+|{_PERCENT}(?:20|0[9aAdD])|{_ESCAPE}[nrt]|{_ESCAPE}u000[9aAdD])+"
+_LONGEST = 8_192
+"""Characters; of a longer secret only the exact text is recognised: its patterns would cost too much."""
+_BASE64 = "[A-Za-z0-9+/_-]"
+_BASE64_CHARACTERS = {
+    "+": rf"(?:\+|-|{_PERCENT}2[bB]|{_ESCAPE}u002[bB])",
+    "/": rf"(?:\\{{0,8}}/|_|{_PERCENT}2[fF]|{_ESCAPE}u002[fF])",
+}
+_PADDING = rf"(?:=|{_PERCENT}3[dD]|{_ESCAPE}u003[dD]){{0,2}}"
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"}
+
+
+class _Form(NamedTuple):
+    """A pattern, and a part of all that it matches: a text without the part is not searched."""
+
+    part: str
+    pattern: re.Pattern[str]
+
+
+def hide(text: str, secret: str) -> str:
+    """Return the text with `***` in the place of every form of the secret.
+
+    Forms: itself (a run of white space matches any other); percent and form encoding, in lower and upper
+    case, also twice; the escapes of JSON, `repr` and HTML; hex; base64, standard and URL-safe, with and
+    without padding, alone or at any place of a longer base64 text. Base64 that is broken into lines is not
+    recognised.
+    """
+    if len(secret) > _LONGEST:
+        return text.replace(secret, HIDDEN)
+    for form in _forms(secret):
+        if form.part in text:
+            text = form.pattern.sub(HIDDEN, text)
+    return text
+
+
+@lru_cache(maxsize=1024)
+def _forms(secret: str) -> tuple[_Form, ...]:
+    data = secret.encode("utf-8", "surrogatepass")
+    found = [_Form(_longest_word(secret), re.compile(_escaped(secret)))]
+    found += [_in_base64(data, before) for before in range(3)]
+    found += [_Form(text, re.compile(text)) for text in (data.hex(), data.hex().upper())]
+    return tuple(found)
+
+
+def _longest_word(text: str) -> str:
+    """The longest run of letters and digits of ASCII: no encoding but base64 and hex changes it."""
+    return max(re.findall("[A-Za-z0-9]+", text), key=len, default="")
+
+
+def _escaped(secret: str) -> str:
+    pieces = re.split(r"(\s+|\\+)", secret)
+    return "".join(_run(p) if i % 2 else "".join(map(_character, p)) for i, p in enumerate(pieces) if p)
+
+
+def _run(piece: str) -> str:
+    """A pattern of a run of blanks, or of backslashes, which escaping multiplies."""
+    if piece[0] != "\\":
+        return _BLANKS
+    count = len(piece)
+    return rf"(?:\\{{{count},{8 * count}}}|(?:{_PERCENT}5[cC]){{{count}}}|(?:{_ESCAPE}x5[cC]){{{count}}})"
+
+
+def _character(character: str) -> str:
+    """A pattern of one character that is neither a blank nor a backslash, in any escape."""
+    if character.isascii() and character.isalnum():
+        return character
+    code, data = ord(character), character.encode("utf-8", "surrogatepass")
+    units = character.encode("utf-16-be", "surrogatepass")
+    ways = [
+        re.escape(character),
+        _ESCAPE + re.escape(character),
+        "".join(_PERCENT + _hex(byte) for byte in data),
+        "".join(rf"{_ESCAPE}x{_hex(byte)}" for byte in data),
+        "".join(rf"{_ESCAPE}u{_hex(units[i])}{_hex(units[i + 1])}" for i in range(0, len(units), 2)),
+        f"&#(?:0*{code}|[xX]0*(?i:{code:x}));",
+    ]
+    if character in _ENTITIES:
+        ways.append(_ENTITIES[character])
+    return f"(?:{'|'.join(ways)})"
+
+
+def _hex(byte: int) -> str:
+    return "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in f"{byte:02x}")
+
+
+def _in_base64(data: bytes, before: int) -> _Form:
+    """The form behind `before` bytes, modulo 3, of a longer text. Of the characters at its ends, which also
+    hold bits of the neighbours, at most one on each side is hidden too."""
+    encoded = base64.b64encode(b"\0" * before + data).decode()
+    begin, end = -(-8 * before // 6), 8 * (before + len(data)) // 6
+    core = encoded[begin:end]
+    first = _BASE64 + "?" if before else ""
+    last = _BASE64 + "?" if 8 * (before + len(data)) % 6 else ""
+    pattern = first + "".join(_BASE64_CHARACTERS.get(c, c) for c in core) + last + _PADDING
+    return _Form(_longest_word(core), re.compile(pattern))
