@@ -28,13 +28,13 @@ __all__ = ["KnownSecrets", "add", "hide", "hide_error", "hider", "url_secrets"]
 _PREFIX = "AGENTFLOW_SECRET_"
 _SHORTEST_BY_NAME = 8
 """Characters; a variable is named `…_TOKEN` for other reasons too, and then often is `true` or `none`."""
-_MAX_ADDED = 1_024
+_MAX_ADDED = 256
 _SHORTEST_ADDED = 8
 """Characters; what is added is hidden for as long as the process lives."""
 
 
 class KnownSecrets:
-    """The secrets of one environment. For any thread. Of more than 1,024 that are added, the oldest is
+    """The secrets of one environment. For any thread. Of more than 256 that are added, the oldest is
     forgotten."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:

@@ -31,10 +31,10 @@ _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;
 
 
 class _Form(NamedTuple):
-    """A pattern, and a part of all that it matches: a text without the part is not searched."""
+    """A pattern, and a part of all that it matches: for a text without the part it is not even compiled."""
 
     part: str
-    pattern: re.Pattern[str]
+    pattern: str
 
 
 def hide(text: str, secret: str) -> str:
@@ -49,16 +49,19 @@ def hide(text: str, secret: str) -> str:
         return text.replace(secret, HIDDEN)
     for form in _forms(secret):
         if form.part in text:
-            text = form.pattern.sub(HIDDEN, text)
+            text = _compiled(form.pattern).sub(HIDDEN, text)
     return text
+
+
+_compiled = lru_cache(maxsize=1024)(re.compile)
 
 
 @lru_cache(maxsize=1024)
 def _forms(secret: str) -> tuple[_Form, ...]:
     data = secret.encode("utf-8", "surrogatepass")
-    found = [_Form(_longest_word(secret), re.compile(_escaped(secret)))]
+    found = [_Form(_longest_word(secret), _escaped(secret))]
     found += [_in_base64(data, before) for before in range(3)]
-    found += [_Form(text, re.compile(text)) for text in (data.hex(), data.hex().upper())]
+    found += [_Form(text, text) for text in (data.hex(), data.hex().upper())]
     return tuple(found)
 
 
@@ -112,4 +115,4 @@ def _in_base64(data: bytes, before: int) -> _Form:
     first = _BASE64 + "?" if before else ""
     last = _BASE64 + "?" if 8 * (before + len(data)) % 6 else ""
     pattern = first + "".join(_BASE64_CHARACTERS.get(c, c) for c in core) + last + _PADDING
-    return _Form(_longest_word(core), re.compile(pattern))
+    return _Form(_longest_word(core), pattern)
