@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
+from bisect import bisect_right
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,7 +20,10 @@ HIDDEN = "***"
 _PERCENT = "%(?:25){0,3}"  # a percent sign that was percent-encoded again counts as one
 _ESCAPE = r"\\{1,8}"
 _BLANKS = rf"(?:\s|\+|{_PERCENT}(?:20|0[9aAdD])|{_ESCAPE}[nrt]|{_ESCAPE}u000[9aAdD])+"
-_LONGEST = 8_192
+_LINE_BREAK = re.compile(rf"(?:\s|{_ESCAPE}[nr]|{_PERCENT}0[aAdD])+")
+_SHORTEST_BROKEN = 16
+"""Characters of base64. Shorter ones are not broken into lines, and would be found in words by chance."""
+_LONGEST = 4_096
 """Characters; of a longer secret only the exact text is recognised: its patterns would cost too much."""
 _BASE64 = "[A-Za-z0-9+/_-]"
 _BASE64_CHARACTERS = {
@@ -31,10 +35,13 @@ _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;
 
 
 class _Form(NamedTuple):
-    """A pattern, and a part of all that it matches: for a text without the part it is not even compiled."""
+    """A pattern, and parts: all that it matches holds one of them, so it is not even compiled for a text that
+    holds none."""
 
-    part: str
+    parts: tuple[str, ...]
     pattern: str
+    broken: bool = False
+    """True if line breaks may stand anywhere in it."""
 
 
 def hide(text: str, secret: str) -> str:
@@ -42,15 +49,39 @@ def hide(text: str, secret: str) -> str:
 
     Forms: itself (a run of white space matches any other); percent and form encoding, in lower and upper
     case, also twice; the escapes of JSON, `repr` and HTML; hex; base64, standard and URL-safe, with and
-    without padding, alone or at any place of a longer base64 text. Base64 that is broken into lines is not
-    recognised.
+    without padding, in one line or several, alone or at any place of a longer base64 text.
     """
     if len(secret) > _LONGEST:
         return text.replace(secret, HIDDEN)
     for form in _forms(secret):
-        if form.part in text:
-            text = _compiled(form.pattern).sub(HIDDEN, text)
+        if any(part in text for part in form.parts):
+            pattern = _compiled(form.pattern)
+            text = _hide_broken(text, pattern) if form.broken else pattern.sub(HIDDEN, text)
     return text
+
+
+def _hide_broken(text: str, pattern: re.Pattern[str]) -> str:
+    """Replace what the pattern matches in the text without its line breaks, the breaks inside included."""
+    kept: list[str] = []
+    begins: list[tuple[int, int]] = []  # of each piece: in the joined text, in the text
+    joined = position = 0
+    for gap in (*_LINE_BREAK.finditer(text), None):
+        end = len(text) if gap is None else gap.start()
+        begins.append((joined, position))
+        kept.append(text[position:end])
+        joined += end - position
+        position = end if gap is None else gap.end()
+
+    def place(index: int) -> int:
+        at, begin = begins[bisect_right(begins, (index, len(text))) - 1]
+        return begin + index - at
+
+    found: list[str] = []
+    done = 0
+    for match in pattern.finditer("".join(kept)):
+        found += (text[done : place(match.start())], HIDDEN)
+        done = place(match.end() - 1) + 1
+    return "".join((*found, text[done:]))
 
 
 _compiled = lru_cache(maxsize=1024)(re.compile)
@@ -59,9 +90,9 @@ _compiled = lru_cache(maxsize=1024)(re.compile)
 @lru_cache(maxsize=1024)
 def _forms(secret: str) -> tuple[_Form, ...]:
     data = secret.encode("utf-8", "surrogatepass")
-    found = [_Form(_longest_word(secret), _escaped(secret))]
+    found = [_Form((_longest_word(secret),), _escaped(secret))]
     found += [_in_base64(data, before) for before in range(3)]
-    found += [_Form(text, text) for text in (data.hex(), data.hex().upper())]
+    found += [_Form((text,), text) for text in (data.hex(), data.hex().upper())]
     return tuple(found)
 
 
@@ -115,4 +146,7 @@ def _in_base64(data: bytes, before: int) -> _Form:
     first = _BASE64 + "?" if before else ""
     last = _BASE64 + "?" if 8 * (before + len(data)) % 6 else ""
     pattern = first + "".join(_BASE64_CHARACTERS.get(c, c) for c in core) + last + _PADDING
-    return _Form(_longest_word(core), pattern)
+    word = _longest_word(core)
+    half = min(12, len(word) // 2)  # lines are longer than that: a break is in one of two halves at most
+    parts = (word[:half], word[half : 2 * half]) if half > 3 else (word,)
+    return _Form(parts, pattern, len(core) >= _SHORTEST_BROKEN)

@@ -176,7 +176,9 @@ class TestProviders:
         parts = [value, *encoded, decoded, quote(header), base64.b64encode(value.encode()).hex()]
         return JSONResponse({"error": {"message": " | ".join(parts), "code": "nope"}}, 400)
 
-    async def refused(self, monkeypatch: pytest.MonkeyPatch, userinfo: str, key: str | None) -> tuple[str, str]:
+    async def refused(
+        self, monkeypatch: pytest.MonkeyPatch, userinfo: str, key: str | None
+    ) -> tuple[str, str]:
         """What the run recorded, and the Authorization that the server saw."""
         recorder = Recorder(self.answer)
         async with serve(recorder.app) as url:

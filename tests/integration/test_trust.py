@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from agentflow import Runtime
@@ -342,6 +343,21 @@ class TestVersions:
         del members["trusted"]
         file.write_text(json.dumps(members))
         assert (await Definitions(tmp_path).find("old")).trusted is trusted
+
+    async def test_an_attack_that_came_before_the_upgrade(self, tmp_path: Path) -> None:
+        """A store of before holds a later version of another client below the owner's name."""
+        kept = Definitions(tmp_path)
+        for version, by in (("1", f"uid:{os.geteuid()}"), ("2", "local")):
+            made = await kept.add(
+                load_value(agents(version)), name="triage", version=version, by=by, trusted=True
+            )
+            members = msgspec.to_builtins(made)
+            del members["trusted"]
+            (tmp_path / "triage" / f"{version}.json").write_text(json.dumps(members))
+        read = Definitions(tmp_path)
+        assert (await read.find("triage")).version == "1"
+        assert [d.version for d in await read.list()] == ["1"]
+        assert (await read.find("triage", "2")).trusted is False
 
 
 async def test_results_that_serve_again_do_not_cross_trust(bench: Bench) -> None:
