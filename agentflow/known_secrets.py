@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -75,10 +76,13 @@ def hide_error(error: ErrorInfo) -> ErrorInfo:
     """Return the error as an event may hold it: neither its texts nor its details hold a known secret, nor
     do details what stands under the key of one."""
     hidden = hider()
+    details: Any = error.details
+    with suppress(TypeError, ValueError, RecursionError):  # what no event can hold is refused there
+        details = msgspec.to_builtins(details, str_keys=True)
     return msgspec.structs.replace(
         error,
         message=hidden(error.message),
-        details=None if error.details is None else redact(hidden(error.details)),
+        details=None if details is None else redact(hidden(details)),
         path=None if error.path is None else hidden(error.path),
         cause=None if error.cause is None else hide_error(error.cause),
     )
@@ -96,7 +100,7 @@ def url_secrets(url: str) -> list[str]:
     found = [value for key, value in query if is_sensitive(key)]
     if user or password:
         pair = f"{unquote(user)}:{unquote(password)}"
-        found += [pair, base64.b64encode(pair.encode()).decode()]
+        found += [pair, base64.b64encode(pair.encode(errors="replace")).decode()]
         found += [f"{user}:{password}", password, unquote(password)] if password else [user, unquote(user)]
     return [secret for secret in found if secret]
 

@@ -84,15 +84,15 @@ def _mapped(value: Any, text: Callable[[str], str], *, by_key: bool, depth: int)
         return value if changed == value else changed
     if depth > _DEEPEST:
         return HIDDEN
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
         new: list[Any] = [_mapped(item, text, by_key=by_key, depth=depth + 1) for item in items]
         return items if all(a is b for a, b in zip(new, items, strict=True)) else new
     if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        made: dict[str, Any] = {
-            text(key): HIDDEN
-            if by_key and member is not None and is_sensitive(key)
+        members = cast("dict[Any, Any]", value)
+        made: dict[Any, Any] = {
+            text(key) if isinstance(key, str) else key: HIDDEN
+            if by_key and member is not None and isinstance(key, str) and is_sensitive(key)
             else _mapped(member, text, by_key=by_key, depth=depth + 1)
             for key, member in members.items()
         }

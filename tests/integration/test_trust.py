@@ -7,9 +7,11 @@ runs leaves a mark, so each case can fail both ways.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncGenerator
 from itertools import product
 from pathlib import Path
@@ -19,6 +21,7 @@ import httpx
 import msgspec
 import pytest
 
+import agentflow.server
 from agentflow import Runtime
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.loader import load_value
@@ -197,7 +200,7 @@ async def test_recovery_keeps_the_trust_that_a_run_was_accepted_with(
 
 
 async def test_reading_a_run_or_a_definition_runs_nothing(bench: Bench) -> None:
-    for kind in KINDS:
+    for kind in ("python", "mcp", "openapi"):
         case = f"read_{kind}"
         run_id = await bench.held(kind, case, True)
         assert (await bench.register(True, bench.marked.document(kind, case))).status_code == 201
@@ -280,6 +283,21 @@ async def test_a_fork_by_an_untrusted_caller_stays_untrusted(bench: Bench) -> No
     for run_id, kept in ((handle.workflow_id, True), (forked, False), (again.json()["workflow_id"], False)):
         begin = await bench.served.runtime._begin(run_id)
         assert begin.options.get("trusted", True) is kept
+
+
+def test_every_call_of_the_server_says_how_far_it_is_trusted() -> None:
+    """What loads services for a client must not do so with the trust that an embedding program has."""
+    verbs = re.compile(r"(submit|bind|fork|retry|replay|resume\w*)")
+    found: list[str] = []
+    for file in Path(agentflow.server.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if ast.unparse(node.func.value).endswith("runtime") and verbs.fullmatch(node.func.attr):
+                found.append(node.func.attr)
+                names = {keyword.arg for keyword in node.keywords}
+                assert "trusted" in names, f"{file.name}:{node.lineno} {ast.unparse(node.func)}"
+    assert {"submit", "bind", "fork", "retry", "resume"} <= set(found)
 
 
 class TestVersions:

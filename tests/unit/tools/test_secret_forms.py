@@ -10,6 +10,7 @@ import re
 import string
 import time
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -167,6 +168,24 @@ def test_a_long_secret_is_recognised_in_time() -> None:
     assert time.process_time() - began < 2
 
 
+def test_hiding_never_raises() -> None:
+    """It stands in the path of errors: whatever is in the environment, and whatever is to be told."""
+    random_ = random.Random(6)
+    alphabet = "a%\\+ =/@:&?#[](){}*^$|.-_'\"\n\t\0\x7f\udcff\ud800\u2028😀é"
+    for _ in range(80):
+        value = "".join(random_.choices(alphabet, k=random_.randint(1, 30)))
+        environ = {
+            "AGENTFLOW_SECRET_A": value,
+            "A_BASE_URL": f"http://{value}@h",
+            "B_BASE_URL": value,
+            "OTEL_EXPORTER_OTLP_HEADERS": value,
+        }
+        hide = KnownSecrets(environ).hide
+        assert value not in hide({1: (value,), "k": [value, None, 1.5, {value}], value: b""})["k"] or (
+            len(value.strip()) < 4
+        )
+
+
 class TestKnownSecrets:
     def test_the_environment(self) -> None:
         environ = {
@@ -226,12 +245,26 @@ class TestKnownSecrets:
     def test_errors(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AGENTFLOW_SECRET_A", "hunter22")
         inner = ErrorInfo(category="tool", code="hunter22", message="in hunter22")
-        details = {"n": 1, "quote": "hunter22", "token": "unknown", "list": [{"password": "x"}]}
+        details: dict[str, Any] = {
+            "n": 1,
+            "quote": "hunter22",
+            "token": "unknown",
+            "list": [{"password": "x"}],
+            "tuple": ({1: "hunter22"},),
+            "object": inner,
+        }
         error = ErrorInfo(
             category="tool", code="c", message="hunter22", details=details, path="/hunter22", cause=inner
         )
         found = hide_error(error)
         assert (found.message, found.path) == ("***", "/***")
-        assert found.details == {"n": 1, "quote": "***", "token": "***", "list": [{"password": "***"}]}
+        assert found.details == {
+            "n": 1,
+            "quote": "***",
+            "token": "***",
+            "list": [{"password": "***"}],
+            "tuple": [{"1": "***"}],
+            "object": {"category": "tool", "code": "***", "message": "in ***"},
+        }
         assert found.cause is not None
         assert (found.cause.code, found.cause.message) == ("hunter22", "in ***")
