@@ -5,9 +5,10 @@ models, of functions and of services, outputs of sensitive functions, logs. It m
 value that recovery needs: an ordinary output is recorded as it is.
 
 Known are, read anew each time that something is to be hidden, so that nothing is paid without an error:
-each AGENTFLOW_SECRET_* variable, variables whose names say that they are secrets (`*_API_KEY`, `*_TOKEN`,
-`*_PASSWORD` …) if they have 8 characters, the credentials inside `*_BASE_URL`, `*_PROXY` and OTLP endpoints,
-and the values of OTLP headers; and what `add` was told: resolved `$secret`s, keys of providers, tokens.
+each AGENTFLOW_SECRET_* variable (from 4 characters on), `*_API_KEY` (from 6 on), other variables whose names
+say that they are secrets (`*_TOKEN`, `*_PASSWORD` …, from 8 on), the credentials inside `*_BASE_URL`,
+`*_PROXY` and `*_ENDPOINT`, and the values of OTLP headers; and what `add` was told (from 8 on): resolved
+`$secret`s, keys of providers, tokens.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from agentflow.definition.redaction import is_sensitive, masker, redact
 __all__ = ["KnownSecrets", "add", "hide", "hide_error", "hider", "url_secrets"]
 
 _PREFIX = "AGENTFLOW_SECRET_"
+_SHORTEST_KEY = 6
+"""Characters; servers without keys want one all the same, and get `none`, `EMPTY` or `dummy`."""
 _SHORTEST_BY_NAME = 8
 """Characters; a variable is named `…_TOKEN` for other reasons too, and then often is `true` or `none`."""
 _MAX_ADDED = 256
@@ -117,5 +120,7 @@ def _of_environment(environ: Mapping[str, str]) -> Iterator[str]:
             yield from (unquote(pair.partition("=")[2].strip()) for pair in value.split(","))
         elif upper.endswith(("_BASE_URL", "_PROXY", "_ENDPOINT")):
             yield from url_secrets(value)
-        elif len(value) >= _SHORTEST_BY_NAME and is_sensitive(name):
-            yield value
+        elif is_sensitive(name):
+            shortest = _SHORTEST_KEY if upper.endswith("_API_KEY") else _SHORTEST_BY_NAME
+            if len(value) >= shortest:
+                yield value

@@ -16,10 +16,12 @@ __all__ = ["HIDDEN", "hide"]
 
 HIDDEN = "***"
 
-# The text may be a stranger's: no part of a pattern repeats without a bound beside another one.
+# The text may come from a server that is not trusted. So repetitions are bounded, and possessive where a
+# neighbour matches the same characters: a pattern costs at most its length for each character of the text.
 _PERCENT = "%(?:25){0,3}"  # a percent sign that was percent-encoded again counts as one
-_ESCAPE = r"\\{1,8}"
-_BLANKS = rf"(?:\s|\+|{_PERCENT}(?:20|0[9aAdD])|{_ESCAPE}[nrt]|{_ESCAPE}u000[9aAdD])+"
+_ESCAPE = r"\\{1,8}+"
+_BLANK = rf"(?:\s|{_ESCAPE}(?:[nrt]|u000[9aAdD]))"  # as it is, or escaped
+_BLANK_IN_URL = rf"(?:\+|{_PERCENT}(?:20|0[9aAdD]))"
 _LINE_BREAK = re.compile(rf"(?:\s|{_ESCAPE}[nr]|{_PERCENT}0[aAdD])+")
 _SHORTEST_BROKEN = 16
 """Characters of base64. Shorter ones are not broken into lines, and would be found in words by chance."""
@@ -28,7 +30,7 @@ _LONGEST = 4_096
 _BASE64 = "[A-Za-z0-9+/_-]"
 _BASE64_CHARACTERS = {
     "+": rf"(?:\+|-|{_PERCENT}2[bB]|{_ESCAPE}u002[bB])",
-    "/": rf"(?:\\{{0,8}}/|_|{_PERCENT}2[fF]|{_ESCAPE}u002[fF])",
+    "/": rf"(?:\\{{0,8}}+/|_|{_PERCENT}2[fF]|{_ESCAPE}u002[fF])",
 }
 _PADDING = rf"(?:=|{_PERCENT}3[dD]|{_ESCAPE}u003[dD]){{0,2}}"
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"}
@@ -51,8 +53,9 @@ def hide(text: str, secret: str) -> str:
     case, also twice; the escapes of JSON, `repr` and HTML; hex; base64, standard and URL-safe, with and
     without padding, in one line or several, alone or at any place of a longer base64 text.
     """
+    text = text.replace(secret, HIDDEN)
     if len(secret) > _LONGEST:
-        return text.replace(secret, HIDDEN)
+        return text
     for form in _forms(secret):
         if any(part in text for part in form.parts):
             pattern = _compiled(form.pattern)
@@ -108,10 +111,10 @@ def _escaped(secret: str) -> str:
 
 def _run(piece: str) -> str:
     """A pattern of a run of blanks, or of backslashes, which escaping multiplies."""
-    if piece[0] != "\\":
-        return _BLANKS
     count = len(piece)
-    return rf"(?:\\{{{count},{8 * count}}}|(?:{_PERCENT}5[cC]){{{count}}}|(?:{_ESCAPE}x5[cC]){{{count}}})"
+    if piece[0] != "\\":
+        return f"(?>{_BLANK}{{1,{count + 1}}}+|{_BLANK_IN_URL}{{1,{count + 1}}}+)"
+    return rf"(?:\\{{{count},{8 * count}}}+|(?:{_PERCENT}5[cC]){{{count}}}|(?:{_ESCAPE}x5[cC]){{{count}}})"
 
 
 def _character(character: str) -> str:
@@ -126,7 +129,7 @@ def _character(character: str) -> str:
         "".join(_PERCENT + _hex(byte) for byte in data),
         "".join(rf"{_ESCAPE}x{_hex(byte)}" for byte in data),
         "".join(rf"{_ESCAPE}u{_hex(units[i])}{_hex(units[i + 1])}" for i in range(0, len(units), 2)),
-        f"&#(?:0*{code}|[xX]0*(?i:{code:x}));",
+        f"&#(?:0{{0,8}}{code}|[xX]0{{0,8}}(?i:{code:x}));",
     ]
     if character in _ENTITIES:
         ways.append(_ENTITIES[character])

@@ -18,6 +18,7 @@ import pytest
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.redaction import masker
 from agentflow.known_secrets import KnownSecrets, hide_error, url_secrets
+from agentflow.tools.secrets import Values
 
 SECRETS = {
     "key": "sk-proj-4f9aQ2x7LmZt",
@@ -146,17 +147,45 @@ def test_parts_of_a_basic_credential() -> None:
     assert hide("joe:hunter22 or hunter22, " + base64.b64encode(b"hunter22").decode()) == "*** or ***, ***"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["\\" * 20_000, "%25" * 20_000, "+" * 20_000, "\\\\n " * 10_000, "&#0000" * 10_000, "a\\" * 20_000],
-)
-def test_hostile_texts_cost_linear_time(text: str) -> None:
-    """A server chooses the text. 20,000 characters take some milliseconds; the limit leaves room for a slow
-    machine, and is far below what backtracking would take."""
-    hide = masker(['a\\\\\\b \\n% &"', "\\\\\\\\\\\\", "% % %25", "----"])
+HOSTILE = {
+    "backslashes": "\\",
+    "percent": "%",
+    "percent twice": "%25",
+    "pluses": "+",
+    "blanks": " ",
+    "line breaks": "\\n ",
+    "pluses and blanks": "+ ",
+    "entities": "&#0000",
+    "escapes": "a\\",
+    "slashes": "/\\",
+    "escaped slashes": "\\/",
+    "quotes": '\\"',
+    "form": "%0A+",
+    "quoted slashes": "%2F/",
+    "dashes": "-",
+    "letters": "A",
+    "padding": "=%3D",
+}
+
+
+@pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_texts_and_secrets_cost_linear_time(unit: str) -> None:
+    """A server chooses the text. 20,000 characters take some milliseconds, 70 with a secret that is made for
+    it; the limit leaves room for a slow machine, and is far below what backtracking would take."""
+    text = unit * (20_000 // len(unit))
+    for other in (*HOSTILE.values(), "\\ ", "% ", "\\\\ %"):
+        hide = masker([other * 20 + "!"])
+        began = time.process_time()
+        hide(text)
+        assert time.process_time() - began < 1, other
+
+
+def test_a_header_of_the_document_costs_linear_time() -> None:
+    """An untrusted client writes the header and runs the server that answers."""
+    values = Values({"Authorization": "A" * 4_000 + "!", "X-Token": "+ " * 2_000})
     began = time.process_time()
-    hide(text)
-    assert time.process_time() - began < 2
+    values.mask(["A" * (1 << 20), "+" * (1 << 20)])
+    assert time.process_time() - began < 1
 
 
 def test_a_long_secret_is_recognised_in_time() -> None:
@@ -195,6 +224,8 @@ class TestKnownSecrets:
             "ANTHROPIC_API_KEY": "sk-ant-value",
             "SOME_ACCESS_TOKEN": "token-value",
             "USE_TOKEN": "true",
+            "LOCAL_API_KEY": "EMPTY",
+            "GEMINI_API_KEY": "sk-six",
             "OPENAI_BASE_URL": "http://joe:p%40ssw0rd@127.0.0.1/v1",
             "OTHER_BASE_URL": "http://onlyuser@h/?api_key=in-the-query&page=number-one",
             "https_proxy": "http://joe:proxypass@proxy:3128",
@@ -207,6 +238,7 @@ class TestKnownSecrets:
             "7391",
             "sk-openai-value",
             "sk-ant-value",
+            "sk-six",
             "token-value",
             "p@ssw0rd",
             "p%40ssw0rd",
@@ -218,7 +250,7 @@ class TestKnownSecrets:
             "otlp-value",
         ):
             assert hide(f"a {secret} b") == "a *** b", secret
-        kept = "true /usr/bin:/bin 127.0.0.1 number-one"
+        kept = "true EMPTY /usr/bin:/bin 127.0.0.1 number-one"
         assert hide(kept) is kept
 
     def test_changes_count_at_once(self) -> None:
