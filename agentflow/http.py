@@ -223,8 +223,8 @@ class HttpClient:
 
 
 def _authorized(url: str, headers: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-    """The URL without credentials, and the headers with them. The HTTP library would put those of a URL in
-    the place of a given Authorization."""
+    """Return the URL without credentials, and the headers with them, because the HTTP library would put those
+    of a URL in the place of a given Authorization."""
     if "@" not in url:
         return url, headers
     try:

@@ -92,8 +92,8 @@ def hide_error(error: ErrorInfo) -> ErrorInfo:
 
 
 def url_secrets(url: str) -> list[str]:
-    """The credentials inside a URL, as written and decoded: `user:password` and the password, or the user
-    if it stands alone; and values of its query under the key of a secret."""
+    """Return the credentials inside a URL, as written and decoded: `user:password` and the password, or the
+    user if it stands alone; and values of its query under the key of a secret."""
     try:
         parts = urlsplit(url)
         user, password = parts.username or "", parts.password or ""

@@ -67,7 +67,7 @@ def masker(secrets: Iterable[str], *, encoded: bool = True) -> Callable[[Any], A
 
 
 def _basic(secret: str) -> list[str]:
-    """The user with the password, and the password, of `Basic <base64>`."""
+    """Return the user with the password, and the password, of `Basic <base64>`; nothing for other texts."""
     scheme, _, encoded = secret.strip().partition(" ")
     if scheme.lower() != "basic":
         return []

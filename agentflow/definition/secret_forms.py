@@ -100,7 +100,7 @@ def _forms(secret: str) -> tuple[_Form, ...]:
 
 
 def _longest_word(text: str) -> str:
-    """The longest run of letters and digits of ASCII: no encoding but base64 and hex changes it."""
+    """Return the longest run of ASCII letters and digits: no encoding but base64 and hex changes it."""
     return max(re.findall("[A-Za-z0-9]+", text), key=len, default="")
 
 
@@ -110,7 +110,7 @@ def _escaped(secret: str) -> str:
 
 
 def _run(piece: str) -> str:
-    """A pattern of a run of blanks, or of backslashes, which escaping multiplies."""
+    """Return a pattern of a run of blanks, or of backslashes, which escaping multiplies."""
     count = len(piece)
     if piece[0] != "\\":
         return f"(?>{_BLANK}{{1,{count + 1}}}+|{_BLANK_IN_URL}{{1,{count + 1}}}+)"
@@ -118,7 +118,7 @@ def _run(piece: str) -> str:
 
 
 def _character(character: str) -> str:
-    """A pattern of one character that is neither a blank nor a backslash, in any escape."""
+    """Return a pattern of one character that is neither a blank nor a backslash, in any escape."""
     if character.isascii() and character.isalnum():
         return character
     code, data = ord(character), character.encode("utf-8", "surrogatepass")
@@ -141,8 +141,8 @@ def _hex(byte: int) -> str:
 
 
 def _in_base64(data: bytes, before: int) -> _Form:
-    """The form behind `before` bytes, modulo 3, of a longer text. Of the characters at its ends, which also
-    hold bits of the neighbours, at most one on each side is hidden too."""
+    """Return the form behind `before` bytes, modulo 3, of a longer text. The character at each end that also
+    holds bits of a neighbour is hidden too."""
     encoded = base64.b64encode(b"\0" * before + data).decode()
     begin, end = -(-8 * before // 6), 8 * (before + len(data)) // 6
     core = encoded[begin:end]

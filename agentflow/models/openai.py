@@ -187,7 +187,7 @@ class OpenAIProvider:
 
 
 def _without_rival(base_url: str, api_key: str | None) -> str:
-    """The base URL, without its credentials if there is a key."""
+    """Return the base URL, without its credentials if there is a key."""
     parts = urlsplit(base_url)
     if api_key is None or "@" not in parts.netloc:
         return base_url

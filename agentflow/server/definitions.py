@@ -127,14 +127,14 @@ def definitions_beside(store: str, configured: str | None) -> Definitions:
 
 
 class _Stored(DefinitionInfoView, frozen=True, kw_only=True):
-    """A file of any version of agentflow: before 0.2 it does not say whether the registrar was trusted."""
+    """A file as it is read: one of an earlier version does not say whether the registrar was trusted."""
 
     trusted: bool | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 def _with_trust(stored: _Stored) -> DefinitionInfoView:
-    """The definition of a file. One that does not say so was registered by a trusted client only if `by` is
-    the owner of this process: that name was given by the peer credentials of the Unix socket alone."""
+    """Return the definition of a file. If the file does not say so, its registrar was trusted only if `by` is
+    the owner of this process, because that name came from the peer credentials of the Unix socket alone."""
     members = msgspec.structs.asdict(stored)
     if stored.trusted is None:
         members["trusted"] = stored.by == f"uid:{os.geteuid()}"

@@ -20,14 +20,13 @@ from agentflow.runtime.views import RunViews
 from agentflow.server.access import Actor
 from agentflow.server.definitions import Definitions
 from agentflow.server.metrics import Metrics
-from agentflow.server.problems import Refusal
+from agentflow.server.problems import TRUST_HINT, Refusal, with_trust_hint
 from agentflow.server.streams import Streams
 
 __all__ = ["Service", "Submitted"]
 
 _KEPT = 256
 _KEPT_SOURCE = 1 << 20
-_SUBMITTER_HINT = "submit it over the Unix socket as the owner of the daemon"
 _REGISTRAR_HINT = "{} {} was registered by {}, who is not trusted; register its source again as the owner"
 _LONG_SOURCE = 32 * 1024
 """A source of more characters is read in a thread, so that it does not hold up the loop."""
@@ -43,12 +42,7 @@ class Submitted(NamedTuple):
 
     def explain(self, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
         """Return the diagnostics; those of services that need trust get the hint."""
-        return [
-            msgspec.structs.replace(found, hint=self.hint)
-            if found.code == "E_SERVICE_DENIED" and found.hint is None and not self.trusted
-            else found
-            for found in diagnostics
-        ]
+        return with_trust_hint(diagnostics, self.hint)
 
 
 class Service:
@@ -113,7 +107,7 @@ class Service:
         """
         if (definition is None) == (reference is None):
             raise Refusal("invalid_parameter", "give either definition or definition_ref")
-        trusted, hint = actor.trusted, _SUBMITTER_HINT
+        trusted, hint = actor.trusted, TRUST_HINT
         if reference is not None:
             name, version = _reference(reference)
             found = await self.definitions.find(name, version)

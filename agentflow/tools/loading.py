@@ -124,7 +124,7 @@ class ServiceLoader:
 
 
 def _without_secrets(loaded: Loaded) -> Loaded:
-    """What a module or a server says of its failure may quote what it was given."""
+    """Hide known secrets in the problems: a module or a server may quote what it was given."""
     if not loaded.problems:
         return loaded
     hide = known_secrets.hider()

@@ -115,6 +115,7 @@ def denied(answer: httpx.Response) -> bool:
     assert answer.status_code == 422 or said.get("valid") is False, said
     found = [d for d in said["diagnostics"] if d["severity"] == "error"]
     assert {d["code"] for d in found} == {"E_SERVICE_DENIED"}, said
+    assert all(d["hint"] for d in found)
     return all(d["path"].startswith("/services/marked") for d in found)
 
 
