@@ -7,10 +7,12 @@ form), or escaped (JSON, Python's `repr`, HTML). Pure: patterns over strings.
 from __future__ import annotations
 
 import base64
+import json
 import re
 from bisect import bisect_right
 from functools import lru_cache
 from typing import NamedTuple
+from urllib.parse import quote
 
 __all__ = ["HIDDEN", "hide"]
 
@@ -51,7 +53,8 @@ def hide(text: str, secret: str) -> str:
 
     Forms: itself (a run of white space matches any other); percent and form encoding, in lower and upper
     case, also twice; the escapes of JSON, `repr` and HTML; hex; base64, standard and URL-safe, with and
-    without padding, in one line or several, alone or at any place of a longer base64 text.
+    without padding, in one line or several, alone or at any place of a longer base64 text, such as that of
+    a JSON text or of a form.
     """
     text = text.replace(secret, HIDDEN)
     if len(secret) > _LONGEST:
@@ -94,7 +97,9 @@ _compiled = lru_cache(maxsize=1024)(re.compile)
 def _forms(secret: str) -> tuple[_Form, ...]:
     data = secret.encode("utf-8", "surrogatepass")
     found = [_Form((_longest_word(secret),), _escaped(secret))]
-    found += [_in_base64(data, before) for before in range(3)]
+    # What is put into base64 may be a JSON text or a form that holds the secret.
+    inside = dict.fromkeys((data, json.dumps(secret)[1:-1].encode(), quote(data, safe="").encode()))
+    found += [_in_base64(each, before) for each in inside for before in range(3)]
     found += [_Form((text,), text) for text in (data.hex(), data.hex().upper())]
     return tuple(found)
 

@@ -25,6 +25,7 @@ from agentflow.runtime import RunResult
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.unit.server.kit import serving
+from tests.unit.telemetry.collector import Collector, attributes
 from tests.unit.tools.servers import Recorder, serve
 
 SECRET = 'hunter2/"quoted" & +more'
@@ -159,6 +160,24 @@ async def test_a_module_whose_import_fails_with_a_secret(tmp_path: Path, trusted
         with pytest.raises(DefinitionError) as caught:
             await runtime.submit(definition)
     assert_hidden(str(caught.value.diagnostics))
+
+
+async def test_spans_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With contents captured, which shows the model's conversation: the error is a part of it."""
+
+    @function(side_effect="read")
+    def fails() -> str:
+        """Fails."""
+        raise RuntimeError(" | ".join(form(SECRET) for form in FORMS.values()))
+
+    with Collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
+        models, services = [one_call("crm__fails")], [Service.of("crm", fails)]
+        async with Runtime(models=models, services=services) as runtime:
+            await runtime.run(agent_list("crm.fails"), "x")
+    assert "execute_tool" in str(collector.spans)
+    assert_hidden(str([attributes(span.attributes) for span in collector.spans]) + str(collector.spans))
 
 
 class TestProviders:

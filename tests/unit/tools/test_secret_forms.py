@@ -113,6 +113,18 @@ def test_base64_at_any_place_of_a_longer_text(encode: Callable[[bytes], str], se
             assert len(tail.replace("%3D", "").rstrip("=")) <= -(-8 * after // 6) + 1
 
 
+@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
+def test_base64_of_what_holds_the_secret(secret: str) -> None:
+    """The payload of a web token is base64 of JSON, a session cookie often base64 of a form."""
+    hide = masker([secret])
+    for text in (json.dumps({"token": secret, "n": 1}), f"x=0&token={quote(secret, safe='')}&b=2"):
+        for before in range(3):
+            found = hide(base64.urlsafe_b64encode(b"x" * before + text.encode()).decode())
+            assert len(found.split("***")) == 2
+            left = base64.urlsafe_b64decode(found.split("***")[0].ljust(400, "A"))
+            assert secret[:4].encode() not in left
+
+
 def test_forms_of_random_secrets() -> None:
     random_ = random.Random(9)
     for _ in range(100):
