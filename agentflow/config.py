@@ -45,6 +45,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `socket` "" means no Unix socket. `listen` are `HOST:PORT`. `hosts` are names beside those of loopback
     that requests may name as their host. `tokens` is a file of mode 0600. `definitions` is the
     folder of registered definitions. `drain` in seconds.
+
+    `trust_submitted_services`: every client that is let in may run code of this machine, not the owner on
+    the Unix socket alone. What is registered or accepted in that time stays trusted when it is switched off.
     """
 
     socket: str | None = None

@@ -7,6 +7,7 @@ holds neither headers nor bodies nor the user part of a URL.
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import ssl
 import zlib
@@ -16,6 +17,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx
 
@@ -162,11 +164,14 @@ class HttpClient:
     ) -> AsyncGenerator[HttpResponse]:
         """Send one request; leaving the block closes the exchange, so cancelling it aborts the request.
 
+        Credentials inside the URL are sent as Basic, unless the headers have an Authorization of their own.
+
         Raises HttpFailure: connect (nothing was answered), first_byte (too late), broken (cut short), denied
         (the address is not public).
         """
         answered = False
         try:
+            url, headers = _authorized(url, headers)
             raw = [(name.encode(), value.encode()) for name, value in headers.items()]
             async with (
                 asyncio.timeout(self._first_byte_timeout) as deadline,
@@ -215,6 +220,25 @@ class HttpClient:
             verify=False if self._loopback else _certificates(not self._public_only),
             transport=_PublicTransport(limits) if self._public_only else None,
         )
+
+
+def _authorized(url: str, headers: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+    """Return the URL without credentials, and the headers with them, because the HTTP library would put those
+    of a URL in the place of a given Authorization."""
+    if "@" not in url:
+        return url, headers
+    try:
+        parts = urlsplit(url)
+        user, password = parts.username, parts.password
+    except ValueError:
+        return url, headers
+    if user is None:
+        return url, headers
+    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    if any(name.lower() == "authorization" for name in headers):
+        return bare, headers
+    pair = f"{unquote(user)}:{unquote(password or '')}".encode()
+    return bare, {**headers, "Authorization": f"Basic {base64.b64encode(pair).decode()}"}
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

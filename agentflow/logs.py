@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TextIO, cast
 
 import structlog
@@ -34,6 +34,7 @@ def get_logger(name: str) -> Any:
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.contextvars.merge_contextvars,
+            _hide_known,
             structlog.stdlib.render_to_log_kwargs,
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
@@ -72,12 +73,14 @@ def _formatter(*, terminal: bool) -> logging.Formatter:
         _add_run,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    last: list[Any]
+    renderer: Any
     if terminal:
         # Plain tracebacks: those with local variables would show keys and passwords.
-        last = [redact, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     else:
-        last = [structlog.processors.format_exc_info, redact, structlog.processors.JSONRenderer(default=repr)]
+        renderer = structlog.processors.JSONRenderer(default=repr)
+    # A traceback is a text before it is redacted.
+    last = [structlog.processors.format_exc_info, redact, renderer]
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
@@ -123,17 +126,39 @@ _DEPTH = 8
 
 
 def redact(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A structlog processor: values of secret keys, and credentials inside of texts, are not written."""
+    """A structlog processor: values of secret keys, known secrets, and credentials inside of texts, are not
+    written. What is no JSON is written as its `repr`."""
+    hide = _hider()
     for key, value in event.items():
-        event[key] = REDACTED if _is_secret(key) else _redacted(value, _DEPTH)
+        event[key] = REDACTED if _is_secret(key) else _redacted(value, _DEPTH, hide)
     return event
 
 
 def redacted(text: str) -> str:
-    """A text without the credentials that can be told by how they are written."""
+    """Return a text without known secrets, and without credentials that show by how they are written."""
+    return _without_credentials(_hider()(text))
+
+
+def _without_credentials(text: str) -> str:
     for pattern, instead in _IN_TEXT:
         text = pattern.sub(instead, text)
     return text
+
+
+def _hide_known(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor for records that an embedding application formats: its texts lose known secrets,
+    all other values stay the objects that they are."""
+    hide = _hider()
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = hide(value)
+    return event
+
+
+def _hider() -> Callable[[Any], Any]:
+    from agentflow.known_secrets import hider  # not before something is written
+
+    return hider()
 
 
 def _is_secret(key: str) -> bool:
@@ -143,14 +168,16 @@ def _is_secret(key: str) -> bool:
     )
 
 
-def _redacted(value: Any, depth: int) -> Any:
+def _redacted(value: Any, depth: int, hide: Callable[[Any], Any]) -> Any:
     if isinstance(value, str):
-        return redacted(value)
+        return _without_credentials(hide(value))
+    if value is None or isinstance(value, int | float):
+        return value
     if depth == 0:
-        return value if isinstance(value, int | float | bool | None) else REDACTED
+        return REDACTED
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
-        return {k: REDACTED if _is_secret(str(k)) else _redacted(v, depth - 1) for k, v in items}
+        return {k: REDACTED if _is_secret(str(k)) else _redacted(v, depth - 1, hide) for k, v in items}
     if isinstance(value, list | tuple):
-        return [_redacted(item, depth - 1) for item in cast("list[Any]", value)]
-    return value
+        return [_redacted(item, depth - 1, hide) for item in cast("list[Any]", value)]
+    return _without_credentials(hide(repr(value)))

@@ -52,7 +52,7 @@ def export_spans(id: str, as_json: bool, where: Where) -> Exit:
                 raise CommandError(
                     Exit.UNREACHABLE,
                     "spans_not_sent",
-                    f"{settings.endpoint} did not take the spans: {redacted(str(error))}",
+                    redacted(f"{settings.endpoint} did not take the spans: {error}"),
                     "is the collector running? spans may be sent again at any time",
                 ) from error
         if as_json:

@@ -42,6 +42,8 @@ def key_of(state: RunState, unit: Unit, prompt: str, payload: Any) -> str:
     scope = state.scope(unit)
     begin = state.begin
     where = begin.ir_hash if cache.scope == "definition" and begin is not None else "global"
+    if begin is not None and begin.options.get("trusted") is False:
+        where += "/untrusted"  # whose results must not serve a trusted run, nor the other way round
     if plan.cache_key is not None:
         named = ["key", where, plan.cache_key.evaluate(scope)]
     else:

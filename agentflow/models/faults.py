@@ -12,7 +12,9 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
+from agentflow import known_secrets
 from agentflow.definition.failure import Category, ErrorInfo
+from agentflow.definition.redaction import masker
 from agentflow.http import retry_after
 from agentflow.models.base import ModelError
 from agentflow.models.http import HttpFailure
@@ -76,10 +78,11 @@ def content_filtered(provider: str, reason: str, *, partial: str = "") -> ModelE
 
 
 def redact(text: str, secret: str | None) -> str:
-    """The text without the secret and without what looks like a key, at most 500 characters."""
+    """Return at most 500 characters of the text, without the secret, without any known one, and without what
+    looks like a key."""
     if secret:
-        text = text.replace(secret, "[redacted]")
-    text = _KEY_LIKE.sub("[redacted]", text)
+        text = masker([secret])(text)
+    text = _KEY_LIKE.sub("[redacted]", known_secrets.hide(text))
     return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
 
 

@@ -11,13 +11,15 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from agentflow import known_secrets
 from agentflow.definition.conversation import Message, ToolCall, Usage
 from agentflow.errors import ConfigurationError
 from agentflow.events.tracing import outgoing_headers
+from agentflow.logs import get_logger
 from agentflow.models import faults
 from agentflow.models.base import DeltaSink, ModelError, ModelProfile, ModelReply, ModelRequest
 from agentflow.models.http import HttpClient, HttpFailure, HttpResponse
@@ -37,14 +39,16 @@ __all__ = ["OFFICIAL_URL", "OpenAIProvider"]
 
 OFFICIAL_URL: Final = "https://api.openai.com/v1"
 _WIND_UP: Final = 1.0
+_log = get_logger("agentflow.models")
 _chunks = msgspec.json.Decoder(Chunk)
 
 
 class OpenAIProvider:
     """A provider over one base URL (`…/v1`) and an optional key.
 
-    `first_byte_timeout` is seconds; `loopback` is for a server that this process started itself. Raises
-    ConfigurationError for a base URL that is none.
+    Credentials inside the base URL are sent (as Basic) if there is no key; with one they are left out, since
+    a request has one Authorization, and a warning says so. `first_byte_timeout` is seconds; `loopback` is
+    for a server that this process started itself. Raises ConfigurationError for a base URL that is none.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class OpenAIProvider:
             raise ConfigurationError("OPENAI_BASE_URL must be an http:// or https:// URL")
         if api_key is not None and (not api_key.isascii() or not api_key.isprintable()):
             raise ConfigurationError("the key of an OpenAI-compatible provider must be printable ASCII")
+        known_secrets.add(api_key, *known_secrets.url_secrets(base_url))
+        base_url = _without_rival(base_url, api_key)
         self.name = name
         self.max_concurrency = max_concurrency
         digest = hashlib.sha256(f"{base_url}\n{api_key or ''}".encode()).hexdigest()[:16]
@@ -178,6 +184,19 @@ class OpenAIProvider:
         usage = usage_of(answer.usage)
         cost = self.profile(request.model).cost(usage) if answer.usage is not None else None
         return msgspec.structs.replace(usage, cost_usd=cost)
+
+
+def _without_rival(base_url: str, api_key: str | None) -> str:
+    """Return the base URL, without its credentials if there is a key."""
+    parts = urlsplit(base_url)
+    if api_key is None or "@" not in parts.netloc:
+        return base_url
+    _log.warning(
+        "base_url_credentials_ignored",
+        host=parts.hostname,
+        hint="OPENAI_API_KEY is sent; take the credentials out of OPENAI_BASE_URL, or unset the key",
+    )
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 async def _events(response: HttpResponse) -> AsyncGenerator[bytes]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from actors import Actor, ActorStopped, Ref, on
+from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.runtime.messages import (
     CallModel,
@@ -68,4 +69,4 @@ def _lost(kind: str, error: BaseException) -> ErrorInfo:
             category="interrupted", code="worker_lost", message=f"the {kind} call was lost: {error}"
         )
     message = f"the {kind} call failed inside the runtime: {type(error).__name__}: {error}"
-    return ErrorInfo(category="system", code="internal_error", message=message)
+    return ErrorInfo(category="system", code="internal_error", message=known_secrets.hide(message))

@@ -50,6 +50,10 @@ class RunCommands(RunReader):
     def _handle(self, workflow_id: str) -> RunHandle:
         raise NotImplementedError
 
+    async def _check_untrusted(self, workflow_id: str) -> None:
+        """Raise DefinitionError unless an untrusted client could have submitted this run."""
+        raise NotImplementedError
+
     async def _tell(self, workflow_id: str, command: Command) -> RunHandle:
         problem = json_problem(msgspec.structs.asdict(command))
         if problem is not None:
@@ -95,14 +99,18 @@ class RunCommands(RunReader):
         budget: Mapping[str, Any] | None = None,
         reason: str | None = None,
         by: str = "local",
+        trusted: bool = True,
         expected_offset: int | None = None,
     ) -> RunHandle:
         """Go on with a run that was paused, or that another process left (page 000 §11 rule 4).
 
         Recorded model and tool results are never repeated; steps that are held after a failure are tried
         again; `budget` raises limits. A run that has ended gives its handle. ConfigurationError: no budget.
+        A caller that is not `trusted` moves a run only if it could have submitted it; else DefinitionError.
         """
         raised = checked_budget(budget) or None
+        if not trusted:
+            await self._check_untrusted(workflow_id)
         command = Resume(reason=reason, budget=raised, by=by, expected_offset=expected_offset)
         try:
             return await self._tell(workflow_id, command)
@@ -119,9 +127,15 @@ class RunCommands(RunReader):
         *,
         output: Any = None,
         by: str = "local",
+        trusted: bool = True,
         expected_offset: int | None = None,
     ) -> RunHandle:
-        """Decide about a step that is held after its failure (`on_failure: hold`)."""
+        """Decide about a step that is held after its failure (`on_failure: hold`).
+
+        `trusted`: see `resume`.
+        """
+        if not trusted:
+            await self._check_untrusted(workflow_id)
         command = RetryStep(
             step_id=step_id, action=action, output=output, by=by, expected_offset=expected_offset
         )

@@ -11,6 +11,7 @@ from itertools import count
 import msgspec
 
 from actors import Actor, current_trace, on
+from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.ids import derive
 from agentflow.events.deltas import DeltaHub
@@ -37,8 +38,19 @@ class ModelActor(Actor, mailbox=10_000):
     def complete(self, message: Complete) -> None:
         call = message.call
         self._limiter.submit(
-            partial(self._attempt, message), timeout=call.timeout, on_timeout=partial(_timed_out, call)
+            partial(self._answer, message), timeout=call.timeout, on_timeout=partial(_timed_out, call)
         )
+
+    async def _answer(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
+        """Make the attempt; no error that leaves this actor holds a known secret, whatever its adapter is."""
+        result = await self._attempt(message)
+        if isinstance(result, ModelCallFailure):
+            result = msgspec.structs.replace(
+                result,
+                error=known_secrets.hide_error(result.error),
+                partial=None if result.partial is None else known_secrets.hide(result.partial),
+            )
+        return result
 
     async def _attempt(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
         call = message.call

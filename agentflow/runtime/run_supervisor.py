@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from actors import Actor, OneForOne, Ref, Terminated, on
-from agentflow import engine
+from agentflow import engine, known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.moves import Moves
 from agentflow.engine.state import RunState
@@ -363,7 +363,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         if key is not None:
             unit = self._state.open.get(key)
             if unit is not None:
-                reason = f"the agent's actor died: {signal.error!r}"
+                reason = known_secrets.hide(f"the agent's actor died: {signal.error!r}")
                 self._advance(engine.unit_lost(self._state, unit, reason, self._clock.now()))
             return
         message = f"{signal.ref.path} ended during the call"

@@ -429,8 +429,9 @@ class Runtime(RunCommands):
 
     # -- going on -------------------------------------------------------------------------------
 
-    async def _prepare(self, workflow_id: str, bound: bool) -> tuple[Plan, Bound]:
-        """A stored run's graph, and what it was bound to when it began."""
+    async def _prepare(self, workflow_id: str, bound: bool, *, trusted: bool = True) -> tuple[Plan, Bound]:
+        """Return a stored run's graph, and what it was bound to when it began. Its services are loaded with
+        the lower trust of the run, which its first event keeps, and of the caller."""
         begin = await self._begin(workflow_id)
         workflow = await self._graph(begin)
         plan = self._plan(workflow, begin.ir_hash)
@@ -447,7 +448,7 @@ class Runtime(RunCommands):
             folder=Path(folder) if folder else None,
             pins=Pins(options.get("models") or {}, grants),
             implicit=self._implicit,
-            trusted=options.get("trusted", True),
+            trusted=trusted and options.get("trusted", True),
         )
         errors = [d for d in found.diagnostics if d.severity == "error"]
         if errors:
@@ -464,11 +465,13 @@ class Runtime(RunCommands):
         as_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         by: str = "local",
+        trusted: bool = True,
     ) -> RunHandle:
         """A new run that goes on from a point of another: from an offset of its log (its end, when nothing
         is said), or before a step, or before the steps that failed, and all that comes after them.
 
-        Recorded results are kept and not repeated; the old log stays as it is. Raises RunNotFound,
+        Recorded results are kept and not repeated; the old log stays as it is. The fork is trusted if both
+        the caller and the old run are. Raises RunNotFound,
         RunExists, CommandRefused (invalid_parameter, step_not_found, not_failed), DefinitionError.
         """
         if sum((offset is not None, from_step is not None, from_failure)) > 1:
@@ -479,7 +482,7 @@ class Runtime(RunCommands):
             raise CommandRefused(message, code="invalid_parameter", details={"last_offset": row.last_offset})
         upto = row.last_offset if offset is None else offset
         begin = await self._begin(workflow_id)
-        plan, bound = await self._prepare(workflow_id, True)
+        plan, bound = await self._prepare(workflow_id, True, trusted=trusted)
         source = await self.state(workflow_id, at=upto)
         base = await fork_base(
             self.log, source, plan, offset=upto, from_step=from_step, from_failure=from_failure
@@ -487,7 +490,13 @@ class Runtime(RunCommands):
         origin = ForkOrigin(workflow_id=workflow_id, offset=upto, from_step=from_step or UNSET)
         kept = begin.labels if labels is None else checked_labels(labels)
         started = msgspec.structs.replace(
-            begin, forked_from=origin, by=by, labels=dict(kept), idempotency_key=UNSET, body_hash=UNSET
+            begin,
+            forked_from=origin,
+            by=by,
+            labels=dict(kept),
+            options=begin.options if trusted else {**begin.options, "trusted": False},
+            idempotency_key=UNSET,
+            body_hash=UNSET,
         )
         run_id = self._run_id(as_id)
         async with self._keeper.alone(run_id):
@@ -497,6 +506,13 @@ class Runtime(RunCommands):
                 run_id, plan, bound, [started, base.saved], base=base.events, labels=dict(kept)
             )
         return RunHandle(self, run_id, admission)
+
+    async def _check_untrusted(self, workflow_id: str) -> None:
+        """Raise DefinitionError unless an untrusted client could have submitted this run. Binding is the
+        check, as for a submission: what a service needs of this machine shows nowhere else."""
+        row = await self.log.run(workflow_id)
+        if not row.ended and (await self._begin(workflow_id)).options.get("trusted", True):
+            await self._prepare(workflow_id, True, trusted=False)
 
     async def _taken(self, run_id: str) -> bool:
         try:

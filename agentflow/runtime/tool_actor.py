@@ -9,7 +9,10 @@ import asyncio
 import time
 from functools import partial
 
+import msgspec
+
 from actors import Actor, current_trace, on
+from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.events.tracing import SpanContext, active
 from agentflow.runtime.messages import CallTool, CancelCall, ToolCallFailure, ToolCallSuccess
@@ -34,7 +37,7 @@ class ToolActor(Actor, mailbox=10_000):
     @on(CallTool)
     def call(self, message: CallTool) -> None:
         self._limiter.submit(
-            partial(self._execute, message),
+            partial(self._answer, message),
             key=message.call_id,
             timeout=message.timeout,
             on_timeout=partial(_timed_out, message),
@@ -50,6 +53,13 @@ class ToolActor(Actor, mailbox=10_000):
     @on(CancelCall)
     def cancel_call(self, message: CancelCall) -> None:
         self._limiter.cancel(message.call_id)
+
+    async def _answer(self, message: CallTool) -> ToolCallSuccess | ToolCallFailure:
+        """Execute the function; no error that leaves this actor holds a known secret."""
+        result = await self._execute(message)
+        if isinstance(result, ToolCallFailure):
+            result = msgspec.structs.replace(result, error=known_secrets.hide_error(result.error))
+        return result
 
     async def _execute(self, message: CallTool) -> ToolCallSuccess | ToolCallFailure:
         began = time.perf_counter()

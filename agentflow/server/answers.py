@@ -55,7 +55,10 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DefinitionInfoView(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of a registered definition; `source` when one was asked for."""
+    """A version of a registered definition; `source` when one was asked for.
+
+    `by` registered it; `trusted` is true if that client may run code of the daemon's machine.
+    """
 
     name: str
     version: str
@@ -64,6 +67,7 @@ class DefinitionInfoView(msgspec.Struct, frozen=True, kw_only=True):
     ir_hash: str
     created_at: str
     by: str
+    trusted: bool
     source: str | UnsetType = UNSET
 
 

@@ -1,12 +1,15 @@
 """Registered definitions: documents by name and version, kept beside the store.
 
 A version never changes once it is there. Documents are files, so that they can be read, copied and kept
-under version control: `NAME/VERSION.json` holds one with its source as it was sent.
+under version control: `NAME/VERSION.json` holds one with its source as it was sent, who registered it, and
+whether that client was trusted. A run of it is trusted only if both the registrar and the submitter are
+(page 000 §8), so a name that a trusted client registered takes no version from an untrusted one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
 from pathlib import Path
@@ -36,9 +39,14 @@ class Definitions:
         self._kept: dict[str, dict[str, DefinitionInfoView]] | None = {} if folder is None else None
 
     async def add(
-        self, definition: Definition, *, name: str | None, version: str | None, by: str
+        self, definition: Definition, *, name: str | None, version: str | None, by: str, trusted: bool = False
     ) -> DefinitionInfoView:
-        """Register one. The same source again gives what is there; another one is `version_exists`."""
+        """Register one for the client `by`. The same source again gives what is there; a trusted client that
+        sends the source of an untrusted one becomes its registrar.
+
+        Raises Refusal: `version_exists` for another source; `forbidden` if the client is not trusted and the
+        name has a version of a trusted one.
+        """
         name, version = name or definition.name, version or definition.version or _UNVERSIONED
         if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
             raise Refusal(
@@ -54,26 +62,41 @@ class Definitions:
             ir_hash=definition.ir_hash,
             created_at=iso(time.time_ns() // 1000),
             by=by,
+            trusted=trusted,
             source=definition.source,
         )
         async with self._lock:
             kept = await self._all()
-            known = kept.get(name, {}).get(version)
-            if known is not None:
-                if known.hash != made.hash:
-                    raise Refusal("version_exists", f"{name} {version} is there with another source")
+            versions = kept.get(name, {})
+            known = versions.get(version)
+            same = known is not None and known.hash == made.hash
+            if known is not None and same and known.trusted >= trusted:
                 return known
+            if not trusted and any(one.trusted for one in versions.values()):
+                raise Refusal(
+                    "forbidden",
+                    f"{name} was registered by a trusted client; this client may not add a version to it",
+                    hint="register it under a name of its own",
+                )
+            if known is not None and not same:
+                raise Refusal("version_exists", f"{name} {version} is there with another source")
             if self._folder is not None:
                 await asyncio.to_thread(_write, self._folder / name / f"{version}.json", made)
             kept.setdefault(name, {})[version] = made
             return made
 
     async def find(self, name: str, version: str | None = None) -> DefinitionInfoView:
-        """A registered definition with its source; the newest without a version. Refusal."""
+        """Return a registered definition with its source. Without a version it is the newest one: of the
+        versions of trusted clients if there are any, so that an untrusted client cannot replace it.
+
+        Raises Refusal (`definition_not_found`).
+        """
         versions = (await self._all()).get(name)
         if versions:
             if version is None:
-                return max(versions.values(), key=lambda found: (found.created_at, found.version))
+                return max(
+                    versions.values(), key=lambda found: (found.trusted, found.created_at, found.version)
+                )
             if version in versions:
                 return versions[version]
         text = f"{name} {version}" if version is not None and versions else name
@@ -103,6 +126,21 @@ def definitions_beside(store: str, configured: str | None) -> Definitions:
     return Definitions(path / "definitions" if scheme == "file" and rest else None)
 
 
+class _Stored(DefinitionInfoView, frozen=True, kw_only=True):
+    """A file as it is read: one of an earlier version does not say whether the registrar was trusted."""
+
+    trusted: bool | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+def _with_trust(stored: _Stored) -> DefinitionInfoView:
+    """Return the definition of a file. If the file does not say so, its registrar was trusted only if `by` is
+    the owner of this process, because that name came from the peer credentials of the Unix socket alone."""
+    members = msgspec.structs.asdict(stored)
+    if stored.trusted is None:
+        members["trusted"] = stored.by == f"uid:{os.geteuid()}"
+    return DefinitionInfoView(**members)
+
+
 def _write(path: Path, definition: DefinitionInfoView) -> None:
     try:
         make_directories(path.parent)
@@ -115,7 +153,7 @@ def _read_all(folder: Path) -> dict[str, dict[str, DefinitionInfoView]]:
     found: dict[str, dict[str, DefinitionInfoView]] = {}
     for path in sorted(folder.glob("*/*.json")):
         try:
-            one = msgspec.json.decode(path.read_bytes(), type=DefinitionInfoView)
+            one = _with_trust(msgspec.json.decode(path.read_bytes(), type=_Stored))
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"the definition {path} cannot be read: {error}") from None
         found.setdefault(one.name, {})[one.version] = one

@@ -26,7 +26,16 @@ from agentflow.errors import (
 )
 from agentflow.events.envelope import iso
 
-__all__ = ["MEDIA", "STATUS", "Problem", "Refusal", "problem_response", "refusal_of"]
+__all__ = [
+    "MEDIA",
+    "STATUS",
+    "TRUST_HINT",
+    "Problem",
+    "Refusal",
+    "problem_response",
+    "refusal_of",
+    "with_trust_hint",
+]
 
 MEDIA = "application/problem+json"
 _log = logs.get_logger("agentflow.server")
@@ -163,13 +172,24 @@ def refusal_of(error: Exception, *, draining: bool = False) -> Refusal:
     return Refusal("internal_error", f"an error of the daemon; its log shows more under {number}")
 
 
+TRUST_HINT = "only what the owner of the daemon submits over its Unix socket may have this service"
+
+
 def _of_definition(error: DefinitionError) -> Refusal:
     errors = [d for d in error.diagnostics if d.severity == "error"]
     first = (errors or error.diagnostics)[:1]
     detail = "; ".join(f"{d.code}: {d.message}" for d in first) or "the workflow was refused"
     if len(errors) > 1:
         detail += f" (and {len(errors) - 1} more)"
-    return Refusal("validation_failed", detail, diagnostics=error.diagnostics)
+    return Refusal("validation_failed", detail, diagnostics=with_trust_hint(error.diagnostics))
+
+
+def with_trust_hint(diagnostics: list[Diagnostic], hint: str = TRUST_HINT) -> list[Diagnostic]:
+    """Return the diagnostics, with the hint at services that were denied for lack of trust."""
+    return [
+        msgspec.structs.replace(d, hint=hint) if d.code == "E_SERVICE_DENIED" and d.hint is None else d
+        for d in diagnostics
+    ]
 
 
 def _members(error: AgentflowError) -> dict[str, Any]:

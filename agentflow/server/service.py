@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from agentflow.config import ServerConfig
+from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.loader import Definition, load_text, load_value
 from agentflow.events.log import EventLog
 from agentflow.events.retention import RetentionPolicy
@@ -19,15 +20,29 @@ from agentflow.runtime.views import RunViews
 from agentflow.server.access import Actor
 from agentflow.server.definitions import Definitions
 from agentflow.server.metrics import Metrics
-from agentflow.server.problems import Refusal
+from agentflow.server.problems import TRUST_HINT, Refusal, with_trust_hint
 from agentflow.server.streams import Streams
 
-__all__ = ["Service"]
+__all__ = ["Service", "Submitted"]
 
 _KEPT = 256
 _KEPT_SOURCE = 1 << 20
+_REGISTRAR_HINT = "{} {} was registered by {}, who is not trusted; register its source again as the owner"
 _LONG_SOURCE = 32 * 1024
 """A source of more characters is read in a thread, so that it does not hold up the loop."""
+
+
+class Submitted(NamedTuple):
+    """A definition that a client submits. `trusted`: it may run code of this machine, because the client may
+    and, if it was registered, its registrar may too. `hint` says how it would be trusted."""
+
+    definition: Definition
+    trusted: bool
+    hint: str
+
+    def explain(self, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
+        """Return the diagnostics; those of services that need trust get the hint."""
+        return with_trust_hint(diagnostics, self.hint)
 
 
 class Service:
@@ -85,19 +100,22 @@ class Service:
         media: str | None = None,
         file: str | None = None,
         folder: str | None = None,
-    ) -> Definition:
-        """The definition of a submission, read once for all that submit the same text.
+    ) -> Submitted:
+        """Return the definition of a submission and its trust; the same text is parsed once.
 
         Raises DefinitionError, or Refusal when there is none or two.
         """
         if (definition is None) == (reference is None):
             raise Refusal("invalid_parameter", "give either definition or definition_ref")
+        trusted, hint = actor.trusted, TRUST_HINT
         if reference is not None:
             name, version = _reference(reference)
             found = await self.definitions.find(name, version)
             definition, format = found.source, found.format
-        # A folder is a place to import code from: only who may run code here may name one.
-        at = Path(folder) if folder is not None and actor.trusted else None
+            if trusted and not found.trusted:
+                trusted, hint = False, _REGISTRAR_HINT.format(found.name, found.version, found.by)
+        # A folder is a place to import code from: only a trusted submission may name one.
+        at = Path(folder) if folder is not None and trusted else None
         # A value is named by its bytes: order and layout of its keys included, for diagnostics.
         text = msgspec.json.encode(definition) if isinstance(definition, dict) else definition
         key = (text, media, file, folder if at else None, format)
@@ -108,7 +126,7 @@ class Service:
             self._loaded[key] = known
             if len(self._loaded) > _KEPT:
                 del self._loaded[next(iter(self._loaded))]
-        return known
+        return Submitted(known, trusted, hint)
 
 
 async def _load(source: Any, size: int, **more: Any) -> Definition:

@@ -17,6 +17,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from agentflow import known_secrets
 from agentflow.errors import ConfigurationError
 
 __all__ = ["ALL_SCOPES", "SCOPES", "Scope", "Token", "Tokens", "load_tokens"]
@@ -130,6 +131,7 @@ def _check_secret(secret: str, place: str) -> None:
         raise ConfigurationError(
             f"{place}: the token is too easy to guess", hint="make it of random characters"
         )
+    known_secrets.add(secret)
 
 
 def _digest(secret: str) -> bytes:

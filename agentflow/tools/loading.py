@@ -9,6 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
+from agentflow import known_secrets
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import ServiceSpec, canonical_json
 from agentflow.tools.modules import imported_service_module
@@ -60,7 +63,7 @@ class ServiceLoader:
         work = asyncio.ensure_future(self._load(name, spec, folder, trusted))
         self._loading.add(work)
         try:
-            return await work
+            return _without_secrets(await work)
         except TimeoutError:
             reason = f"it was not ready within {self._start_timeout:g} s"
             return Loaded(None, [unavailable(name, reason)])
@@ -118,6 +121,18 @@ class ServiceLoader:
         services = list(self._kept.values())
         self._kept.clear()
         await asyncio.gather(*(service.aclose() for service in services))
+
+
+def _without_secrets(loaded: Loaded) -> Loaded:
+    """Hide known secrets in the problems: a module or a server may quote what it was given."""
+    if not loaded.problems:
+        return loaded
+    hide = known_secrets.hider()
+    problems = [
+        msgspec.structs.replace(p, message=hide(p.message), hint=p.hint and hide(p.hint))
+        for p in loaded.problems
+    ]
+    return Loaded(loaded.service, problems)
 
 
 def declared_service(

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
+from agentflow import known_secrets
 from agentflow.definition.redaction import redact
 from agentflow.definition.schemas import validate
 from agentflow.tools.tool import Tool, ToolError
@@ -18,8 +19,11 @@ __all__ = ["Unwritable", "breaches", "checked_output", "to_json"]
 
 def checked_output(tool: Tool, result: Any) -> Any:
     """The result of a function as an event may hold it: JSON-able builtins, of a sensitive function without
-    what stands under the keys of secrets. Raises ToolError (`invalid_tool_output`): no JSON, over
-    `max_output_bytes`, or in breach of `output_schema`."""
+    what stands under the keys of secrets and without known secrets.
+
+    Raises ToolError (`invalid_tool_output`): no JSON, over `max_output_bytes`, or in breach of
+    `output_schema`.
+    """
     try:
         value, size = to_json(result)
     except Unwritable as error:
@@ -34,7 +38,7 @@ def checked_output(tool: Tool, result: Any) -> Any:
         if details is not None:
             message = f"the result of {tool.name} does not satisfy its schema"
             raise ToolError.of("tool", "invalid_tool_output", message, details=details)
-    return redact(value) if tool.sensitive else value
+    return redact(known_secrets.hide(value)) if tool.sensitive else value
 
 
 def breaches(schema: dict[str, Any], value: Any) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@ document makes it one of the document, and gives it a place."""
 
 from __future__ import annotations
 
+from agentflow import known_secrets
 from agentflow.definition.diagnostics import Diagnostic, did_you_mean
 from agentflow.tools.secrets import Values
 
@@ -57,6 +58,7 @@ def unknown_functions(
 
 
 def shortened(text: str) -> str:
-    """At most 300 characters, on one line."""
-    text = " ".join(text.split())
+    """Return at most 300 characters of a text, on one line and without known secrets, which are hidden first:
+    a part of one that was cut in two would not be recognised."""
+    text = " ".join(known_secrets.hide(text).split())
     return text if len(text) <= _MAX_REASON else text[: _MAX_REASON - 1] + "…"

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from agentflow import known_secrets
 from agentflow.definition.redaction import is_sensitive, masker
 
 __all__ = ["MissingSecret", "Values", "secret_variable"]
@@ -40,11 +41,14 @@ class Values:
     ) -> None:
         self._given = given
         self._environ = environ
+        # Values that stand in the document are hidden as they are, and in answers of this service alone: a
+        # document must decide neither how long that takes nor which words vanish from the errors of others.
+        self._mask_given = masker(
+            (v for k, v in given.items() if isinstance(v, str) and is_sensitive(k)), encoded=False
+        )
         # Also those of before a change: an answer that is under way may still quote them.
-        self._seen = {
-            value for key, value in given.items() if isinstance(value, str) and value and is_sensitive(key)
-        }
-        self._mask = masker(self._seen)
+        self._seen: set[str] = set()
+        self._mask_seen = masker(self._seen)
 
     def __repr__(self) -> str:
         return f"Values({', '.join(self._given)})"
@@ -64,8 +68,9 @@ class Values:
         values = {key: self._value(key, value) for key, value in self._given.items()}
         new = {values[k] for k, v in self._given.items() if not isinstance(v, str)} - self._seen
         if new:
+            known_secrets.add(*new)
             self._seen |= new
-            self._mask = masker(self._seen)
+            self._mask_seen = masker(self._seen)
         return values
 
     def _value(self, key: str, value: str | Mapping[str, Any]) -> str:
@@ -79,5 +84,6 @@ class Values:
         return secret
 
     def mask(self, value: Any) -> Any:
-        """A text or a JSON value without the secrets that were resolved so far."""
-        return self._mask(value)
+        """Return a text or a JSON value without the secrets that were resolved so far, in any form, and
+        without those that stand in the document."""
+        return self._mask_given(self._mask_seen(value))

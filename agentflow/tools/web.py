@@ -149,6 +149,7 @@ class WebService(Service):
         except HttpFailure:
             body = b""
         said, details = _reason(body, response.headers.get("content-type", ""))
+        said = shortened(self._values.mask(said))
         message = f"{tool.name}: HTTP {response.status}" + (f": {said}" if said else "")
         more: dict[str, Any] = {"details": redact(self._values.mask(details))} if details else {}
         if wait is not None:
@@ -156,7 +157,7 @@ class WebService(Service):
         return ToolError.of(
             category,
             code,
-            self._values.mask(message),
+            message,
             # A gateway that lost its upstream does not know what the upstream did.
             unknown=response.status in (502, 504),
             retry_after=wait,
@@ -233,19 +234,19 @@ async def _content(tool: Tool, response: HttpResponse, method: str) -> Any:
 
 
 def _reason(body: bytes, content_type: str) -> tuple[str, dict[str, Any]]:
-    """What the server says of its refusal, in a sentence, and whole if it is a short JSON object."""
+    """What the server says of its refusal, and the whole body if it is a short JSON object."""
     if not _JSON.match(content_type.partition(";")[0].strip().lower()):
         text = body.decode("utf-8", "replace") if content_type.startswith("text/plain") else ""
-        return shortened(text), {}
+        return text, {}
     try:
         said = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "", {}
     if not isinstance(said, dict):
-        return shortened(said) if isinstance(said, str) else "", {}
+        return said if isinstance(said, str) else "", {}
     members = cast("dict[str, Any]", said)
     inner = members.get("error")
     places = (members, cast("dict[str, Any]", inner)) if isinstance(inner, dict) else (members,)
     texts = (place.get(key) for place in places for key in ("detail", "message", "title", "error"))
     text = next((t for t in texts if isinstance(t, str) and t), "")
-    return shortened(text), {"body": members} if len(body) <= _MAX_QUOTED else {}
+    return text, {"body": members} if len(body) <= _MAX_QUOTED else {}

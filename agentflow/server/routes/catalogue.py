@@ -35,7 +35,7 @@ async def validate(call: Call) -> Response:
     if not isinstance(body, ValidateBody):
         body = ValidateBody(definition=_text_of(body))
     try:
-        definition = await call.service.load(
+        submitted = await call.service.load(
             call.actor,
             body.definition,
             body.definition_ref,
@@ -46,11 +46,12 @@ async def validate(call: Call) -> Response:
         )
     except DefinitionError as error:
         return json_response(Validation(valid=False, diagnostics=error.diagnostics, ir_hash=None))
-    bound = await call.service.runtime.bind(definition, trusted=call.actor.trusted)
+    definition = submitted.definition
+    bound = await call.service.runtime.bind(definition, trusted=submitted.trusted)
     problems: list[Diagnostic] = []
     if body.input is not UNSET:
         _, problems = check_inputs(definition, body.input)
-    found = sort_diagnostics([*definition.warnings, *bound.diagnostics, *problems])
+    found = sort_diagnostics([*definition.warnings, *submitted.explain(bound.diagnostics), *problems])
     valid = not any(d.severity == "error" for d in found)
     return json_response(Validation(valid=valid, diagnostics=found, ir_hash=definition.ir_hash))
 
@@ -60,11 +61,15 @@ async def register(call: Call) -> Response:
     body = call.body
     if not isinstance(body, DefinitionBody):
         body = DefinitionBody(definition=_text_of(body))
-    definition = await call.service.load(
+    submitted = await call.service.load(
         call.actor, body.definition, format=body.format, media=call.media if call.media == YAML else None
     )
     made = await call.service.definitions.add(
-        definition, name=body.name, version=body.version, by=call.actor.name
+        submitted.definition,
+        name=body.name,
+        version=body.version,
+        by=call.actor.name,
+        trusted=call.actor.trusted,
     )
     return json_response(made, 201, {"Location": f"/definitions/{made.name}?version={made.version}"})
 

@@ -77,6 +77,7 @@ async def resume(call: Call) -> Response:
         budget=body.budget,
         reason=body.reason,
         by=call.actor.name,
+        trusted=call.actor.trusted,
         expected_offset=body.expected_offset,
     )
     return json_response(await record_of(call, call.id))
@@ -91,6 +92,7 @@ async def retry(call: Call) -> Response:
         body.action,
         output=body.output,
         by=call.actor.name,
+        trusted=call.actor.trusted,
         expected_offset=body.expected_offset,
     )
     return json_response(await record_of(call, call.id))
@@ -109,6 +111,7 @@ async def fork(call: Call) -> Response:
         from_step=body.from_step,
         from_failure=body.from_ == "failure",
         by=call.actor.name,
+        trusted=call.actor.trusted,
         **{name: value for name, value in more.items() if value is not None},
     )
     record = await record_of(call, handle.workflow_id)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from agentflow.errors import AgentflowError
+from agentflow.errors import AgentflowError, DefinitionError
 from agentflow.events.ids import micros
 from agentflow.events.tracing import parse_traceparent, tracestate_problem
 from agentflow.runtime import RunHandle, RunRecord
@@ -29,7 +29,7 @@ async def submit(call: Call) -> Response:
     key = call.header("idempotency-key")
     if key is not None and not 1 <= len(key) <= 255:
         raise Refusal("invalid_parameter", "an Idempotency-Key has 1 to 255 characters")
-    definition = await service.load(
+    submitted = await service.load(
         actor,
         body.definition,
         body.definition_ref,
@@ -48,13 +48,16 @@ async def submit(call: Call) -> Response:
     if body.input_from is not None:
         more["input_from"] = msgspec.to_builtins(body.input_from)
     began = service.runtime.clock.now()
-    handle = await service.runtime.submit(
-        definition,
-        body.input,
-        by=actor.name,
-        trusted=actor.trusted,
-        **{name: value for name, value in more.items() if value is not None},
-    )
+    try:
+        handle = await service.runtime.submit(
+            submitted.definition,
+            body.input,
+            by=actor.name,
+            trusted=submitted.trusted,
+            **{name: value for name, value in more.items() if value is not None},
+        )
+    except DefinitionError as error:
+        raise DefinitionError(submitted.explain(error.diagnostics)) from None
     if query.wait is not None:
         await _rest(call, handle, query.wait)
     record = await record_of(call, handle.workflow_id)
