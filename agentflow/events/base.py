@@ -39,6 +39,11 @@ class BaseLog(ABC):
     """The parts of an EventLog that are the same in every back end."""
 
     @property
+    def trims(self) -> bool:
+        """As `EventLog.trims`."""
+        return True
+
+    @property
     def notices(self) -> Sequence[Notice]:
         """As `EventLog.notices`."""
         return ()
