@@ -48,14 +48,13 @@ async def upkeep(log: EventLog, policy: RetentionPolicy | None, now: int, *, dry
     Raises Unsupported, before anything is removed, if the policy trims runs and the store cannot.
     """
     policy = policy or RetentionPolicy()
-    check_supported(log, policy)
     if dry_run:
         return Upkeep(policy=policy, plan=await retention_plan(log, policy, now), collected=None)
     collected = await collect(log, policy, now)
     return Upkeep(policy=policy, plan=collected.plan, collected=collected)
 
 
-def check_supported(log: EventLog, policy: RetentionPolicy) -> None:
+def _check_supported(log: EventLog, policy: RetentionPolicy) -> None:
     """Raise Unsupported if the policy trims runs and the store cannot."""
     if policy.trim_to_events is not None and not log.trims:
         raise Unsupported(
@@ -65,7 +64,8 @@ def check_supported(log: EventLog, policy: RetentionPolicy) -> None:
 
 
 async def retention_plan(log: EventLog, policy: RetentionPolicy, now: int) -> RetentionPlan:
-    """What `collect` would do at `now` (µs). Reads rows alone."""
+    """What `collect` would do at `now` (µs). Reads rows alone. Raises Unsupported as `upkeep`."""
+    _check_supported(log, policy)
     return plan_retention(policy, await _all_rows(log), now)
 
 

@@ -186,8 +186,8 @@ class SegmentLog(BaseLog):
         return run.row()
 
     async def _list(self, query: RunQuery) -> Page[RunRow]:
-        # A damaged run is listed as far as it is whole, and named in `Page.damaged` whatever was asked for. One
-        # that is lost from its beginning is only named: of it, and whether it was deleted, nothing is known.
+        # A damaged run is listed as far as it is whole, and named in `Page.damaged` whatever was asked for.
+        # One that is lost from its beginning is only named: nothing is known of it, nor if it was deleted.
         return await self._in_thread(lambda: self._page(query))
 
     def _page(self, query: RunQuery) -> Page[RunRow]:

@@ -142,7 +142,7 @@ class SegmentWriter:
             raise
 
     def check_all(self) -> bool:
-        """As `check`, with the lock and the next of the closed segments; return False if the log has failed."""
+        """Check the lock and the next of the closed segments too; return False if the log has failed."""
         with self._checking:
             try:
                 self.check()
