@@ -102,7 +102,9 @@ async def read_only(url: str, offset: int) -> None:
         assert refusal.hint
         assert not url.startswith("file:"), refusal
         return
-    assert [event.offset for event in await log.read("wf_x", 0, 10_000)] == list(range(offset))
+    found = [event.offset for event in await log.read("wf_x", 0, 10_000)]
+    assert found == list(range(len(found)))
+    assert len(found) >= offset
     attempts = (log.append(next_batch("wf_y", 0, "z", 1)), log.probe())
     for problem in await asyncio.gather(*attempts, return_exceptions=True):
         assert isinstance(problem, StoreError), "a store was written to that is read-only"

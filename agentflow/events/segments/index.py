@@ -165,7 +165,11 @@ class Index:
     def create(self, workflow_id: str, identity: RunIdentity, earliest: int = 0) -> RunIndex:
         """Add a run without events."""
         run = self.runs[workflow_id] = RunIndex(workflow_id, identity, earliest)
-        insort(self.order, (identity.created_at, workflow_id))
+        key = (identity.created_at, workflow_id)
+        if not self.order or key > self.order[-1]:
+            self.order.append(key)  # nearly always
+        else:
+            insort(self.order, key)
         return run
 
     def add(

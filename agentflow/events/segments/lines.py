@@ -139,10 +139,7 @@ def parse_line(line: bytes) -> Line | None:
     if head is None or head.v != FORMAT:
         _check_version(line)
         return None
-    start = at + len(_EVENTS) if at >= 0 else len(line)
-    if head.m and start + sum(length for _, _, length in head.m) + len(head.m) + 1 != len(line):
-        return None
-    return Line(head, line, start)
+    return Line(head, line, at + len(_EVENTS) if at >= 0 else len(line))
 
 
 def _check_version(line: bytes) -> None:

@@ -166,32 +166,26 @@ class SegmentReader:
 
     def _take(self, line: Line | OldLine, taken: int, scan: _Scan) -> int:
         """Add what is wanted of a line from its event `taken` on; return how many it has passed, 0 if all."""
-        if isinstance(line, OldLine):
-            workflow_id, event = line.event()
-            events, first = [event], event.offset
-        elif line.head.w is None:
-            return 0
-        else:
-            workflow_id, first, events = line.head.w, line.head.o, None
-        run = self._index.runs.get(workflow_id)
-        if run is None or not run.earliest <= first <= run.last:
-            if run is not None and run.damaged is not None:
-                scan.damaged.add(workflow_id)
-            return 0  # deleted, trimmed, or beyond where its run is damaged
-        if run.damaged is not None and first >= run.damaged:
-            scan.damaged.add(workflow_id)
-            return 0
         if isinstance(line, Line):
-            if not any(scan.query.takes(type, ts) for ts, type, _ in line.head.m):
+            head = line.head
+            if head.w is None or not self._is_readable(head.w, head.o, scan):
                 return 0
-            events = line.events()
-        assert events is not None
-        for passed, event in enumerate(events[taken:], start=taken + 1):
-            if scan.query.takes(event.type, event.ts):
-                scan.found.append(LoggedEvent(workflow_id, event))
-                if scan.full:
-                    return passed if passed < len(events) else 0
+            return _take_events(line, taken, scan)
+        workflow_id, event = line.event()
+        wanted = scan.query.takes(event.type, event.ts)
+        if wanted and self._is_readable(workflow_id, event.offset, scan):
+            scan.found.append(LoggedEvent(workflow_id, event))
         return 0
+
+    def _is_readable(self, workflow_id: str, offset: int, scan: _Scan) -> bool:
+        """Return False for lines of runs that were deleted or trimmed, or from where they are damaged on."""
+        run = self._index.runs.get(workflow_id)
+        if run is None:
+            return False
+        if run.damaged is not None and offset >= run.damaged:
+            scan.damaged.add(workflow_id)
+            return False
+        return run.earliest <= offset <= run.last
 
     def _damaged(self, number: int, position: int, raw: bytes) -> None:
         """Quarantine the runs whose events should be in these bytes; who owns them the index knows."""
@@ -230,6 +224,22 @@ class SegmentReader:
                 os.close(self._files.pop(next(iter(self._files))))
             fd = self._files[segment] = os.open(self._layout.segment(segment), os.O_RDONLY)
         return fd
+
+
+def _take_events(line: Line, taken: int, scan: _Scan) -> int:
+    """Add what is wanted of a line from its event `taken` on; return how many it has passed, 0 if all."""
+    workflow_id, raw, position, offset = line.head.w or "", line.raw, line.start, line.head.o
+    found, takes, everything = scan.found, scan.query.takes, scan.query.everything
+    meta = line.head.m
+    for number, (ts, type, length) in enumerate(meta, start=1):
+        if number > taken and (everything or takes(type, ts)):
+            event = StoredEvent(offset, ts, type, raw[position : position + length])
+            found.append(LoggedEvent(workflow_id, event))
+            if scan.full:
+                return number if number < len(meta) else 0
+        position += length + 1
+        offset += 1
+    return 0
 
 
 def _intact(path: Path) -> bytes | None:

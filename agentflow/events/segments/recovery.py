@@ -28,7 +28,7 @@ from agentflow.events.segments.first_form import (
     rewritten,
     salvage,
 )
-from agentflow.events.segments.index import Index, RunIndex, Segment, merge_ranges
+from agentflow.events.segments.index import Index, Place, RunIndex, Segment, merge_ranges
 from agentflow.events.segments.layout import Layout
 from agentflow.events.segments.lines import Line, RunChange, RunIdentity, parse_line
 
@@ -135,6 +135,9 @@ class _Recovery:
         position, head = 0, None
         with path.open("rb") as file:
             for raw in file:
+                if self._take_next(number, position, raw):
+                    position += len(raw)
+                    continue
                 piece = self._piece(number, position, raw)
                 if not position:
                     head = None if piece.line is not None else rewritten(raw[:-1])
@@ -148,6 +151,19 @@ class _Recovery:
                 position += len(raw)
         if head is not None:
             self.batch = head.last
+
+    def _take_next(self, number: int, position: int, raw: bytes) -> bool:
+        """Take the line that is due, and nothing else: what nearly every line is."""
+        line = parse_line(raw[:-1]) if raw.endswith(b"\n") else None
+        if line is None or line.head.b != self.batch + 1 or self.pending or self.index_in_batch:
+            return False
+        if self.skipped:
+            return False
+        if line.head.s != self.synced:
+            self.synced, self.unsynced_from = line.head.s, position
+        self._add_line((number, position), len(raw) - 1, line)
+        self.batch += 1
+        return True
 
     def _piece(self, number: int, position: int, raw: bytes) -> _Piece:
         size, text = len(raw), raw[:-1]
@@ -271,15 +287,15 @@ class _Recovery:
     def _add(self, piece: _Piece) -> None:
         line = piece.line
         if isinstance(line, Line):
-            self._add_line(piece, line)
+            self._add_line((piece.segment, piece.position), piece.size - 1, line)
         elif line is not None:
             self._add_old(piece, line)
 
-    def _add_line(self, piece: _Piece, line: Line) -> None:
-        head, size = line.head, piece.size
+    def _add_line(self, place: Place, length: int, line: Line) -> None:
+        head = line.head
         self.last = None if head.w is None else (head.w, head.o)
         if head.w is None:
-            self.index.bury(head.gone, piece.segment, size)
+            self.index.bury(head.gone, place[0], length + 1)
             self.index.dropped = head.dropped or self.index.dropped
             self.last = (head.gone[0].workflow_id, -1) if len(head.gone) == 1 and not head.dropped else None
             return
@@ -289,8 +305,9 @@ class _Recovery:
                 return
             first = line.raw[line.start : line.start + head.m[0][2]]
             run = self._begin(head.w, head.o, head.r, first, head.m[0][0])
-        size = sum(length for _, _, length in head.m)
-        self._extend(run, piece, head.o, len(head.m), size, head.m[-1][0], head.r, line.raw)
+        count = len(head.m)
+        size = length - line.start - count  # of the events: commas between them, two brackets behind
+        self._extend(run, place, length, head.o, count, size, head.m[-1][0], head.r, line.raw)
 
     def _add_old(self, piece: _Piece, line: OldLine) -> None:
         try:
@@ -304,12 +321,16 @@ class _Recovery:
         run = self.index.runs.get(workflow_id) or self._begin(
             workflow_id, event.offset, line.r, event.body, event.ts
         )
-        self._extend(run, piece, event.offset, 1, len(event.body), event.ts, line.r, event.body)
+        place = (piece.segment, piece.position)
+        self._extend(
+            run, place, piece.size - 1, event.offset, 1, len(event.body), event.ts, line.r, event.body
+        )
 
     def _extend(
         self,
         run: RunIndex,
-        piece: _Piece,
+        place: Place,
+        length: int,
         first: int,
         count: int,
         size: int,
@@ -324,7 +345,7 @@ class _Recovery:
             return
         if change is not None:
             run.apply(change)
-        self.index.add(run, (piece.segment, piece.position), piece.size - 1, first, count, size, ts)
+        self.index.add(run, place, length, first, count, size, ts)
         names = names_in(text)
         if not names <= run.names:
             run.names |= names
