@@ -16,7 +16,6 @@ import msgspec
 from agentflow.errors import LogCorrupt
 from agentflow.events.files import make_durable, sync_directory
 from agentflow.events.identity import FileIdentity
-from agentflow.events.references import names_in, parent_of
 from agentflow.events.rows import Notice
 from agentflow.events.segments.closing import Closed
 from agentflow.events.segments.first_form import (
@@ -28,9 +27,10 @@ from agentflow.events.segments.first_form import (
     rewritten,
     salvage,
 )
-from agentflow.events.segments.index import Index, Place, RunIndex, Segment, merge_ranges
+from agentflow.events.segments.index import Index, Segment, merge_ranges
 from agentflow.events.segments.layout import Layout
-from agentflow.events.segments.lines import Line, RunChange, RunIdentity, parse_line
+from agentflow.events.segments.lines import Line, parse_line
+from agentflow.events.segments.rebuild import Rebuild
 
 __all__ = ["Recovered", "recover"]
 
@@ -65,8 +65,7 @@ class _Piece(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Batch, index and count of its lines, 0 if unknown: batches of the present form have one line
-        each."""
+        """Batch, index and count of its lines (one, but in the first version); 0 if unknown."""
         line = self.salvaged if self.line is None else self.line
         if line is None:
             return (0, 0, 0)
@@ -92,14 +91,12 @@ class _Recovery:
 
     def __init__(self, layout: Layout, removed: Removed, closed: Closed | None, read_only: bool) -> None:
         self.layout = layout
-        self.removed = removed
         self.closed = closed
         self.read_only = read_only
-        self.index = Index()
-        self.index.gone.update(removed.gone)
+        self.rebuild = Rebuild(removed)
+        self.index = self.rebuild.index
         self.batch = 0
         self.index_in_batch = 0  # of the next line, in a batch of the first version
-        self.last: tuple[str, int] | None = None
         self.synced = -1
         self.unsynced_from = 0
         """Where the last write begins in its segment: it may not have been synced."""
@@ -124,7 +121,7 @@ class _Recovery:
             if run.damaged is not None:
                 text = f"{run.workflow_id} is damaged from offset {run.damaged} on; it is quarantined"
                 self.notices.append(Notice(kind="damaged_run", text=text, workflow_id=run.workflow_id))
-        return Recovered(self.index, newest, end, self.batch, self.last, self.notices, settled)
+        return Recovered(self.index, newest, end, self.batch, self.rebuild.last, self.notices, settled)
 
     # -- one segment
 
@@ -161,7 +158,7 @@ class _Recovery:
             return False
         if line.head.s != self.synced:
             self.synced, self.unsynced_from = line.head.s, position
-        self._add_line((number, position), len(raw) - 1, line)
+        self.rebuild.add((number, position), len(raw) - 1, line)
         self.batch += 1
         return True
 
@@ -282,106 +279,15 @@ class _Recovery:
         else:
             self.index_in_batch = index + 1
 
-    # -- runs
-
     def _add(self, piece: _Piece) -> None:
-        line = piece.line
+        place, line = (piece.segment, piece.position), piece.line
         if isinstance(line, Line):
-            self._add_line((piece.segment, piece.position), piece.size - 1, line)
+            self.rebuild.add(place, piece.size - 1, line)
         elif line is not None:
-            self._add_old(piece, line)
-
-    def _add_line(self, place: Place, length: int, line: Line) -> None:
-        head = line.head
-        self.last = None if head.w is None else (head.w, head.o)
-        if head.w is None:
-            self.index.bury(head.gone, place[0], length + 1)
-            self.index.dropped = head.dropped or self.index.dropped
-            self.last = (head.gone[0].workflow_id, -1) if len(head.gone) == 1 and not head.dropped else None
-            return
-        run = self.index.runs.get(head.w)
-        if run is None:
-            if head.w in self.index.gone:
-                return
-            first = line.raw[line.start : line.start + head.m[0][2]]
-            run = self._begin(head.w, head.o, head.r, first, head.m[0][0])
-        count = len(head.m)
-        size = length - line.start - count  # of the events: commas between them, two brackets behind
-        self._extend(run, place, length, head.o, count, size, head.m[-1][0], head.r, line.raw)
-
-    def _add_old(self, piece: _Piece, line: OldLine) -> None:
-        try:
-            workflow_id, event = line.event()
-        except (msgspec.DecodeError, ValueError) as error:
-            where = f"segment {piece.segment} holds no event at byte {piece.position}"
-            raise LogCorrupt(f"{where}: {error}", hint=_HINT) from error
-        self.last = (workflow_id, event.offset)
-        if self.removed.is_gone(workflow_id, event.offset):
-            return
-        run = self.index.runs.get(workflow_id) or self._begin(
-            workflow_id, event.offset, line.r, event.body, event.ts
-        )
-        place = (piece.segment, piece.position)
-        self._extend(
-            run, place, piece.size - 1, event.offset, 1, len(event.body), event.ts, line.r, event.body
-        )
-
-    def _extend(
-        self,
-        run: RunIndex,
-        place: Place,
-        length: int,
-        first: int,
-        count: int,
-        size: int,
-        ts: int,
-        change: RunChange | None,
-        text: bytes,
-    ) -> None:
-        """Add a line to a run, unless the run is damaged or one before is missing."""
-        if run.damaged is None and first != run.last + 1:
-            self.index.damage(run, run.last + 1)
-        if run.damaged is not None:
-            return
-        if change is not None:
-            run.apply(change)
-        self.index.add(run, place, length, first, count, size, ts)
-        names = names_in(text)
-        if not names <= run.names:
-            run.names |= names
-
-    def _begin(
-        self, workflow_id: str, offset: int, change: RunChange | None, first: bytes, ts: int
-    ) -> RunIndex:
-        trimmed = self.removed.trimmed.get(workflow_id)
-        if trimmed is not None:
-            run = self.index.create(workflow_id, trimmed.identity, trimmed.earliest)
-            run.apply(RunChange(state=trimmed.state, epoch=trimmed.epoch))
-            run.parent = trimmed.parent
-            run.names |= frozenset(trimmed.names)
-            return run
-        identity = change.run if change is not None and not offset else None
-        if identity is not None:
-            run = self.index.create(workflow_id, identity)
-            run.parent = parent_of(first)
-            return run
-        return self._begin_damaged(workflow_id, ts)
-
-    def _begin_damaged(self, workflow_id: str, ts: int) -> RunIndex:
-        """Add a run whose beginning is lost: only its id is known."""
-        identity = RunIdentity(name=None, definition_hash="", created_at=ts, labels={})
-        run = self.index.create(workflow_id, identity)
-        self.index.damage(run, 0)
-        return run
+            self.rebuild.add_old(place, piece.size - 1, line)
 
     def _quarantine(self, workflow_id: str, offset: int, damaged: list[_Piece]) -> None:
-        """Note that the batch of a run that began at `offset` (-1: its tombstone) is lost."""
-        if self.removed.is_gone(workflow_id, offset) or workflow_id in self.index.gone:
-            return
-        run = self.index.runs.get(workflow_id) or self._begin_damaged(workflow_id, 0)
-        self.index.damage(run, 0 if offset < 0 else min(offset, run.last + 1))
-        self.last = (workflow_id, offset)
-        self.index.bad.update((piece.segment, piece.position, workflow_id) for piece in damaged)
+        self.rebuild.quarantine(workflow_id, offset, [(piece.segment, piece.position) for piece in damaged])
 
     # -- the end
 
