@@ -15,6 +15,7 @@ segments that were removed with their last run, as ranges.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Sequence
 
@@ -35,6 +36,7 @@ __all__ = [
     "encode_meta",
     "is_intact",
     "parse_line",
+    "refuse_newer",
 ]
 
 FORMAT = 2
@@ -43,6 +45,7 @@ FORMAT = 2
 PREFIX_BYTES = len('{"c":"00000000",')
 _VERSION = b'"v":'
 _EVENTS = b',"e":['
+_BEGINNING = re.compile(rb'\{"c":"[^"\n]*","v":(\d{1,6}),')
 
 Range = tuple[int, int]
 
@@ -142,13 +145,27 @@ def parse_line(line: bytes) -> Line | None:
     return Line(head, line, at + len(_EVENTS) if at >= 0 else len(line))
 
 
+def refuse_newer(beginning: bytes) -> None:
+    """Raise ConfigurationError if these bytes, of a line that is not intact, are of a newer version.
+
+    Its checksum may be another one: what cannot be read for that reason must not be cut off as torn.
+    """
+    found = _BEGINNING.match(beginning)
+    if found is not None and int(found[1]) > FORMAT:
+        raise _newer(int(found[1]))
+
+
 def _check_version(line: bytes) -> None:
     try:
         version = _version_decoder.decode(line).v
     except (msgspec.DecodeError, UnicodeDecodeError):
         return
     if version > FORMAT:
-        raise ConfigurationError(
-            f"the store was written by a newer agentflow (format {version}, this one knows {FORMAT})",
-            hint="upgrade agentflow, or name another directory for the store",
-        )
+        raise _newer(version)
+
+
+def _newer(version: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"the store was written by a newer agentflow (format {version}, this one knows {FORMAT})",
+        hint="upgrade agentflow, or name another directory for the store",
+    )

@@ -29,7 +29,7 @@ from agentflow.events.segments.first_form import (
 )
 from agentflow.events.segments.index import Index, Segment, merge_ranges
 from agentflow.events.segments.layout import Layout
-from agentflow.events.segments.lines import Line, parse_line
+from agentflow.events.segments.lines import Line, parse_line, refuse_newer
 from agentflow.events.segments.rebuild import Rebuild
 
 __all__ = ["Recovered", "recover"]
@@ -338,6 +338,9 @@ class _Recovery:
         ):
             raise _unattributable(first.segment, first.position)
         cut = self.index.segments[newest].size - first.position
+        with self.layout.segment(newest).open("rb") as file:
+            file.seek(first.position)
+            refuse_newer(file.read(64))
         if not self.read_only:
             with self.layout.segment(newest).open("r+b") as file:
                 file.truncate(first.position)
