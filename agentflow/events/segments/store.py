@@ -228,8 +228,8 @@ class SegmentStore:
             job.error = error
 
     def claim(self, workflow_id: str, owner: Owner) -> int:
-        """As `EventLog.claim`. The epoch becomes durable with the next append: until then nobody can hold it,
-        since the directory belongs to this process."""
+        """As `EventLog.claim`. The epoch becomes durable with the next append: until then no other process
+        can hold the run, since the directory belongs to this one."""
         run = self.index.runs.get(workflow_id)
         if run is None:
             if workflow_id in self.index.gone:

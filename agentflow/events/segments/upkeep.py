@@ -143,11 +143,11 @@ class Upkeep:
             return False
         return segment.gone_bytes < segment.size * _TOMBSTONE_SHARE
 
-    # -- what nobody names
+    # -- unreferenced files
 
     def sweep_files(self, before: int) -> tuple[int, int, int]:
-        """Remove blobs, definitions and snapshots that nobody names; how many blobs and definitions, and
-        their bytes. Files put at `before` (µs) or later may be named by an event on its way."""
+        """Remove blobs, definitions and snapshots that no run names; return how many blobs and definitions,
+        and their bytes. Files put at `before` (µs) or later may be named by an event on its way."""
         layout = self._layout
         blobs = [path for path in layout.blobs.iterdir() if not path.suffix]
         names = {f"sha256:{path.name}" for path in blobs if not _is_old(path, before)}
