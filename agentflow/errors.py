@@ -14,6 +14,7 @@
     ├── RunGone                the run was deleted; carries what is left of it
     ├── OffsetTrimmed          the run's first events were taken away; carries the earliest that is left
     ├── RunNotTerminal         the run has not ended, so nothing of it may be taken away
+    ├── Unsupported            this kind of store cannot do what was asked
     ├── InvalidExport          a file is not an exported log; carries the line
     ├── RunExists              the id is taken by a run with another input
     ├── RunTerminal            the run has ended; its log takes no more events
@@ -63,6 +64,7 @@ __all__ = [
     "StorageUnavailable",
     "StoreError",
     "UnknownRequest",
+    "Unsupported",
     "WorkflowCancelled",
     "WorkflowFailed",
     "refused",
@@ -178,6 +180,12 @@ class RunNotTerminal(AgentflowError):
     """The run has not ended; cancel it first."""
 
     code = "run_not_terminal"
+
+
+class Unsupported(AgentflowError):
+    """This store cannot do that; nothing changed."""
+
+    code = "unsupported"
 
 
 class InvalidExport(AgentflowError):

@@ -33,6 +33,7 @@ from agentflow.errors import (
     RunTerminal,
     StoreError,
     UnknownRequest,
+    Unsupported,
 )
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ _EXITS: tuple[tuple[type[AgentflowError], Exit], ...] = (
     (Fenced, Exit.CONFLICT),
     (OffsetConflict, Exit.CONFLICT),
     (StoreError, Exit.STORAGE),
+    (Unsupported, Exit.CONFIGURATION),
     (ConfigurationError, Exit.CONFIGURATION),
 )
 

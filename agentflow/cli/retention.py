@@ -32,7 +32,7 @@ def gc(dry_run: bool, as_json: bool, where: Where) -> Exit:
       mode = "age"          # or "size"; "infinite", the default, takes nothing
       max_age = "30d"       # mode age; max_bytes = "10GiB" for mode size
       keep_failed = true
-      trim_to_events = 100  # keep so many events of a run instead of deleting it
+      trim_to_events = 100  # keep so many events of a run instead of deleting it; not with a file: store
 
     They are deleted, or trimmed. A run labelled hold stays, and so does one whose parent or child has not
     ended. Then the space of all that is gone is given back.

@@ -26,6 +26,11 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str | None
     limit: int
 
+    @property
+    def everything(self) -> bool:
+        """True if every event is asked for."""
+        return self.wanted is None and self.since is None and self.until is None
+
     def takes(self, type: str, ts: int) -> bool:
         """Whether an event of this type and time (µs) is asked for."""
         return (
@@ -37,6 +42,11 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 class BaseLog(ABC):
     """The parts of an EventLog that are the same in every back end."""
+
+    @property
+    def trims(self) -> bool:
+        """As `EventLog.trims`."""
+        return True
 
     @property
     def notices(self) -> Sequence[Notice]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence, Set
 
 import msgspec
 
@@ -36,29 +37,47 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page_of_runs(
-    keys: Sequence[tuple[int, str]], row_of: Callable[[str], RunRow | None], query: RunQuery
+    keys: Sequence[tuple[int, str]],
+    row_of: Callable[[str], RunRow | None],
+    query: RunQuery,
+    damaged: Set[str] = frozenset(),
 ) -> Page[RunRow]:
-    """A page of the runs with these (created_at, workflow_id), which are sorted; None: it is gone since."""
+    """Return a page of the runs with these (created_at, workflow_id), which are sorted.
+
+    `row_of` returns None for a run that is gone or not wanted. Those of `damaged` between the page's ends are
+    named in it, since what they hold, and whether they are wanted, is not known.
+    """
     rising = query.order == "asc"
-    states, after = query.states(), query.after()
-    found: list[RunRow] = []
-    for key in keys if rising else reversed(keys):
-        created_at, workflow_id = key
-        if after is not None and (key <= after if rising else key >= after):
-            continue
-        if (query.since is not None and created_at < query.since) or (
-            query.until is not None and created_at >= query.until
-        ):
-            continue
+    states, found, passed = query.states(), list[RunRow](), set[str]()
+    first, end = _range(keys, query)
+    for at in range(first, end) if rising else range(end - 1, first - 1, -1):
+        workflow_id = keys[at][1]
         row = row_of(workflow_id)
-        if row is None or (
-            (states is not None and row.state not in states)
-            or (query.name is not None and row.name != query.name)
-            or (query.label is not None and row.labels.get(query.label[0]) != query.label[1])
-        ):
-            continue
-        if len(found) == query.limit:
-            last = found[-1]
-            return Page(found, encode_cursor(last.created_at, last.workflow_id))
-        found.append(row)
-    return Page(found, None)
+        wanted = row is not None and (
+            (states is None or row.state in states)
+            and (query.name is None or row.name == query.name)
+            and (query.label is None or row.labels.get(query.label[0]) == query.label[1])
+        )
+        if row is not None and wanted:
+            if len(found) == query.limit:
+                last = found[-1]
+                cursor = encode_cursor(last.created_at, last.workflow_id)
+                return Page(found, cursor, tuple(sorted(passed)))
+            found.append(row)
+        if workflow_id in damaged:
+            passed.add(workflow_id)
+    return Page(found, None, tuple(sorted(passed)))
+
+
+def _range(keys: Sequence[tuple[int, str]], query: RunQuery) -> tuple[int, int]:
+    """Return the part of `keys` that the times and the cursor of `query` leave."""
+    first, end, after = 0, len(keys), query.after()
+    if query.since is not None:
+        first = bisect_left(keys, (query.since, ""))
+    if query.until is not None:
+        end = bisect_left(keys, (query.until, ""))
+    if after is not None and query.order == "asc":
+        first = max(first, bisect_right(keys, after))
+    elif after is not None:
+        end = min(end, bisect_left(keys, after))
+    return first, end

@@ -68,6 +68,11 @@ class EventLog(Protocol):
         ...
 
     @property
+    def trims(self) -> bool:
+        """True if `trim` can remove leading events of a run; where it cannot, it raises Unsupported."""
+        ...
+
+    @property
     def failure(self) -> AgentflowError | None:
         """Why the log stopped for good, if it did."""
         ...
@@ -202,7 +207,7 @@ class EventLog(Protocol):
         """Take the events before offset `before` away; the earliest offset that is left.
 
         The last event, the row and the snapshots stay. Durable at return. RunNotTerminal, RunNotFound,
-        RunGone, LogCorrupt.
+        RunGone, LogCorrupt; Unsupported if the store does not trim.
         """
         ...
 

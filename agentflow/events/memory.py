@@ -12,6 +12,7 @@ from agentflow.errors import AgentflowError, LogClosed
 from agentflow.events.base import BaseLog, EventQuery
 from agentflow.events.cursors import decode_cursor, encode_cursor
 from agentflow.events.envelope import StoredEvent
+from agentflow.events.forks import ForkGuard
 from agentflow.events.listing import RunQuery, page_of_runs
 from agentflow.events.owner import Owner, next_epoch, this_process
 from agentflow.events.references import named_by, names_in, parent_of
@@ -146,12 +147,15 @@ class MemoryLog(BaseLog):
         self._cursors: dict[str, str] = {}
         self._closed = False
         self._done: asyncio.Future[None] | None = None
+        self._guard = ForkGuard(self.url)
 
     # -- writing
 
     def append(self, batch: Append) -> asyncio.Future[None]:
         """As `EventLog.append`; the future is already done."""
         check_batch(batch)
+        if self._guard.forked:
+            return _failed(self._guard.error())
         if self._closed:
             return _failed(LogClosed())
         workflow_id = batch.workflow_id
@@ -251,6 +255,7 @@ class MemoryLog(BaseLog):
         return run
 
     def _check_open(self) -> None:
+        self._guard.check()
         if self._closed:
             raise LogClosed
 

@@ -104,6 +104,8 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
     items: list[T]
     next_cursor: str | None
+    damaged: tuple[str, ...] = ()
+    """The ids of runs whose events could not be read in the range of this page; empty if it is complete."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

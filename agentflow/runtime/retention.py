@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from agentflow.errors import LogCorrupt, RunGone, RunNotFound, RunNotTerminal
+from agentflow.errors import LogCorrupt, RunGone, RunNotFound, RunNotTerminal, Unsupported
 from agentflow.events.envelope import decode
 from agentflow.events.log import EventLog
 from agentflow.events.retention import Kept, Removal, RetentionPlan, RetentionPolicy, plan_retention
@@ -43,7 +43,10 @@ class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def upkeep(log: EventLog, policy: RetentionPolicy | None, now: int, *, dry_run: bool = False) -> Upkeep:
-    """Take what `policy` takes at `now` (µs), None being infinite; with `dry_run` only say what that is."""
+    """Take what `policy` takes at `now` (µs), None being infinite; with `dry_run` only say what that is.
+
+    Raises Unsupported, before anything is removed, if the policy trims runs and the store cannot.
+    """
     policy = policy or RetentionPolicy()
     if dry_run:
         return Upkeep(policy=policy, plan=await retention_plan(log, policy, now), collected=None)
@@ -51,8 +54,18 @@ async def upkeep(log: EventLog, policy: RetentionPolicy | None, now: int, *, dry
     return Upkeep(policy=policy, plan=collected.plan, collected=collected)
 
 
+def _check_supported(log: EventLog, policy: RetentionPolicy) -> None:
+    """Raise Unsupported if the policy trims runs and the store cannot."""
+    if policy.trim_to_events is not None and not log.trims:
+        raise Unsupported(
+            f"retention.trim_to_events = {policy.trim_to_events}: {log.url} removes whole runs only",
+            hint="leave trim_to_events out, or keep runs in a `sqlite:` store",
+        )
+
+
 async def retention_plan(log: EventLog, policy: RetentionPolicy, now: int) -> RetentionPlan:
-    """What `collect` would do at `now` (µs). Reads rows alone."""
+    """What `collect` would do at `now` (µs). Reads rows alone. Raises Unsupported as `upkeep`."""
+    _check_supported(log, policy)
     return plan_retention(policy, await _all_rows(log), now)
 
 

@@ -83,6 +83,7 @@ STATUS: dict[str, tuple[int, str]] = {
     "graph_signature_mismatch": (422, "Another graph"),
     "budget_unpriced": (422, "No price is known"),
     "budget_too_small": (422, "The budget is too small"),
+    "unsupported": (422, "Not supported by this store"),
     "queue_full": (429, "Too many runs"),
     "internal_error": (500, "Internal error"),
     "log_corrupt": (500, "The log is damaged"),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentflow.errors import LogClosed, OffsetTrimmed, RunGone, RunNotFound, RunNotTerminal
+from agentflow.errors import LogClosed, OffsetTrimmed, RunGone, RunNotFound, RunNotTerminal, Unsupported
 from agentflow.events.log import Append
 from agentflow.events.open import open_log
 from agentflow.events.owner import this_process
@@ -40,6 +40,14 @@ async def log(kind, tmp_path):
     log = open_log(url_of(kind, tmp_path))
     yield log
     await log.close()
+
+
+@pytest.fixture
+async def trimming(log):
+    """A log that trims: `file:` removes whole segments, and says that it does not."""
+    if not log.trims:
+        pytest.skip("file: does not trim")
+    return log
 
 
 async def ended(log, workflow_id, count=5, *, created_at=T0, labels=None, state="completed"):
@@ -94,7 +102,7 @@ async def test_a_row_tells_its_size_its_parent_and_when_it_ended(log, kind, tmp_
 # -- trimming
 
 
-async def test_trimming_takes_leading_events_and_says_so_to_who_wants_them(log, kind, tmp_path):
+async def test_trimming_takes_leading_events_and_says_so_to_who_wants_them(trimming, log, kind, tmp_path):
     await ended(log, "wf_a", 10)
     await ended(log, "wf_b", 10)
     before = await log.run("wf_a")
@@ -121,7 +129,7 @@ async def test_trimming_takes_leading_events_and_says_so_to_who_wants_them(log, 
 
 
 @pytest.mark.parametrize(("before", "earliest"), [(-3, 0), (0, 0), (4, 4), (5, 4), (99, 4)])
-async def test_the_last_event_stays_whatever_is_asked_for(log, before, earliest):
+async def test_the_last_event_stays_whatever_is_asked_for(trimming, log, before, earliest):
     await ended(log, "wf_a", 5)
     assert await log.trim("wf_a", before) == earliest
     assert await offsets(log, "wf_a", earliest) == list(range(earliest, 5))
@@ -139,6 +147,18 @@ async def test_what_is_not_at_its_end_stays_whole(log):
     for call in (log.trim("wf_no", 2), log.delete("wf_no", T0)):
         with pytest.raises(RunNotFound):
             await call
+
+
+async def test_a_store_that_does_not_trim_says_so_and_changes_nothing(log):
+    await ended(log, "wf_a", 5)
+    if log.trims:
+        assert await log.trim("wf_a", 2) == 2
+        return
+    with pytest.raises(Unsupported, match="wf_a") as caught:
+        await log.trim("wf_a", 2)
+    assert caught.value.code == "unsupported"
+    assert caught.value.hint
+    assert await offsets(log, "wf_a") == [0, 1, 2, 3, 4]
 
 
 # -- deleting
@@ -273,7 +293,7 @@ async def test_what_a_blob_names_stays_as_long_as_it_does(log, kind, tmp_path):
     await log.close()
 
 
-async def test_a_blob_that_only_trimmed_events_name_goes(log):
+async def test_a_blob_that_only_trimmed_events_name_goes(trimming, log):
     first, last, kept = [await log.put_blob(text) for text in (b"first", b"last", b"kept")]
     await log.append(Append("wf_a", 1, 0, [naming("wf_a", 0, first, kept)], "running", meta()))
     await log.append(Append("wf_a", 1, 1, [naming("wf_a", 1, last)]))
@@ -308,7 +328,8 @@ async def test_the_newest_snapshot_at_or_before_an_offset_is_found(log, kind, tm
         }
         assert (await log.latest_snapshot("wf_a", "fold")).offset == 8
         assert (await log.latest_snapshot("wf_a", "state:/step#1[2]")).data == b"other"
-        await log.trim("wf_a", 8)
+        if log.trims:
+            await log.trim("wf_a", 8)
         log = await reopened(log, kind, tmp_path)
     with pytest.raises(RunNotFound):
         await log.latest_snapshot("wf_no", "fold")
@@ -423,7 +444,7 @@ async def live(log, kind, directory, operations):
             model.append(run, number)
             if last is not None:
                 model.ended.add(run)
-        elif what == "trim" and run in model.ended:
+        elif what == "trim" and run in model.ended and log.trims:
             kept = model.left[run]
             earliest = await log.trim(run, number)
             model.keep(run, [n for n in kept if n >= min(number, kept[-1])])

@@ -87,13 +87,29 @@ async def main(kind: str, directory: Path) -> None:
     assert sum(run == "wf_x" for run, _ in found.events) == offset
     assert ("wf_y", 0) not in found.events
     mount(directory, "remount,ro")
-    refusal = None
+    await read_only(url, offset)
+
+
+async def read_only(url: str, offset: int) -> None:
+    """A store on a read-only file system is read, or refused with a hint; it never takes anything."""
+    log, refusal = None, None
     try:
-        open_log(url)
+        log = open_log(url)
     except AgentflowError as error:
         refusal = error
-    assert refusal is not None, "a store was opened that cannot be written to"
-    assert refusal.hint
+    if log is None:
+        assert refusal is not None
+        assert refusal.hint
+        assert not url.startswith("file:"), refusal
+        return
+    found = [event.offset for event in await log.read("wf_x", 0, 10_000)]
+    assert found == list(range(len(found)))
+    assert len(found) >= offset
+    attempts = (log.append(next_batch("wf_y", 0, "z", 1)), log.probe())
+    for problem in await asyncio.gather(*attempts, return_exceptions=True):
+        assert isinstance(problem, StoreError), "a store was written to that is read-only"
+        assert problem.hint
+    await log.close()
 
 
 def mount(directory: Path, options: str) -> bool:

@@ -188,7 +188,9 @@ async def _watch(log: EventLog, say: Say, stopping: asyncio.Event) -> None:
 
 async def _remove(log: EventLog, run: str, n: int, say: Say) -> None:
     """Trim the run, or delete it; the files are swept behind."""
-    if n % 3 == 2:
+    if n % 3 == 2 and not log.trims:
+        await log.sweep(0)
+    elif n % 3 == 2:
         say(f"trimming {run} 1")
         say(f"trimmed {run} {await log.trim(run, 1)}")
     else:

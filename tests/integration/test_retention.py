@@ -8,7 +8,7 @@ import pytest
 
 from agentflow import Runtime
 from agentflow.definition.ir import decode_ir
-from agentflow.errors import OffsetTrimmed, RunGone
+from agentflow.errors import OffsetTrimmed, RunGone, Unsupported
 from agentflow.events.open import open_log
 from agentflow.events.retention import RetentionPolicy
 from agentflow.runtime.kept import kept_record
@@ -76,6 +76,20 @@ async def test_the_oldest_run_goes_and_its_graph_with_the_last_run_that_has_it(l
     assert await log.get_definition(begin.ir_hash) is None
 
 
+async def test_a_policy_that_trims_is_refused_by_a_store_that_does_not(tmp_path):
+    log = open_log(f"file:{tmp_path}/log")
+    ids = await run_three(log)
+    before = {run: await log.read(run) for run in ids}
+    for call in (collect, retention_plan):
+        with pytest.raises(Unsupported, match="trim_to_events = 2") as caught:
+            await call(log, newest_only(0, trim_to_events=2), now() + 2 * HOUR)
+        assert "sqlite:" in caught.value.hint
+    assert {run: await log.read(run) for run in ids} == before
+    assert await kept_record(log, ids[0]) is None
+    await log.close()
+
+
+@pytest.mark.parametrize("log", ["memory", "sqlite"], indirect=True)
 async def test_a_trimmed_run_still_tells_its_record_its_state_and_its_steps(log):
     ids = await run_three(log)
     views = RunViews(log)

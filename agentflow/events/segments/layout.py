@@ -20,7 +20,7 @@ class Layout:
         self.directory = directory
         self.lock = directory / "lock"
         self.closed = directory / "closed"
-        self.removed = directory / "removed.ndjson"
+        self.removed = directory / "removed.ndjson"  # of the first version
         self.probe = directory / "probe"
         self.segments = directory / "segments"
         self.blobs = directory / "blobs"
@@ -31,10 +31,6 @@ class Layout:
     def segment(self, number: int) -> Path:
         """The file of a segment; they count from 1."""
         return self.segments / f"{number:08d}.ndjson"
-
-    def draft(self, number: int) -> Path:
-        """A segment that is being rewritten, before it takes its place."""
-        return self.segments / f"{number:08d}.new"
 
     def blob(self, name: str) -> Path | None:
         """The file of a blob; None if that is no name of one."""

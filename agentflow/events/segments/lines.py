@@ -1,39 +1,53 @@
-"""One line of a segment: an event, its place in its batch, and a checksum (page 000 §7).
+"""One line of a segment: a batch of one run, with a checksum (page 000 §7).
 
-    {"c":"<crc32>","b":batch,"i":index,"n":count,"r":{…},"e":{event}}
+    {"c":"<crc32>","v":2,"b":12,"s":11,"p":["wf_a",7],"w":"wf_b","o":3,"r":{…},"m":[[ts,type,length],…],"e":[…]}
 
-A batch is what one sync made durable. The checksum covers the bytes after `c`. `r` is there only when the
-event changes what the log records of its run beside the events: its identity, its state, its epoch.
+`c` covers all bytes behind it, up to the end of the line. `v` is the version of this form. `b` is the batch's
+number: each line has the next one. `s` is the last batch that was known to be synced when the line was
+written: lines of one write share it, and an intact line proves that all batches up to its `s` were durable.
+`p` names run and first offset of the batch before, so that a damaged line is attributed by its intact
+successor; its own bytes are never asked. `w` and `o` are run and first offset, `m` time (µs), type and length
+of each event, `e` the events as they were appended. `r` is there only if the batch changes the run's row.
 
-A segment that was rewritten without the lines of deleted runs begins with a line that says so:
-
-    {"c":"<crc32>","g":generation,"first":batch,"last":batch}
+A line without `w` is about removals: `gone` holds tombstones of deleted runs, `dropped` the numbers of the
+segments that were removed with their last run, as ranges.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
 
 import msgspec
 
+from agentflow.errors import ConfigurationError
+from agentflow.events.envelope import StoredEvent
+from agentflow.events.tombstone import Tombstone
+
 __all__ = [
+    "FORMAT",
     "Head",
     "Line",
-    "Rewritten",
+    "Range",
     "RunChange",
     "RunIdentity",
-    "Salvaged",
-    "encode_change",
     "encode_line",
-    "encode_rewritten",
-    "event_of",
+    "encode_meta",
+    "is_intact",
     "parse_line",
-    "parse_rewritten",
-    "salvage",
+    "refuse_newer",
 ]
 
-_PREFIX = len('{"c":"00000000",')
+FORMAT = 2
+"""The version of the form that is written. Version 1, without `v`, is read (see `first_form`)."""
+
+PREFIX_BYTES = len('{"c":"00000000",')
+_VERSION = b'"v":'
+_EVENTS = b',"e":['
+_BEGINNING = re.compile(rb'\{"c":"[^"\n]*","v":(\d{1,6}),')
+
+Range = tuple[int, int]
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,116 +60,112 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an event changes in its run's row; absent members stay as they were."""
+    """What a batch changes in its run's row; absent members stay as they were."""
 
     run: RunIdentity | None = None
     state: str | None = None
     epoch: int | None = None
 
 
-class Head(msgspec.Struct, frozen=True):
-    """The members of an event that the index needs."""
+class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All of a line but its checksum and its events."""
 
-    offset: int
-    timestamp: str
-    type: str
-    workflow_id: str
+    v: int = msgspec.field(default=FORMAT)
+    b: int
+    s: int
+    p: tuple[str, int] | None = None
+    w: str | None = None
+    o: int = 0
+    r: RunChange | None = None
+    m: list[tuple[int, str, int]] = []
+    gone: list[Tombstone] = []
+    dropped: list[Range] = []
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line without its checksum; `e` is the event as it was appended."""
+    """An intact line; its events begin at byte `start` of `raw`."""
 
-    b: int
-    i: int
-    n: int
-    e: msgspec.Raw
-    r: RunChange | None = None
+    head: Head
+    raw: bytes
+    start: int
 
-    def head(self) -> Head:
-        """Where the event belongs. msgspec.DecodeError if it does not say so."""
-        return _head_decoder.decode(self.e)
-
-
-class Rewritten(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first line of a segment that was rewritten: how often, and which batches it held."""
-
-    g: int
-    first: int
-    last: int
+    def events(self) -> list[StoredEvent]:
+        """Return the events, as they were appended."""
+        found: list[StoredEvent] = []
+        position, raw = self.start, self.raw
+        for offset, (ts, type, length) in enumerate(self.head.m, start=self.head.o):
+            found.append(StoredEvent(offset, ts, type, raw[position : position + length]))
+            position += length + 1
+        return found
 
 
-class Salvaged(msgspec.Struct, frozen=True):
-    """What a damaged line still says of itself; to be believed only if its neighbours agree."""
-
-    b: int
-    i: int
-    n: int
-    offset: int
-    workflow_id: str
+class _Version(msgspec.Struct, frozen=True):
+    v: int
 
 
-_line_decoder = msgspec.json.Decoder(Line)
-_rewritten_decoder = msgspec.json.Decoder(Rewritten)
 _head_decoder = msgspec.json.Decoder(Head)
-_change_encoder = msgspec.json.Encoder()
-_SALVAGE = re.compile(
-    rb'"b":(\d+),"i":(\d+),"n":(\d+),(?:"r":\{[^\n]*?\},)?'
-    rb'"e":\{"id":"[^"]*","offset":(\d+),"timestamp":"[^"]*","type":"[^"]*","workflow_id":"([^"]+)"'
-)
+_version_decoder = msgspec.json.Decoder(_Version)
 
 
-def encode_line(batch: int, index: int, count: int, change: bytes, body: bytes) -> bytes:
-    """The line, with its end. `change` is the JSON of a RunChange, or empty."""
-    middle = b'"r":%b,"e":' % change if change else b'"e":'
-    rest = b'"b":%d,"i":%d,"n":%d,%b%b}' % (batch, index, count, middle, body)
+def encode_meta(events: Sequence[StoredEvent]) -> bytes:
+    """Return the JSON of `m`. Raises TypeError or ValueError for events that have no JSON form."""
+    return msgspec.json.encode([(event.ts, event.type, len(event.body)) for event in events])
+
+
+def encode_line(head: Head, meta: bytes = b"", events: bytes = b"") -> bytes:
+    """Return the line, with its end. `meta` is the JSON of `m`, `events` the bodies joined by commas."""
+    rest = b'"v":%d,' % FORMAT + msgspec.json.encode(head)[1:]
+    if meta:
+        rest = b'%b,"m":%b%b%b]}' % (rest[:-1], meta, _EVENTS, events)
     return b'{"c":"%08x",%b\n' % (zlib.crc32(rest), rest)
 
 
-def encode_rewritten(head: Rewritten) -> bytes:
-    """The first line of a rewritten segment, with its end."""
-    rest = msgspec.json.encode(head)[1:]
-    return b'{"c":"%08x",%b\n' % (zlib.crc32(rest), rest)
-
-
-def parse_rewritten(line: bytes) -> Rewritten | None:
-    """The head of a rewritten segment, if this is one: its first line without the end."""
-    if not _is_intact(line):
-        return None
-    try:
-        return _rewritten_decoder.decode(b"{" + line[_PREFIX:])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
-def encode_change(change: RunChange) -> bytes:
-    """The JSON of `r`."""
-    return _change_encoder.encode(change)
+def is_intact(line: bytes) -> bool:
+    """Return True if the checksum at the beginning of `line` is that of the bytes behind it."""
+    return line[:6] == b'{"c":"' and line[6:14] == b"%08x" % zlib.crc32(memoryview(line)[PREFIX_BYTES:])
 
 
 def parse_line(line: bytes) -> Line | None:
-    """The line (without its end) if it is what was written, else None."""
-    if not _is_intact(line):
+    """Return the parts of a line (without its end), or None if it is not what was written.
+
+    Raises ConfigurationError for a line of a newer version.
+    """
+    if not line.startswith(_VERSION, PREFIX_BYTES) or not is_intact(line):
         return None
+    # Members before `e` hold text only inside quotes, where a quote is escaped: the first match is the right
+    # one.
+    at = line.find(_EVENTS)
     try:
-        return _line_decoder.decode(line)
+        head = _head_decoder.decode(line if at < 0 else line[:at] + b"}")
     except (msgspec.DecodeError, UnicodeDecodeError):
+        head = None
+    if head is None or head.v != FORMAT:
+        _check_version(line)
         return None
+    return Line(head, line, at + len(_EVENTS) if at >= 0 else len(line))
 
 
-def _is_intact(line: bytes) -> bool:
-    return line[:6] == b'{"c":"' and line[6:14] == b"%08x" % zlib.crc32(memoryview(line)[_PREFIX:])
+def refuse_newer(beginning: bytes) -> None:
+    """Raise ConfigurationError if these bytes, of a line that is not intact, are of a newer version.
+
+    Its checksum may be another one: what cannot be read for that reason must not be cut off as torn.
+    """
+    found = _BEGINNING.match(beginning)
+    if found is not None and int(found[1]) > FORMAT:
+        raise _newer(int(found[1]))
 
 
-def event_of(line: bytes, size: int) -> bytes | None:
-    """The event, `size` bytes long, of a line (without its end), or None if the line is damaged."""
-    if line[6:14] != b"%08x" % zlib.crc32(memoryview(line)[_PREFIX:]):
-        return None
-    return line[-1 - size : -1]
+def _check_version(line: bytes) -> None:
+    try:
+        version = _version_decoder.decode(line).v
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return
+    if version > FORMAT:
+        raise _newer(version)
 
 
-def salvage(line: bytes) -> list[Salvaged]:
-    """What damaged bytes still name; several events if a line end between them is gone."""
-    return [
-        Salvaged(int(m[1]), int(m[2]), int(m[3]), int(m[4]), m[5].decode(errors="replace"))
-        for m in _SALVAGE.finditer(line)
-    ]
+def _newer(version: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"the store was written by a newer agentflow (format {version}, this one knows {FORMAT})",
+        hint="upgrade agentflow, or name another directory for the store",
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,21 +10,19 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote
 
-from agentflow.errors import AgentflowError, ConfigurationError, LogClosed, LogCorrupt, StoreError
+from agentflow.errors import AgentflowError, LogClosed, LogCorrupt, StoreError
 from agentflow.events.base import BaseLog, EventQuery
 from agentflow.events.envelope import StoredEvent
-from agentflow.events.files import make_directories, sync_path
+from agentflow.events.forks import ForkGuard
 from agentflow.events.group import GroupCommit
+from agentflow.events.identity import IdentityWatch
 from agentflow.events.listing import RunQuery, page_of_runs
 from agentflow.events.owner import Owner
 from agentflow.events.rows import Append, LoggedEvent, Notice, Page, RunRow, Snapshot, Swept
 from agentflow.events.rules import blob_hash
-from agentflow.events.segments.closing import Closed, load_closed, save_closed
-from agentflow.events.segments.compact import swap_in, worth_rewriting, write_draft
-from agentflow.events.segments.layout import PARTS, Layout
+from agentflow.events.segments.layout import Layout
+from agentflow.events.segments.opening import open_directory
 from agentflow.events.segments.reader import SegmentReader
-from agentflow.events.segments.recovery import Recovered, recover
-from agentflow.events.segments.removed import load_removed
 from agentflow.events.segments.sealed import unseal
 from agentflow.events.segments.store import SegmentStore
 from agentflow.events.tombstone import Tombstone
@@ -35,48 +32,65 @@ __all__ = ["SegmentLog"]
 T = TypeVar("T")
 
 
-class SegmentLog(BaseLog):
-    """An EventLog in `directory`; made if there is none. Opening reads the newest segment, and those closed
-    ones that have no good sidecar, so it may take seconds.
+class _Writing:
+    """What a log that may be written to has beside its reader."""
 
-    ConfigurationError: the directory cannot be a store, or another process has it. LogCorrupt: it is damaged,
-    and which run's events are lost cannot be told. A run that is known to be damaged raises LogCorrupt by
-    itself. Belongs to the event loop of its first use.
+    def __init__(self, store: SegmentStore) -> None:
+        self.store = store
+        self.group = GroupCommit(store)
+        self.watch = IdentityWatch(store.writer.check_all)
+
+    def stop(self) -> None:
+        """Write what was accepted, then end the threads; blocks."""
+        self.watch.stop()
+        self.group.stop()
+
+
+class SegmentLog(BaseLog):
+    """An EventLog in `directory`; made if there is none. Opening reads all segments, so it may take seconds.
+
+    `read_only` reads a store without changing anything: appends are refused with a StoreError. A store on a
+    read-only file system is opened so by itself. Raises ConfigurationError, LogCorrupt or StoreError as
+    `open_directory`; a run that is known to be damaged raises LogCorrupt by itself. Belongs to the event loop
+    of its first use.
     """
 
     durable = True
     shared = False
 
-    def __init__(self, directory: Path | str) -> None:
+    def __init__(self, directory: Path | str, *, read_only: bool = False) -> None:
         self.path = Path(directory).absolute()
         self.url = f"file:{directory}"
         self._layout = Layout(self.path)
-        self._lock = _lock(self._layout)
-        try:
-            found = _recover(self._layout)
-            self._store = SegmentStore(self._layout, found)
-        except OSError as error:
-            os.close(self._lock)
-            raise ConfigurationError(
-                f"the store {self.path} cannot be read: {error.strerror}",
-                hint="the directory and its files must be readable and writable",
-            ) from error
-        except AgentflowError:
-            os.close(self._lock)
-            raise
-        self._upkeep = self._store.upkeep
-        self._notices = found.notices
-        self._index = found.index
-        self._group = GroupCommit(self._store)
-        self._reader = SegmentReader(self._store)
-        self._sweeping = asyncio.Lock()  # two would write one draft
+        opened = open_directory(self._layout, read_only=read_only)
+        self._lock = opened.lock
+        self._index = opened.found.index
+        self._notices = opened.found.notices
+        self._guard = ForkGuard(self.url, self._release_lock)
+        self._closed = False
+        end = (max(opened.found.segment, 1), opened.found.end)
+        self._writing = None if opened.store is None else _Writing(opened.store)
+        store = opened.store
+        self._reader = SegmentReader(
+            self._layout, self._index, (lambda: end) if store is None else lambda: store.end
+        )
         # One thread: it owns the open files, and pages come out of the page cache.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="agentflow-log-reader")
 
     @property
+    def trims(self) -> bool:
+        """As `EventLog.trims`: segments go whole."""
+        return False
+
+    @property
+    def read_only(self) -> bool:
+        """True if nothing can be written."""
+        return self._writing is None
+
+    @property
     def failure(self) -> AgentflowError | None:
-        """Why the log stopped for good, if it did."""
-        return self._store.failure
+        """As `EventLog.failure`."""
+        return None if self._writing is None else self._writing.store.failure
 
     @property
     def notices(self) -> Sequence[Notice]:
@@ -87,86 +101,76 @@ class SegmentLog(BaseLog):
 
     def append(self, batch: Append) -> asyncio.Future[None]:
         """As `EventLog.append`."""
-        return self._group.append(batch)
+        try:
+            return self._writable().group.append(batch)
+        except StoreError as error:
+            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            refused.set_exception(error)
+            return refused
 
     async def put_blob(self, data: bytes) -> str:
         """As `EventLog.put_blob`."""
         name = blob_hash(data)
-        await self._group.call(lambda: self._upkeep.put_blob(name, data))
+        await self._call(lambda store: store.upkeep.put_blob(name, data))
         return name
 
     async def put_definition(self, hash: str, source: bytes) -> None:
         """As `EventLog.put_definition`."""
-        await self._group.call(lambda: self._upkeep.put_definition(hash, source))
+        await self._call(lambda store: store.upkeep.put_definition(hash, source))
 
     async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
         """As `EventLog.put_snapshot`."""
-        await self._group.call(lambda: self._upkeep.put_snapshot(workflow_id, kind, offset, data))
+        await self._call(lambda store: store.upkeep.put_snapshot(workflow_id, kind, offset, data))
 
     async def save_cursor(self, consumer: str, cursor: str) -> None:
         """As `EventLog.save_cursor`."""
-        await self._group.call(lambda: self._upkeep.save_cursor(consumer, cursor))
+        await self._call(lambda store: store.upkeep.save_cursor(consumer, cursor))
 
     async def drop_cursor(self, consumer: str) -> None:
         """As `EventLog.drop_cursor`."""
-        await self._group.call(lambda: self._upkeep.drop_cursor(consumer))
+        await self._call(lambda store: store.upkeep.drop_cursor(consumer))
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`."""
-        return await self._group.call(lambda: self._store.claim(workflow_id, owner))
+        return await self._call(lambda store: store.claim(workflow_id, owner))
 
     async def release(self, workflow_id: str, owner: Owner) -> None:
         """As `EventLog.release`."""
-        await self._group.call(lambda: self._store.release(workflow_id, owner))
+        await self._call(lambda store: store.release(workflow_id, owner))
 
     async def probe(self) -> None:
         """As `EventLog.probe`."""
-        await self._group.call(self._upkeep.probe)
+        await self._call(lambda store: store.probe())
+
+    def _writable(self) -> _Writing:
+        self._check_open()
+        if self._writing is None:
+            raise StoreError(
+                f"the store {self.url} is open for reading only",
+                hint="open it on a file system that can be written to, without `read_only`",
+            )
+        return self._writing
+
+    async def _call(self, call: Callable[[SegmentStore], T]) -> T:
+        """Run `call` on the writer thread, after all that was submitted before it."""
+        writing = self._writable()
+        return await writing.group.call(lambda: call(writing.store))
 
     # -- retention
 
     async def trim(self, workflow_id: str, before: int) -> int:
-        """As `EventLog.trim`."""
-        # The log of a run that has ended does not change, so what its events name can be read before.
-        names = await self._in_thread(lambda: self._reader.names(workflow_id, before))
-        return await self._group.call(lambda: self._upkeep.trim(workflow_id, before, names))
+        """Raise Unsupported: segments go whole, so leading events of a run cannot."""
+        return await self._call(lambda store: store.upkeep.trim(workflow_id))
 
     async def delete(self, workflow_id: str, at: int) -> Tombstone:
         """As `EventLog.delete`."""
-        return await self._group.call(lambda: self._upkeep.delete(workflow_id, at))
+        return await self._call(lambda store: store.upkeep.delete(workflow_id, at))
 
     async def sweep(self, before: int) -> Swept:
-        """As `EventLog.sweep`: rewrites the segments of which a quarter or more is dead. Appends go on
-        meanwhile; reads wait while a rewritten file takes the place of the old one."""
-        async with self._sweeping:
-            return await self._sweep(before)
-
-    async def _sweep(self, before: int) -> Swept:
-        blobs, definitions, freed = await self._group.call(lambda: self._upkeep.sweep_files(before))
-        newest, length = self._store.end
-        if await asyncio.to_thread(worth_rewriting, self._index, newest, length):
-            await self._group.call(self._store.roll)
-        for number in sorted(self._index.segments):
-            freed += await self._rewrite(number)
+        """As `EventLog.sweep`: removes the segments in which no run is left."""
+        blobs, definitions, freed = await self._call(lambda store: store.upkeep.sweep_files(before))
+        freed += await self._call(lambda store: store.upkeep.drop_segments())
         return Swept(blobs=blobs, definitions=definitions, bytes=freed)
-
-    async def _rewrite(self, number: int) -> int:
-        segment = self._index.segments[number]
-        if number == self._store.end[0]:
-            return 0
-        if not await asyncio.to_thread(worth_rewriting, self._index, number, segment.size):
-            return 0
-        try:
-            draft = await asyncio.to_thread(write_draft, self._layout, self._index, number)
-        except OSError as error:
-            self._layout.draft(number).unlink(missing_ok=True)
-            raise StoreError(f"segment {number} cannot be rewritten: {error.strerror}") from error
-
-        def swap() -> int:
-            self._reader.forget(number)
-            return swap_in(self._layout, self._index, draft)
-
-        return await self._in_thread(swap)
 
     # -- reading
 
@@ -182,20 +186,26 @@ class SegmentLog(BaseLog):
         return run.row()
 
     async def _list(self, query: RunQuery) -> Page[RunRow]:
-        # A damaged run stands there as far as it is whole.
-        keys, runs = (
-            self._index.order.copy(),
-            self._index.runs,
-        )  # the writing thread may change them meanwhile
+        # A damaged run is listed as far as it is whole, and named in `Page.damaged` whatever was asked for.
+        # One that is lost from its beginning is only named: nothing is known of it, nor if it was deleted.
+        return await self._in_thread(lambda: self._page(query))
+
+    def _page(self, query: RunQuery) -> Page[RunRow]:
+        keys, runs, states = self._index.order.copy(), self._index.runs, query.states()
 
         def row_of(workflow_id: str) -> RunRow | None:
             run = runs.get(workflow_id)
-            return None if run is None else run.row()
+            if run is None or run.damaged == 0:
+                return None
+            if states is not None and run.state not in states:
+                return None
+            if query.label is not None and run.identity.labels.get(query.label[0]) != query.label[1]:
+                return None
+            return None if query.name is not None and run.identity.name != query.name else run.row()
 
-        return page_of_runs(keys, row_of, query)
+        return page_of_runs(keys, row_of, query, self._index.quarantined.copy())
 
     async def _query(self, query: EventQuery) -> Page[LoggedEvent]:
-        # Events of damaged runs are left out. Scans: half a million events a second.
         return await self._in_thread(lambda: self._reader.query(query))
 
     async def latest_cursor(self) -> str:
@@ -241,57 +251,32 @@ class SegmentLog(BaseLog):
     # -- life
 
     def _check_open(self) -> None:
-        if self._group.closed:
+        self._guard.check()
+        if self._closed:
             raise LogClosed
 
     async def close(self) -> None:
-        """As `EventLog.close`."""
-        if self._group.refuse():
-            await asyncio.to_thread(self._shut_down)
+        """As `EventLog.close`. Raises LogFailed if the files of the store were deleted or replaced."""
+        closed, self._closed = self._closed, True
+        if closed or self._guard.forked:
+            return
+        if self._writing is not None:
+            self._writing.group.refuse()
+        await asyncio.to_thread(self._shut_down)
+        if self._writing is not None and self._writing.store.writer.lost:
+            raise self._writing.store.writer.refused() or LogClosed()
 
     def _shut_down(self) -> None:
         self._pool.shutdown()
         self._reader.close()
-        self._group.stop()
-        os.close(self._lock)  # last: now another process may open the directory
+        if self._writing is not None:
+            self._writing.stop()
+        self._release_lock()  # last: now another process may open the directory
 
-
-def _recover(layout: Layout) -> Recovered:
-    for left_over in (*layout.segments.glob("*.new"), layout.probe):
-        left_over.unlink(missing_ok=True)
-    closed = load_closed(layout.closed)
-    removed, cut = load_removed(layout.removed, closed)
-    found = recover(layout, removed, closed)
-    if found.settled:
-        length = layout.removed.stat().st_size if layout.removed.exists() else 0
-        save_closed(layout.closed, Closed(found.segment, found.end, found.batch, length))
-    if cut:
-        text = f"{cut} bytes of a removal that was never acknowledged were cut off {layout.removed.name}"
-        found.notices.append(Notice(kind="torn_tail", text=text, bytes=cut))
-    return found
-
-
-def _lock(layout: Layout) -> int:
-    """Take the directory for this process; the descriptor holds it."""
-    try:
-        for part in PARTS:
-            make_directories(layout.directory / part)
-        sync_path(layout.directory / PARTS[0])
-        lock = os.open(layout.lock, os.O_CREAT | os.O_RDWR, 0o600)
-    except OSError as error:
-        raise ConfigurationError(
-            f"the store {layout.directory} cannot be opened: {error.strerror}",
-            hint="choose a directory that you may write to (`--store file:DIR`)",
-        ) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise ConfigurationError(
-            f"the store {layout.directory} is in use by another process",
-            hint="use that process, or a `sqlite:` store, which several can share",
-        ) from error
-    return lock
+    def _release_lock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
 
 def _content(path: Path) -> bytes | None:

@@ -1,353 +1,386 @@
-"""Opening a directory of segments: rebuild the index, cut a torn end, refuse what is damaged elsewhere.
+"""Opens a directory of segments: rebuilds the index, cuts off a torn end, quarantines runs that are damaged.
 
-Batches are synced one after another, so only the last can be torn; it was never acknowledged, so it is cut
-off. Anything else that is not as it was written is damage. It is pinned to a run, which is then quarantined,
-if the damaged lines still say which they are and all their neighbours agree; else the whole store is refused,
-since an event of any run could be missing. A closed segment with a good sidecar is not read at all.
+Writes are synced one after another, so only the last can be torn; it was never acknowledged, so it is cut
+off. Bytes before an intact line of a later write were synced once: if they cannot be read now they are
+damaged. Their run is the one that the next intact line names as its predecessor; bytes that are not intact
+are never believed. If a lost batch cannot be attributed that way, the whole store is refused, since an event
+of any run could be missing. Segments of the first version are read in the same scan (see `first_form`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
 from agentflow.errors import LogCorrupt
-from agentflow.events.files import make_durable
-from agentflow.events.ids import micros
-from agentflow.events.references import names_in, parent_of
+from agentflow.events.files import make_durable, sync_directory
+from agentflow.events.identity import FileIdentity
 from agentflow.events.rows import Notice
 from agentflow.events.segments.closing import Closed
-from agentflow.events.segments.index import PLACE_BITS, Index, RunIndex, Segment
-from agentflow.events.segments.layout import Layout
-from agentflow.events.segments.lines import (
-    Line,
+from agentflow.events.segments.first_form import (
+    OldLine,
+    Removed,
     Rewritten,
-    RunChange,
-    RunIdentity,
     Salvaged,
-    parse_line,
-    parse_rewritten,
+    old_line,
+    rewritten,
     salvage,
 )
-from agentflow.events.segments.removed import Removed
-from agentflow.events.segments.sidecar import SidecarUnusable, load_sidecar, save_sidecar
+from agentflow.events.segments.index import Index, Segment, merge_ranges
+from agentflow.events.segments.layout import Layout
+from agentflow.events.segments.lines import Line, parse_line, refuse_newer
+from agentflow.events.segments.rebuild import Rebuild
 
 __all__ = ["Recovered", "recover"]
 
 _HINT = "restore the store from a copy"
-_HEAD_BYTES = 256  # the first line of a rewritten segment is shorter
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What was found: the index, the newest segment, its length, the last batch, and what to tell of it."""
+    """What was found."""
 
     index: Index
     segment: int
+    """The newest segment, 0 if there is none."""
     end: int
+    """Its length."""
     batch: int
+    """The last batch."""
+    last: tuple[str, int] | None
+    """Run and first offset of the last batch; None if it is about removals."""
     notices: list[Notice]
     settled: bool
-    """Whether it must be noted anew where the files end: else the next start might take damage for torn."""
+    """True if it must be noted anew where the files end: else the next start may take damage for torn."""
 
 
-class _Record(msgspec.Struct, frozen=True):
-    """A line of a segment, intact or salvaged."""
+class _Piece(msgspec.Struct, frozen=True):
+    """The bytes between two line ends. `line` is None if they are not what was written."""
 
     segment: int
     position: int
     size: int
-    line: Line | Salvaged | None  # None: nothing can be made of these bytes
+    line: Line | OldLine | None
+    salvaged: Salvaged | None = None
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Batch, index and count of its lines (one, but in the first version); 0 if unknown."""
+        line = self.salvaged if self.line is None else self.line
+        if line is None:
+            return (0, 0, 0)
+        return (line.head.b, 0, 1) if isinstance(line, Line) else (line.b, line.i, line.n)
+
+    @property
+    def synced(self) -> int:
+        """The last batch that was durable when an intact line was written."""
+        return self.line.head.s if isinstance(self.line, Line) else self.key[0] - 1
 
 
-def _rewritten_head(path: Path) -> tuple[Rewritten, int] | None:
-    """The first line of a segment that was rewritten, and its length; None if it never was. OSError."""
-    with path.open("rb") as file:
-        line = file.read(_HEAD_BYTES).partition(b"\n")[0]
-    head = parse_rewritten(line)
-    return None if head is None else (head, len(line) + 1)
+def recover(layout: Layout, removed: Removed, closed: Closed | None, *, read_only: bool = False) -> Recovered:
+    """Read all segments; blocks, about a second for 250,000 batches.
 
-
-def recover(layout: Layout, removed: Removed, closed: Closed | None) -> Recovered:
-    """Read what is needed of the segments; blocks, about a second for 400,000 events without sidecars.
-
-    All that was found is durable at return. LogCorrupt, OSError.
+    All that was found is durable at return, unless `read_only`: then nothing is changed. Raises LogCorrupt,
+    ConfigurationError (a newer version wrote the store) or OSError.
     """
-    return _Recovery(layout, removed, closed).run()
+    return _Recovery(layout, removed, closed, read_only).run()
 
 
 class _Recovery:
-    """The state of a recovery: the last batch that is known to be whole, and the lines of the one after."""
+    """State of a recovery: all up to `batch` is whole, `pending` are the pieces behind it."""
 
-    def __init__(self, layout: Layout, removed: Removed, closed: Closed | None) -> None:
+    def __init__(self, layout: Layout, removed: Removed, closed: Closed | None, read_only: bool) -> None:
         self.layout = layout
         self.closed = closed
-        self.index = Index(removed)
+        self.read_only = read_only
+        self.rebuild = Rebuild(removed)
+        self.index = self.rebuild.index
         self.batch = 0
-        self.tail = 0
-        """Where the last batch begins in its segment."""
-        self.pending: list[_Record] = []
+        self.index_in_batch = 0  # of the next line, in a batch of the first version
+        self.synced = -1
+        self.unsynced_from = 0
+        """Where the last write begins in its segment: it may not have been synced."""
+        self.skipped = False
+        """True at the beginning of a segment whose predecessor is missing."""
+        self.pending: list[_Piece] = []
         self.notices: list[Notice] = []
 
     def run(self) -> Recovered:
-        numbers = _segments(self.layout)
+        numbers = sorted(int(path.stem) for path in self.layout.segments.glob("*.ndjson"))
+        missing = sorted(set(range(1, numbers[-1] + 1)) - set(numbers)) if numbers else []
         for number in numbers:
-            closed = number != numbers[-1]
-            if not (closed and not self.pending and self._load(number)):
-                self._scan(number)
-                if closed and not self.pending:
-                    save_sidecar(self.layout.segment(number), self.index, number)
-        last = numbers[-1] if numbers else 0
-        settled = self._end(last)
-        end = self._make_durable(last) if last else 0
+            if number - 1 in missing:
+                self._skip(number)
+            self._scan(number)
+        newest = numbers[-1] if numbers else 0
+        settled, end = self._end(newest)
+        self._account_for(missing)
+        if not self.read_only and newest:
+            end = self._make_durable(newest, end)
         for run in self.index.runs.values():
             if run.damaged is not None:
                 text = f"{run.workflow_id} is damaged from offset {run.damaged} on; it is quarantined"
                 self.notices.append(Notice(kind="damaged_run", text=text, workflow_id=run.workflow_id))
-        return Recovered(self.index, last, end, self.batch, self.notices, settled)
+        return Recovered(self.index, newest, end, self.batch, self.rebuild.last, self.notices, settled)
 
     # -- one segment
 
-    def _load(self, number: int) -> bool:
-        """Take a closed segment from its sidecar, if that is there and says what the segment holds."""
-        path = self.layout.segment(number)
-        try:
-            found = load_sidecar(path, self.index, number, self.batch + 1)
-        except SidecarUnusable as error:
-            self.notices.append(Notice(kind="rebuilt", text=f"the index of segment {number}: {error}"))
-            return False
-        if found:
-            self.batch = self.index.segments[number].last
-        return found
-
     def _scan(self, number: int) -> None:
         path = self.layout.segment(number)
-        head = _rewritten_head(path)
-        segment = Segment(number, self.batch + 1)
-        self.index.segments[number] = segment
-        if head is None:
-            for record in self._records(number, 0):
-                self._take(record)
-        else:
-            self._scan_rewritten(segment, *head)
-        segment.last = self.batch
+        segment = self.index.segments[number] = Segment(number, FileIdentity.of(path))
         segment.size = path.stat().st_size
-
-    def _scan_rewritten(self, segment: Segment, head: Rewritten, start: int) -> None:
-        """Lines of batches that were whole once: each stands for itself."""
-        if self.pending:  # what is before was synced, since this was written later
-            self.batch = self._accept(self.pending)
-            self.pending = []
-        if head.first != self.batch + 1:
-            raise LogCorrupt(f"segment {segment.number} does not continue the one before", hint=_HINT)
-        segment.generation = head.g
-        for record in self._records(segment.number, start):
-            if isinstance(record.line, Line):
-                self._add(record, record.line)
-            elif record.line is not None:
-                self._quarantine(record, record.line)
-            else:
-                raise _unattributable(record)
-        self.batch = head.last
-
-    def _take(self, record: _Record) -> None:
-        line, pending = record.line, self.pending
-        if isinstance(line, Line) and pending and self._may_follow(line):
-            # A later batch is there, so the pending one was synced, whole or not.
-            self.batch = self._accept(pending)
-            self.pending = pending = []
-        pending.append(record)
-        if isinstance(line, Line) and line.i == line.n - 1 and self._is_whole():
-            self.batch = self._accept(pending)
-            self.pending = []
-
-    def _records(self, number: int, start: int) -> Iterator[_Record]:
-        position = start
-        with self.layout.segment(number).open("rb") as file:
-            file.seek(start)
+        position, head = 0, None
+        with path.open("rb") as file:
             for raw in file:
-                # A last line without an end was not written to its end.
-                text = raw[:-1] if raw.endswith(b"\n") else b""
-                line = parse_line(text)
-                size = len(raw)
-                if line is not None:
-                    yield _Record(number, position, size, line)
+                if self._take_next(number, position, raw):
+                    position += len(raw)
+                    continue
+                piece = self._piece(number, position, raw)
+                if not position:
+                    head = None if piece.line is not None else rewritten(raw[:-1])
+                    segment.first_form = head is not None or isinstance(piece.line, OldLine)
+                if head is None:
+                    self._take(piece)
+                elif not position:
+                    self._begin_rewritten(number, head)
                 else:
-                    found = salvage(raw)
-                    for piece in found:
-                        yield _Record(number, position, size, piece)
-                    if not found:
-                        yield _Record(number, position, size, None)
-                position += size
+                    self._take_rewritten(piece)
+                position += len(raw)
+        if head is not None:
+            self.batch = head.last
+
+    def _take_next(self, number: int, position: int, raw: bytes) -> bool:
+        """Take the line that is due, and nothing else: what nearly every line is."""
+        line = parse_line(raw[:-1]) if raw.endswith(b"\n") else None
+        if line is None or line.head.b != self.batch + 1 or self.pending or self.index_in_batch:
+            return False
+        if self.skipped:
+            return False
+        if line.head.s != self.synced:
+            self.synced, self.unsynced_from = line.head.s, position
+        self.rebuild.add((number, position), len(raw) - 1, line)
+        self.batch += 1
+        return True
+
+    def _piece(self, number: int, position: int, raw: bytes) -> _Piece:
+        size, text = len(raw), raw[:-1]
+        if not raw.endswith(b"\n"):  # the last line was not written to its end, or was cut since
+            text = raw if self.closed is not None and self.closed.covers(number, position) else b""
+            size += 1
+        line = (parse_line(text) or old_line(text)) if text else None
+        return _Piece(number, position, size, line, None if line is not None else salvage(raw))
+
+    def _skip(self, number: int) -> None:
+        """Segments are missing before `number`; whether they were removed is known at the end."""
+        if self.pending or self.index_in_batch:
+            raise _unattributable(number, 0)
+        self.skipped = True
+
+    def _begin_rewritten(self, number: int, head: Rewritten) -> None:
+        if self.skipped:
+            self.batch, self.skipped = head.first - 1, False
+        self._settle(head.first - 1)
+        if self.pending or head.first != self.batch + 1:
+            raise LogCorrupt(f"segment {number} does not continue the one before", hint=_HINT)
+
+    def _take_rewritten(self, piece: _Piece) -> None:
+        """Take a line of batches that were whole once: each stands for itself."""
+        if isinstance(piece.line, OldLine):
+            self._add(piece)
+        elif piece.salvaged is not None:
+            self._quarantine(piece.salvaged.workflow_id, piece.salvaged.offset, [piece])
+        else:
+            raise _unattributable(piece.segment, piece.position)
 
     # -- batches
 
-    def _may_follow(self, line: Line) -> bool:
-        """Whether an intact line is of a later batch than those pending."""
-        first = self.pending[0].line
-        current = self.batch + 1 if first is None or isinstance(first, Salvaged) else first.b
-        return line.b > current
+    def _take(self, piece: _Piece) -> None:
+        batch, index, count = piece.key
+        if piece.line is not None:
+            if self.skipped:
+                self._resume(piece)
+            if piece.synced > self.batch:
+                self._settle(piece.synced)
+                if piece.synced > self.batch:
+                    self._bridge(piece, self.pending)
+                    self.pending = []
+            if not self.pending and count == 1 and self._is_next(piece):
+                self._accept(piece)
+                return
+        self.pending.append(piece)
+        if piece.line is not None and index == count - 1 and self._is_whole(batch, count):
+            for each in self.pending:
+                self._accept(each)
+            self.pending = []
 
-    def _is_whole(self) -> bool:
-        following = all(isinstance(r.line, Line) and r.line.b == self.batch + 1 for r in self.pending)
-        return following and _counts(self.pending)
+    def _resume(self, piece: _Piece) -> None:
+        """Go on behind missing segments. One damaged line before the first intact one is one lost batch."""
+        if len(self.pending) > 1 or piece.key[1]:
+            raise _unattributable(piece.segment, piece.position)
+        self.batch = piece.key[0] - 1 - len(self.pending)
+        self.skipped = False
 
-    def _accept(self, pending: list[_Record]) -> int:
-        """Put lines that are known to have been synced into the index; the number of their last batch."""
-        start, batch = 0, self.batch
-        while start < len(pending):
-            first = pending[start].line
-            group = pending[start : start + first.n] if first is not None else []
-            self.tail = pending[start].position
-            if not group or not _counts(group) or any(r.line is None or r.line.b != batch + 1 for r in group):
-                raise _unattributable(pending[start])
-            for record in group:
-                if isinstance(record.line, Line):
-                    self._add(record, record.line)
-                elif record.line is not None:
-                    self._quarantine(record, record.line)
-            start += len(group)
-            batch += 1
-        return batch
+    def _is_next(self, piece: _Piece) -> bool:
+        return piece.key[:2] == (self.batch + 1, self.index_in_batch)
 
-    # -- runs
-
-    def _add(self, record: _Record, line: Line) -> None:
-        try:
-            head = line.head()
-            ts = micros(head.timestamp)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise LogCorrupt(
-                f"segment {record.segment} holds no event at byte {record.position}: {error}", hint=_HINT
-            ) from error
-        workflow_id, offset, removed = head.workflow_id, head.offset, self.index.removed
-        if workflow_id in removed.gone:
-            return
-        trimmed = removed.trimmed.get(workflow_id)
-        if trimmed is not None and offset < trimmed.earliest:
-            return
-        body = bytes(line.e)
-        run = self.index.runs.get(workflow_id) or self._begin(workflow_id, line, body, ts)
-        if run.damaged is not None:
-            return
-        if offset != run.last + 1:
-            run.damage(run.last + 1)
-            return
-        if line.r is not None:
-            run.apply(line.r)
-        place = record.segment << PLACE_BITS | record.position
-        run.add(place, record.size - 1, len(body), ts, self.index.type_id(head.type))
-        run.names |= names_in(body)
-        self.index.segments[record.segment].grow(workflow_id, offset, 1)
-
-    def _begin(self, workflow_id: str, line: Line, body: bytes, ts: int) -> RunIndex:
-        trimmed = self.index.removed.trimmed.get(workflow_id)
-        if trimmed is not None:
-            run = self.index.create(workflow_id, trimmed.identity, trimmed.earliest)
-            run.apply(RunChange(state=trimmed.state, epoch=trimmed.epoch))
-            run.parent = trimmed.parent
-            run.names.update(trimmed.names)
-            return run
-        identity = line.r.run if line.r is not None else None
-        if identity is not None:
-            run = self.index.create(workflow_id, identity)
-            run.parent = parent_of(body)
-            return run
-        # Its beginning is damaged: the run is known by a later event alone.
-        run = self.index.create(
-            workflow_id, RunIdentity(name=None, definition_hash="", created_at=ts, labels={})
+    def _is_whole(self, batch: int, count: int) -> bool:
+        return (
+            batch == self.batch + 1
+            and len(self.pending) == count
+            and all(p.line is not None and p.key == (batch, k, count) for k, p in enumerate(self.pending))
         )
-        run.damage(0)
-        return run
 
-    def _quarantine(self, record: _Record, line: Salvaged) -> None:
-        removed = self.index.removed
-        trimmed = removed.trimmed.get(line.workflow_id)
-        if line.workflow_id in removed.gone or (trimmed is not None and line.offset < trimmed.earliest):
-            return  # nobody will read it
-        run = self.index.runs.get(line.workflow_id)
-        if run is None or (run.damaged is None and run.last + 1 != line.offset):
-            raise _unattributable(record)
-        run.damage(run.last + 1)
+    def _settle(self, synced: int) -> None:
+        """Take what is pending of the batches up to `synced`, which were durable; what is damaged at its end,
+        and what is behind it, stays pending."""
+        pending, self.pending = self.pending, []
+        damaged: list[_Piece] = []
+        for k, piece in enumerate(pending):
+            if self.batch >= synced:
+                self.pending = pending[k - len(damaged) :]
+                return
+            if piece.line is not None:
+                self._bridge(piece, damaged)
+                self._accept(piece)
+                damaged = []
+            elif piece.salvaged is not None and self._is_next(piece):
+                self._quarantine(piece.salvaged.workflow_id, piece.salvaged.offset, [piece])
+                self._advance(piece)
+            else:
+                damaged.append(piece)
+        self.pending = damaged
+
+    def _bridge(self, piece: _Piece, damaged: list[_Piece]) -> None:
+        """Attribute a lost batch before an intact line to the run that this line names."""
+        if self._is_next(piece):
+            return
+        line = piece.line
+        if (
+            isinstance(line, Line)
+            and line.head.p is not None
+            and not self.index_in_batch
+            and line.head.b == self.batch + 2
+        ):
+            self._quarantine(*line.head.p, damaged)
+            self.batch += 1
+            return
+        raise _unattributable(piece.segment, (damaged or [piece])[0].position)
+
+    def _accept(self, piece: _Piece) -> None:
+        if piece.synced != self.synced:
+            self.synced, self.unsynced_from = piece.synced, piece.position
+        self._add(piece)
+        self._advance(piece)
+
+    def _advance(self, piece: _Piece) -> None:
+        batch, index, count = piece.key
+        if index == count - 1:
+            self.batch, self.index_in_batch = batch, 0
+        else:
+            self.index_in_batch = index + 1
+
+    def _add(self, piece: _Piece) -> None:
+        place, line = (piece.segment, piece.position), piece.line
+        if isinstance(line, Line):
+            self.rebuild.add(place, piece.size - 1, line)
+        elif line is not None:
+            self.rebuild.add_old(place, piece.size - 1, line)
+
+    def _quarantine(self, workflow_id: str, offset: int, damaged: list[_Piece]) -> None:
+        self.rebuild.quarantine(workflow_id, offset, [(piece.segment, piece.position) for piece in damaged])
 
     # -- the end
 
-    def _end(self, newest: int) -> bool:
-        """Tell a torn end, which is cut off, from a damaged one; True for that, or if the note is bad."""
-        closed, settled = self.closed, self.closed is not None and not self.closed.legible
+    def _end(self, newest: int) -> tuple[bool, int]:
+        """Tell a torn end, which is cut off, from a damaged one. Return `Recovered.settled` and the end."""
+        closed, end = self.closed, self.index.segments[newest].size if newest else 0
+        settled = closed is not None and not closed.legible
         if self.pending:
             first = self.pending[0]
             if closed is not None and closed.covers(first.segment, first.position):
-                self.batch = self._accept(self.pending)
+                self._settle_closed(closed)
                 settled = True
             else:
-                self._cut(newest)
+                end = self._cut(newest)
         if closed is not None and self.batch < closed.batch:
+            self._lose_last(closed, newest, [])
+            settled = True
+        return settled, end
+
+    def _settle_closed(self, closed: Closed) -> None:
+        """Take what is pending in a store that was closed behind it: nothing of it can be torn."""
+        first = self.pending[0]
+        self._settle(closed.batch if closed.legible else self.pending[-1].key[0])
+        if self.pending:
+            if any(piece.line is not None for piece in self.pending):
+                raise _unattributable(first.segment, first.position)
+            self._lose_last(closed, first.segment, self.pending)
+            self.pending = []
+
+    def _lose_last(self, closed: Closed, segment: int, damaged: list[_Piece]) -> None:
+        """Attribute the loss of the last batch by the note of the last closing."""
+        if not closed.legible:
+            raise _unattributable(segment, damaged[0].position)
+        if closed.batch != self.batch + 1 or closed.last is None or self.index_in_batch:
             raise LogCorrupt(
-                f"segment {newest} ends with batch {self.batch}, but {closed.batch} were there when the "
+                f"segment {segment} ends with batch {self.batch}, but {closed.batch} were there when the "
                 "store was closed",
                 hint=_HINT,
             )
-        return settled
+        self._quarantine(*closed.last, damaged)
+        self.batch = closed.batch
 
-    def _make_durable(self, newest: int) -> int:
-        """All that was found is on the disk, and the next line begins behind a line end; its position."""
+    def _cut(self, newest: int) -> int:
+        """Cut the torn end off the newest segment; return its new length."""
+        first = self.pending[0]
+        if first.segment != newest or any(
+            p.line is not None and p.key[0] <= self.batch for p in self.pending
+        ):
+            raise _unattributable(first.segment, first.position)
+        cut = self.index.segments[newest].size - first.position
+        with self.layout.segment(newest).open("rb") as file:
+            file.seek(first.position)
+            refuse_newer(file.read(64))
+        if not self.read_only:
+            with self.layout.segment(newest).open("r+b") as file:
+                file.truncate(first.position)
+                os.fsync(file.fileno())
+        verb = "passed over at the end of" if self.read_only else "cut off"
+        text = f"{cut} bytes of a batch that was never acknowledged were {verb} segment {newest}"
+        self.notices.append(Notice(kind="torn_tail", text=text, bytes=cut))
+        self.index.segments[newest].size = first.position
+        self.index_in_batch = 0
+        return first.position
+
+    def _account_for(self, missing: list[int]) -> None:
+        """Check that missing segments were removed, and finish the removal of those that are still there."""
+        dropped = {n for first, last in self.index.dropped for n in range(first, last + 1)}
+        lost = [number for number in missing if number not in dropped]
+        if lost:
+            raise LogCorrupt(f"{self.layout.segment(lost[0])} is missing", hint=_HINT)
+        left = sorted(dropped & self.index.segments.keys())
+        if left and not self.read_only:
+            for number in left:
+                self.layout.segment(number).unlink()
+            sync_directory(self.layout.segments)
+        self.index.drop(left, merge_ranges(self.index.dropped, []))
+
+    def _make_durable(self, newest: int, end: int) -> int:
+        """Make all that was found durable, and end the last line; return the end of the segment."""
         path = self.layout.segment(newest)
         with path.open("r+b") as file:
-            end = file.seek(0, os.SEEK_END)
             file.seek(max(0, end - 1))
             if file.read(1) not in (b"", b"\n"):
                 file.write(b"\n")
                 end += 1
+                self.index.segments[newest].size = end
         if self.closed is None or (newest, end) != (self.closed.segment, self.closed.end):
-            make_durable(path, self.tail)
+            make_durable(path, min(self.unsynced_from, end))
         return end
 
-    def _cut(self, newest: int) -> None:
-        """Cut the torn batch off the newest segment."""
-        first = self.pending[0]
-        if first.segment != newest or any(
-            r.line is not None and r.line.b != self.batch + 1 for r in self.pending
-        ):
-            raise _unattributable(first)  # what was written after the last good batch is more than one batch
-        path = self.layout.segment(first.segment)
-        size = path.stat().st_size
-        with path.open("r+b") as file:
-            file.truncate(first.position)
-            os.fsync(file.fileno())
-        cut = size - first.position
-        self.notices.append(
-            Notice(
-                kind="torn_tail",
-                text=f"{cut} bytes of a batch that was never acknowledged were cut off segment {newest}",
-                bytes=cut,
-            )
-        )
 
-
-def _segments(layout: Layout) -> list[int]:
-    names = sorted(p.name for p in layout.segments.glob("*.ndjson"))
-    numbers = [int(name.removesuffix(".ndjson")) for name in names]
-    if numbers and numbers != list(range(1, len(numbers) + 1)):
-        missing = min(set(range(1, numbers[-1] + 1)) - set(numbers))
-        raise LogCorrupt(f"{layout.segment(missing)} is missing", hint=_HINT)
-    return numbers
-
-
-def _counts(pending: list[_Record]) -> bool:
-    first = pending[0].line
-    return (
-        first is not None
-        and first.n == len(pending)
-        and all(r.line is not None and (r.line.i, r.line.n) == (k, first.n) for k, r in enumerate(pending))
-    )
-
-
-def _unattributable(record: _Record) -> LogCorrupt:
+def _unattributable(segment: int, position: int) -> LogCorrupt:
     return LogCorrupt(
-        f"segment {record.segment} is damaged at or after byte {record.position}, and whose events are lost "
-        "cannot be told",
+        f"segment {segment} is damaged at or after byte {position}, and whose events are lost cannot be told",
         hint=_HINT,
     )

@@ -1,7 +1,8 @@
-"""What the writing thread does beside batches: files beside the segments, removals, and what nobody names.
+"""Maintenance on the writer thread: files beside the segments, removal of runs, segments and unreferenced
+blobs.
 
-Every method runs in the writing thread, so it sees all that was submitted before it. OSError of a file is
-what the caller is told as StoreError; a failed sync of a removal ends the log.
+Every method sees all that was submitted before it. OSError of a file becomes a StoreError of the caller; a
+failed sync of a removal ends the log.
 """
 
 from __future__ import annotations
@@ -9,46 +10,37 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
-from agentflow.errors import AgentflowError, LogCorrupt
-from agentflow.events.files import (
-    make_directories,
-    open_durably,
-    put_file,
-    replace_file,
-    sync_directory,
-)
+from agentflow.errors import LogCorrupt, Unsupported
+from agentflow.events.files import make_directories, put_file, replace_file, sync_directory
 from agentflow.events.references import named_by, names_in
-from agentflow.events.rules import check_removable, first_kept, tombstone_of
-from agentflow.events.segments.index import Index
+from agentflow.events.rules import check_removable, tombstone_of
+from agentflow.events.segments.index import Index, merge_ranges
 from agentflow.events.segments.layout import Layout
-from agentflow.events.segments.removed import Deleted, Trimmed, encode_removal
+from agentflow.events.segments.lines import Head, Range, encode_line
 from agentflow.events.segments.sealed import seal, unseal
+from agentflow.events.segments.writer import SegmentWriter
 from agentflow.events.tombstone import Tombstone
 
 __all__ = ["Upkeep"]
 
 _PROBE_BYTES = 64 << 10
+_TOMBSTONE_SHARE = 0.25
+"""Part of a segment that tombstones may take for its removal to pay: they are carried on."""
 
 
 class Upkeep:
-    """`fail` stops the log for good because of an error, and gives what to raise."""
+    """Writes files beside the segments, and through `writer` what is to be said of removals."""
 
-    def __init__(self, layout: Layout, index: Index, fail: Callable[[OSError], AgentflowError]) -> None:
+    def __init__(self, layout: Layout, index: Index, writer: SegmentWriter) -> None:
         self._layout = layout
         self._index = index
-        self._fail = fail
-        self._removed = open_durably(layout.removed)
-
-    def close(self) -> int:
-        """There will be no more removals; the length of their file."""
-        length = os.fstat(self._removed).st_size
-        os.close(self._removed)
-        return length
+        self._writer = writer
 
     # -- files beside the segments
 
@@ -91,58 +83,75 @@ class Upkeep:
 
     # -- removals
 
-    def trim(self, workflow_id: str, before: int, names: set[str]) -> int:
-        """As `EventLog.trim`; `names` is what the events that stay, and the snapshots, name."""
+    def trim(self, workflow_id: str) -> NoReturn:
+        """Refuse what `EventLog.trim` does in other stores: segments are removed whole."""
         run = self._index.find(workflow_id)
         run.check_whole()
         check_removable(workflow_id, run.state, run.ended)
-        earliest = first_kept(run.earliest, run.last, before)
-        if earliest > run.earliest:
-            known = (run.identity, run.state, run.stored_epoch, run.parent)
-            self._remove(Trimmed(workflow_id, earliest, *known, sorted(names)))
-            with self._index.moving:
-                self._index.runs[workflow_id] = run.trimmed(earliest, names)
-        return earliest
+        raise Unsupported(
+            f"{workflow_id}: a `file:` store removes whole runs, not leading events",
+            hint="delete the run, or keep runs in a `sqlite:` store",
+        )
 
     def delete(self, workflow_id: str, at: int) -> Tombstone:
-        """As `EventLog.delete`."""
+        """As `EventLog.delete`: the run is hidden as soon as its tombstone is durable."""
         run = self._index.find(workflow_id)
         check_removable(workflow_id, run.state, run.ended)
         gone = tombstone_of(run.row(), at)
-        self._remove(Deleted(gone))
-        self._index.take_out(run)
+        self._write_removal([gone], [])
         shutil.rmtree(self._layout.snapshots_of(workflow_id), ignore_errors=True)
         return gone
 
-    def _remove(self, removal: Deleted | Trimmed) -> None:
-        """Write a removal down, durably. OSError or the log's failure: it is not there."""
-        line, end = encode_removal(removal), os.fstat(self._removed).st_size
-        try:
-            written = 0
-            while written < len(line):
-                written += os.pwrite(self._removed, memoryview(line)[written:], end + written)
-        except OSError:
-            try:
-                os.ftruncate(self._removed, end)
-                os.fsync(self._removed)
-            except OSError as worse:
-                raise self._fail(worse) from worse
-            raise
-        try:
-            os.fsync(self._removed)
-        except OSError as error:
-            raise self._fail(error) from error
-        self._index.removed.add(removal)
+    def _write_removal(self, gone: list[Tombstone], dropped: list[Range]) -> None:
+        """Write a line about removals, durably."""
+        writer = self._writer
+        head = Head(b=writer.batch + 1, s=writer.batch, p=writer.last, gone=gone, dropped=dropped)
+        line = encode_line(head)
+        alone = len(gone) == 1 and not dropped
+        writer.append(line, 1, (gone[0].workflow_id, -1) if alone else None)
+        self._index.bury(gone, writer.end[0], len(line))
+        writer.advance(len(line))
 
-    # -- what nobody names
+    def drop_segments(self) -> int:
+        """Remove the segments in which no run is left; return their bytes.
+
+        One line carries their tombstones on and says that they are gone; only then are they unlinked.
+        """
+        index, newest = self._index, self._writer.end[0]
+        if self._may_go(newest):
+            self._writer.roll()
+            newest = self._writer.end[0]
+        numbers = [number for number in sorted(index.segments) if number != newest and self._may_go(number)]
+        if not numbers:
+            return 0
+        carried = {
+            workflow_id: index.gone[workflow_id] for n in numbers for workflow_id in index.segments[n].gone
+        }
+        dropped = merge_ranges(index.dropped, numbers)
+        self._write_removal(list(carried.values()), dropped)
+        size = sum(index.segments[number].size for number in numbers)
+        index.drop(numbers, dropped)
+        for number in numbers:
+            self._layout.segment(number).unlink()
+        sync_directory(self._layout.segments)
+        return size
+
+    def _may_go(self, number: int) -> bool:
+        """Return True if no run has lines in this segment, and tombstones are a small part of it."""
+        segment = self._index.segments[number]
+        if segment.live or any(bad[0] == number for bad in self._index.bad):
+            return False
+        return segment.gone_bytes < segment.size * _TOMBSTONE_SHARE
+
+    # -- unreferenced files
 
     def sweep_files(self, before: int) -> tuple[int, int, int]:
-        """Remove blobs, definitions and snapshots that nobody names; how many blobs and definitions, and
-        their bytes. Files put at `before` (µs) or later may be named by an event on its way."""
+        """Remove blobs, definitions and snapshots that no run names; return how many blobs and definitions,
+        and their bytes. Files put at `before` (µs) or later may be named by an event on its way."""
         layout = self._layout
         blobs = [path for path in layout.blobs.iterdir() if not path.suffix]
         names = {f"sha256:{path.name}" for path in blobs if not _is_old(path, before)}
-        names = names.union(*(run.names for run in self._index.runs.values()))
+        names = names.union(*(run.names for run in list(self._index.runs.values())))
         names = named_by(names, self._inner_names())
         kept = {layout.blob(name) for name in names} | {layout.definition(name) for name in names}
         counts = [

@@ -177,7 +177,7 @@ OPERATIONS = (
         scope="admin",
         body=GcBody,
         answers={200: Upkeep},
-        problems=("storage_unavailable",),
+        problems=("storage_unavailable", "unsupported"),
     ),
     Operation(
         method="POST",

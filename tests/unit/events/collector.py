@@ -51,7 +51,7 @@ async def main(url: str, seed: int) -> None:
             print("deleting", victim, flush=True)
             await log.delete(victim, 1)
             print("deleted", victim, flush=True)
-        if alive and luck.random() < 0.3:
+        if alive and luck.random() < 0.3 and log.trims:
             victim, before = luck.choice(alive), luck.randint(0, 20)
             print("trimming", victim, before, flush=True)
             print("trimmed", victim, await log.trim(victim, before), flush=True)

@@ -371,6 +371,13 @@ async def test_a_subscriber_that_never_reads_costs_a_window_and_holds_up_nobody(
 # -- retention
 
 
+@pytest.fixture
+def trimming(log):
+    if not log.trims:
+        pytest.skip("file: does not trim")
+
+
+@pytest.mark.usefixtures("trimming")
 async def test_a_subscriber_begins_with_what_is_left_or_is_told_what_is_gone(log, hub):
     sequencer = Sequencer(log, hub)
     await sequencer.write(20, end=True)
@@ -390,6 +397,7 @@ async def test_a_subscriber_begins_with_what_is_left_or_is_told_what_is_gone(log
     assert hub.followed == 0
 
 
+@pytest.mark.usefixtures("trimming")
 async def test_a_slow_reader_is_told_when_what_it_had_not_read_was_trimmed(log, hub):
     sequencer = Sequencer(log, hub)
     await sequencer.write(1_000, end=True)

@@ -19,7 +19,7 @@ from agentflow.events.envelope import StoredEvent
 from agentflow.events.log import Append
 from agentflow.events.owner import this_process
 from agentflow.events.segments import SegmentLog, store
-from agentflow.events.segments.lines import encode_line, parse_line
+from agentflow.events.segments.lines import Head, encode_line, encode_meta, parse_line
 from tests.unit.events.support import all_offsets, batch, event, start_appender
 
 
@@ -41,34 +41,60 @@ def three_batches(directory):
     return segment(directory).read_bytes()
 
 
-def test_a_line_is_an_event_with_its_place_and_its_checksum(tmp_path):
+def test_a_line_is_a_batch_with_its_place_and_its_checksum(tmp_path):
     lines = three_batches(tmp_path).splitlines()
     decoded = [json.loads(line) for line in lines]
     assert [list(line) for line in decoded] == [
-        ["c", "b", "i", "n", "r", "e"],
-        ["c", "b", "i", "n", "e"],
-        ["c", "b", "i", "n", "e"],
-        ["c", "b", "i", "n", "r", "e"],
+        ["c", "v", "b", "s", "w", "r", "m", "e"],
+        ["c", "v", "b", "s", "p", "w", "o", "m", "e"],
+        ["c", "v", "b", "s", "p", "w", "r", "m", "e"],
     ]
-    assert [(d["b"], d["i"], d["n"]) for d in decoded] == [(1, 0, 1), (2, 0, 2), (2, 1, 2), (3, 0, 1)]
-    assert decoded[0]["e"] == json.loads(event(0).body)
+    assert [(d["v"], d["b"], d["s"], d["w"]) for d in decoded] == [
+        (2, 1, 0, "wf_a"),
+        (2, 2, 1, "wf_a"),
+        (2, 3, 2, "wf_b"),
+    ]
+    assert [d.get("p") for d in decoded] == [None, ["wf_a", 0], ["wf_a", 1]]
+    assert [e["offset"] for e in decoded[1]["e"]] == [1, 2]
+    assert decoded[1]["m"] == [[e.ts, e.type, len(e.body)] for e in (event(1), event(2))]
+    assert decoded[0]["e"] == [json.loads(event(0).body)]
     assert decoded[0]["r"]["state"] == "running"
     assert set(decoded[0]["r"]["run"]) == {"name", "definition_hash", "created_at", "labels"}
     for line in lines:
         assert line.startswith(b'{"c":"%08x",' % zlib.crc32(line[16:]))
 
 
+def one_line(events, number=1, synced=0, **head):
+    """A line as it is written, without its end."""
+    head = Head(b=number, s=synced, w="w", o=events[0].offset, **head)
+    return encode_line(head, encode_meta(events), b",".join(e.body for e in events))[:-1]
+
+
 @given(st.binary(max_size=20), st.integers(0, 10**9), st.integers(0, 200), st.integers(0, 255))
 def test_no_changed_byte_passes(noise, number, position, byte):
-    body = b'{"offset":1,"timestamp":"t","type":"x","workflow_id":"w","data":"%b"}' % noise.hex().encode()
-    line = encode_line(number, 0, 1, b"", body)[:-1]
+    events = [StoredEvent(n, n, "x", b'{"data":"%b"}' % noise.hex().encode()) for n in (4, 5)]
+    line = one_line(events, number)
     parsed = parse_line(line)
     assert parsed is not None
-    assert bytes(parsed.e) == body
+    assert parsed.events() == events
     position %= len(line)
     changed = line[:position] + bytes([byte]) + line[position + 1 :]
     if changed[6:] != line[6:]:
         assert parse_line(changed) is None
+
+
+def test_a_store_of_a_newer_version_is_refused(tmp_path):
+    three_batches(tmp_path)
+    newer = segment(tmp_path).read_bytes().splitlines()[0][16:].replace(b'"v":2', b'"v":3')
+    killed(tmp_path)
+    for checksum in (b"%08x" % zlib.crc32(newer), b"0123456789abcdef"):  # which may be another one then
+        line = b'{"c":"%b",%b\n' % (checksum, newer)
+        segment(tmp_path).write_bytes(line)
+        for read_only in (False, True):
+            with pytest.raises(ConfigurationError, match=r"newer agentflow .format 3") as caught:
+                SegmentLog(tmp_path, read_only=read_only)
+            assert "upgrade" in caught.value.hint
+        assert segment(tmp_path).read_bytes() == line  # nothing is cut off
 
 
 def test_files_are_for_their_owner_alone(tmp_path):
@@ -109,7 +135,7 @@ def test_a_torn_last_batch_is_cut_off_wherever_it_is_torn(tmp_path_factory, data
     directory = tmp_path_factory.mktemp("torn")
     written = three_batches(directory)
     ends = [0, *(m.end() for m in re.finditer(b"\n", written))]
-    commits = [ends[0], ends[1], ends[3], ends[4]]  # the second batch has two lines
+    commits = ends
     length = data.draw(st.integers(0, len(written)), label="length")
     garbage = data.draw(st.sampled_from([b"", b"\0" * 700, b'{"c":"', b"\n"]), label="garbage")
     torn = written[:length] + garbage
@@ -200,8 +226,8 @@ def test_a_note_of_an_orderly_end_that_is_damaged_itself_does_no_harm(tmp_path):
     asyncio.run(check_prefix(tmp_path, 0, {"wf_a": [0, 1, 2], "wf_b": [0]}))
     assert note.exists()
     note.write_bytes(b"")
-    segment(tmp_path).write_bytes(segment(tmp_path).read_bytes()[:-1])
-    with pytest.raises(LogCorrupt, match="wf_a is damaged from offset 3"):
+    segment(tmp_path).write_bytes(segment(tmp_path).read_bytes()[:-2])
+    with pytest.raises(LogCorrupt, match="segment 1 is damaged"):  # it does not say whose batch was the last
         asyncio.run(read_of(tmp_path, "wf_a"))
 
 
@@ -221,11 +247,11 @@ def damage(directory, find, replace, number=1):
     path.write_bytes(data.replace(find, replace, 1))
 
 
-async def test_a_damaged_event_quarantines_its_run_and_no_other(tmp_path):
+async def test_a_damaged_batch_quarantines_its_run_and_no_other(tmp_path):
     await make(tmp_path, batch(0, 2), batch(0, workflow_id="wf_b"), batch(2, 2), batch(1, workflow_id="wf_b"))
     path = segment(tmp_path)
     lines = path.read_bytes().splitlines(keepends=True)
-    lines[3] = lines[3].replace(b"xxx", b"xyx", 1)  # offset 2 of run a
+    lines[2] = lines[2].replace(b"xxx", b"xyx", 1)  # offsets 2 and 3 of run a
     path.write_bytes(b"".join(lines))
     log = SegmentLog(tmp_path)
     assert [e.offset for e in await log.read("wf_a")] == [0, 1]
@@ -238,8 +264,59 @@ async def test_a_damaged_event_quarantines_its_run_and_no_other(tmp_path):
     assert await all_offsets(log, "wf_b") == [0, 1]
     epoch = await log.claim("wf_b", this_process())
     await log.append(batch(2, workflow_id="wf_b", epoch=epoch))
-    found = [(run, e.offset) for run, e in (await log.query()).items]
+    page = await log.query()
+    found = [(run, e.offset) for run, e in page.items]
     assert found == [("wf_a", 0), ("wf_a", 1), ("wf_b", 0), ("wf_b", 1), ("wf_b", 2)]
+    assert page.damaged == ("wf_a",)
+    await log.close()
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
+async def test_whatever_byte_of_a_batch_is_changed_only_its_run_is_damaged(tmp_path, closed):
+    """Also its length, its run, its number: the next line says whose batch it was."""
+    steps = [batch(0), batch(0, workflow_id="wf_b"), batch(1), batch(1, workflow_id="wf_b"), batch(2)]
+    await make(tmp_path, *steps)
+    if not closed:
+        killed(tmp_path)
+    data = segment(tmp_path).read_bytes()
+    start, end = [m.end() for m in re.finditer(b"\n", data)][1:3]  # the line of offset 1 of run a
+    for position in range(start, end - 1):
+        for changed in (data[position] ^ 1, 0x0A):
+            segment(tmp_path).write_bytes(data[:position] + bytes([changed]) + data[position + 1 :])
+            log = SegmentLog(tmp_path, read_only=True)
+            assert [(n.kind, n.workflow_id) for n in log.notices] == [("damaged_run", "wf_a")]
+            with pytest.raises(LogCorrupt, match="wf_a is damaged from offset 1"):
+                await log.read("wf_a", 1)
+            assert await all_offsets(log, "wf_b") == [0, 1]
+            page = await log.query()
+            assert ([e.offset for _, e in page.items], page.damaged) == ([0, 0, 1], ("wf_a",))
+            await log.close()
+
+
+async def test_a_query_names_a_damaged_run_in_the_pages_where_its_events_are_missing(tmp_path):
+    """durability 6: a reader with a cursor passes nothing over in silence, and a list neither."""
+    steps = [batch(n // 2, workflow_id=f"wf_{'ab'[n % 2]}") for n in range(10)]
+    await make(tmp_path, *steps, batch(0, workflow_id="wf_c"))
+    lines = segment(tmp_path).read_bytes().splitlines(keepends=True)
+    lines[4] = lines[4].replace(
+        b"xxx", b"xyx", 1
+    )  # offset 2 of run a, events of which stand in lines 0, 2, … 8
+    segment(tmp_path).write_bytes(b"".join(lines))
+    log = SegmentLog(tmp_path)
+    told, cursor = [], None
+    while (page := await log.query(cursor=cursor, limit=2)).items:
+        told.append(([(run, e.offset) for run, e in page.items], page.damaged))
+        cursor = page.next_cursor
+    assert told == [
+        ([("wf_a", 0), ("wf_b", 0)], ()),
+        ([("wf_a", 1), ("wf_b", 1)], ()),
+        ([("wf_b", 2), ("wf_b", 3)], ("wf_a",)),
+        ([("wf_b", 4), ("wf_c", 0)], ("wf_a",)),
+    ]
+    assert (await log.query(["nothing.*"])).damaged == ("wf_a",)
+    for wanted in ({}, {"state": "paused"}, {"label": ("a", "b")}, {"name": "none"}):
+        assert (await log.runs(**wanted)).damaged == ("wf_a",)
+    assert (await log.runs(since=2)).damaged == ()
     await log.close()
 
 
@@ -252,38 +329,49 @@ async def test_a_damaged_end_of_a_run_is_not_mistaken_for_a_shorter_run(tmp_path
     await log.close()
 
 
-@pytest.mark.parametrize(
-    ("find", "replace"),
-    [
-        (b'"offset":1,', b'"offset":7,'),  # does not agree with the run
-        (b'"b":2,', b'"b":3,'),  # does not agree with its neighbours
-        (b'"offset":1,"timestamp":"1970-01-01T00:00:00.000002Z"', b"?" * 52),  # says nothing of itself
-        (b'\n{"c":"', b'?{"c":"'),  # two lines in one
-    ],
-)
-def test_a_store_is_refused_when_whose_event_is_lost_cannot_be_told(tmp_path, find, replace):
-    asyncio.run(make(tmp_path, batch(0), batch(1), batch(0, workflow_id="wf_b")))
-    before = len(segment(tmp_path).read_bytes())
-    damage(tmp_path, find, replace)
+@pytest.mark.parametrize("harm", ["two lines", "two lines in one", "all but one"])
+def test_a_store_is_refused_when_whose_event_is_lost_cannot_be_told(tmp_path, harm):
+    steps = [batch(0), batch(1), batch(0, workflow_id="wf_b"), batch(1, workflow_id="wf_b"), batch(2)]
+    asyncio.run(make(tmp_path, *steps))
+    lines = segment(tmp_path).read_bytes().splitlines(keepends=True)
+    if harm == "two lines":
+        lines[1], lines[2] = lines[1].replace(b"xxx", b"xyx"), lines[2].replace(b"xxx", b"xyx")
+    elif harm == "two lines in one":
+        lines[1] = lines[1][:-1] + b"?"
+    else:
+        lines[1:4] = [line.replace(b"xxx", b"xyx") for line in lines[1:4]]
+    before = b"".join(lines)
+    segment(tmp_path).write_bytes(before)
     with pytest.raises(LogCorrupt, match="segment 1 is damaged") as caught:
         SegmentLog(tmp_path)
     assert caught.value.hint
-    assert len(segment(tmp_path).read_bytes()) == before  # left as it is
+    assert segment(tmp_path).read_bytes() == before  # left as it is
 
 
-def test_a_lost_line_and_a_lost_batch_are_refused(tmp_path):
-    written = three_batches(tmp_path).splitlines(keepends=True)
-    for kept in ([0, 2, 3], [0, 3], [1, 2, 3], [0, 1, 3], [0, 1, 2, 3, 3]):
+async def test_a_lost_line_is_attributed_and_lost_or_repeated_batches_are_refused(tmp_path):
+    steps = [batch(n // 2, workflow_id=f"wf_{'ab'[n % 2]}") for n in range(6)]
+    await make(tmp_path, *steps)
+    written = segment(tmp_path).read_bytes().splitlines(keepends=True)
+    for lost in range(6):  # of the last one, the note of the closing says whose it was
+        segment(tmp_path).write_bytes(b"".join(written[:lost] + written[lost + 1 :]))
+        log = SegmentLog(tmp_path, read_only=True)
+        run, other = ("wf_a", "wf_b") if lost % 2 == 0 else ("wf_b", "wf_a")
+        with pytest.raises(LogCorrupt, match=f"{run} is damaged from offset {lost // 2}"):
+            await log.run(run)
+        assert await all_offsets(log, other) == [0, 1, 2]
+        await log.close()
+    for kept in ([0, 1, 2, 5], [0, 1, 2, 3], [2, 3, 4, 5], [0, 1, 2, 3, 4, 5, 5], [0, 1, 3, 2, 4, 5]):
         segment(tmp_path).write_bytes(b"".join(written[n] for n in kept))
         with pytest.raises(LogCorrupt):
             SegmentLog(tmp_path)
     segment(tmp_path).write_bytes(b"".join(written))
-    asyncio.run(SegmentLog(tmp_path).close())
+    await SegmentLog(tmp_path).close()
 
 
 async def test_damage_that_happens_while_the_log_is_open_is_seen_by_the_reader(tmp_path):
     log = SegmentLog(tmp_path)
-    await log.append(batch(0, 3))
+    await log.append(batch(0))
+    await log.append(batch(1, 2))
     damage(tmp_path, b'"offset":1,"timestamp":"1970', b'"offset":1,"timestamp":"1971')
     assert [e.offset for e in await log.read("wf_a")] == [0]
     for call in (log.read("wf_a", 1), log.read("wf_a", 2), log.run("wf_a"), log.trim("wf_a", 1)):
@@ -296,11 +384,14 @@ async def test_damage_that_happens_while_the_log_is_open_is_seen_by_the_reader(t
 
 async def test_damage_that_a_query_meets_quarantines_the_run_and_is_not_passed_over(tmp_path):
     log = SegmentLog(tmp_path)
-    await log.append(batch(0, 3))
+    await log.append(batch(0))
+    await log.append(batch(1, 2))
     await log.append(batch(0, 2, workflow_id="wf_b"))
     damage(tmp_path, b'"offset":1,"timestamp":"1970', b'"offset":1,"timestamp":"1971')
-    found = [(run, e.offset) for run, e in (await log.query()).items]
-    assert found == [("wf_a", 0), ("wf_b", 0), ("wf_b", 1)]
+    for _ in range(2):
+        page = await log.query()
+        assert [(run, e.offset) for run, e in page.items] == [("wf_a", 0), ("wf_b", 0), ("wf_b", 1)]
+        assert page.damaged == ("wf_a",)
     with pytest.raises(LogCorrupt, match="damaged from offset 1"):
         await log.read("wf_a", 2)
     await log.close()

@@ -1,0 +1,206 @@
+"""Appends lines to the newest segment: one write and one sync for each call. Used by the writer thread alone.
+
+After a failed sync nothing is written any more (page 000 §7): a second one may falsely succeed. The same
+holds when the directory or a segment was deleted or replaced: what is written then is lost with the open
+descriptor.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from itertools import islice
+from pathlib import Path
+
+from agentflow.errors import LogFailed, StorageUnavailable, StoreError
+from agentflow.events.files import open_durably
+from agentflow.events.identity import FileIdentity
+from agentflow.events.segments.index import Segment
+from agentflow.events.segments.layout import Layout
+from agentflow.events.segments.recovery import Recovered
+
+__all__ = ["SegmentWriter"]
+
+_CHECKED_AT_ONCE = 64
+"""Closed segments whose identity one check compares; the next check goes on behind them."""
+
+# After these nothing was taken and it may be taken later; after any other error the disk cannot be trusted.
+_UNTAKEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+
+# What a sync says when it fails; a call that writes files of its own is not asked which step failed.
+_BROKEN = frozenset({errno.EIO, errno.ENXIO, errno.ENODEV})
+
+
+class SegmentWriter:
+    """The open end of what `recover` has found. `end` and `failure` are read by other threads."""
+
+    def __init__(self, layout: Layout, found: Recovered) -> None:
+        self.layout = layout
+        self.index = found.index
+        self.failure: LogFailed | None = None
+        self.lost = False
+        """True if the log failed because its files are no longer those under its path."""
+        self.batch = found.batch
+        """The last durable batch."""
+        self.last = found.last
+        """Run and first offset of that batch, None if it is about removals."""
+        newest = found.index.segments.get(found.segment)
+        number, position = max(found.segment, 1), found.end
+        if newest is not None and newest.first_form:  # a segment holds lines of one form
+            number, position = number + 1, 0
+        self.end = (number, position)
+        """Segment and position up to which everything is durable."""
+        self._fd = open_durably(layout.segment(number))
+        identity = FileIdentity.of(self._fd)
+        self.index.segments.setdefault(number, Segment(number, identity))
+        self._identities: list[tuple[Path, FileIdentity]] = [(layout.lock, FileIdentity.of(layout.lock))]
+        self._newest = (layout.segment(number), identity)
+        self._turn = 0
+        self._checking = threading.Lock()
+
+    # -- lines
+
+    def append(self, data: bytes, batches: int, last: tuple[str, int] | None) -> int:
+        """Append lines that hold so many batches, durably; return the position of the first.
+
+        Raises StorageUnavailable or LogFailed; then nothing of them is there. The caller moves on with
+        `advance` once the index holds the lines.
+        """
+        position = self.end[1]
+        try:
+            written = 0
+            while written < len(data):
+                written += os.pwrite(self._fd, memoryview(data)[written:], position + written)
+        except OSError as error:
+            self._take_back(position, error)
+            raise self.failure or unavailable(error) from error
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise self.fail(error) from error
+        self.check()
+        self.batch += batches
+        self.last = last
+        return position
+
+    def advance(self, length: int) -> None:
+        """Let readers see `length` bytes more."""
+        number, position = self.end
+        self.index.segments[number].size = position + length
+        self.end = (number, position + length)
+
+    def _take_back(self, end: int, cause: OSError) -> None:
+        """Remove what a failed write has left, so that the next batch follows the last whole one."""
+        try:
+            os.ftruncate(self._fd, end)
+            # Else a power failure may leave lines of it among those of the next batches, which have their
+            # numbers.
+            os.fsync(self._fd)
+        except OSError as error:
+            self.fail(error)
+        if cause.errno not in _UNTAKEN:
+            self.fail(cause)
+
+    def roll(self) -> None:
+        """Begin another segment; the newest grows on if there is no space for that."""
+        if self.failure is not None or not self.end[1]:
+            return
+        number = self.end[0] + 1
+        path = self.layout.segment(number)
+        try:
+            self.check()
+            os.fsync(self._fd)  # also that what a failed write had left is gone
+            fd = open_durably(path)
+        except LogFailed:
+            return
+        except OSError as error:
+            if error.errno not in _UNTAKEN:
+                self.fail(error)
+            return
+        old, identity = self._fd, FileIdentity.of(fd)
+        self.index.segments[number] = Segment(number, identity)
+        self._newest, self._fd, self.end = (path, identity), fd, (number, 0)
+        os.close(old)
+
+    def close(self) -> None:
+        """Close the segment; there will be no more lines."""
+        os.close(self._fd)
+
+    # -- the end of all writing
+
+    def check(self) -> None:
+        """Raise LogFailed, now and from now on, if the files of the store are no longer those under its path.
+
+        For any thread. Compares the newest segment, the lock, and some of the closed segments in turn.
+        """
+        path, identity = self._newest
+        try:
+            identity.verify(path)
+        except LogFailed as lost:
+            self._lose(lost)
+            raise
+
+    def check_all(self) -> bool:
+        """Check the lock and the next of the closed segments too; return False if the log has failed."""
+        with self._checking:
+            try:
+                self.check()
+                for path, identity in self._identities:
+                    identity.verify(path)
+                for segment in self._next_segments():
+                    self._check_closed(segment)
+            except LogFailed as lost:
+                self._lose(lost)
+        return self.failure is None
+
+    def _next_segments(self) -> list[Segment]:
+        segments = list(self.index.segments.copy().values())
+        start = self._turn if self._turn < len(segments) else 0
+        self._turn = start + _CHECKED_AT_ONCE
+        return list(islice(segments, start, self._turn))
+
+    def _check_closed(self, segment: Segment) -> None:
+        try:
+            segment.identity.verify(self.layout.segment(segment.number))
+        except LogFailed:
+            if segment.number in self.index.segments:  # else it was removed with its last run meanwhile
+                raise
+
+    def fail(self, error: OSError) -> LogFailed:
+        """Accept nothing more because of `error`; return what to raise."""
+        lost = LogFailed(
+            f"the store failed: {error.strerror}",
+            hint="check the disk and start again; what was acknowledged is kept",
+        )
+        self._stop(lost)
+        return lost
+
+    def _lose(self, failure: LogFailed) -> None:
+        self.lost = True
+        self._stop(failure)
+
+    def _stop(self, failure: LogFailed) -> None:
+        if self.failure is None:
+            self.failure = failure
+
+    def refused(self) -> LogFailed | None:
+        """Return a new error that says why nothing is accepted any more, None if all is well."""
+        failure = self.failure
+        return None if failure is None else LogFailed(str(failure), hint=failure.hint)
+
+    def error_of_call(self, error: OSError) -> StoreError:
+        """Return what a call that writes files of its own is told of an OSError."""
+        if error.errno in _UNTAKEN:
+            return unavailable(error)
+        if error.errno in _BROKEN:
+            return self.fail(error)
+        return StoreError(f"the store failed: {error.strerror}")
+
+
+def unavailable(error: OSError) -> StorageUnavailable:
+    """Return what is told while the disk takes nothing."""
+    return StorageUnavailable(
+        f"the store takes nothing now: {error.strerror}",
+        hint="see that the store's disk has space and can be written to; runs go on by themselves",
+    )
