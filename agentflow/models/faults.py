@@ -17,7 +17,15 @@ from agentflow.http import retry_after
 from agentflow.models.base import ModelError
 from agentflow.models.http import HttpFailure
 
-__all__ = ["broken_answer", "content_filtered", "from_http_failure", "from_response", "from_stream", "redact"]
+__all__ = [
+    "broken_answer",
+    "content_filtered",
+    "failed_answer",
+    "from_http_failure",
+    "from_response",
+    "from_stream",
+    "redact",
+]
 
 _QUOTA: Final = frozenset(
     {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "exceeded_current_quota_error"}
@@ -60,8 +68,8 @@ def from_stream(provider: str, error: object, *, secret: str | None = None, part
 
 def from_http_failure(provider: str, failure: HttpFailure, *, partial: str = "") -> ModelError:
     """The error for no answer, or a part of one."""
-    if failure.kind == "first_byte":
-        return _made(provider, "timeout", "response_timeout", str(failure))
+    if failure.kind in ("first_byte", "stalled"):
+        return _made(provider, "timeout", "response_timeout", str(failure), partial=partial or None)
     return _made(provider, "transient", "network_error", str(failure), partial=partial or None)
 
 
@@ -70,9 +78,25 @@ def broken_answer(provider: str, problem: str, *, partial: str = "") -> ModelErr
     return _made(provider, "invalid_output", "invalid_response", problem, partial=partial or None)
 
 
-def content_filtered(provider: str, reason: str, *, partial: str = "") -> ModelError:
+def content_filtered(
+    provider: str, reason: str, *, partial: str = "", finish_reason: str | None = None
+) -> ModelError:
     """The error for an answer that the provider withheld or the model refused."""
-    return _made(provider, "agent", "content_filtered", reason, partial=partial or None)
+    details = {"finish_reason": finish_reason} if finish_reason is not None else None
+    return _made(provider, "agent", "content_filtered", reason, partial=partial or None, details=details)
+
+
+def failed_answer(
+    provider: str, finish_reason: str | None, has_choice: bool, *, partial: str = ""
+) -> ModelError:
+    """The error for an answer that ended at the provider and is none: a finish reason that says so or is not
+    known, no finish reason, or no choice. It is transient."""
+    if finish_reason is not None:
+        problem = f'the provider ended the answer with the finish reason "{redact(finish_reason, None)}"'
+    else:
+        problem = "the answer ended without a finish reason" if has_choice else "the answer has no choices"
+    details = {"finish_reason": finish_reason} if finish_reason is not None else None
+    return _made(provider, "transient", "server_error", problem, partial=partial or None, details=details)
 
 
 def redact(text: str, secret: str | None) -> str:
@@ -137,6 +161,7 @@ def _made(
     status: int | None = None,
     retry_after: float | None = None,
     partial: str | None = None,
+    details: dict[str, Any] | None = None,
 ) -> ModelError:
     info = ErrorInfo(
         category=category,
@@ -145,6 +170,7 @@ def _made(
         retryable=category in _RETRYABLE,
         http_status=status,
         provider=provider,
+        details=details,
     )
     return ModelError(info, retry_after=retry_after, partial=partial)
 
@@ -154,6 +180,8 @@ def _refusal(body: bytes) -> _Refusal:
         decoded: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _Refusal(_one_line(body.decode("utf-8", "replace")), frozenset(), None)
+    if isinstance(decoded, list) and decoded:  # Gemini's compatible server writes an array of one
+        decoded = cast("list[Any]", decoded)[0]
     members = cast("dict[str, Any]", decoded) if isinstance(decoded, dict) else {}
     return _described(members.get("error") or members)
 

@@ -17,7 +17,7 @@ from agentflow.events.deltas import DeltaHub
 from agentflow.events.tracing import active
 from agentflow.models import ModelError, ModelProvider, ModelReply
 from agentflow.runtime.messages import CallModel, Complete, ModelCallFailure, ModelCallSuccess
-from agentflow.runtime.model_failures import failure_of
+from agentflow.runtime.model_failures import failure_of, incomplete
 
 __all__ = ["ModelActor"]
 
@@ -89,6 +89,8 @@ class ModelActor(Actor, mailbox=10_000):
                 provider=call.ref.provider,
             )
             return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=passed())
+        if reply.end != "complete":
+            return incomplete(call, reply, passed())
         return ModelCallSuccess(call_id=call.call_id, reply=reply, duration_ms=passed())
 
 

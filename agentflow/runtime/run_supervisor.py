@@ -381,7 +381,7 @@ class RunSupervisor(Actor, mailbox=100_000):
                 self._state,
                 message.call_id,
                 message=reply.message,
-                finish_reason=reply.finish_reason,
+                finish_reason=reply.provider_finish_reason or reply.finish_reason,
                 response_model=reply.response_model,
                 response_id=reply.response_id,
                 usage=reply.usage,

@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from agentflow.http import public_backend
+from agentflow.public_transport import public_transport
 from agentflow.tools.child import Child, start
 
 __all__ = ["Exchange", "Streams", "exchange", "http_streams", "process_streams"]
@@ -120,7 +120,7 @@ async def http_streams(
         headers=dict(headers),
         # How long an answer takes is bounded by the call, not here.
         timeout=httpx2.Timeout(None, connect=_CONNECT_TIMEOUT),
-        transport=_PublicTransport() if public_only else None,
+        transport=_public_transport() if public_only else None,
         trust_env=not public_only,
     )
     try:
@@ -153,17 +153,10 @@ class _Client(httpx2.AsyncClient):
         return response
 
 
-class _PublicTransport(httpx2.AsyncHTTPTransport):
-    """Connects to public addresses only."""
+def _public_transport() -> httpx2.AsyncBaseTransport:
+    import httpcore2
 
-    def __init__(self) -> None:
-        import httpcore2
-
-        super().__init__(trust_env=False)
-        self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=httpx2.create_ssl_context(trust_env=False),
-            network_backend=public_backend(httpcore2),
-        )
+    return public_transport(httpx2, httpcore2, ssl_context=httpx2.create_ssl_context(trust_env=False))
 
 
 class _Bounded(httpx2.AsyncByteStream):
