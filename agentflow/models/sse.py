@@ -40,10 +40,11 @@ class StreamTooLong(Exception):
 
 class EventDecoder:
     """Turns chunks of bytes into the data of events, in time linear in the bytes. `limit` bounds the bytes of
-    one event."""
+    one event, `max_lines` the lines of the stream: a line costs more than its bytes."""
 
-    def __init__(self, limit: int = 16 << 20) -> None:
+    def __init__(self, limit: int = 16 << 20, max_lines: int = 1_000_000) -> None:
         self._limit = limit
+        self._lines_left = self._max_lines = max_lines
         self._line: list[bytes] = []  # the pieces of the line that has not ended
         self._line_size = 0
         self._data: list[bytes] = []
@@ -61,6 +62,9 @@ class EventDecoder:
         if ended_by_cr:
             chunk = chunk.removeprefix(b"\n")
         *ends, rest = _LINE_END.split(chunk)
+        self._lines_left -= len(ends)
+        if self._lines_left < 0:
+            raise StreamTooLong(f"the stream has more than {self._max_lines:,} lines")
         events: list[bytes] = []
         for end in ends:
             self._line.append(end)
