@@ -117,7 +117,8 @@ async def http_streams(
     """Streams to a server at a URL. Each request of a call notes its status in `exchange`."""
 
     client = _Client(
-        headers=dict(headers),
+        # A limit on compressed bytes would be none.
+        headers={**headers, "accept-encoding": "identity"},
         # How long an answer takes is bounded by the call, not here.
         timeout=httpx2.Timeout(None, connect=_CONNECT_TIMEOUT),
         transport=_public_transport() if public_only else None,
@@ -147,6 +148,12 @@ class _Client(httpx2.AsyncClient):
             raise
         if current is not None:
             current.status = response.status_code
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            await response.aclose()
+            failure = httpx2.DecodingError("the answer is compressed, which was not asked for")
+            if current is not None:
+                current.failure = failure
+            raise failure
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _Bounded(response.stream)
