@@ -167,10 +167,8 @@ def encode_request(
     request: ModelRequest, names: FunctionNames, *, output_limit_key: str = "max_tokens"
 ) -> bytes:
     """Return the JSON body. Parameters and `extra` never replace what the request itself says."""
-    body: dict[str, Any] = dict(request.parameters)
-    if output_limit_key != "max_tokens" and "max_tokens" in body:
-        body.setdefault(output_limit_key, body.pop("max_tokens"))
-    body |= request.extra
+    body: dict[str, Any] = {**request.extra, **request.parameters}
+    _name_output_limit(body, output_limit_key)
     body["model"] = request.model
     body["stream"] = True
     body["stream_options"] = {**body.get("stream_options", {}), "include_usage": True}
@@ -187,6 +185,17 @@ def encode_request(
         messages.insert(_after_system(messages), Message(role="system", content=_in_words(schema)))
     body["messages"] = _messages(messages, names)
     return msgspec.json.encode(body)
+
+
+def _name_output_limit(body: dict[str, Any], key: str) -> None:
+    """Write the limit of the answer under the server's name for it; of two limits the lower one holds, since
+    a budget counts on it."""
+    limits = {name: body[name] for name in ("max_tokens", "max_completion_tokens") if name in body}
+    if len(limits) == 2 or (key != "max_tokens" and "max_tokens" in limits):
+        counts = [limit for limit in limits.values() if isinstance(limit, int | float)]
+        for name in limits:
+            del body[name]
+        body[key] = min(counts) if counts else next(iter(limits.values()))
 
 
 def usage_of(wire: WireUsage | None) -> Usage:

@@ -16,6 +16,7 @@ from agentflow.engine.ids import derive
 from agentflow.events.deltas import DeltaHub
 from agentflow.events.tracing import active
 from agentflow.models import ModelError, ModelProvider, ModelReply
+from agentflow.models.parameters import sent_parameters
 from agentflow.runtime.messages import CallModel, Complete, ModelCallFailure, ModelCallSuccess
 from agentflow.runtime.model_failures import failure_of, incomplete
 
@@ -55,7 +56,9 @@ class ModelActor(Actor, mailbox=10_000):
             provider = self._providers[call.ref.provider]
             showing = self._deltas.writing(call.workflow_id, call.step_id, call.call_id, call.offset)
             with active(current_trace()), showing as sink:
-                reply = await provider.complete(call.request, new_call_id=new_call_id, on_delta=sink)
+                parameters, extra = sent_parameters(call.request.parameters)
+                request = msgspec.structs.replace(call.request, parameters=parameters, extra=extra)
+                reply = await provider.complete(request, new_call_id=new_call_id, on_delta=sink)
             reply = _checked(reply)
         except ModelError as error:
             return failure_of(call, error, passed())
