@@ -110,7 +110,7 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     stop, length, tool_calls, content_filter or the provider's own word, `provider_finish_reason` always the
     provider's own word, None if it gave none. A reply with `finish_reason` length or content_filter is never
     complete, so that an adapter that leaves `end` out is safe. `first_token_ms` is milliseconds from the
-    start of the request to the first piece of the answer.
+    start of the request to the first piece of the answer. `warnings` are recorded in the log.
     """
 
     message: Message
@@ -121,6 +121,7 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     response_id: str | None = None
     usage: Usage = Usage(model_calls=1)
     first_token_ms: float | None = None
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         implied = _IMPLIED_END.get(self.finish_reason)
@@ -151,6 +152,7 @@ class ModelError(AgentflowError):
         self.retry_after = retry_after
         self.partial = partial
         self.usage = usage
+        self.refused_parameter: str | None = None  # the one that the provider does not take
 
 
 class ModelResolutionError(ConfigurationError):

@@ -35,6 +35,10 @@ _CONTEXT: Final = frozenset(
 )
 _FILTERED: Final = frozenset({"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"})
 _MODEL: Final = frozenset({"model_not_found", "model_not_available"})
+_UNSUPPORTED: Final = frozenset(
+    {"unsupported_parameter", "unsupported_value", "unknown_parameter", "unrecognized_parameter"}
+    | {"extra_forbidden"}
+)
 _STATUS_IN_TEXT: Final = re.compile(r"\b(?:HTTP|status(?: code)?:?)\s*([45]\d\d)\b", re.IGNORECASE)
 _KEY_LIKE: Final = re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_*.\-]{6,}|\bAIza[\w\-]{20,}|\bBearer\s+\S+")
 _LONGEST_MESSAGE: Final = 500
@@ -47,6 +51,7 @@ class _Refusal(NamedTuple):
     message: str
     codes: frozenset[str]
     status: int | None
+    parameter: str | None = None
 
 
 def from_response(
@@ -54,7 +59,10 @@ def from_response(
 ) -> ModelError:
     """The error for an answer whose status is not 2xx."""
     said = _refusal(body)
-    return _error(provider, status, said, secret, retry_after=retry_after(headers))
+    error = _error(provider, status, said, secret, retry_after=retry_after(headers))
+    if status in (400, 422) and said.parameter is not None and said.codes & _UNSUPPORTED:
+        error.refused_parameter = said.parameter
+    return error
 
 
 def from_stream(provider: str, error: object, *, secret: str | None = None, partial: str = "") -> ModelError:
@@ -196,11 +204,29 @@ def _described(error: object) -> _Refusal:
     inner = members.get("innererror")
     if isinstance(inner, dict) and isinstance(code := cast("dict[str, Any]", inner).get("code"), str):
         codes.add(code)
+    parameter = members.get("param")
+    if isinstance(message, list):  # FastAPI's: one object for each wrong member
+        parameter, more = _forbidden(cast("list[Any]", message))
+        codes |= more
     numbers = (members.get("status"), members.get("code"), *(c for c in codes if c.isdecimal()))
     status = next((int(n) for n in numbers if isinstance(n, int | str) and _is_status(n)), None)
     return _Refusal(
-        _one_line(message if isinstance(message, str) else str(message)), frozenset(codes), status
+        _one_line(message if isinstance(message, str) else str(cast("object", message))),
+        frozenset(codes),
+        status,
+        parameter if isinstance(parameter, str) else None,
     )
+
+
+def _forbidden(problems: list[Any]) -> tuple[str | None, set[str]]:
+    """The member of the body that the first problem, {"type": "extra_forbidden", "loc": ["body", NAME]}, is
+    about, and the code."""
+    first = cast("dict[str, Any]", problems[0]) if problems and isinstance(problems[0], dict) else {}
+    place = first.get("loc")
+    if first.get("type") != "extra_forbidden" or not isinstance(place, list):
+        return None, set()
+    names = [name for name in cast("list[Any]", place) if isinstance(name, str) and name != "body"]
+    return (names[0] if len(names) == 1 else None), {"extra_forbidden"}
 
 
 def _is_status(number: int | str) -> bool:

@@ -35,6 +35,7 @@ _BYTE_TIMEOUT: Final = 60.0
 _STREAM_OVERHEAD: Final = 4
 """A stream may have this many times the bytes of the answer in it: each token comes in a chunk of its own."""
 _SNIFFED_BYTES: Final = 1024
+_LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens"})
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -75,6 +76,7 @@ class OpenAIProvider:
         self._is_local = loopback or urlsplit(base_url).hostname in _LOOPBACK
         self._first_byte_timeout = first_byte_timeout
         self._max_answer_bytes = max_answer_bytes
+        self._refused_parameters: dict[str, set[str]] = {}  # by model
         self._http = HttpClient(byte_timeout=byte_timeout, loopback=loopback, resend_stale=True)
 
     @classmethod
@@ -104,12 +106,37 @@ class OpenAIProvider:
         names = FunctionNames(request.tools)
         answer = Answer(on_delta, self._max_answer_bytes)
         try:
-            await self._receive(request, names, answer)
-            return self._reply(request, answer, names, new_call_id)
+            dropped = await self._receive_without_refused(request, names, answer)
+            reply = self._reply(request, answer, names, new_call_id)
+            warnings = tuple(
+                f"{self.name}:{request.model} does not take {name}: left out" for name in dropped
+            )
+            return msgspec.structs.replace(reply, warnings=warnings)
         except ModelError as error:
             if answer.usage is not None:  # withheld or cut off, and paid for all the same
                 error.usage = self._usage(request, answer)
             raise
+
+    async def _receive_without_refused(
+        self, request: ModelRequest, names: FunctionNames, answer: Answer
+    ) -> list[str]:
+        """Receive the answer; return the parameters that the provider refused and that were left out.
+
+        Each is left out once: later calls of the model go without it. A limit of the answer never is, since
+        a budget counts on it, and `extra` is sent as it stands.
+        """
+        refused = self._refused_parameters.setdefault(request.model, set())
+        while True:
+            kept = {name: value for name, value in request.parameters.items() if name not in refused}
+            try:
+                await self._receive(msgspec.structs.replace(request, parameters=kept), names, answer)
+            except ModelError as error:
+                name = error.refused_parameter
+                if name is None or name not in kept or name in _LIMITS:
+                    raise
+                refused.add(name)
+            else:
+                return [name for name in request.parameters if name in refused]
 
     async def _receive(self, request: ModelRequest, names: FunctionNames, answer: Answer) -> None:
         body = encode_request(request, names, output_limit_key=self._output_limit_key)

@@ -4,16 +4,18 @@ what no event could hold must not get behind this seam."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
 
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import Category, ErrorInfo
+from agentflow.events.catalogue import SystemError
 from agentflow.models import ModelError, ModelReply
 from agentflow.runtime.messages import CallModel, ModelCallFailure
 
-__all__ = ["failure_of", "incomplete"]
+__all__ = ["failure_of", "incomplete", "model_warnings"]
 
 T = TypeVar("T")
 
@@ -76,6 +78,19 @@ def incomplete(call: CallModel, reply: ModelReply, duration_ms: int) -> ModelCal
         partial=reply.message.content or None,
         usage=reply.usage if _counts(reply.usage) else None,
     )
+
+
+def model_warnings(texts: Iterable[str]) -> list[SystemError]:
+    """Return the events that record what an adapter warns of."""
+    return [
+        SystemError(
+            error=ErrorInfo(category="invalid_input", code="parameter_dropped", message=text),
+            severity="warning",
+            component="model",
+            fatal=False,
+        )
+        for text in texts
+    ]
 
 
 def _sound(value: object, kind: type[T]) -> T | None:

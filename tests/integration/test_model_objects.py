@@ -17,7 +17,8 @@ from agentflow.events.memory import MemoryLog
 from agentflow.models import Models
 from agentflow.models.openai import OpenAIProvider
 from agentflow.models.parameters import PRICES
-from tests.unit.models.wire_server import USAGE, WireServer, delta, stream
+from tests.integration.support.runs import log_of
+from tests.unit.models.wire_server import USAGE, WireServer, delta, plain, refusal, stream
 
 ANSWER = stream(delta("stop", content='"fine"'), USAGE)
 
@@ -164,3 +165,47 @@ def test_prices_that_are_none_are_refused(tmp_path: Path, text: str, message: st
         configuration(tmp_path, text)
     assert message in str(caught.value)
     assert hint in (caught.value.hint or "")
+
+
+def refusal_of(param: str, code: str = "unsupported_value") -> Any:
+    message = f"Unsupported value: '{param}' does not support 0.5 with this model."
+    return refusal(400, message=message, type="invalid_request_error", param=param, code=code)
+
+
+FORBIDDEN = plain(422, {"detail": [{"type": "extra_forbidden", "loc": ["body", "temperature"], "msg": "no"}]})
+
+
+@pytest.mark.parametrize(
+    "refused", [refusal_of("temperature"), refusal_of("temperature", "unsupported_parameter"), FORBIDDEN]
+)
+async def test_a_named_parameter_that_the_server_refuses_is_left_out_with_a_warning(refused: Any) -> None:
+    log = MemoryLog()
+    text = document("{model: 'openai:m', temperature: 0.5, seed: 3}")
+    async with WireServer(refused, ANSWER) as server:
+        models = Models([OpenAIProvider(base_url=server.url)])
+        async with Runtime(log, models=models) as runtime:
+            first = await runtime.run(load_text(text), {})
+            await runtime.run(load_text(text), {})
+        bodies = [request.body for request in server.requests]
+    assert [("temperature" in b, b["seed"]) for b in bodies] == [(True, 3), (False, 3), (False, 3)]
+    events = await log_of(log, first.workflow_id)
+    [warning] = [e.data for e in events if e.type == "system.error"]
+    assert (warning.severity, warning.error.code, warning.fatal) == ("warning", "parameter_dropped", False)
+    assert warning.error.message == "openai:m does not take temperature: left out"
+    assert [e.type for e in events].count("model.call_started") == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "refused"),
+    [
+        ("{model: 'openai:m', max_tokens: 5}", refusal_of("max_tokens")),
+        ("{model: 'openai:m', extra: {strange: 1}}", refusal_of("strange", "unknown_parameter")),
+        ("{model: 'openai:m', temperature: 9}", refusal_of("temperature", "decimal_above_max_value")),
+    ],
+)
+async def test_what_must_not_be_left_out_fails_the_call(model: str, refused: Any) -> None:
+    async with WireServer(refused, ANSWER) as server:
+        models = Models([OpenAIProvider(base_url=server.url)])
+        async with Runtime(MemoryLog(), models=models) as runtime:
+            result = await runtime.run(load_text(document(model)), {}, raise_on_failure=False)
+        assert (result.state, len(server.requests)) == ("failed", 1)
