@@ -7,6 +7,7 @@ writes, and never holds a credential: those stay in the environment (`OPENAI_API
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FILE_NAME",
     "Config",
+    "PriceConfig",
     "RetentionConfig",
     "ServerConfig",
     "default_socket",
@@ -76,6 +78,15 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     archive_first: bool = False
 
 
+class PriceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A section `[prices."provider:model"]`: US dollars per million tokens. Cached input costs what input
+    costs unless its own price is said."""
+
+    input_price: float
+    output_price: float
+    cached_input_price: float | None = None
+
+
 class _File(msgspec.Struct, kw_only=True):
     """The keys of `agentflow.toml` and their types."""
 
@@ -85,20 +96,22 @@ class _File(msgspec.Struct, kw_only=True):
     on_unknown: Literal["ask", "fail"] | None = None
     server: ServerConfig | None = None
     retention: RetentionConfig | None = None
+    prices: dict[str, PriceConfig] = {}
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for this process.
 
-    `model` and `models` (default and aliases) are those of the files; AGENTFLOW_MODEL, which wins over
-    `model`, is read by `Models` itself. `retention` None is infinite. `files` are the files that were read,
-    the nearest first.
+    `model`, `models` (default and aliases) and `prices` are those of the files; AGENTFLOW_MODEL, which wins
+    over `model`, is read by `Models` itself. `retention` None is infinite. `files` are the files that were
+    read, the nearest first.
     """
 
     store: str
     store_is_default: bool = False
     model: str | dict[str, Any] | None = None
     models: dict[str, str | dict[str, Any]] = {}
+    prices: dict[str, PriceConfig] = {}
     on_unknown: Literal["ask", "fail"] | None = None
     server: ServerConfig = ServerConfig()
     retention: RetentionPolicy | None = None
@@ -106,7 +119,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     def for_models(self) -> dict[str, Any]:
         """The mapping that `agentflow.models.Models` takes as `config`."""
-        return {"model": self.model, "models": self.models}
+        return {"model": self.model, "models": self.models, "prices": msgspec.to_builtins(self.prices)}
 
 
 def load_config(
@@ -131,6 +144,7 @@ def load_config(
         store_is_default=chosen is None,
         model=merged.model,
         models=merged.models,
+        prices=merged.prices,
         on_unknown=on_unknown or _on_unknown(environment) or merged.on_unknown,
         server=merged.server or ServerConfig(),
         retention=None if merged.retention is None else _policy(merged.retention),
@@ -212,6 +226,30 @@ def _check_keys(path: Path, table: dict[str, Any]) -> None:
         section = table.get(name)
         if isinstance(section, dict):
             _check_table(path, cast("dict[str, Any]", section), f" in [{name}]", kind)
+    prices = table.get("prices")
+    if isinstance(prices, dict):
+        for model, section in cast("dict[str, Any]", prices).items():
+            _check_price(path, model, section)
+
+
+def _check_price(path: Path, model: str, section: Any) -> None:
+    """A price that is none would make a budget that holds nothing."""
+    where = f'[prices."{model}"]'
+    provider, colon, name = model.partition(":")
+    if not (provider and colon and name) or not isinstance(section, dict):
+        hint = 'write [prices."openai:NAME"] with input_price and output_price'
+        raise ConfigurationError(f"{path}: {where} is no table of a model provider:model", hint=hint)
+    members = cast("dict[str, Any]", section)
+    _check_table(path, members, f" in {where}", PriceConfig)
+    for key in ("input_price", "output_price"):
+        if key not in members:
+            hint = "write US dollars per million tokens"
+            raise ConfigurationError(f'{path}: {where} has no "{key}"', hint=hint)
+    for key, value in members.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or value < 0:
+            hint = "write US dollars per million tokens, 0 or more"
+            raise ConfigurationError(f"{path}: {key} in {where} is no price", hint=hint)
 
 
 def _check_table(path: Path, table: dict[str, Any], where: str, kind: type[msgspec.Struct]) -> None:
@@ -245,6 +283,8 @@ def _merge(into: _File, nearer: _File) -> None:
         value = getattr(nearer, name)
         if name == "models":
             into.models = {**into.models, **cast("dict[str, str | dict[str, Any]]", value)}
+        elif name == "prices":
+            into.prices = {**into.prices, **cast("dict[str, PriceConfig]", value)}
         elif value is not None:
             setattr(into, name, value)
 

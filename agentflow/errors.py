@@ -234,9 +234,14 @@ class CommandRefused(AgentflowError):
     code = "invalid_transition"
 
     def __init__(
-        self, message: str | None = None, *, code: str | None = None, details: dict[str, Any] | None = None
+        self,
+        message: str | None = None,
+        *,
+        code: str | None = None,
+        details: dict[str, Any] | None = None,
+        hint: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, hint=hint)
         if code is not None:
             self.code = code
         self.details = details or {}

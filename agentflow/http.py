@@ -1,7 +1,8 @@
 """The one seam to HTTP: a pooled client that sends one request and streams the answer's bytes.
 
-Only this module knows the HTTP library. It never retries, never follows redirects, and what it raises
-holds neither headers nor bodies nor the user part of a URL.
+Only this module knows the HTTP library. It never follows redirects, never sends a request twice unless its
+client was made with `resend_stale`, and what it raises holds neither headers nor bodies nor the user part of
+a URL.
 """
 
 from __future__ import annotations
@@ -10,23 +11,22 @@ import asyncio
 import base64
 import re
 import ssl
-import zlib
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx
+from msgspec import UNSET, UnsetType
 
-from agentflow.addresses import PrivateAddress, check_host
+from agentflow.addresses import PrivateAddress
+from agentflow.content_encoding import BadEncoding, Decompressor
+from agentflow.public_transport import public_transport
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-__all__ = ["AnswerTooLarge", "HttpClient", "HttpFailure", "HttpResponse", "public_backend", "retry_after"]
+__all__ = ["AnswerTooLarge", "HttpClient", "HttpFailure", "HttpResponse", "retry_after"]
 
 _CONNECT_TIMEOUT = 10.0
 # A server may close an idle connection in the moment in which a request goes out on it, and a POST must not
@@ -42,6 +42,8 @@ _NOT_SENT = (
     httpx.LocalProtocolError,
     httpx.UnsupportedProtocol,
 )
+# How a connection fails that the server closed while it lay in the pool.
+_STALE = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 
 
 class HttpFailure(Exception):
@@ -49,7 +51,11 @@ class HttpFailure(Exception):
     reached the server."""
 
     def __init__(
-        self, kind: Literal["connect", "first_byte", "broken", "denied"], message: str, *, sent: bool = True
+        self,
+        kind: Literal["connect", "first_byte", "stalled", "broken", "denied"],
+        message: str,
+        *,
+        sent: bool = True,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -66,10 +72,14 @@ class AnswerTooLarge(HttpFailure):
 class HttpResponse:
     """An answer whose body has not been read yet. Header names are case-insensitive."""
 
-    def __init__(self, response: httpx.Response, deadline: asyncio.Timeout) -> None:
+    def __init__(
+        self, response: httpx.Response, deadline: asyncio.Timeout, byte_timeout: float | None
+    ) -> None:
         self._response = response
         self._deadline = deadline
+        self._byte_timeout = byte_timeout
         self._winding_up = False
+        self.has_begun = False
         self.status: int = response.status_code
         self.headers: Mapping[str, str] = response.headers
 
@@ -78,148 +88,199 @@ class HttpResponse:
         """Where the answer came from."""
         return str(self._response.url)
 
-    async def chunks(self) -> AsyncGenerator[bytes]:
-        """The body as it comes; the first chunk ends the wait for the first byte. Raises HttpFailure."""
-        async for chunk in self._response.aiter_bytes():
-            if not self._winding_up:
-                self._deadline.reschedule(None)
-            if chunk:
-                yield chunk
+    async def chunks(self, limit: int | None = None) -> AsyncGenerator[bytes]:
+        """Yield the body as it comes, in pieces of at most 64 KiB without what `Content-Encoding` did to it.
+
+        The first bytes, even if they decompress to nothing yet, end the wait for the first byte; all later
+        ones put the limit between two bytes off. Raises AnswerTooLarge beyond `limit` bytes after
+        decompression, HttpFailure if the body breaks off or cannot be read.
+        """
+        size = 0
+        async for piece in self._pieces(alive=True):
+            size += len(piece)
+            if limit is not None and size > limit:
+                raise AnswerTooLarge(limit)
+            yield piece
 
     def wind_up(self, grace: float) -> None:
-        """All that matters has come: the rest of the body, which frees the connection for the next request,
-        has `grace` seconds; then `chunks` raises HttpFailure."""
+        """Give the rest of the body, which frees the connection for the next request, `grace` seconds; then
+        `chunks` raises HttpFailure. For a caller that has all that matters."""
         if not self._winding_up:
             self._winding_up = True
             self._deadline.reschedule(asyncio.get_running_loop().time() + grace)
 
     async def error_body(self) -> bytes:
-        """The body of a refusal, at most 64 KiB of it, within the wait for the first byte."""
-        return await self._read(_ERROR_BODY_LIMIT)
+        """Return the body of a refusal, at most 64 KiB of it, read within the wait for the first byte."""
+        body = bytearray()
+        async for piece in self._pieces(alive=False):
+            body += piece
+            if len(body) >= _ERROR_BODY_LIMIT:
+                break
+        return bytes(body[:_ERROR_BODY_LIMIT])
 
     async def read(self, limit: int) -> bytes:
-        """The whole body. Raises AnswerTooLarge beyond `limit` bytes, having held hardly more than that in
-        memory, however small the compressed body was; HttpFailure when it breaks off or cannot be read."""
-        body = await self._read(limit + 1)
-        if len(body) > limit:
-            raise AnswerTooLarge(limit)
-        return body
+        """Return the whole body. Raises AnswerTooLarge beyond `limit` bytes, having held hardly more than
+        that in memory however small the compressed body was, and HttpFailure as `chunks` does."""
+        return b"".join([chunk async for chunk in self.chunks(limit)])
 
-    async def _read(self, limit: int) -> bytes:
-        """At most the first `limit` bytes of the body, without what `Content-Encoding` did to it."""
-        unpack = _unpacker(self.headers.get("content-encoding", ""))
-        body = bytearray()
+    async def _pieces(self, *, alive: bool) -> AsyncGenerator[bytes]:
         try:
+            decompressor = Decompressor(self.headers.get("content-encoding", ""))
             async for chunk in self._response.aiter_raw():
-                body += unpack(chunk, limit - len(body))
-                if len(body) >= limit:
-                    break
-        except zlib.error as error:
-            raise HttpFailure("broken", "the answer is not compressed as it says") from error
-        return bytes(body)
+                if alive:
+                    self._put_off()
+                for piece in decompressor.pieces(chunk):
+                    yield piece
+            decompressor.check_end()
+        except BadEncoding as error:
+            raise HttpFailure("broken", f"the answer {error}") from error
 
-
-def _unpacker(encoding: str) -> Callable[[bytes, int], bytes]:
-    """A function (chunk, most bytes) → bytes that never makes more of a chunk than is wanted."""
-    name = encoding.strip().lower()
-    if name in ("", "identity"):
-        return lambda chunk, most: chunk[: max(0, most)]
-    if name not in ("gzip", "x-gzip", "deflate"):
-        raise HttpFailure("broken", "the answer is compressed in a way that was not asked for")
-    stream = zlib.decompressobj(wbits=47)  # a gzip or a zlib header, whichever comes
-    return lambda chunk, most: stream.decompress(chunk, max(1, most))
+    def _put_off(self) -> None:
+        """Bytes have come: the next ones have `byte_timeout` seconds."""
+        self.has_begun = True
+        if not self._winding_up:
+            now = asyncio.get_running_loop().time()
+            self._deadline.reschedule(None if self._byte_timeout is None else now + self._byte_timeout)
 
 
 class HttpClient:
     """One connection pool, made on the running loop at the first request.
 
     `first_byte_timeout` (seconds, None = none) bounds the time from the request to the first byte of the
-    body; after that the caller's own time-out counts. `loopback` is for a server of our own on this machine:
+    body, `byte_timeout` that between two reads of it. `loopback` is for a server of our own on this machine:
     no proxy, no certificates, a new connection for each request. `public_only`: no connection to an address
     that is not public (checked for each connection, whatever the name resolved to before), and no proxy,
-    which could not be held to that.
+    which could not be held to that. `resend_stale`: a request on a reused connection that the server closed
+    before any answer is sent once more on a new one; only for requests that may be carried out twice.
     """
 
     def __init__(
         self,
         *,
         first_byte_timeout: float | None = 30.0,
+        byte_timeout: float | None = None,
         loopback: bool = False,
         public_only: bool = False,
+        resend_stale: bool = False,
     ) -> None:
         self._first_byte_timeout = first_byte_timeout
+        self._byte_timeout = byte_timeout
         self._loopback = loopback
         self._public_only = public_only
+        self._resend_stale = resend_stale
         self._client: httpx.AsyncClient | None = None
+        self._unpooled: httpx.AsyncClient | None = None
 
     def post(
-        self, url: str, *, headers: Mapping[str, str], body: bytes
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes,
+        first_byte_timeout: float | UnsetType | None = UNSET,
     ) -> AbstractAsyncContextManager[HttpResponse]:
         """`request` with the method POST."""
-        return self.request("POST", url, headers=headers, body=body)
+        return self.request("POST", url, headers=headers, body=body, first_byte_timeout=first_byte_timeout)
 
     @asynccontextmanager
     async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        first_byte_timeout: float | UnsetType | None = UNSET,
     ) -> AsyncGenerator[HttpResponse]:
         """Send one request; leaving the block closes the exchange, so cancelling it aborts the request.
 
         Credentials inside the URL are sent as Basic, unless the headers have an Authorization of their own.
 
-        Raises HttpFailure: connect (nothing was answered), first_byte (too late), broken (cut short), denied
-        (the address is not public).
+        `first_byte_timeout` wins over that of the client. Raises HttpFailure: connect (nothing was
+        answered), first_byte (too late), stalled (no byte for too long), broken (cut short), denied (the
+        address is not public).
         """
-        answered = False
+        wait = self._first_byte_timeout if first_byte_timeout is UNSET else first_byte_timeout
+        answer: HttpResponse | None = None
         try:
             url, headers = _authorized(url, headers)
             raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-            async with (
-                asyncio.timeout(self._first_byte_timeout) as deadline,
-                self._open().stream(method, url, headers=raw, content=body) as response,
-            ):
-                answered = True
-                yield HttpResponse(response, deadline)
+            if not any(name.lower() == b"accept-encoding" for name, _ in raw):
+                raw.append((b"Accept-Encoding", b"gzip, deflate"))
+            async with asyncio.timeout(wait) as deadline, AsyncExitStack() as stack:
+                response = await self._sent(stack, method, url, raw, body)
+                answer = HttpResponse(response, deadline, self._byte_timeout)
+                yield answer
         except TimeoutError:
-            waited = f"no answer within {self._first_byte_timeout:g} s"
-            raise HttpFailure("first_byte", waited) from None
+            if answer is not None and answer.has_begun:
+                raise HttpFailure("stalled", f"no byte came for {self._byte_timeout or 0:g} s") from None
+            raise HttpFailure("first_byte", f"no answer within {wait or 0:g} s") from None
         except PrivateAddress as denied:
             raise HttpFailure("denied", str(denied), sent=False) from None
         except httpx.InvalidURL as failure:
             raise HttpFailure("connect", "the address is not a URL", sent=False) from failure
         except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as failure:
             kind = type(failure).__name__
-            if answered:
+            if answer is not None:
                 raise HttpFailure("broken", f"the answer broke off ({kind})") from failure
             message = f"no connection to {httpx.URL(url).host} ({kind})"
             raise HttpFailure("connect", message, sent=not isinstance(failure, _NOT_SENT)) from failure
 
     async def aclose(self) -> None:
         """Close the pool; idempotent. A later request opens a new one."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        clients = self._client, self._unpooled
+        self._client = self._unpooled = None
+        for client in clients:
+            if client is not None:
+                await client.aclose()
 
-    def _open(self) -> httpx.AsyncClient:
+    async def _sent(
+        self,
+        stack: AsyncExitStack,
+        method: str,
+        url: str,
+        headers: list[tuple[bytes, bytes]],
+        body: bytes | None,
+    ) -> httpx.Response:
+        """The answer to a request, with its body still to come."""
         if self._client is None:
-            try:
-                self._client = self._made()
-            except (ImportError, ValueError, OSError) as failure:
-                kind = type(failure).__name__
-                problem = f"the proxy or the certificates of the environment cannot be used ({kind})"
-                raise HttpFailure("connect", problem, sent=False) from failure
-        return self._client
+            self._client = self._made(pooled=not self._loopback)
+        is_new = False
 
-    def _made(self) -> httpx.AsyncClient:
+        async def watch(event: str, _: Any) -> None:
+            nonlocal is_new
+            is_new = is_new or event.startswith("connection.")
+
+        watched: dict[str, Any] = {"trace": watch} if self._resend_stale else {}
+        try:
+            return await stack.enter_async_context(
+                self._client.stream(method, url, headers=headers, content=body, extensions=watched)
+            )
+        except _STALE:
+            if is_new or not self._resend_stale:
+                raise
+        if self._unpooled is None:
+            self._unpooled = self._made(pooled=False)
+        return await stack.enter_async_context(
+            self._unpooled.stream(method, url, headers=headers, content=body)
+        )
+
+    def _made(self, *, pooled: bool) -> httpx.AsyncClient:
         limits = httpx.Limits(
-            max_keepalive_connections=0 if self._loopback else None, keepalive_expiry=_IDLE_CONNECTION
+            max_keepalive_connections=None if pooled else 0, keepalive_expiry=_IDLE_CONNECTION
         )
-        return httpx.AsyncClient(
-            timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT),
-            limits=limits,
-            trust_env=not (self._loopback or self._public_only),
-            verify=False if self._loopback else _certificates(not self._public_only),
-            transport=_PublicTransport(limits) if self._public_only else None,
-        )
+        try:
+            return httpx.AsyncClient(
+                timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT),
+                limits=limits,
+                trust_env=not (self._loopback or self._public_only),
+                verify=False if self._loopback else _certificates(not self._public_only),
+                transport=_public_transport(limits) if self._public_only else None,
+            )
+        except (ImportError, ValueError, OSError) as failure:
+            kind = type(failure).__name__
+            problem = f"the proxy or the certificates of the environment cannot be used ({kind})"
+            raise HttpFailure("connect", problem, sent=False) from failure
 
 
 def _authorized(url: str, headers: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
@@ -268,59 +329,14 @@ def _certificates(trust_env: bool) -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=trust_env)
 
 
-class _PublicTransport(httpx.AsyncHTTPTransport):
-    """Connects to public addresses only."""
+def _public_transport(limits: httpx.Limits) -> httpx.AsyncBaseTransport:
+    import httpcore
 
-    def __init__(self, limits: httpx.Limits) -> None:
-        import httpcore
-
-        super().__init__(limits=limits, trust_env=False)
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=_certificates(False),
-            max_connections=limits.max_connections,
-            max_keepalive_connections=limits.max_keepalive_connections,
-            keepalive_expiry=limits.keepalive_expiry,
-            network_backend=public_backend(httpcore),
-        )
-
-
-def public_backend(core: Any) -> Any:
-    """A network backend for the connection pools of `core` (a module with httpcore's names) that resolves a
-    name, refuses it unless every address is public, and connects to an address that it has checked."""
-
-    class Backend(core.AsyncNetworkBackend):
-        def __init__(self) -> None:
-            self._inner = core.AnyIOBackend()
-
-        async def connect_tcp(
-            self,
-            host: str,
-            port: int,
-            timeout: float | None = None,
-            local_address: str | None = None,
-            socket_options: Iterable[Any] | None = None,
-        ) -> Any:
-            try:
-                async with asyncio.timeout(timeout):
-                    addresses = await check_host(host, port)
-            except TimeoutError as error:
-                raise core.ConnectTimeout(f"{host} was not resolved in time") from error
-            except OSError as error:
-                raise core.ConnectError(f"{host} does not resolve") from error
-            failure: Exception | None = None
-            for address in addresses:
-                try:
-                    return await self._inner.connect_tcp(
-                        address, port, timeout, local_address, socket_options
-                    )
-                except (core.ConnectError, core.ConnectTimeout) as error:
-                    failure = error
-            raise failure or core.ConnectError(f"{host} has no address")
-
-        async def connect_unix_socket(self, path: str, *_: Any, **__: Any) -> Any:
-            raise PrivateAddress("a Unix socket is not a public address")
-
-        async def sleep(self, seconds: float) -> None:
-            await self._inner.sleep(seconds)
-
-    return Backend()
+    return public_transport(
+        httpx,
+        httpcore,
+        ssl_context=_certificates(False),
+        max_connections=limits.max_connections,
+        max_keepalive_connections=limits.max_keepalive_connections,
+        keepalive_expiry=limits.keepalive_expiry,
+    )

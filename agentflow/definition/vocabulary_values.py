@@ -211,6 +211,9 @@ SERVICE = Shape(
             "cwd": Field(Text(), "stdio: the folder that it runs in."),
             "url": Field(Text(), "streamable_http: the address of the server."),
             "headers": _HEADERS,
+            "trust_hints": Field(
+                FLAG, "Whether what the server says of its functions makes calls repeatable.", False
+            ),
         },
         "openapi": {
             "document": Field(Text(), "Path or URL of the OpenAPI document, 3.0 or 3.1.", required=True),

@@ -158,6 +158,8 @@ def _answer_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int
     if progress.finish_reason == "content_filter":
         message = "the provider withheld the answer"
         return attempt_failed(state, unit, fault("agent", "content_filtered", message), now, 0.0)
+    if not progress.answer.strip() and not conversation.takes_any_text(spec):
+        return _empty_answer_moves(state, unit, progress, now)
     try:
         value = conversation.read_answer(spec, progress.answer)
     except conversation.BadAnswer as bad:
@@ -190,3 +192,15 @@ def _answer_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int
             usage=unit.usage,
         )
     ]
+
+
+def _empty_answer_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int) -> Moves:
+    """An answer with neither text nor calls: the model is told once in a context, then the attempt fails."""
+    error = ErrorInfo(
+        category="invalid_output",
+        code="empty_answer",
+        message=f"the model of {_spec(unit).name} answered with neither text nor calls",
+    )
+    if progress.repairs < MAX_REPAIRS and conversation.EMPTY_REPAIR not in progress.messages:
+        return retrying(unit, "repair", error, 0, now)
+    return attempt_failed(state, unit, error, now, 0.0)

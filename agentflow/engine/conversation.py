@@ -14,10 +14,23 @@ from agentflow.definition.ir import AgentSpec, canonical_json
 from agentflow.definition.schemas import validate
 from agentflow.engine.state import ToolRecord
 
-__all__ = ["BadAnswer", "compact", "opening", "parse", "read_answer", "repair", "tool_message"]
+__all__ = [
+    "EMPTY_REPAIR",
+    "BadAnswer",
+    "compact",
+    "opening",
+    "parse",
+    "read_answer",
+    "repair",
+    "takes_any_text",
+    "tool_message",
+]
 
 _FENCE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
 _MAX_ERRORS = 10
+
+EMPTY_REPAIR = Message(role="user", content="The answer was empty. Answer the request above.")
+"""What a model is told once that answered with neither text nor calls."""
 
 
 class BadAnswer(ValueError):
@@ -56,7 +69,9 @@ def tool_message(record: ToolRecord) -> Message:
 
 
 def repair(error: ErrorInfo) -> Message:
-    """The message that asks for a corrected answer, with what was wrong with the last one."""
+    """Return the message that asks for a corrected answer, with what was wrong with the last one."""
+    if error.code == "empty_answer":
+        return EMPTY_REPAIR
     issues: list[dict[str, str]] = (error.details or {}).get("errors", [])
     lines = [f"- at {i['path'] or '/'}: {i['message']}" for i in issues]
     text = (
@@ -81,7 +96,7 @@ def read_answer(spec: AgentSpec, text: str) -> Any:
         found, value = _json_of(text)
         return cast(Any, value) if found and isinstance(value, dict) else {"text": text}
     found, value = _json_of(text)
-    if isinstance(schema, dict) and schema.get("type") == "string" and not (found and isinstance(value, str)):
+    if takes_any_text(spec) and not (found and isinstance(value, str)):
         found, value = True, text.strip()
     if not found:
         raise BadAnswer([{"path": "", "message": "the answer is not JSON"}])
@@ -89,6 +104,11 @@ def read_answer(spec: AgentSpec, text: str) -> Any:
     if issues:
         raise BadAnswer([{"path": i.path, "message": i.message} for i in issues[:_MAX_ERRORS]])
     return value
+
+
+def takes_any_text(spec: AgentSpec) -> bool:
+    """Return whether the answer's text is its value by its schema, so that an empty text may be one too."""
+    return isinstance(spec.output_schema, dict) and spec.output_schema.get("type") == "string"
 
 
 def _json_of(text: str) -> tuple[bool, Any]:

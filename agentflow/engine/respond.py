@@ -76,6 +76,8 @@ def model_failed(
     failures = progress.failed_calls + 1
     lost = error.category == "interrupted"  # not the model's fault: made again, and not counted
     delay = _delay(policy, error, failures, progress.first_failure, retry_after, now, draw)
+    if error.code == "circuit_open" and _may_fall_back(progress, error):
+        delay = None  # the next model may answer at once
     failed = ev.ModelCallFailed(
         **scope_fields(unit),
         model_call_id=call_id,

@@ -1,6 +1,7 @@
 """Language models behind one protocol: `provider:model` names, providers, errors, prices."""
 
 from agentflow.models.base import (
+    AnswerEnd,
     DeltaSink,
     ModelError,
     ModelProfile,
@@ -13,6 +14,7 @@ from agentflow.models.base import (
 from agentflow.models.catalog import Models
 
 __all__ = [
+    "AnswerEnd",
     "DeltaSink",
     "ModelError",
     "ModelProfile",

@@ -6,8 +6,8 @@ command line import it. Durations are seconds, prices are US dollars per million
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -16,6 +16,7 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.errors import AgentflowError, ConfigurationError
 
 __all__ = [
+    "AnswerEnd",
     "DeltaSink",
     "ModelError",
     "ModelProfile",
@@ -27,6 +28,9 @@ __all__ = [
 ]
 
 TokenKind = Literal["output", "thinking"]
+AnswerEnd = Literal["complete", "cut", "withheld", "failed"]
+"""How an answer ended: whole; cut off by a limit of length; withheld by a filter or refused by the model;
+failed at the provider, so that the same call may be made again."""
 DeltaSink = Callable[[str, str], None]
 """Called with (token kind, text) for each piece of the answer, in order; must not block nor raise."""
 
@@ -34,7 +38,10 @@ DeltaSink = Callable[[str, str], None]
 class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a model can do and what it costs. `tools` says how many functions one request may offer.
 
-    A limit or price of None is unknown. Cached input is priced as input when its own price is unknown.
+    A limit or price of None is unknown; limits are in tokens. Cached input is priced as input when its own
+    price is unknown. The overheads are upper bounds of the tokens that a provider counts beside the text of
+    a request, of each message and of each function. `first_byte_timeout` is seconds, None is no limit.
+    `parameters` are the names that a model object may set; None means that any name is sent.
     """
 
     tools: Literal["none", "single", "many"] = "many"
@@ -44,6 +51,16 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     input_price: float | None = None
     output_price: float | None = None
     cached_input_price: float | None = None
+    request_overhead_tokens: int = 16
+    message_overhead_tokens: int = 8
+    tool_overhead_tokens: int = 32
+    first_byte_timeout: float | None = 120.0
+    parameters: tuple[str, ...] | None = None
+
+    @property
+    def context_window(self) -> int | None:
+        """Tokens that a request and its answer may have together; another name of `context_tokens`."""
+        return self.context_tokens
 
     def lacks(self, *, functions: int = 0, json_schema: bool = False) -> str | None:
         """What an agent needs and the model cannot do, as the middle of a sentence; None if nothing."""
@@ -72,8 +89,9 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One call of a model. `model` is the name without its provider.
 
-    `parameters` go to the provider as they are (temperature, max_tokens, seed …). With `output_schema`
-    the answer is JSON by that schema; the caller validates it.
+    `parameters` are those that the profile names (temperature, max_tokens, seed …); `extra` is sent as it
+    stands, under the names that it has. With `output_schema` the answer is JSON by that schema; the caller
+    validates it.
     """
 
     model: str
@@ -81,22 +99,37 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolSchema, ...] = ()
     output_schema: dict[str, Any] | bool | None = None
     parameters: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     parallel_tool_calls: bool = True
 
 
 class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete answer. `message` has role assistant; its calls have the runtime's ids.
+    """An answer. `message` has role assistant; its calls have the runtime's ids.
 
-    `finish_reason` is stop, length, tool_calls, content_filter or the provider's own word;
-    `first_token_ms` is milliseconds from the start of the request to the first piece of the answer.
+    `end` is said by the adapter; no call of an answer that is not complete is executed. `finish_reason` is
+    stop, length, tool_calls, content_filter or the provider's own word, `provider_finish_reason` always the
+    provider's own word, None if it gave none. A reply with `finish_reason` length or content_filter is never
+    complete, so that an adapter that leaves `end` out is safe. `first_token_ms` is milliseconds from the
+    start of the request to the first piece of the answer. `warnings` are recorded in the log.
     """
 
     message: Message
     finish_reason: str
     response_model: str
+    end: AnswerEnd = "complete"
+    provider_finish_reason: str | None = None
     response_id: str | None = None
     usage: Usage = Usage(model_calls=1)
     first_token_ms: float | None = None
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        implied = _IMPLIED_END.get(self.finish_reason)
+        if self.end == "complete" and implied is not None:
+            msgspec.structs.force_setattr(self, "end", implied)
+
+
+_IMPLIED_END: Final[Mapping[str, AnswerEnd]] = {"length": "cut", "content_filter": "withheld"}
 
 
 class ModelError(AgentflowError):
@@ -119,6 +152,7 @@ class ModelError(AgentflowError):
         self.retry_after = retry_after
         self.partial = partial
         self.usage = usage
+        self.refused_parameter: str | None = None  # the one that the provider does not take
 
 
 class ModelResolutionError(ConfigurationError):

@@ -13,6 +13,7 @@ from typing import Any, Final
 from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.ir import ModelRef
 from agentflow.models.base import ModelProfile, ModelProvider, ModelResolutionError
+from agentflow.models.parameters import with_prices
 from agentflow.models.table import default_model, known_models
 
 __all__ = ["KEY_VARIABLES", "Models"]
@@ -35,8 +36,9 @@ class Models:
     """Resolves model names and holds the shared providers; close it with `aclose()`.
 
     `providers` are registered first and win over built-in ones of the same name. `config` holds what
-    `agentflow.toml` says: `model` (the default) and `models` (aliases: a name or a table). `env` replaces
-    the process's environment. Not thread-safe; providers belong to the loop that first calls them.
+    `agentflow.toml` says: `model` (the default), `models` (aliases: a name or a table) and `prices` (tables
+    by `provider:model`). `env` replaces the process's environment. Not thread-safe; providers belong to the
+    loop that first calls them.
     """
 
     def __init__(
@@ -94,8 +96,14 @@ class Models:
         return built
 
     def profile(self, ref: ModelRef) -> ModelProfile:
-        """What the model can do and costs. Raises ModelResolutionError."""
-        return self.provider(ref).profile(ref.model)
+        """Return what the model can do and costs. Raises ModelResolutionError.
+
+        A price comes from the model object of the document, else from `prices` of the configuration, else
+        from the provider's own table.
+        """
+        prices: Mapping[str, Any] = self._config.get("prices") or {}
+        known = with_prices(self.provider(ref).profile(ref.model), prices.get(ref.name) or {})
+        return with_prices(known, ref.parameters)
 
     async def aclose(self) -> None:
         """Close every provider that was registered or made; idempotent."""

@@ -19,7 +19,15 @@ from agentflow.http import retry_after
 from agentflow.models.base import ModelError
 from agentflow.models.http import HttpFailure
 
-__all__ = ["broken_answer", "content_filtered", "from_http_failure", "from_response", "from_stream", "redact"]
+__all__ = [
+    "broken_answer",
+    "content_filtered",
+    "failed_answer",
+    "from_http_failure",
+    "from_response",
+    "from_stream",
+    "redact",
+]
 
 _QUOTA: Final = frozenset(
     {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "exceeded_current_quota_error"}
@@ -29,6 +37,10 @@ _CONTEXT: Final = frozenset(
 )
 _FILTERED: Final = frozenset({"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"})
 _MODEL: Final = frozenset({"model_not_found", "model_not_available"})
+_UNSUPPORTED: Final = frozenset(
+    {"unsupported_parameter", "unsupported_value", "unknown_parameter", "unrecognized_parameter"}
+    | {"extra_forbidden"}
+)
 _STATUS_IN_TEXT: Final = re.compile(r"\b(?:HTTP|status(?: code)?:?)\s*([45]\d\d)\b", re.IGNORECASE)
 _KEY_LIKE: Final = re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_*.\-]{6,}|\bAIza[\w\-]{20,}|\bBearer\s+\S+")
 _LONGEST_MESSAGE: Final = 500
@@ -41,6 +53,7 @@ class _Refusal(NamedTuple):
     message: str
     codes: frozenset[str]
     status: int | None
+    parameter: str | None = None
 
 
 def from_response(
@@ -48,7 +61,10 @@ def from_response(
 ) -> ModelError:
     """The error for an answer whose status is not 2xx."""
     said = _refusal(body)
-    return _error(provider, status, said, secret, retry_after=retry_after(headers))
+    error = _error(provider, status, said, secret, retry_after=retry_after(headers))
+    if status in (400, 422) and said.parameter is not None and said.codes & _UNSUPPORTED:
+        error.refused_parameter = said.parameter
+    return error
 
 
 def from_stream(provider: str, error: object, *, secret: str | None = None, partial: str = "") -> ModelError:
@@ -62,8 +78,8 @@ def from_stream(provider: str, error: object, *, secret: str | None = None, part
 
 def from_http_failure(provider: str, failure: HttpFailure, *, partial: str = "") -> ModelError:
     """The error for no answer, or a part of one."""
-    if failure.kind == "first_byte":
-        return _made(provider, "timeout", "response_timeout", str(failure))
+    if failure.kind in ("first_byte", "stalled"):
+        return _made(provider, "timeout", "response_timeout", str(failure), partial=partial or None)
     return _made(provider, "transient", "network_error", str(failure), partial=partial or None)
 
 
@@ -72,9 +88,25 @@ def broken_answer(provider: str, problem: str, *, partial: str = "") -> ModelErr
     return _made(provider, "invalid_output", "invalid_response", problem, partial=partial or None)
 
 
-def content_filtered(provider: str, reason: str, *, partial: str = "") -> ModelError:
+def content_filtered(
+    provider: str, reason: str, *, partial: str = "", finish_reason: str | None = None
+) -> ModelError:
     """The error for an answer that the provider withheld or the model refused."""
-    return _made(provider, "agent", "content_filtered", reason, partial=partial or None)
+    details = {"finish_reason": finish_reason} if finish_reason is not None else None
+    return _made(provider, "agent", "content_filtered", reason, partial=partial or None, details=details)
+
+
+def failed_answer(
+    provider: str, finish_reason: str | None, has_choice: bool, *, partial: str = ""
+) -> ModelError:
+    """The error for an answer that ended at the provider and is none: a finish reason that says so or is not
+    known, no finish reason, or no choice. It is transient."""
+    if finish_reason is not None:
+        problem = f'the provider ended the answer with the finish reason "{redact(finish_reason, None)}"'
+    else:
+        problem = "the answer ended without a finish reason" if has_choice else "the answer has no choices"
+    details = {"finish_reason": finish_reason} if finish_reason is not None else None
+    return _made(provider, "transient", "server_error", problem, partial=partial or None, details=details)
 
 
 def redact(text: str, secret: str | None) -> str:
@@ -140,6 +172,7 @@ def _made(
     status: int | None = None,
     retry_after: float | None = None,
     partial: str | None = None,
+    details: dict[str, Any] | None = None,
 ) -> ModelError:
     info = ErrorInfo(
         category=category,
@@ -148,6 +181,7 @@ def _made(
         retryable=category in _RETRYABLE,
         http_status=status,
         provider=provider,
+        details=details,
     )
     return ModelError(info, retry_after=retry_after, partial=partial)
 
@@ -157,6 +191,8 @@ def _refusal(body: bytes) -> _Refusal:
         decoded: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _Refusal(_one_line(body.decode("utf-8", "replace")), frozenset(), None)
+    if isinstance(decoded, list) and decoded:  # Gemini's compatible server writes an array of one
+        decoded = cast("list[Any]", decoded)[0]
     members = cast("dict[str, Any]", decoded) if isinstance(decoded, dict) else {}
     return _described(members.get("error") or members)
 
@@ -171,11 +207,29 @@ def _described(error: object) -> _Refusal:
     inner = members.get("innererror")
     if isinstance(inner, dict) and isinstance(code := cast("dict[str, Any]", inner).get("code"), str):
         codes.add(code)
+    parameter = members.get("param")
+    if isinstance(message, list):  # FastAPI's: one object for each wrong member
+        parameter, more = _forbidden(cast("list[Any]", message))
+        codes |= more
     numbers = (members.get("status"), members.get("code"), *(c for c in codes if c.isdecimal()))
     status = next((int(n) for n in numbers if isinstance(n, int | str) and _is_status(n)), None)
     return _Refusal(
-        _one_line(message if isinstance(message, str) else str(message)), frozenset(codes), status
+        _one_line(message if isinstance(message, str) else str(cast("object", message))),
+        frozenset(codes),
+        status,
+        parameter if isinstance(parameter, str) else None,
     )
+
+
+def _forbidden(problems: list[Any]) -> tuple[str | None, set[str]]:
+    """The member of the body that the first problem, {"type": "extra_forbidden", "loc": ["body", NAME]}, is
+    about, and the code."""
+    first = cast("dict[str, Any]", problems[0]) if problems and isinstance(problems[0], dict) else {}
+    place = first.get("loc")
+    if first.get("type") != "extra_forbidden" or not isinstance(place, list):
+        return None, set()
+    names = [name for name in cast("list[Any]", place) if isinstance(name, str) and name != "body"]
+    return (names[0] if len(names) == 1 else None), {"extra_forbidden"}
 
 
 def _is_status(number: int | str) -> bool:

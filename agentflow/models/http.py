@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from agentflow.http import HttpClient, HttpFailure, HttpResponse
+from agentflow.http import AnswerTooLarge, HttpClient, HttpFailure, HttpResponse
 
-__all__ = ["HttpClient", "HttpFailure", "HttpResponse"]
+__all__ = ["AnswerTooLarge", "HttpClient", "HttpFailure", "HttpResponse"]

@@ -6,6 +6,7 @@ Pure translation between agentflow's vocabulary and the OpenAI protocol; no I/O 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
@@ -15,7 +16,18 @@ import msgspec
 from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.models.base import ModelRequest
 
-__all__ = ["Chunk", "FunctionNames", "WireUsage", "encode_request", "strict_schema", "usage_of"]
+__all__ = [
+    "Chunk",
+    "FunctionNames",
+    "WireCall",
+    "WireChoice",
+    "WireText",
+    "WireUsage",
+    "decode_chunk",
+    "encode_request",
+    "strict_schema",
+    "usage_of",
+]
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _STRICT_KEYS: Final = frozenset(
@@ -36,18 +48,26 @@ _STRICT_KEYS: Final = frozenset(
 )
 
 
+_MAX_COUNT: Final = 1 << 53
+"""A count of tokens beyond this is none: an event could not hold it exactly."""
+
+_Count = int | float | None
+"""Some servers write counts and indices as floats."""
+
+
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    cached_tokens: _Count = None
+    reasoning_tokens: _Count = None
 
 
 class WireUsage(msgspec.Struct):
     """Token counts as the provider writes them."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: _Count = None
+    completion_tokens: _Count = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
+    prompt_cache_hit_tokens: _Count = None
 
 
 class WireFunction(msgspec.Struct):
@@ -60,17 +80,17 @@ class WireFunction(msgspec.Struct):
 class WireCall(msgspec.Struct):
     """A piece of one tool call, told from others by `index`."""
 
-    index: int | None = None
+    index: int | float | None = None
     id: str | None = None
     function: WireFunction | None = None
 
 
 class WireText(msgspec.Struct):
-    """The new part of an answer (a whole one when the server did not stream)."""
+    """The new part of an answer (a whole one when the server did not stream); `content` is text or parts."""
 
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
+    content: str | list[Any] | dict[str, Any] | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
     refusal: str | None = None
     tool_calls: list[WireCall] | None = None
 
@@ -78,9 +98,11 @@ class WireText(msgspec.Struct):
 class WireChoice(msgspec.Struct):
     """One answer; only the first is asked for."""
 
+    index: int | float | None = None
     delta: WireText | None = None
     message: WireText | None = None
     finish_reason: str | None = None
+    error: Any = None
 
 
 class Chunk(msgspec.Struct):
@@ -91,6 +113,29 @@ class Chunk(msgspec.Struct):
     choices: list[WireChoice] | None = None
     usage: WireUsage | None = None
     error: Any = None
+
+
+_chunks: Final = msgspec.json.Decoder(Chunk)
+
+
+def decode_chunk(data: bytes) -> Chunk:
+    """Read one event's data. Half a surrogate pair, which its other half may follow in the next chunk, stays
+    half a pair. Raises msgspec.DecodeError or ValueError."""
+    try:
+        return _chunks.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        # The fast decoder refuses half a pair; the standard one keeps it.
+        try:
+            value = json.loads(data, parse_constant=_refuse)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        return msgspec.convert(value, Chunk)
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
 class FunctionNames:
@@ -121,10 +166,9 @@ class FunctionNames:
 def encode_request(
     request: ModelRequest, names: FunctionNames, *, output_limit_key: str = "max_tokens"
 ) -> bytes:
-    """The JSON body. Parameters go along as they are, but never replace what the request itself says."""
-    body: dict[str, Any] = dict(request.parameters)
-    if output_limit_key != "max_tokens" and "max_tokens" in body:
-        body.setdefault(output_limit_key, body.pop("max_tokens"))
+    """Return the JSON body. Parameters and `extra` never replace what the request itself says."""
+    body: dict[str, Any] = {**request.extra, **request.parameters}
+    _name_output_limit(body, output_limit_key)
     body["model"] = request.model
     body["stream"] = True
     body["stream_options"] = {**body.get("stream_options", {}), "include_usage": True}
@@ -143,18 +187,35 @@ def encode_request(
     return msgspec.json.encode(body)
 
 
+def _name_output_limit(body: dict[str, Any], key: str) -> None:
+    """Write the limit of the answer under the server's name for it; of two limits the lower one holds, since
+    a budget counts on it."""
+    limits = {name: body[name] for name in ("max_tokens", "max_completion_tokens") if name in body}
+    if len(limits) == 2 or (key != "max_tokens" and "max_tokens" in limits):
+        counts = [limit for limit in limits.values() if isinstance(limit, int | float)]
+        for name in limits:
+            del body[name]
+        body[key] = min(counts) if counts else next(iter(limits.values()))
+
+
 def usage_of(wire: WireUsage | None) -> Usage:
     """Usage without cost; zeros where the server does not count."""
     if wire is None:
         return Usage(model_calls=1)
     details, written = wire.prompt_tokens_details, wire.completion_tokens_details
+    cached = details.cached_tokens if details else None
     return Usage(
-        input_tokens=wire.prompt_tokens or 0,
-        output_tokens=wire.completion_tokens or 0,
-        cache_read_input_tokens=(details.cached_tokens or 0) if details else 0,
-        reasoning_output_tokens=(written.reasoning_tokens or 0) if written else 0,
+        input_tokens=_count(wire.prompt_tokens),
+        output_tokens=_count(wire.completion_tokens),
+        cache_read_input_tokens=_count(wire.prompt_cache_hit_tokens if cached is None else cached),
+        reasoning_output_tokens=_count(written.reasoning_tokens if written else None),
         model_calls=1,
     )
+
+
+def _count(value: int | float | None) -> int:
+    """A count as a whole number; 0 for what is none."""
+    return int(value) if value is not None and 0 <= value <= _MAX_COUNT else 0
 
 
 def strict_schema(schema: object) -> bool:
@@ -220,6 +281,8 @@ def _messages(messages: Sequence[Message], names: FunctionNames) -> list[dict[st
     known = {call.id: call.provider_id or call.id for m in messages for call in m.tool_calls}
     written: list[dict[str, Any]] = []
     for message in messages:
+        if message.role == "assistant" and not (message.content or message.tool_calls):
+            continue  # an empty answer: servers refuse a message with neither text nor calls
         one: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.role == "tool":
             one["tool_call_id"] = known.get(message.tool_call_id or "", message.tool_call_id or "")

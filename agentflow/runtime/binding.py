@@ -25,6 +25,7 @@ from agentflow.definition.ir import (
 )
 from agentflow.engine import Bindings, ModelTerms, StepBinding, ToolInfo
 from agentflow.models import ModelProfile, ModelResolutionError, Models
+from agentflow.models.parameters import parameter_problems
 from agentflow.tools import PythonTool, Service, ServiceLoader, Tool, ToolRegistry
 
 __all__ = ["Bound", "Implicit", "Pins", "bind"]
@@ -95,6 +96,7 @@ class _Binder:
         self.bound = Bound()
         self.registry = registry.copy()
         self.linear = linear
+        self.reported: set[tuple[str, str]] = set()  # parameters of models, by code and place
         self.broken: set[str] = set()  # what refers to these services is not reported once more
 
     async def run(self, loader: ServiceLoader, folder: Path | None, trusted: bool) -> Bound:
@@ -178,14 +180,38 @@ class _Binder:
         wanted: list[ModelRef | str | None] = [spec.model or default]
         wanted += spec.fallback
         refs: list[ModelRef] = []
-        for name in wanted:
+        for i, name in enumerate(wanted):
             try:
-                refs.append(self._resolve(name))
+                ref = self._resolve(name)
+                refs.append(ref)
+                self._check_parameters(ref, f"{place}/fallback/{i - 1}" if i else f"{place}/model")
             except ModelResolutionError as error:
                 path = f"{place}/model" if name is not None and spec.model is not None else place
                 message = str(error) if name is not None else f'no model for step "{step}": {error}'
                 self._report("E_UNKNOWN_MODEL", message, path, error.hint)
         return tuple(refs)
+
+    def _check_parameters(self, ref: ModelRef, place: str) -> None:
+        """Report what the provider would be sent and cannot know, where the document says it: at the agent's
+        own model object, else at the alias that has it."""
+        for problem in parameter_problems(ref.parameters, ref.name, self.models.profile(ref)):
+            key = _escape(problem.name)
+            homes = [f"{place}/{key}", *self._alias_places(problem.name, key)]
+            path = next((p for p in homes if self.locate(p) != self.locate(p.rpartition("/")[0])), homes[0])
+            known = (problem.code, path) in self.reported
+            self.reported.add((problem.code, path))
+            if not known:  # an alias may serve many agents
+                self._report(problem.code, problem.message, path, problem.hint)
+
+    def _alias_places(self, name: str, key: str) -> list[str]:
+        home = "/models" if self.linear else "/workflow/models"
+        roots = dict.fromkeys([home, "/models"])
+        return [
+            f"{root}/{_escape(alias)}/{key}"
+            for root in roots
+            for alias, ref in self.workflow.models.items()
+            if name in ref.parameters
+        ]
 
     def _resolve(self, wanted: ModelRef | str | None) -> ModelRef:
         """A reference without a provider names an alias or nothing, and sets parameters of its own."""

@@ -17,8 +17,10 @@ from agentflow.engine.ids import derive
 from agentflow.events.deltas import DeltaHub
 from agentflow.events.tracing import active
 from agentflow.models import ModelError, ModelProvider, ModelReply
+from agentflow.models.parameters import sent_parameters
+from agentflow.runtime.circuit import Circuit, CircuitOpen
 from agentflow.runtime.messages import CallModel, Complete, ModelCallFailure, ModelCallSuccess
-from agentflow.runtime.model_failures import failure_of
+from agentflow.runtime.model_failures import failure_of, incomplete
 
 __all__ = ["ModelActor"]
 
@@ -30,6 +32,7 @@ class ModelActor(Actor, mailbox=10_000):
         self._limit = limit
         self._providers = providers  # those that share this key's limit, by name
         self._deltas = deltas
+        self._circuit = Circuit()
 
     def on_start(self) -> None:
         self._limiter = self.ctx.limiter(self._limit)
@@ -53,6 +56,21 @@ class ModelActor(Actor, mailbox=10_000):
         return result
 
     async def _attempt(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
+        """One call through the circuit of the provider's key."""
+        try:
+            await self._circuit.admit()
+        except CircuitOpen as is_open:
+            return _kept_back(message.call, is_open)
+        try:
+            result = await self._call(message)
+        except BaseException:
+            self._circuit.record(None, conclusive=False)
+            raise
+        error = result.error if isinstance(result, ModelCallFailure) else None
+        self._circuit.record(error, conclusive=error is None or error.code != "agent_error")
+        return result
+
+    async def _call(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
         call = message.call
         began = time.perf_counter()
         number = count()
@@ -67,7 +85,9 @@ class ModelActor(Actor, mailbox=10_000):
             provider = self._providers[call.ref.provider]
             showing = self._deltas.writing(call.workflow_id, call.step_id, call.call_id, call.offset)
             with active(current_trace()), showing as sink:
-                reply = await provider.complete(call.request, new_call_id=new_call_id, on_delta=sink)
+                parameters, extra = sent_parameters(call.request.parameters)
+                request = msgspec.structs.replace(call.request, parameters=parameters, extra=extra)
+                reply = await provider.complete(request, new_call_id=new_call_id, on_delta=sink)
             reply = _checked(reply)
         except ModelError as error:
             return failure_of(call, error, passed())
@@ -101,6 +121,8 @@ class ModelActor(Actor, mailbox=10_000):
                 provider=call.ref.provider,
             )
             return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=passed())
+        if reply.end != "complete":
+            return incomplete(call, reply, passed())
         return ModelCallSuccess(call_id=call.call_id, reply=reply, duration_ms=passed())
 
 
@@ -108,6 +130,17 @@ def _timed_out(call: CallModel) -> ModelCallFailure:
     assert call.timeout is not None
     info = _late(call, f"did not answer within {call.timeout:g} s")
     return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=round(call.timeout * 1000))
+
+
+def _kept_back(call: CallModel, is_open: CircuitOpen) -> ModelCallFailure:
+    info = ErrorInfo(
+        category="transient",
+        code="circuit_open",
+        message=f"{call.ref.provider} was {is_open}",
+        retryable=True,
+        provider=call.ref.provider,
+    )
+    return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=0, retry_after=is_open.retry_after)
 
 
 def _late(call: CallModel, what: str) -> ErrorInfo:

@@ -4,16 +4,18 @@ what no event could hold must not get behind this seam."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
 
 from agentflow.definition.conversation import Usage
-from agentflow.definition.failure import ErrorInfo
-from agentflow.models import ModelError
+from agentflow.definition.failure import Category, ErrorInfo
+from agentflow.events.catalogue import SystemError
+from agentflow.models import ModelError, ModelReply
 from agentflow.runtime.messages import CallModel, ModelCallFailure
 
-__all__ = ["failure_of"]
+__all__ = ["failure_of", "incomplete", "model_warnings"]
 
 T = TypeVar("T")
 
@@ -40,6 +42,55 @@ def failure_of(call: CallModel, error: ModelError, duration_ms: int) -> ModelCal
         partial=_sound(error.partial, str),
         usage=usage if usage is not None and _counts(usage) else None,
     )
+
+
+def incomplete(call: CallModel, reply: ModelReply, duration_ms: int) -> ModelCallFailure:
+    """Return the failure that an answer is whose end is not `complete`: nothing of it is used.
+
+    Its text stays in the log as `partial`, its tokens are charged, and the provider's own finish reason
+    stands in the error's details.
+    """
+    reason = reply.provider_finish_reason or reply.finish_reason
+    name = call.ref.name
+    category: Category
+    if reply.end == "cut":
+        category, code = "invalid_output", "output_truncated"
+        written = f" after {reply.usage.output_tokens:,} tokens" if reply.usage.output_tokens else ""
+        message = f"the answer of {name} was cut off{written} (finish reason {reason}); raise max_tokens"
+    elif reply.end == "withheld":
+        category, code = "agent", "content_filtered"
+        message = f"the answer of {name} was withheld (finish reason {reason})"
+    else:
+        category, code = "transient", "server_error"
+        message = f"the answer of {name} failed at the provider (finish reason {reason})"
+    info = ErrorInfo(
+        category=category,
+        code=code,
+        message=message,
+        retryable=category == "transient",
+        provider=call.ref.provider,
+        details={"finish_reason": reason},
+    )
+    return ModelCallFailure(
+        call_id=call.call_id,
+        error=info,
+        duration_ms=duration_ms,
+        partial=reply.message.content or None,
+        usage=reply.usage if _counts(reply.usage) else None,
+    )
+
+
+def model_warnings(texts: Iterable[str]) -> list[SystemError]:
+    """Return the events that record what an adapter warns of."""
+    return [
+        SystemError(
+            error=ErrorInfo(category="invalid_input", code="parameter_dropped", message=text),
+            severity="warning",
+            component="model",
+            fatal=False,
+        )
+        for text in texts
+    ]
 
 
 def _sound(value: object, kind: type[T]) -> T | None:

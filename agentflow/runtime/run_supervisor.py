@@ -58,6 +58,7 @@ from agentflow.runtime.messages import (
     Wake,
     WorkStopped,
 )
+from agentflow.runtime.model_failures import model_warnings
 from agentflow.runtime.obedience import check_offset, moves_of
 from agentflow.runtime.outbox import Batch, Outbox
 from agentflow.runtime.results import Results
@@ -88,6 +89,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._armed: int | None = None
         self._replies: deque[tuple[int, Settle]] = deque()  # given once the offset is durable
         self._suspending: Suspend | None = None
+        self._warned: set[str] = set()  # of the adapters' warnings, those that are recorded
         self._cancel: Cancel | None = None
         self._cancel_from = 0  # the offset of the request, which must be durable first
         self._storage_failed = False
@@ -376,19 +378,20 @@ class RunSupervisor(Actor, mailbox=100_000):
     @on(ModelCallSuccess)
     def model_answered(self, message: ModelCallSuccess) -> None:
         reply = message.reply
-        self._advance(
-            engine.model_completed(
-                self._state,
-                message.call_id,
-                message=reply.message,
-                finish_reason=reply.finish_reason,
-                response_model=reply.response_model,
-                response_id=reply.response_id,
-                usage=reply.usage,
-                duration_ms=message.duration_ms,
-                first_token_ms=reply.first_token_ms,
-            )
+        moves = engine.model_completed(
+            self._state,
+            message.call_id,
+            message=reply.message,
+            finish_reason=reply.provider_finish_reason or reply.finish_reason,
+            response_model=reply.response_model,
+            response_id=reply.response_id,
+            usage=reply.usage,
+            duration_ms=message.duration_ms,
+            first_token_ms=reply.first_token_ms,
         )
+        new = [text for text in reply.warnings if text not in self._warned] if moves else []
+        self._warned.update(new)
+        self._advance([*model_warnings(new), *moves])
 
     @on(ModelCallFailure)
     def model_failed(self, message: ModelCallFailure) -> None:

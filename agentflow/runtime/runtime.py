@@ -387,7 +387,10 @@ class Runtime(RunCommands):
                 terms = binding.terms.get(ref.name)
                 if terms is None or terms.cost(0, 0) is None:
                     message = f'max_cost_usd is set, but the price of {ref.name} (step "{step}") is unknown'
-                    raise CommandRefused(message, code="budget_unpriced", details={"model": ref.name})
+                    details = {"model": ref.name}
+                    raise CommandRefused(
+                        message, code="budget_unpriced", details=details, hint=_price_hint(ref.name)
+                    )
 
     async def run(
         self,
@@ -537,3 +540,10 @@ class Runtime(RunCommands):
         if state is None:
             return await self.result(workflow_id)
         return run_result(state, self.clock.now())
+
+
+def _price_hint(model: str) -> str:
+    return (
+        "state input_price and output_price in US dollars per million tokens: in agentflow.toml below"
+        f' [prices."{model}"], or in the model object of the document'
+    )

@@ -422,6 +422,8 @@ class RunSpans:
         if isinstance(data, ev.ModelCallFailed):
             self._fail(span, data.error)
             attributes[c.WILL_RETRY] = data.will_retry
+            if isinstance(reason := (data.error.details or {}).get("finish_reason"), str):
+                attributes[c.FINISH_REASONS] = [reason]
             if data.usage is not UNSET:
                 attributes.update(c.usage_attributes(data.usage))
             self._last_models[_unit(data)] = Relation(span.trace_id, span.span_id, {})

@@ -15,12 +15,12 @@ from agentflow.definition.conversation import Message, ToolCall, Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.models.base import DeltaSink, ModelError, ModelProfile, ModelReply, ModelRequest
 
-__all__ = ["Call", "ScriptedModel", "Step", "When", "call"]
+__all__ = ["Call", "Ended", "ScriptedModel", "Step", "When", "call", "cut", "withheld"]
 
 Step = Any
-"""A string (answer text), a `Call` or a list of them (tool calls), a ModelError (raised), another JSON
-value (answered as compact JSON), or a function of the request that returns one of these, plain or
-awaitable; awaiting in it delays the answer."""
+"""A string (answer text), a `Call` or a list of them (tool calls), `cut(…)` or `withheld(…)` of these, a
+ModelError (raised), another JSON value (answered as compact JSON), or a function of the request that returns
+one of these, plain or awaitable; awaiting in it delays the answer."""
 
 When = str | Callable[[ModelRequest], bool]
 """Text that must occur in the request's system messages, or a predicate of the request."""
@@ -36,6 +36,23 @@ class Call(NamedTuple):
 def call(name: str, /, **arguments: Any) -> Call:
     """A step that calls one tool: `call("lookup", customer_id=7)`."""
     return Call(name, msgspec.json.encode(arguments).decode())
+
+
+class Ended(NamedTuple):
+    """A step whose answer does not end complete; made by `cut` and `withheld`."""
+
+    step: Any
+    finish_reason: str
+
+
+def cut(step: Step) -> Ended:
+    """A step that is cut off by its length: `cut("half an ans")`, `cut(call("lookup", id=7))`."""
+    return Ended(step, "length")
+
+
+def withheld(step: Step = "") -> Ended:
+    """A step that the provider withholds."""
+    return Ended(step, "content_filter")
 
 
 class _Lane:
@@ -116,6 +133,7 @@ class ScriptedModel:
             step = await step if inspect.isawaitable(step) else step(request)
         if isinstance(step, BaseException):
             raise step
+        step, finish_reason = step if isinstance(step, Ended) else (step, None)
         message = _message(step, new_call_id)
         if on_delta is not None:
             for piece in _pieces(message.content):
@@ -128,7 +146,7 @@ class ScriptedModel:
         )
         return ModelReply(
             message=message,
-            finish_reason="tool_calls" if message.tool_calls else "stop",
+            finish_reason=finish_reason or ("tool_calls" if message.tool_calls else "stop"),
             response_model=request.model,
             response_id=f"{self.name}-{number}",
             usage=msgspec.structs.replace(usage, cost_usd=self._profile.cost(usage)),

@@ -1,10 +1,12 @@
 """Services of type `mcp`: the tools of a Model Context Protocol server (page 001 §1.4).
 
-What a server says of a tool (`readOnlyHint` and the like) is a hint; what the document says of it wins.
+What a server says of a tool (`readOnlyHint` and the like) is a hint: it never makes a call repeatable or free
+of consent unless the document says `trust_hints: true`, and what the document says of a function wins.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import logging
 import time
@@ -48,6 +50,10 @@ __all__ = ["McpService"]
 _FRESH = 60.0
 """Seconds for which a list of tools counts as what the server offers now, unless it says that it changed."""
 _MAX_TOOLS = 1_000
+_PROBE_TIMEOUT = 5.0
+_ABOUT_LOAD = frozenset({408, 429})
+"""Statuses that are about the moment and never about a session."""
+_log = logging.getLogger("agentflow.tools")
 # What the SDK says in the place of an answer that has no words.
 _SDK_WORDS = frozenset({"", "Connection closed", "Not Found", "Server returned an error response"})
 
@@ -84,18 +90,29 @@ class McpService(Service):
             return [unavailable(self.name, "MCP servers need the extra mcp", "/type", hint)]
         if connection.is_open and time.monotonic() - self._listed < _FRESH:
             return []
+        was_open = connection.is_open
+        listed = await self._listing(connection)
+        if was_open and isinstance(listed, str):
+            # A session that lay idle may have been forgotten; a list can be asked for again.
+            await connection.lost()
+            listed = await self._listing(connection)
+        if isinstance(listed, str):
+            return [unavailable(self.name, listed, place)]
+        # Hundreds of schemas may be to look through.
+        return await in_thread(partial(self._offer, listed), f"agentflow list {self.name}")
+
+    async def _listing(self, connection: McpConnection) -> list[types.Tool] | str:
+        """The tools, or why there is no list of them."""
         from agentflow.tools.mcp_transports import Exchange, exchange
 
         said = Exchange()
         token = exchange.set(said)
         try:
-            listed = await self._list(connection)
+            return await self._list(connection)
         except Exception as failure:  # the SDK's own kinds, those of its libraries, and those of the system
-            return [unavailable(self.name, self._reason(failure, said), place)]
+            return self._reason(failure, said)
         finally:
             exchange.reset(token)
-        # Hundreds of schemas may be to look through.
-        return await in_thread(partial(self._offer, listed), f"agentflow list {self.name}")
 
     async def _check_address(self) -> list[Diagnostic]:
         if self._is_process:
@@ -212,16 +229,40 @@ class McpService(Service):
                 message = f"{tool.name}: {missing}"
                 raise ToolError.of("policy", "secret_not_set", message, executed=False) from None
             except Exception as failure:  # the SDK's own kinds, those of its libraries and of the system
-                if said.status == 404 and sent and attempt == 1:
-                    # It was restarted and has forgotten the session, so it has not begun anything.
+                if sent and attempt == 1 and await self._is_forgotten(connection, said.status):
                     await connection.lost()
-                    continue
+                    if said.status is not None and said.status < 500:
+                        continue  # refused with its session, so that nothing of it has begun
                 raise self._failed(tool, failure, said, sent) from None
             finally:
                 exchange.reset(token)
         else:
             raise AssertionError
         return self._output(tool, result)
+
+    async def _is_forgotten(self, connection: McpConnection, status: int | None) -> bool:
+        """Return whether the server refuses the session and not this call.
+
+        404 and 410 say so by themselves. Servers use other statuses too (the reference server 400), which
+        may as well be about the call: then a request for the list of tools over the same session tells. If
+        it is refused in the same way, it has met no session either.
+        """
+        from agentflow.tools.mcp_transports import Exchange, exchange
+
+        if status in (404, 410):
+            return True
+        if status is None or status < 400 or status in _ABOUT_LOAD or not connection.is_open:
+            return False
+        said = Exchange()
+        token = exchange.set(said)
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT), connection.client() as client:
+                await client.list_tools()
+        except Exception as failure:  # the SDK's own kinds, those of its libraries and of the system
+            _log.debug("the MCP server %s refused a list: %r", self.name, failure)
+        finally:
+            exchange.reset(token)
+        return said.status == status
 
     def _meta(self, ctx: ToolContext) -> dict[str, Any]:
         call: dict[str, Any] = {
@@ -325,16 +366,13 @@ class McpService(Service):
 
 def _tool(service: str, given: types.Tool, spec: ServiceSpec) -> Tool:
     hints = given.annotations
+    trusted = spec.options.get("trust_hints") is True
     side_effect: SideEffect | None = None
-    idempotent: bool | None = None
-    if hints is not None:
-        if hints.read_only_hint is True:
-            side_effect = "read"
-        elif hints.destructive_hint is True:
-            side_effect = "external"
-        idempotent = hints.idempotent_hint
-    if idempotent is not True:
-        idempotent = None
+    if hints is not None and trusted and hints.read_only_hint is True:
+        side_effect = "read"
+    elif hints is not None and hints.destructive_hint is True and hints.read_only_hint is not True:
+        side_effect = "external"  # which only adds a question
+    idempotent = True if hints is not None and trusted and hints.idempotent_hint is True else None
     return Tool(
         service=service,
         function=given.name,

@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from agentflow.http import public_backend
+from agentflow.public_transport import public_transport
 from agentflow.tools.child import Child, start
 
 __all__ = ["Exchange", "Streams", "exchange", "http_streams", "process_streams"]
@@ -117,10 +117,11 @@ async def http_streams(
     """Streams to a server at a URL. Each request of a call notes its status in `exchange`."""
 
     client = _Client(
-        headers=dict(headers),
+        # A limit on compressed bytes would be none.
+        headers={**headers, "accept-encoding": "identity"},
         # How long an answer takes is bounded by the call, not here.
         timeout=httpx2.Timeout(None, connect=_CONNECT_TIMEOUT),
-        transport=_PublicTransport() if public_only else None,
+        transport=_public_transport() if public_only else None,
         trust_env=not public_only,
     )
     try:
@@ -147,23 +148,22 @@ class _Client(httpx2.AsyncClient):
             raise
         if current is not None:
             current.status = response.status_code
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            await response.aclose()
+            failure = httpx2.DecodingError("the answer is compressed, which was not asked for")
+            if current is not None:
+                current.failure = failure
+            raise failure
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _Bounded(response.stream)
         return response
 
 
-class _PublicTransport(httpx2.AsyncHTTPTransport):
-    """Connects to public addresses only."""
+def _public_transport() -> httpx2.AsyncBaseTransport:
+    import httpcore2
 
-    def __init__(self) -> None:
-        import httpcore2
-
-        super().__init__(trust_env=False)
-        self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=httpx2.create_ssl_context(trust_env=False),
-            network_backend=public_backend(httpcore2),
-        )
+    return public_transport(httpx2, httpcore2, ssl_context=httpx2.create_ssl_context(trust_env=False))
 
 
 class _Bounded(httpx2.AsyncByteStream):

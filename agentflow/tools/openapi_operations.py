@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, cast
-from urllib.parse import quote
 
 import msgspec
 
 from agentflow.definition.urls import path_arguments, path_problem
 from agentflow.tools.json_schemas import SchemaBook, Unusable
+from agentflow.tools.openapi_body import Body, choose_body, deep_pairs
+from agentflow.tools.openapi_body import quoted as _quoted
+from agentflow.tools.openapi_body import text_of as _text
 from agentflow.tools.openapi_text import BrokenDocument
-from agentflow.tools.path_template import BadArgument, as_text, expand
+from agentflow.tools.path_template import BadArgument, expand
 
 __all__ = ["Operation", "Operations", "read_operations"]
 
@@ -42,7 +44,8 @@ class Parameter(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One function. `body` is the argument that is sent as the JSON body, None if there is none."""
+    """One function. `body` is the argument that is sent as the body, `media` how it is written; None if the
+    operation takes none."""
 
     id: str
     method: str
@@ -51,6 +54,7 @@ class Operation(NamedTuple):
     input_schema: dict[str, Any]
     parameters: tuple[Parameter, ...]
     body: str | None
+    media: Body | None = None
 
     def request(self, arguments: dict[str, Any]) -> tuple[str, dict[str, str], bytes | None]:
         """Path with query, headers and body of a call. Raises BadArgument."""
@@ -76,8 +80,8 @@ class Operation(NamedTuple):
         if query:
             target += "?" + "&".join(f"{_quoted(name)}={_quoted(text)}" for name, text in query)
         body = None
-        if self.body is not None and self.body in arguments:
-            body = msgspec.json.encode(arguments[self.body])
+        if self.body is not None and self.media is not None and self.body in arguments:
+            headers["content-type"], body = self.media.encode(arguments[self.body])
         return target, headers, body
 
 
@@ -176,11 +180,13 @@ class _Reader:
         for argument in path_arguments(path):
             if argument not in placed:
                 raise Unusable(f'no parameter describes "{argument}" of its path')
-        body, schema, needs_body = self._body(operation, pointer)
-        if body is not None:
+        media, needs_body = self._body(operation, pointer, method)
+        body = None
+        if media is not None:
+            body = "body"
             while body in schemas:
                 body = f"request_{body}"
-            schemas[body] = schema
+            schemas[body] = _noted(media.schema, media.note)
             if needs_body:
                 required.append(body)
 
@@ -203,6 +209,7 @@ class _Reader:
             input_schema=input_schema,
             parameters=parameters,
             body=body,
+            media=media,
         )
 
     def _parameters(
@@ -236,20 +243,17 @@ class _Reader:
             parameters.append(_parameter(p, argument, where, as_json))
         return tuple(parameters), schemas, required
 
-    def _body(self, operation: dict[str, Any], pointer: str) -> tuple[str | None, Any, bool]:
+    def _body(self, operation: dict[str, Any], pointer: str, method: str) -> tuple[Body | None, bool]:
+        """The body, and whether a call must have one."""
         if "requestBody" not in operation:
-            return None, None, False
+            return None, False
         body = self._followed(operation["requestBody"], f"{pointer}/requestBody")
         content = _object(body.get("content", {}), f"{pointer}/requestBody/content", "content")
-        needed = body.get("required") is True
         for kind, media in content.items():
-            plain = kind.partition(";")[0].strip().lower()
-            if plain in ("application/json", "*/*", "application/*") or plain.endswith("+json"):
-                described = _object(media, f"{pointer}/requestBody/content", kind)
-                return "body", described.get("schema", {}), needed
-        if needed:
-            raise Unusable(f"its body is {', '.join(content) or 'of no kind'}; only JSON is supported")
-        return None, None, False
+            _object(media, f"{pointer}/requestBody/content", kind)
+        needed = body.get("required") is True
+        bodiless = method in ("get", "head")
+        return choose_body(self._book, content, needed=needed, bodiless=bodiless), needed
 
     def _followed(self, value: Any, pointer: str) -> dict[str, Any]:
         for _ in range(10):
@@ -285,6 +289,8 @@ def _parameter(given: dict[str, Any], argument: str, where: str, as_json: bool) 
 def _query_pairs(p: Parameter, value: Any) -> list[tuple[str, str]]:
     if p.as_json:
         return [(p.name, msgspec.json.encode(value).decode())]
+    if p.style == "deepObject":
+        return list(deep_pairs(p.name, value))
     if isinstance(value, list):
         texts = [_text(item) for item in cast("list[Any]", value)]
         if p.explode:
@@ -292,8 +298,6 @@ def _query_pairs(p: Parameter, value: Any) -> list[tuple[str, str]]:
         return [(p.name, _SEPARATORS.get(p.style, ",").join(texts))]
     if isinstance(value, dict):
         members = {k: _text(v) for k, v in cast("dict[str, Any]", value).items() if v is not None}
-        if p.style == "deepObject":
-            return [(f"{p.name}[{key}]", text) for key, text in members.items()]
         if p.explode:
             return list(members.items())
         return [(p.name, ",".join(f"{key},{text}" for key, text in members.items()))]
@@ -309,16 +313,16 @@ def _joined(value: Any, separator: str) -> str:
     return _text(value)
 
 
-def _text(value: Any) -> str:
-    text = as_text(value)
-    return msgspec.json.encode(value).decode() if text is None else text
-
-
-def _quoted(text: str) -> str:
-    try:
-        return quote(text, safe="")
-    except UnicodeEncodeError:
-        raise BadArgument("an argument has half of a surrogate pair in it") from None
+def _noted(schema: Any, note: str | None) -> Any:
+    """The schema of a body with a note in its description."""
+    if note is None:
+        return schema
+    members = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+    described = members.get("description")
+    text = f"{described} {note}" if isinstance(described, str) and described else note
+    if "$ref" in members:
+        return {"description": text, "allOf": [members]}
+    return {**members, "description": text}
 
 
 def _header_text(argument: str, text: str) -> str:

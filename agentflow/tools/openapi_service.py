@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,8 @@ from agentflow.tools.tool import Tool, ToolError, settled
 from agentflow.tools.web import Request, WebService
 
 __all__ = ["OpenApiService"]
+
+_log = logging.getLogger("agentflow.tools")
 
 _FRESH = 60.0
 """Seconds for which a document that was fetched counts as what the server says now."""
@@ -81,6 +84,8 @@ class OpenApiService(WebService):
         if not problems:
             self._base = base.rstrip("/")
             self._operations, self.refused, self.tools = found.offered, found.refused, tools
+            for operation, reason in found.refused.items():
+                _log.info('service "%s" leaves out "%s": %s', self.name, operation, reason)
         return problems
 
     def _understood(self, text: bytes, own_headers: frozenset[str]) -> tuple[Operations, dict[str, Tool]]:

@@ -36,6 +36,7 @@ from agentflow.models.local.prompts import (
 from agentflow.models.local.scoring import Scorer
 from agentflow.models.local.weights import require
 from agentflow.models.openai import OpenAIProvider
+from agentflow.models.openai_parameters import COMPATIBLE
 from agentflow.models.table import known_profile
 
 __all__ = ["LocalProvider"]
@@ -79,8 +80,10 @@ class LocalProvider:
         self._calibrated: OrderedDict[bytes, dict[int, float]] = OrderedDict()
 
     def profile(self, model: str) -> ModelProfile:
-        """One function a request, JSON by schema, no cost."""
-        return known_profile(self.name, model)
+        """Return what the table says: one function a request, JSON by schema, no cost. A long prompt takes
+        its time, so that there is no limit to the first byte."""
+        known = known_profile(self.name, model)
+        return msgspec.structs.replace(known, first_byte_timeout=None, parameters=COMPATIBLE)
 
     async def complete(
         self,
@@ -131,7 +134,8 @@ class LocalProvider:
         reply = await adapter.complete(_plain(request, turns, grammar=grammar), new_call_id=new_call_id)
         call = ToolCall(id=new_call_id(), name=tool.name, arguments=reply.message.content)
         message = Message(role="assistant", tool_calls=(call,))
-        return msgspec.structs.replace(reply, message=message, finish_reason="tool_calls")
+        reason = "tool_calls" if reply.end == "complete" else reply.finish_reason
+        return msgspec.structs.replace(reply, message=message, finish_reason=reason)
 
     async def _answer(
         self,
@@ -203,6 +207,7 @@ def _plain(request: ModelRequest, turns: list[Message], **settings: Any) -> Mode
         model=request.model,
         messages=tuple(turns),
         parameters={**defaults, **request.parameters, **settings},
+        extra=request.extra,
     )
 
 

@@ -21,6 +21,7 @@ __all__ = ["Scorer"]
 _CONSIDERED: Final = 300
 _LONGEST: Final = 64
 _PATIENCE: Final = 300.0
+_MAX_BYTES: Final = 16 << 20
 
 
 class _Token(msgspec.Struct):
@@ -75,7 +76,7 @@ class Scorer:
                     raise faults.from_response(
                         "local", response.status, response.headers, refusal, secret=self._key
                     )
-                data = b"".join([chunk async for chunk in response.chunks()])
+                data = await response.read(_MAX_BYTES)
         except HttpFailure as failure:
             raise faults.from_http_failure("local", failure) from failure
         try:

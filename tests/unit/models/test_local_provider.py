@@ -88,6 +88,14 @@ async def test_answers_keep_to_the_schema(provider: LocalProvider, schema: dict[
     jsonschema.validate(json.loads(reply.message.content), schema)
 
 
+async def test_a_call_that_is_cut_in_its_arguments_is_not_complete(provider: LocalProvider) -> None:
+    """agents-models-tools D1."""
+    lookup = tool("crm.lookup", email={"type": "string"})
+    text = "Please write to zoe.martin@shop.example. Zoe"
+    reply = await complete(provider, text=text, tools=(lookup,), parameters={"max_tokens": 3})
+    assert (reply.end, reply.finish_reason) == ("cut", "length")
+
+
 async def test_one_function_is_called_once_with_what_the_text_says(provider: LocalProvider) -> None:
     lookup = tool("crm.lookup", email={"type": "string"}, order={"type": "integer"})
     text = "My order 4711 did not arrive. Please write to zoe.martin@shop.example. Zoe"

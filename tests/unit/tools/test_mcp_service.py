@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import shutil
@@ -13,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, StreamingResponse
+from starlette.responses import (
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 
 from agentflow.definition.ir import ServiceSpec
 from agentflow.tools import ServiceLoader, ToolContext, ToolError, child
@@ -27,13 +34,13 @@ RAW = str(HERE / "mcp_raw_server.py")
 
 def stdio(notes: Path, *ways: str, **more: Any) -> ServiceSpec:
     options = {"transport": "stdio", "command": sys.executable, "args": [RAW, str(notes), *ways]}
-    options |= {k: more.pop(k) for k in ("env", "cwd", "command", "args") if k in more}
+    options |= {k: more.pop(k) for k in ("env", "cwd", "command", "args", "trust_hints") if k in more}
     return ServiceSpec(type="mcp", options=options, **more)
 
 
 def http(url: str, **more: Any) -> ServiceSpec:
     options = {"transport": "streamable_http", "url": url}
-    options |= {k: more.pop(k) for k in ("headers",) if k in more}
+    options |= {k: more.pop(k) for k in ("headers", "trust_hints") if k in more}
     return ServiceSpec(type="mcp", options=options, **more)
 
 
@@ -98,9 +105,10 @@ def is_zombie(pid: int) -> bool:
 
 def check_reference(made: McpService) -> None:
     found = {n: (t.side_effect, t.idempotent, t.declared) for n, t in made.tools.items()}
+    trusted = made.spec.options.get("trust_hints", False)
     assert found == {
-        "add": ("read", True, True),
-        "drop": ("external", True, True),
+        "add": ("read", True, True) if trusted else ("external", False, False),
+        "drop": ("external", trusted, True),
         "note": ("external", False, False),
         "meta": ("external", False, False),
         "broken": ("external", False, False),
@@ -596,24 +604,138 @@ async def test_calls_that_are_refused_over_http(status: int, category: str, code
     assert error.unknown is unknown
 
 
-async def test_a_forgotten_session_is_opened_again() -> None:
-    sessions: list[str] = []
+class Forgetful:
+    """A server with sessions; after `forget` it refuses requests of earlier ones by `status` and `body`."""
 
-    def initialize(message: Any) -> Any:
-        sessions.append(f"s{len(sessions)}")
-        body = {"jsonrpc": "2.0", "id": message["id"], "result": ANSWERS["initialize"]}
-        return JSONResponse(body, headers={"mcp-session-id": sessions[-1]})
+    def __init__(self, status: int, body: str = "") -> None:
+        self.status, self.body = status, body
+        self.sessions: list[str] = []
+        self.executed: list[str] = []
+        self.asked: list[str] = []
+        self.is_known = True
+        self.recorder = Recorder(self.answer)
 
-    def forgetful(message: Any) -> Any:
-        if len(sessions) == 1:
-            return PlainTextResponse("", 404)
-        result = {"content": [{"type": "text", "text": "done"}]}
-        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result})
+    def forget(self) -> None:
+        self.is_known = False
 
-    recorder = stub(ANSWERS | {"initialize": initialize, "tools/call": forgetful})
-    async with serve(recorder.app) as url, opened(http(url)) as made:
+    async def answer(self, request: Any) -> Any:
+        message = json.loads(await request.body() or b"{}")
+        if request.method != "POST" or "id" not in message:
+            return PlainTextResponse("", 405 if request.method != "POST" else 202)
+        self.asked.append(message["method"])
+        if message["method"] == "initialize":
+            self.is_known = True
+            self.sessions.append(f"s{len(self.sessions)}")
+            return self.done(message, ANSWERS["initialize"], {"mcp-session-id": self.sessions[-1]})
+        if not self.is_known or request.headers.get("mcp-session-id") != self.sessions[-1]:
+            return PlainTextResponse(self.body, self.status, media_type="application/json")
+        if message["method"] == "tools/list":
+            return self.done(message, ANSWERS["tools/list"])
+        return self.called(message)
+
+    def called(self, message: Any) -> Any:
+        self.executed.append(self.sessions[-1])
+        return self.done(message, {"content": [{"type": "text", "text": "done"}]})
+
+    def done(self, message: Any, result: Any, headers: Any = None) -> Any:
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result}, headers=headers)
+
+
+REFERENCE = '{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID"},"id":null}'
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(404, ""), (410, ""), (400, REFERENCE), (400, "Unknown session"), (422, "{}"), (401, ""), (409, "")],
+)
+async def test_a_forgotten_session_is_opened_again(status: int, body: str) -> None:
+    """agents-models-tools D9."""
+    server = Forgetful(status, body)
+    async with serve(server.recorder.app) as url, opened(http(url)) as made:
+        server.forget()
         assert await call(made, "f") == "done"
-    assert sessions == ["s0", "s1"]
+        assert await call(made, "f") == "done"
+    assert server.sessions == ["s0", "s1"]
+    assert server.executed == ["s1", "s1"]
+
+
+@pytest.mark.parametrize("status", [404, 400])
+async def test_a_list_of_a_forgotten_session_is_asked_for_again(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Forgetful(status)
+    async with serve(server.recorder.app) as url, opened(http(url)) as made:
+        server.forget()
+        monkeypatch.setattr("agentflow.tools.mcp_service._FRESH", 0.0)
+        assert await made.open() == []
+    assert server.sessions == ["s0", "s1"]
+
+
+@pytest.mark.parametrize("status", [400, 401, 422])
+async def test_a_refusal_that_is_about_the_call_is_not_repeated(status: int) -> None:
+    class Strict(Forgetful):
+        def called(self, message: Any) -> Any:
+            return PlainTextResponse("no such thing", status)
+
+    server = Strict(404)
+    async with serve(server.recorder.app) as url, opened(http(url)) as made:
+        error = await failure(made, "f")
+    assert error.info.http_status == status
+    assert server.sessions == ["s0"]
+    assert server.asked.count("tools/call") == 1
+
+
+async def test_a_call_that_may_have_run_is_not_repeated_but_the_next_one_has_a_new_session() -> None:
+    server = Forgetful(500)
+    async with serve(server.recorder.app) as url, opened(http(url)) as made:
+        server.forget()
+        error = await failure(made, "f")
+        assert (error.info.code, server.asked.count("tools/call")) == ("server_error", 1)
+        assert await call(made, "f") == "done"
+    assert server.sessions == ["s0", "s1"]
+
+
+async def test_a_session_that_is_refused_for_ever_is_an_error() -> None:
+    class Broken(Forgetful):
+        def called(self, message: Any) -> Any:
+            self.forget()
+            return PlainTextResponse("", 400)
+
+    server = Broken(400)
+    async with serve(server.recorder.app) as url, opened(http(url)) as made:
+        error = await failure(made, "f")
+    assert error.info.http_status == 400
+    assert server.asked.count("tools/call") == 2
+
+
+async def test_hints_count_only_if_the_document_trusts_them(tmp_path: Path) -> None:
+    """agents-models-tools D9: a hint never makes a call repeatable or free of consent."""
+    hints = {"readOnlyHint": True, "idempotentHint": True, "destructiveHint": False}
+    listed = {"tools": [{"name": "f", "inputSchema": {"type": "object"}, "annotations": hints}]}
+    async with serve(stub(ANSWERS | {"tools/list": listed}).app) as url:
+        async with opened(http(url)) as made:
+            tool = made.tools["f"]
+            assert (tool.side_effect, tool.idempotent, tool.declared) == ("external", False, False)
+        async with opened(http(url, trust_hints=True)) as made:
+            tool = made.tools["f"]
+            assert (tool.side_effect, tool.idempotent, tool.declared) == ("read", True, True)
+        said = {"f": {"side_effect": "write", "idempotent": False}}
+        async with opened(http(url, trust_hints=True, functions=said)) as made:
+            tool = made.tools["f"]
+            assert (tool.side_effect, tool.idempotent, tool.declared) == ("write", False, True)
+
+
+async def test_a_compressed_answer_is_refused() -> None:
+    def packed(message: Any) -> Any:
+        answer = {"jsonrpc": "2.0", "id": message["id"], "result": {"content": [], "_": "a" * 1_000_000}}
+        body = gzip.compress(json.dumps(answer).encode())
+        return Response(body, headers={"content-encoding": "gzip"}, media_type="application/json")
+
+    recorder = stub(ANSWERS | {"tools/call": packed})
+    async with serve(recorder.app) as url, opened(http(url)) as made:
+        error = await failure(made, "f")
+        assert error.unknown
+    assert all(r["headers"]["accept-encoding"] == "identity" for r in recorder.requests)
 
 
 async def test_a_server_that_goes_away_and_comes_back() -> None:

@@ -1,0 +1,265 @@
+"""A chat completion as its chunks arrive: text, calls, counts, and which of the four ends it has.
+
+Quirks of servers end here. It does no I/O, and what it keeps is bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from agentflow.models.base import AnswerEnd, DeltaSink
+from agentflow.models.openai_wire import Chunk, WireCall, WireChoice, WireText, WireUsage
+
+__all__ = ["Answer", "AnswerTooLong", "PartialCall", "end_of"]
+
+MAX_ANSWER_BYTES: Final = 16 << 20
+_MAX_COMPLETENESS_CHECKS: Final = 16
+_MAX_INDEX: Final = 1_000_000
+
+_COMPLETE: Final = frozenset(
+    {"stop", "tool_calls", "function_call", "tool_call", "tool_use", "end_turn", "stop_sequence"}
+    | {"eos", "eos_token", "complete", "completed"}
+)
+_CUT: Final = frozenset(
+    {"length", "max_tokens", "max_output_tokens", "max_completion_tokens", "model_length"}
+    | {"model_context_window_exceeded"}
+)
+_WITHHELD: Final = frozenset(
+    {"content_filter", "content_filtered", "refusal", "safety", "recitation", "blocklist"}
+    | {"prohibited_content", "sensitive", "spii", "guardrail_intervened"}
+)
+
+
+class AnswerTooLong(Exception):
+    """The text and arguments of an answer have more bytes than are kept of one."""
+
+
+def end_of(finish_reason: str | None) -> AnswerEnd:
+    """Return the end that a finish reason means; failed for none and for one that is not known."""
+    word = (finish_reason or "").casefold()
+    if word in _COMPLETE:
+        return "complete"
+    if word in _CUT:
+        return "cut"
+    return "withheld" if word in _WITHHELD else "failed"
+
+
+class _Text:
+    """Text in pieces. A high surrogate at the end of a piece is held back until its other half comes."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._half = ""
+
+    def add(self, text: str) -> str:
+        """Append a piece; return what of it may be shown now."""
+        text = self._half + text
+        self._half = ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        text = _whole_characters(text)
+        if text:
+            self._pieces.append(text)
+        return text
+
+    def __str__(self) -> str:
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return (self._pieces[0] if self._pieces else "") + ("\ufffd" if self._half else "")
+
+
+class PartialCall:
+    """A tool call as its pieces arrive."""
+
+    def __init__(self, index: int | None, id: str | None, name: str) -> None:
+        self.index = index
+        self.id = id
+        self.name = name
+        self._arguments = _Text()
+        self._checks = 0
+
+    @property
+    def arguments(self) -> str:
+        """The text that has arrived; empty if the server sent none."""
+        return str(self._arguments)
+
+    def add(self, arguments: str) -> None:
+        """Append a piece of the arguments."""
+        self._arguments.add(arguments)
+
+    def is_continued_by(self, id: str | None, name: str, arguments: str) -> bool:
+        """Return whether a piece belongs to this call, although its place was used by it already.
+
+        Another name begins another call, as does another id with a name or after whole arguments (some
+        servers give each piece an id of its own). A repeated name begins one after whole arguments.
+        """
+        if name and self.name and name != self.name:
+            return False
+        if id is not None and self.id is not None and id != self.id:
+            return not name and not self._is_whole()
+        return not (name and arguments and self._is_whole())
+
+    def _is_whole(self) -> bool:
+        """Whether the arguments are one JSON value; asked a bounded number of times for each call."""
+        self._checks += 1
+        if self._checks > _MAX_COMPLETENESS_CHECKS:
+            return False
+        try:
+            msgspec.json.decode(self.arguments)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return False
+        return True
+
+
+class Answer:
+    """What has arrived so far. Raises AnswerTooLong beyond `max_bytes` of text, reasoning and arguments."""
+
+    def __init__(self, on_delta: DeltaSink | None, max_bytes: int = MAX_ANSWER_BYTES) -> None:
+        self._on_delta = on_delta
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._started = time.perf_counter()
+        self._text = _Text()
+        self._thinking = _Text()
+        self._refusal = _Text()
+        self.calls: list[PartialCall] = []
+        self.usage: WireUsage | None = None
+        self.model: str | None = None
+        self.response_id: str | None = None
+        self.finish_reason: str | None = None
+        self.first_token_ms: float | None = None
+        self.has_choice = False
+        self.done = False
+
+    @property
+    def text(self) -> str:
+        """The answer's text."""
+        return str(self._text)
+
+    @property
+    def refusal(self) -> str:
+        """What the model said in place of an answer."""
+        return str(self._refusal)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the server said that no more of the answer comes."""
+        return self.done or self.finish_reason is not None
+
+    def take(self, chunk: Chunk) -> None:
+        """Add one chunk. Only the first choice is read; one is asked for."""
+        self.model = chunk.model or self.model
+        self.response_id = chunk.id or self.response_id
+        self.usage = chunk.usage or self.usage
+        choice = _first(chunk.choices or ())
+        if choice is None:
+            return
+        self.has_choice = True
+        if (part := choice.delta or choice.message) is not None:
+            self._take_part(part)
+        if choice.finish_reason:
+            self.finish_reason = choice.finish_reason
+
+    def _take_part(self, part: WireText) -> None:
+        text, thinking, refusal = _split(part.content)
+        thinking = _plain(part.reasoning_content) or _plain(part.reasoning) or thinking
+        if thinking:
+            self._emit("thinking", self._thinking.add(thinking), thinking)
+        if text:
+            self._emit("output", self._text.add(text), text)
+        if refusal := (part.refusal or refusal):
+            self._count(refusal)
+            self._refusal.add(refusal)
+        for piece in part.tool_calls or ():
+            self._mark()
+            self._take_call(piece)
+
+    def _take_call(self, piece: WireCall) -> None:
+        function = piece.function
+        name = (function.name if function else None) or ""
+        arguments = (function.arguments if function else None) or ""
+        if not isinstance(arguments, str):
+            arguments = msgspec.json.encode(arguments).decode()
+        self._count(name + arguments)
+        index = int(piece.index) if piece.index is not None and abs(piece.index) < _MAX_INDEX else None
+        id = piece.id or None
+        call = self._continued(index, id, name, arguments)
+        if call is None:
+            call = PartialCall(index, id, name)
+            self.calls.append(call)
+        call.id = call.id or id
+        call.name = call.name or name
+        call.add(arguments)
+
+    def _continued(self, index: int | None, id: str | None, name: str, arguments: str) -> PartialCall | None:
+        """The call that a piece continues, None if it begins one.
+
+        An id is looked for among all calls, then the latest call of the index; a piece without an index and
+        an id belongs to the latest call.
+        """
+        if index is None and id is None:
+            last = self.calls[-1] if self.calls else None
+            return last if last is not None and not name else None
+        same_place = [c for c in self.calls if index is None or c.index == index]
+        found = next((c for c in reversed(same_place) if id is not None and c.id == id), None)
+        if found is None and (index is not None or (same_place and same_place[-1].id is None and not name)):
+            found = same_place[-1] if same_place else None
+        return found if found is not None and found.is_continued_by(id, name, arguments) else None
+
+    def _emit(self, kind: str, shown: str, arrived: str) -> None:
+        self._mark()
+        self._count(arrived)
+        if shown and self._on_delta is not None:
+            self._on_delta(kind, shown)
+
+    def _count(self, text: str) -> None:
+        self._bytes += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        if self._bytes > self._max_bytes:
+            raise AnswerTooLong(f"the answer has more than {self._max_bytes:,} bytes")
+
+    def _mark(self) -> None:
+        if self.first_token_ms is None:
+            self.first_token_ms = (time.perf_counter() - self._started) * 1000
+
+
+def _first(choices: Sequence[WireChoice]) -> WireChoice | None:
+    return next((c for c in choices if not c.index), None)
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _split(content: object) -> tuple[str, str, str]:
+    """Text, reasoning and refusal of a content: a text, or parts of several types."""
+    if isinstance(content, str):
+        return content, "", ""
+    parts = cast("list[Any]", content if isinstance(content, list) else [content])
+    text = thinking = refusal = ""
+    for part in parts:
+        if isinstance(part, str):
+            text += part
+        elif isinstance(part, dict):
+            members = cast("dict[str, Any]", part)
+            thinking += _nested(members.get("thinking")) + _plain(members.get("reasoning"))
+            refusal += _plain(members.get("refusal"))
+            text += _plain(members.get("text"))
+    return text, thinking, refusal
+
+
+def _nested(value: object) -> str:
+    """The text of a part that is a text itself or consists of parts."""
+    return value if isinstance(value, str) else _split(value)[0] if value else ""
+
+
+def _whole_characters(text: str) -> str:
+    """The text with surrogate pairs as the characters that they mean; half a pair becomes U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

@@ -1,0 +1,83 @@
+"""The circuit of one provider key: calls to a provider that is down fail fast (page 000 §9).
+
+It opens after 5 transient failures in a row and is half-open after 30 s: one call then probes the provider,
+the others wait for what comes of it. It does no I/O; time is that of the running loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from agentflow.definition.failure import ErrorInfo
+
+__all__ = ["Circuit", "CircuitOpen"]
+
+_FAILURES_TO_OPEN: Final = 5
+_OPEN_S: Final = 30.0
+_MAX_IN_DOUBT: Final = 9
+"""Failures in a row and calls under way at most, before another call begins: enough to find out whether the
+provider is down, so that many waiting calls do not all find out for themselves."""
+
+
+class CircuitOpen(Exception):
+    """The provider is taken to be down; `retry_after` is the seconds until it is tried again."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"not called for {retry_after:.0f} s after {_FAILURES_TO_OPEN} failures in a row")
+        self.retry_after = retry_after
+
+
+class Circuit:
+    """For the calls of one event loop. Each `admit` is followed by exactly one `record`."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._under_way = 0
+        self._open_until: float | None = None
+        self._is_probing = False
+        self._changed: asyncio.Future[None] | None = None
+
+    async def admit(self) -> None:
+        """Return once a call may be made. Raises CircuitOpen while the circuit is open.
+
+        Waits for the probe of a half-open circuit, and while enough calls are under way to find out whether
+        the provider is down.
+        """
+        while True:
+            if self._open_until is not None:
+                left = self._open_until - asyncio.get_running_loop().time()
+                if left > 0:
+                    raise CircuitOpen(left)
+                if not self._is_probing:
+                    self._is_probing = True
+                    break
+            elif not self._failures or self._failures + self._under_way < _MAX_IN_DOUBT:
+                break
+            await self._change()
+        self._under_way += 1
+
+    def record(self, error: ErrorInfo | None, *, conclusive: bool = True) -> None:
+        """Note how an admitted call ended; `error` None is an answer.
+
+        A refusal (a key, a limit of rate, an invalid request) is an answer too: the provider is there. A
+        call that is not `conclusive` was cancelled, or failed here.
+        """
+        self._under_way -= 1
+        was_probing, self._is_probing = self._is_probing, False
+        if conclusive and (error is None or error.category not in ("transient", "timeout")):
+            self._failures, self._open_until = 0, None
+        elif conclusive:
+            self._failures += 1
+            opens = self._open_until is None and self._failures >= _FAILURES_TO_OPEN
+            if opens or was_probing:
+                self._open_until = asyncio.get_running_loop().time() + _OPEN_S
+        changed, self._changed = self._changed, None
+        if changed is not None and not changed.done():
+            changed.set_result(None)
+
+    async def _change(self) -> None:
+        """Wait until a call has ended."""
+        if self._changed is None:
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)

@@ -1,0 +1,204 @@
+"""Streams as kinds of servers send them, each named after the kind (agents-models-tools D7)."""
+
+from typing import Any
+
+import pytest
+
+from agentflow.models import ModelReply
+from agentflow.models.openai import OpenAIProvider
+
+from .helpers import ask, ids, tool
+from .wire_server import Answer, Exchange, WireServer, delta, event, plain, stream
+
+TOOLS = (tool("lookup"), tool("search"))
+
+
+async def complete(answer: Answer) -> tuple[ModelReply, list[tuple[str, str]]]:
+    deltas: list[tuple[str, str]] = []
+    async with WireServer(answer) as server:
+        provider = OpenAIProvider(base_url=server.url)
+        try:
+            reply = await provider.complete(
+                ask(tools=TOOLS), new_call_id=ids(), on_delta=lambda kind, text: deltas.append((kind, text))
+            )
+        finally:
+            await provider.aclose()
+    shown = "".join(text for kind, text in deltas if kind == "output")
+    assert shown == reply.message.content.removesuffix("\ufffd") or shown == reply.message.content
+    return reply, deltas
+
+
+def piece(index: int | float | None, id: str | None, name: str | None, arguments: str | None) -> Any:
+    function = {k: v for k, v in (("name", name), ("arguments", arguments)) if v is not None}
+    members = {k: v for k, v in (("index", index), ("id", id)) if v is not None}
+    return delta(tool_calls=[{**members, "function": function}])
+
+
+def typed(content_type: str, *payloads: object) -> Answer:
+    async def answer(exchange: Exchange) -> None:
+        headers = {"Content-Type": content_type} if content_type else {}
+        await exchange.head(200, {**headers, "Transfer-Encoding": "chunked"})
+        for payload in payloads:
+            data = payload if isinstance(payload, bytes) else event(payload)
+            for i in range(0, len(data), 3):
+                await exchange.chunk(data[i : i + 3])
+        await exchange.send(b"0\r\n\r\n")
+
+    return answer
+
+
+P1, P2 = ("lookup", '{"p":1}'), ("lookup", '{"p":2}')
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        pytest.param(
+            [piece(0, "a", *P1), piece(0, "b", *P2)], [("a", *P1), ("b", *P2)], id="ollama-every-index-0"
+        ),
+        pytest.param(
+            [
+                piece(0, "a", "lookup", '{"p"'),
+                piece(0, "a", None, ":1}"),
+                piece(0, "b", "lookup", '{"p"'),
+                piece(0, "b", None, ":2}"),
+            ],
+            [("a", *P1), ("b", *P2)],
+            id="gateway-index-0-in-pieces",
+        ),
+        pytest.param(
+            [piece(0, None, *P1), piece(0, None, "search", '{"q":2}')],
+            [(None, *P1), (None, "search", '{"q":2}')],
+            id="gateway-index-0-without-ids-other-name",
+        ),
+        pytest.param(
+            [piece(0, None, *P1), piece(0, None, *P2)],
+            [(None, *P1), (None, *P2)],
+            id="gateway-index-0-without-ids-same-name",
+        ),
+        pytest.param(
+            [piece(0, "a", *P1), piece(0, "b", "lookup", ""), piece(0, None, None, '{"p":2}')],
+            [("a", *P1), ("b", *P2)],
+            id="gateway-index-0-rest-without-id",
+        ),
+        pytest.param(
+            [piece(None, "a", "lookup", '{"p"'), piece(None, "a", None, ":1}"), piece(None, "b", *P2)],
+            [("a", *P1), ("b", *P2)],
+            id="mistral-repeated-id-without-index",
+        ),
+        pytest.param(
+            [piece(None, "a", "lookup", '{"p"'), piece(None, "a", "lookup", ":1}")],
+            [("a", *P1)],
+            id="gateway-id-and-name-repeated-without-index",
+        ),
+        pytest.param(
+            [piece(None, "a", "lookup", '{"p"'), piece(None, "b", *P2), piece(None, "a", None, ":1}")],
+            [("a", *P1), ("b", *P2)],
+            id="gateway-interleaved-ids-without-index",
+        ),
+        pytest.param(
+            [piece(0, "x1", "lookup", '{"p"'), piece(0, "x2", None, ":1}"), piece(1, "x3", *P2)],
+            [("x1", *P1), ("x3", *P2)],
+            id="old-vllm-new-id-in-every-piece",
+        ),
+        pytest.param(
+            [piece(0.0, "a", "lookup", '{"p":'), piece(1.0, "b", *P2), piece(0.0, None, None, "1}")],
+            [("a", *P1), ("b", *P2)],
+            id="gateway-float-index",
+        ),
+        pytest.param(
+            [piece(0, "", *P1), piece(0, "", "search", "{}")],
+            [(None, *P1), (None, "search", "{}")],
+            id="gateway-empty-ids",
+        ),
+    ],
+)
+async def test_parallel_calls_are_told_apart(pieces: list[Any], expected: list[Any]) -> None:
+    reply, _ = await complete(stream(*pieces, delta("tool_calls")))
+    assert [(c.provider_id, c.name, c.arguments) for c in reply.message.tool_calls] == expected
+    assert len({c.id for c in reply.message.tool_calls}) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        pytest.param([r"a\ud83d", r"\ude00b"], "a😀b", id="java-gateway-split-surrogates"),
+        pytest.param([r"\ud83d", "", r"\ude00"], "😀", id="empty-piece-between"),
+        pytest.param([r"\ud83d\ude00"], "😀", id="whole-pair"),
+        pytest.param([r"a\ud83d", "b"], "a\ufffdb", id="half-a-pair"),
+        pytest.param([r"\ude00b"], "\ufffdb", id="other-half-alone"),
+        pytest.param([r"b\ud83d"], "b\ufffd", id="half-at-the-end"),
+    ],
+)
+@pytest.mark.parametrize("where", ["content", "arguments"])
+async def test_a_pair_of_surrogates_in_two_chunks_is_one_character(
+    pieces: list[str], expected: str, where: str
+) -> None:
+    raw = [_raw_event(where, text) for text in pieces]
+    reply, deltas = await complete(stream(*raw, delta("stop")))
+    if where == "content":
+        assert reply.message.content == expected
+    else:
+        assert [c.arguments for c in reply.message.tool_calls] == [expected]
+    assert all(text.encode() for _, text in deltas)
+
+
+def _raw_event(where: str, text: str) -> bytes:
+    function = f'{{"name":"lookup","arguments":"{text}"}}'
+    member = f'"tool_calls":[{{"index":0,"id":"a","function":{function}}}]'
+    if where == "content":
+        member = f'"content":"{text}"'
+    return f'data: {{"choices":[{{"index":0,"delta":{{{member}}}}}]}}\n\n'.encode()
+
+
+async def test_content_as_parts_mistral() -> None:
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    reply, deltas = await complete(
+        stream(
+            delta(content=[thinking]),
+            delta(content=[{"type": "text", "text": "Grü"}, {"type": "text", "text": "ße"}]),
+            delta("stop", content="!"),
+        )
+    )
+    assert reply.message.content == "Grüße!"
+    assert deltas == [("thinking", "hm"), ("output", "Grüße"), ("output", "!")]
+
+
+async def test_counts_as_floats_gateway() -> None:
+    usage = {
+        "prompt_tokens": 100.0,
+        "completion_tokens": 2e1,
+        "prompt_tokens_details": {"cached_tokens": 40.0},
+    }
+    reply, _ = await complete(stream(delta("stop", content="a"), {"choices": [], "usage": usage}))
+    assert (reply.usage.input_tokens, reply.usage.output_tokens) == (100, 20)
+    assert reply.usage.cache_read_input_tokens == 40
+    assert all(isinstance(n, int) for n in (reply.usage.input_tokens, reply.usage.output_tokens))
+
+
+@pytest.mark.parametrize("count", [1e300, -3, 1e16])
+async def test_a_count_that_is_none_is_not_charged(count: float) -> None:
+    usage = {"prompt_tokens": count, "completion_tokens": 1}
+    reply, _ = await complete(stream(delta("stop", content="a"), {"choices": [], "usage": usage}))
+    assert (reply.usage.input_tokens, reply.usage.output_tokens) == (0, 1)
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain; charset=utf-8", ""])
+@pytest.mark.parametrize("first", [b"", b": ping\n\n", b"\n\n", b"event: message\n", b"\xef\xbb\xbf"])
+async def test_events_under_another_content_type_gateway(content_type: str, first: bytes) -> None:
+    answer = typed(content_type, first, delta(content="a"), delta("stop", content="b"), b"data: [DONE]\n\n")
+    reply, _ = await complete(answer)
+    assert reply.message.content == "ab"
+
+
+async def test_one_json_body_under_the_type_of_events_proxy() -> None:
+    body = {"choices": [{"message": {"content": "whole"}, "finish_reason": "stop"}]}
+    answer = plain(200, body, {"Content-Type": "text/event-stream"})
+    reply, _ = await complete(answer)
+    assert reply.message.content == "whole"
+
+
+async def test_choices_beside_the_first_are_not_mixed_in() -> None:
+    other = {"choices": [{"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}]}
+    reply, _ = await complete(stream(delta(content="y"), other, delta("stop", content="es")))
+    assert reply.message.content == "yes"
