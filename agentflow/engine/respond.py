@@ -8,13 +8,16 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from agentflow.definition.conversation import Message, Usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.policy import RetryPolicy
+from agentflow.definition.policy import MAX_SECONDS, RetryPolicy
+from agentflow.engine.bindings import ModelTerms
 from agentflow.engine.ends import agent_failed
-from agentflow.engine.moves import Moves, retrying, scope_fields, size_of, step_failed
-from agentflow.engine.state import AgentProgress, RunState, ToolRecord, Unit
+from agentflow.engine.moves import Moves, due, retrying, scope_fields, size_of, step_failed
+from agentflow.engine.reservations import charge, output_limit, terms_of
+from agentflow.engine.state import AgentProgress, OpenCall, RunState, ToolRecord, Unit, model_of
 from agentflow.events import catalogue as ev
 
 __all__ = ["attempt_failed", "model_completed", "model_failed", "tool_completed", "tool_failed"]
@@ -37,20 +40,51 @@ def model_completed(
     if call is None:
         return []
     unit = call.unit
+    terms = terms_of(state.bindings.of(unit.node.id), call.model)
+    wrote = bool(message.content or message.tool_calls)
+    charged = charge(call, terms, usage, wrote=wrote) or usage
+    if finish_reason == "length" and _cut_by_budget(call, terms):
+        return [_cut(call, message, charged, duration_ms, terms)]
     return [
         ev.ModelCallCompleted(
             **scope_fields(unit),
             model_call_id=call_id,
             agent_name=unit.node.agent.name if unit.node.agent else None,
             duration_ms=duration_ms,
-            first_token_ms=msgspec.UNSET if first_token_ms is None else round(first_token_ms),
+            first_token_ms=UNSET if first_token_ms is None else round(first_token_ms),
             message=message,
             finish_reason=finish_reason,
             response_model=response_model,
-            response_id=msgspec.UNSET if response_id is None else response_id,
-            usage=usage,
+            response_id=UNSET if response_id is None else response_id,
+            usage=charged,
         )
     ]
+
+
+def _cut_by_budget(call: OpenCall, terms: ModelTerms) -> bool:
+    """Return whether the call was sent with a smaller limit than agent and model ask for."""
+    progress = call.unit.agent
+    assert progress is not None
+    asked = output_limit(model_of(progress).parameters, terms)
+    return output_limit(call.parameters, terms) < asked
+
+
+def _cut(call: OpenCall, message: Message, usage: Usage, duration_ms: int, terms: ModelTerms) -> Any:
+    """An answer that was cut off because the budget left no more: the call is made again once there is more,
+    and until then the budget is exceeded."""
+    limit = output_limit(call.parameters, terms)
+    text = f"the answer was cut off at the {limit:,} tokens that the budget left"
+    unit = call.unit
+    return ev.ModelCallFailed(
+        **scope_fields(unit),
+        model_call_id=call.call_id,
+        agent_name=unit.node.agent.name if unit.node.agent else None,
+        duration_ms=duration_ms,
+        error=ErrorInfo(category="budget", code="output_truncated", message=text),
+        will_retry=True,
+        partial=message.content or UNSET,
+        usage=usage,
+    )
 
 
 def model_failed(
@@ -64,8 +98,10 @@ def model_failed(
     draw: float,
     partial: str | None = None,
     usage: Usage | None = None,
+    unsent: bool = False,
 ) -> Moves:
-    """The model call failed: repeat it, use the next model, pause, or fail (page 000 §9)."""
+    """The model call failed: repeat it, use the next model, pause, or fail (page 000 §9). `unsent`: the
+    provider cannot have worked on it, so that it costs nothing."""
     call = state.calls.get(call_id)
     if call is None:
         return []
@@ -76,6 +112,8 @@ def model_failed(
     failures = progress.failed_calls + 1
     lost = error.category == "interrupted"  # not the model's fault: made again, and not counted
     delay = _delay(policy, error, failures, progress.first_failure, retry_after, now, draw)
+    terms = terms_of(state.bindings.of(unit.node.id), call.model)
+    charged = usage if unsent else charge(call, terms, usage, wrote=bool(partial), error=error)
     failed = ev.ModelCallFailed(
         **scope_fields(unit),
         model_call_id=call_id,
@@ -83,8 +121,8 @@ def model_failed(
         duration_ms=duration_ms,
         error=error,
         will_retry=lost or delay is not None,
-        partial=msgspec.UNSET if partial is None else partial,
-        usage=msgspec.UNSET if usage is None else usage,
+        partial=UNSET if partial is None else partial,
+        usage=UNSET if charged is None else charged,
     )
     if lost:
         return [failed]
@@ -95,8 +133,11 @@ def model_failed(
         return [failed, *retrying(unit, "fallback", error, 0, now, model=following.name)]
     if error.category in ("quota", "rate_limited"):
         # A limit that outlasts the retries is a quota: the run stands still, nothing is lost.
-        paused = ev.WorkflowPaused(reason="quota", detail=error.message)
-        return [msgspec.structs.replace(failed, will_retry=True), paused]
+        failed = msgspec.structs.replace(failed, will_retry=True)
+        if state.status == "paused":
+            return [failed]  # of several calls the first one's pause holds
+        after = UNSET if retry_after is None else due(now, min(retry_after, MAX_SECONDS))[1]
+        return [failed, ev.WorkflowPaused(reason="quota", detail=error.message, resume_after=after)]
     return [failed, *agent_failed(unit, error, now)]
 
 

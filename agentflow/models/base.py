@@ -34,7 +34,10 @@ DeltaSink = Callable[[str, str], None]
 class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a model can do and what it costs. `tools` says how many functions one request may offer.
 
-    A limit or price of None is unknown. Cached input is priced as input when its own price is unknown.
+    A limit or price of None is unknown. Cached input is priced as input when its own price is unknown. The
+    overheads are upper bounds of the tokens that a provider counts beside the text of a request, of each
+    message and of each function. `count_tokens` gives the tokens of a text, if the provider has a tokenizer
+    at hand; without it each UTF-8 byte counts as one, which no tokenizer exceeds.
     """
 
     tools: Literal["none", "single", "many"] = "many"
@@ -44,6 +47,10 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     input_price: float | None = None
     output_price: float | None = None
     cached_input_price: float | None = None
+    request_overhead_tokens: int = 16
+    message_overhead_tokens: int = 8
+    tool_overhead_tokens: int = 32
+    count_tokens: Callable[[str], int] | None = None
 
     def lacks(self, *, functions: int = 0, json_schema: bool = False) -> str | None:
         """What an agent needs and the model cannot do, as the middle of a sentence; None if nothing."""

@@ -54,5 +54,7 @@ def _sound(value: object, kind: type[T]) -> T | None:
 
 def _counts(usage: Usage) -> bool:
     """Whether no budget could grow by it."""
-    figures: list[float | None] = list(msgspec.structs.astuple(usage))
+    figures: list[float | None] = [
+        getattr(usage, field) for field in usage.__struct_fields__ if field != "estimated"
+    ]
     return all(figure is None or figure >= 0 for figure in figures)

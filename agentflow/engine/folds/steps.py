@@ -229,6 +229,7 @@ def _close(state: RunState, data: Any) -> Unit:
     else:
         state.due.pop(unit.node.id, None)  # items that never began
     state.stirred.pop(key, None)
+    state.call_queue.pop(key, None)
     if state.settled:
         state.settled.pop(key, None)
     if state.timers:
