@@ -30,6 +30,7 @@ __all__ = [
     "interrupted",
     "next_due",
     "overdue",
+    "resume_is_due",
     "step_limit",
     "steps_exceeded",
     "unit_lost",
@@ -48,6 +49,13 @@ def next_due(state: RunState) -> int | None:
     if not state.call_queue:
         return min(state.timers.values(), default=None)
     return min((due for key, due in state.timers.items() if not _waits(state, key)), default=None)
+
+
+def resume_is_due(state: RunState, now: int) -> bool:
+    """Return whether the run is paused until a time that has come."""
+    due = state.timers.get(RESUME)
+    paused = state.status == "paused" and state.cancel_requested is None
+    return paused and due is not None and due <= now
 
 
 def _waits(state: RunState, timer: str) -> bool:

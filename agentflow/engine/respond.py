@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from agentflow.definition.conversation import Message, Usage
 from agentflow.definition.failure import ErrorInfo
@@ -134,9 +134,11 @@ def model_failed(
     if error.category in ("quota", "rate_limited"):
         # A limit that outlasts the retries is a quota: the run stands still, nothing is lost.
         failed = msgspec.structs.replace(failed, will_retry=True)
-        if state.status == "paused":
-            return [failed]  # of several calls the first one's pause holds
-        after = UNSET if retry_after is None else due(now, min(retry_after, MAX_SECONDS))[1]
+        if state.status == "paused" and not state.draining:
+            return [failed]  # the pause of the first of several calls holds
+        after: str | UnsetType = UNSET
+        if retry_after is not None and state.status != "paused":  # what an operator paused stays paused
+            after = due(now, min(retry_after, MAX_SECONDS))[1]
         return [failed, ev.WorkflowPaused(reason="quota", detail=error.message, resume_after=after)]
     return [failed, *agent_failed(unit, error, now)]
 
