@@ -203,16 +203,16 @@ def charge(
     """Return what a call that ended is charged; None if it cannot have been paid for.
 
     A part that the provider did not report is charged as it was reserved and marked `estimated`: no request
-    reads 0 tokens, and `wrote` says that text arrived. A refusal without usage costs nothing.
+    reads 0 tokens, and no answer whose text arrived (`wrote`) has 0. A refusal costs nothing.
     """
-    if reported is None and (not call.charged or (error is not None and error.category in _REFUSED)):
-        return None
     usage = reported or Usage()
-    lost = error is not None and reported is None
+    counted = usage.input_tokens > 0
+    if not counted and usage.output_tokens == 0 and (not call.charged or _is_refusal(error)):
+        return None
     missing: dict[str, Any] = {"model_calls": max(1, usage.model_calls)}
-    if usage.input_tokens == 0:
+    if not counted:
         missing["input_tokens"] = call.input_tokens
-    if usage.output_tokens == 0 and (wrote or lost):
+    if usage.output_tokens == 0 and (wrote or not counted):
         missing["output_tokens"] = call.output_tokens
     estimated = len(missing) > 1
     usage = msgspec.structs.replace(usage, **missing)
@@ -223,3 +223,7 @@ def charge(
         cost = max((bound for bound in bounds if bound is not None), default=None)
         return msgspec.structs.replace(usage, cost_usd=cost, estimated=True)
     return msgspec.structs.replace(usage, cost_usd=terms.cost(usage)) if cost is None else usage
+
+
+def _is_refusal(error: ErrorInfo | None) -> bool:
+    return error is not None and (error.category in _REFUSED or error.code == "circuit_open")

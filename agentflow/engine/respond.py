@@ -44,7 +44,7 @@ def model_completed(
     wrote = bool(message.content or message.tool_calls)
     charged = charge(call, terms, usage, wrote=wrote) or usage
     if finish_reason == "length" and _cut_by_budget(call, terms):
-        return [_cut(call, message, charged, duration_ms, terms)]
+        return [_cut(call, message.content, charged, duration_ms, terms)]
     return [
         ev.ModelCallCompleted(
             **scope_fields(unit),
@@ -69,7 +69,7 @@ def _cut_by_budget(call: OpenCall, terms: ModelTerms) -> bool:
     return output_limit(call.parameters, terms) < asked
 
 
-def _cut(call: OpenCall, message: Message, usage: Usage, duration_ms: int, terms: ModelTerms) -> Any:
+def _cut(call: OpenCall, partial: str | None, usage: Usage, duration_ms: int, terms: ModelTerms) -> Any:
     """An answer that was cut off because the budget left no more: the call is made again once there is more,
     and until then the budget is exceeded."""
     limit = output_limit(call.parameters, terms)
@@ -82,7 +82,7 @@ def _cut(call: OpenCall, message: Message, usage: Usage, duration_ms: int, terms
         duration_ms=duration_ms,
         error=ErrorInfo(category="budget", code="output_truncated", message=text),
         will_retry=True,
-        partial=message.content or UNSET,
+        partial=partial or UNSET,
         usage=usage,
     )
 
@@ -98,10 +98,10 @@ def model_failed(
     draw: float,
     partial: str | None = None,
     usage: Usage | None = None,
-    unsent: bool = False,
+    uncharged: bool = False,
 ) -> Moves:
-    """The model call failed: repeat it, use the next model, pause, or fail (page 000 §9). `unsent`: the
-    provider cannot have worked on it, so that it costs nothing."""
+    """The model call failed: repeat it, use the next model, pause, or fail (page 000 §9). `uncharged`: it
+    cannot have cost anything, since the provider never worked on it."""
     call = state.calls.get(call_id)
     if call is None:
         return []
@@ -113,7 +113,9 @@ def model_failed(
     lost = error.category == "interrupted"  # not the model's fault: made again, and not counted
     delay = _delay(policy, error, failures, progress.first_failure, retry_after, now, draw)
     terms = terms_of(state.bindings.of(unit.node.id), call.model)
-    charged = usage if unsent else charge(call, terms, usage, wrote=bool(partial), error=error)
+    charged = usage if uncharged else charge(call, terms, usage, wrote=bool(partial), error=error)
+    if error.code == "output_truncated" and charged is not None and _cut_by_budget(call, terms):
+        return [_cut(call, partial, charged, duration_ms, terms)]
     failed = ev.ModelCallFailed(
         **scope_fields(unit),
         model_call_id=call_id,

@@ -118,14 +118,17 @@ class ModelError(AgentflowError):
         retry_after: float | None = None,
         partial: str | None = None,
         usage: Usage | None = None,
+        uncharged: bool = False,
     ) -> None:
         """`retry_after`: seconds that the provider asked to wait; `partial`: answer text that had arrived;
-        `usage`: what the call cost all the same, if the provider said so."""
+        `usage`: what the call cost all the same, if the provider said so; `uncharged`: it cannot have cost
+        anything, since no request reached the provider or it was refused instead of answered."""
         super().__init__(f"{info.code}: {info.message}")
         self.info = info
         self.retry_after = retry_after
         self.partial = partial
         self.usage = usage
+        self.uncharged = uncharged
 
 
 class ModelResolutionError(ConfigurationError):

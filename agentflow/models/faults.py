@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 
 from agentflow.definition.failure import Category, ErrorInfo
-from agentflow.http import retry_after
 from agentflow.models.base import ModelError
 from agentflow.models.http import HttpFailure
+from agentflow.models.waits import asked_wait
 
 __all__ = ["broken_answer", "content_filtered", "from_http_failure", "from_response", "from_stream", "redact"]
 
@@ -30,6 +30,8 @@ _MODEL: Final = frozenset({"model_not_found", "model_not_available"})
 _STATUS_IN_TEXT: Final = re.compile(r"\b(?:HTTP|status(?: code)?:?)\s*([45]\d\d)\b", re.IGNORECASE)
 _KEY_LIKE: Final = re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_*.\-]{6,}|\bAIza[\w\-]{20,}|\bBearer\s+\S+")
 _LONGEST_MESSAGE: Final = 500
+# Of a gateway that lost or gave up the server behind it, which may go on writing the answer.
+_MAYBE_CHARGED: Final = frozenset({408, 499, 502, 504, *range(520, 528)})
 _RETRYABLE: Final = frozenset({"transient", "timeout", "rate_limited"})
 
 
@@ -46,7 +48,9 @@ def from_response(
 ) -> ModelError:
     """The error for an answer whose status is not 2xx."""
     said = _refusal(body)
-    return _error(provider, status, said, secret, retry_after=retry_after(headers))
+    error = _error(provider, status, said, secret, retry_after=asked_wait(headers, body))
+    error.uncharged = status not in _MAYBE_CHARGED
+    return error
 
 
 def from_stream(provider: str, error: object, *, secret: str | None = None, partial: str = "") -> ModelError:
@@ -62,7 +66,9 @@ def from_http_failure(provider: str, failure: HttpFailure, *, partial: str = "")
     """The error for no answer, or a part of one."""
     if failure.kind == "first_byte":
         return _made(provider, "timeout", "response_timeout", str(failure))
-    return _made(provider, "transient", "network_error", str(failure), partial=partial or None)
+    error = _made(provider, "transient", "network_error", str(failure), partial=partial or None)
+    error.uncharged = not failure.sent
+    return error
 
 
 def broken_answer(provider: str, problem: str, *, partial: str = "") -> ModelError:

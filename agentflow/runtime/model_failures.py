@@ -39,6 +39,7 @@ def failure_of(call: CallModel, error: ModelError, duration_ms: int) -> ModelCal
         retry_after=wait if numeric else None,
         partial=_sound(error.partial, str),
         usage=usage if usage is not None and _counts(usage) else None,
+        uncharged=error.uncharged is True,
     )
 
 

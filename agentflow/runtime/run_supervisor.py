@@ -408,6 +408,7 @@ class RunSupervisor(Actor, mailbox=100_000):
                 draw=self._clock.draw(),
                 partial=message.partial,
                 usage=message.usage,
+                uncharged=message.uncharged,
             )
         )
         self._after_call()
