@@ -62,13 +62,19 @@ def settle(state: RunState, unit: Unit) -> None:
 
 
 def extend_attempt(state: RunState, unit: Unit, ts: int) -> None:
-    """Extend the limit of an attempt by the time for which its model call waited for room in a budget."""
+    """Extend the limits of an attempt and of its retries by the time for which a model call waited for room
+    in a budget: otherwise agents that take turns would run out of time without having worked."""
     progress = unit.agent
     if progress is None or progress.asked_at is None or not (state.budget or state.step_budgets):
         return
+    waited = max(0, ts - progress.asked_at)
     key = f"attempt {unit.key}"
     if key in state.timers:
-        state.timers[key] += max(0, ts - progress.asked_at)
+        state.timers[key] += waited
+    if progress.first_failure is not None:
+        progress.first_failure += waited
+    if unit.first_failure is not None:
+        unit.first_failure += waited
 
 
 def was_away(state: RunState, unit: Unit, error: ErrorInfo, ts: int) -> None:
