@@ -178,7 +178,13 @@ def exceeded_moves(state: RunState, unit: Unit, found: Exceeded, now: int) -> Mo
             **scope_fields(unit),
             request_id=request_id,
             request_type="budget",
-            request={"scope": found.scope, "limit": found.limit, "message": found.message, **_figures(found)},
+            request={
+                "scope": found.scope,
+                "limit": found.limit,
+                "value": found.value,
+                "message": found.message,
+                **_figures(found),
+            },
             response_schema={
                 "type": "object",
                 "properties": {
