@@ -38,17 +38,22 @@ __all__ = [
 ]
 
 
-def next_due(state: RunState) -> int | None:
-    """When `decide` must be asked again though nothing else happened (microseconds), or None.
+def next_due(state: RunState, after: int = -1) -> int | None:
+    """Return when `decide` must be asked again though nothing else happened (microseconds), or None.
 
-    A paused run moves by itself only at the end of a quota pause. The limit of an attempt does not run while
-    its model call waits for room in a budget.
+    Deadlines up to `after`, when it was asked last, are left out: what they decide is decided. A paused run
+    moves by itself only at the end of a quota pause. The limit of an attempt does not run while its model
+    call waits for room in a budget.
     """
-    if state.status == "paused":
-        return state.timers.get(RESUME)
-    if not state.call_queue:
-        return min(state.timers.values(), default=None)
-    return min((due for key, due in state.timers.items() if not _waits(state, key)), default=None)
+    paused = state.status == "paused"
+    return min(
+        (
+            due
+            for key, due in state.timers.items()
+            if due > after and (key == RESUME if paused else not _waits(state, key))
+        ),
+        default=None,
+    )
 
 
 def resume_is_due(state: RunState, now: int) -> bool:

@@ -234,38 +234,39 @@ class RunCommands(RunReader):
                 later[run_id] = due
             elif due is not None:
                 runs.append((run_id, False))
-        paused: list[str] = []
-        for run_id in await self._ids_in("paused"):
-            until = await self._paused_until(run_id)
+        paused = await self._ids_in("paused")
+        drained = [run_id for run_id in paused if await self._drained(run_id)]
+        timed: list[str] = []
+        for run_id in paused:
+            until = None if run_id in drained else await self._paused_until(run_id)
             if until is None:
                 continue
-            paused.append(run_id)
-            if until == "drained":
-                runs.append((run_id, True))
-            elif until > now:
+            timed.append(run_id)
+            if until > now:
                 later[run_id] = until
             else:
                 runs.append((run_id, False))
-        self._keeper.recover(runs)
+        self._keeper.recover([*runs, *((run_id, True) for run_id in drained)])
         self._keeper.expect(later)
-        return [*(row.workflow_id for row in rows), *paused]
+        return [*(row.workflow_id for row in rows), *drained, *timed]
 
-    async def _paused_until(self, run_id: str) -> int | Literal["drained"] | None:
-        """Return when a paused run goes on by itself (µs); None if it waits for an operator.
-
-        "drained": it is not meant to be paused, since a process ended, or before it could end the run. Nearly
-        always the last event says why.
-        """
+    async def _drained(self, run_id: str) -> bool:
+        """Whether a paused run is not meant to be: a process ended, or before it could end the run. Nearly
+        always the last event says why."""
         rows = await self.log.read(run_id, await self.log.last(run_id), 1)
         data = decode(rows[0].body).data if rows else None
         if isinstance(data, WorkflowPaused):
-            if data.reason in ("drain", "storage"):
-                return "drained"
-            return None if data.resume_after is UNSET else micros(data.resume_after)
+            return data.reason in ("drain", "storage")
         state = await self.state(run_id)
-        if state.pause in ("drain", "storage") or state.cancel_requested is not None:
-            return "drained"
-        return next_due(state)
+        return state.pause in ("drain", "storage") or state.cancel_requested is not None
+
+    async def _paused_until(self, run_id: str) -> int | None:
+        """Return when a paused run goes on by itself (µs); None if it waits for an operator."""
+        rows = await self.log.read(run_id, await self.log.last(run_id), 1)
+        data = decode(rows[0].body).data if rows else None
+        if isinstance(data, WorkflowPaused):
+            return None if data.resume_after is UNSET else micros(data.resume_after)
+        return next_due(await self.state(run_id))
 
     async def _ids_in(self, *states: str) -> list[str]:
         return [row.workflow_id for row in await self._rows_in(*states)]

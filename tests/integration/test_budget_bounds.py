@@ -250,7 +250,7 @@ class TestCharges:
         assert result.pause == "budget"
         usages = [done.usage for done in of(events, ev.ModelCallCompleted)]
         assert all(usage.estimated is True for usage in usages)
-        assert [usage.output_tokens for usage in usages] == [100, 100, 100, 40]
+        assert [usage.output_tokens for usage in usages] == [100, 100, 100, 32]
         starts = of(events, ev.ModelCallStarted)
         assert [u.input_tokens + u.output_tokens for u in usages] == [s.reserved.tokens for s in starts]
         assert 900 < result.usage.input_tokens + result.usage.output_tokens <= 1_000
