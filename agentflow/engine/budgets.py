@@ -34,6 +34,7 @@ __all__ = [
     "merged",
     "paused",
     "scopes_of",
+    "time_limit",
     "tool_calls_exceed",
     "used_of",
 ]
@@ -135,6 +136,12 @@ def scopes_of(state: RunState, unit: Unit) -> list[Scope]:
         own = [call for call in calls if call.unit.node is unit.node]
         found.append(Scope(step, limits, state.nodes[step].usage, own))
     return found
+
+
+def time_limit(state: RunState, unit: Unit) -> float | None:
+    """Return how many seconds a step may take, by its time limit or its budget; None without a limit."""
+    limits = (unit.node.timeout, state.step_budgets.get(unit.node.id, {}).get("max_duration_s"))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def tool_calls_exceed(state: RunState, unit: Unit, count: int) -> Exceeded | None:

@@ -37,18 +37,19 @@ def next_call(state: RunState) -> tuple[Unit, Need, int | Exceeded] | None:
     None if every call waits. There is then an open call in the budget that the first one waits for, since a
     call waits for nothing else, and the end of that call makes the run decide anew.
     """
-    short: set[str] = set()
+    short: set[str] = set()  # steps for whose budget an earlier call waits
     for unit, need in sorted(state.call_queue.values(), key=lambda entry: entry[0].touched):
-        scopes = scopes_of(state, unit)
-        if any(scope.name in short for scope in scopes):
-            continue  # an earlier call waits for the same budget
+        if unit.node.id in short:
+            continue
         output = need.output
-        for scope in scopes:
+        for scope in scopes_of(state, unit):
             fitting = _fit(scope, need)
             if isinstance(fitting, Exceeded):
                 return unit, need, fitting
             if fitting is None:
-                short.add(scope.name)
+                if scope.limits is state.budget:
+                    return None  # all later calls wait for the budget of the run too
+                short.add(unit.node.id)
                 break
             output = min(output, fitting)
         else:

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.engine import outcome
 from agentflow.engine.approvals import expired, withdrawn
-from agentflow.engine.budgets import Exceeded, budget_error, how_of, paused
+from agentflow.engine.budgets import Exceeded, budget_error, how_of, paused, time_limit
 from agentflow.engine.ends import agent_failed
 from agentflow.engine.moves import Moves, elapsed_ms, scope_fields, step_failed
 from agentflow.engine.reservations import charge, terms_of
@@ -45,15 +45,12 @@ def next_due(state: RunState, after: int = -1) -> int | None:
     moves by itself only at the end of a quota pause. The limit of an attempt does not run while its model
     call waits for room in a budget.
     """
-    paused = state.status == "paused"
-    return min(
-        (
-            due
-            for key, due in state.timers.items()
-            if due > after and (key == RESUME if paused else not _waits(state, key))
-        ),
-        default=None,
-    )
+    timers = state.timers
+    if state.status == "paused":
+        timers = {RESUME: timers[RESUME]} if RESUME in timers else {}
+    elif state.call_queue:
+        timers = {key: due for key, due in timers.items() if not _waits(state, key)}
+    return min((due for due in timers.values() if due > after), default=None)
 
 
 def resume_is_due(state: RunState, now: int) -> bool:
@@ -107,7 +104,7 @@ def overdue(state: RunState, now: int) -> Moves:
                 state.stirred[unit_key] = unit
             continue
         if kind == "deadline":
-            message = f"step {unit.node.id} did not end within {unit.node.timeout:g} s"
+            message = f"step {unit.node.id} did not end within {time_limit(state, unit):g} s"
             return abort(state, unit, _timeout("step_deadline", message), now)
         message = f"an attempt of {unit.node.id} took longer than {unit.node.retry.timeout:g} s"
         error = _timeout("step_timeout", message)

@@ -239,6 +239,27 @@ class TestBounds:
             await must_be_sound(log, handle.workflow_id)
         assert model.requests[1].parameters["max_tokens"] == 2_000
 
+    @virtual
+    async def test_a_fallback_is_bounded_by_its_own_terms(self):
+        first, second = Model(max_output_tokens=100), Model(max_output_tokens=200)
+        second.name = second.limiter_key = "n"
+        first.fails = [ModelError(ErrorInfo(category="auth", code="model_not_found", message="gone"))]
+        agents = {"name": "a", "system_prompt": "p", "model": "m:m", "fallback": ["n:n"]}
+        document = {"agents": [agents], "budget": {"max_tokens": 1_000}}
+        async with Runtime(MemoryLog(), models=[first, second], clock=LoopClock()) as runtime:
+            result = await runtime.run(document, "go")
+        assert result.state == "completed"
+        assert [m.requests[0].parameters["max_tokens"] for m in (first, second)] == [100, 200]
+        assert result.usage.model_calls == 1
+
+    @virtual
+    async def test_the_time_of_a_step_is_bounded_by_its_budget(self):
+        model = Model(takes=50)
+        graph = document(step("a", budget={"max_duration_s": 30}), step("b", budget={"max_duration_s": 60}))
+        result, _ = await played(model, graph)
+        assert [result.steps[k].state for k in ("a", "b")] == ["failed", "succeeded"]
+        assert "within 30 s" in result.error.message
+
 
 class TestCharges:
     @virtual

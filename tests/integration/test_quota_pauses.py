@@ -92,7 +92,7 @@ class TestByItself:
 
     @virtual
     async def test_calls_that_were_open_at_the_crash_are_made_again(self):
-        """One agent pauses the run while another one's call is open, and the process ends before its answer."""
+        """One agent pauses the run while the call of another one is open, and the process ends."""
         gate = asyncio.Event()
 
         async def answer(request):
