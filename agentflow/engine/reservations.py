@@ -23,6 +23,7 @@ __all__ = [
     "UNKNOWN_OUTPUT_TOKENS",
     "Need",
     "charge",
+    "most_output",
     "need_of",
     "output_limit",
     "terms_of",
@@ -82,6 +83,8 @@ def need_of(progress: AgentProgress, unit: Unit, binding: StepBinding, ref: Mode
     """Return what the next call of this context may use."""
     terms = terms_of(binding, ref.name)
     output = output_limit(ref.parameters, terms)
+    if progress.min_output > output:
+        output = most_output(ref.parameters, terms)
     least = min(output, max(MIN_OUTPUT_TOKENS, progress.min_output))
     bound = _input_bound(progress, unit, binding, ref, terms)
     return Need(bound, output, least, _answers(ref.parameters), ref, terms)
@@ -157,6 +160,14 @@ def output_limit(parameters: Mapping[str, Any], terms: ModelTerms) -> int:
     if terms.max_output_tokens is not None:
         asked.append(terms.max_output_tokens)
     return min(asked, default=UNKNOWN_OUTPUT_TOKENS)
+
+
+def most_output(parameters: Mapping[str, Any], terms: ModelTerms) -> int:
+    """Return the largest limit that is sent under a budget. An answer that was cut at the limit which stands
+    for an unknown maximum is asked for once more, with four times as much."""
+    limit = output_limit(parameters, terms)
+    guessed = terms.max_output_tokens is None and limit == UNKNOWN_OUTPUT_TOKENS
+    return 4 * limit if guessed and with_output_limit(parameters, limit) != parameters else limit
 
 
 def written_at_most(parameters: Mapping[str, Any], terms: ModelTerms) -> int:

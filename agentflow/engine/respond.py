@@ -16,7 +16,7 @@ from agentflow.definition.policy import MAX_SECONDS, RetryPolicy
 from agentflow.engine.bindings import ModelTerms
 from agentflow.engine.ends import agent_failed
 from agentflow.engine.moves import Moves, due, retrying, scope_fields, size_of, step_failed
-from agentflow.engine.reservations import charge, output_limit, terms_of
+from agentflow.engine.reservations import charge, most_output, output_limit, terms_of
 from agentflow.engine.state import AgentProgress, OpenCall, RunState, ToolRecord, Unit, model_of
 from agentflow.events import catalogue as ev
 
@@ -62,18 +62,18 @@ def model_completed(
 
 
 def _cut_by_budget(call: OpenCall, terms: ModelTerms) -> bool:
-    """Return whether the call was sent with a smaller limit than agent and model ask for."""
+    """Return whether the call was sent with a limit because of a budget, and would be with a larger one."""
     progress = call.unit.agent
     assert progress is not None
-    asked = output_limit(model_of(progress).parameters, terms)
-    return output_limit(call.parameters, terms) < asked
+    asked = model_of(progress).parameters
+    return call.parameters != asked and output_limit(call.parameters, terms) < most_output(asked, terms)
 
 
 def _cut(call: OpenCall, partial: str | None, usage: Usage, duration_ms: int, terms: ModelTerms) -> Any:
-    """An answer that was cut off because the budget left no more: the call is made again once there is more,
-    and until then the budget is exceeded."""
+    """Close a call whose answer was cut off at a limit that the budget set: it is made again with a larger
+    one, and while there is no room for that the budget is exceeded."""
     limit = output_limit(call.parameters, terms)
-    text = f"the answer was cut off at the {limit:,} tokens that the budget left"
+    text = f"the answer was cut off at {limit:,} tokens, the limit that the budget set"
     unit = call.unit
     return ev.ModelCallFailed(
         **scope_fields(unit),

@@ -240,6 +240,20 @@ class TestBounds:
         assert model.requests[1].parameters["max_tokens"] == 2_000
 
     @virtual
+    async def test_a_guessed_maximum_that_cuts_an_answer_is_raised_once(self):
+        """An unknown model is sent 4,096, which is no reason to lose a longer answer that fits the budget."""
+        model = Model(writes=9_000)
+        result, _ = await played(model, document(step("a")), budget={"max_tokens": 100_000})
+        assert result.state == "completed"
+        assert [r.parameters["max_tokens"] for r in model.requests] == [4_096, 16_384]
+        model = Model(writes=9_000)
+        result, _ = await played(model, document(step("a")), budget={"max_tokens": 6_000})
+        assert (result.pause, len(model.requests)) == ("budget", 1)
+        model = Model(writes=9_000)
+        result, _ = await played(model, document(step("a")))  # without a budget nothing is guessed
+        assert (result.state, model.requests[0].parameters) == ("completed", {})
+
+    @virtual
     async def test_a_fallback_is_bounded_by_its_own_terms(self):
         first, second = Model(max_output_tokens=100), Model(max_output_tokens=200)
         second.name = second.limiter_key = "n"
