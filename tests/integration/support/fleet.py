@@ -26,6 +26,8 @@ __all__ = ["play", "play_one_after_another"]
 
 AGENTS = 50
 _TEXTS = ("Is it urgent? ", "這張發票付了嗎？", "Ärger mit der Lieferung – bitte prüfen. ", "🙂🙃")
+_BROKEN_OFF = ErrorInfo(category="transient", code="network_error", message="broke off", retryable=True)
+_MALFORMED = ErrorInfo(category="invalid_output", code="invalid_response", message="no JSON")
 _PRICES = {"input_price": 3.0, "output_price": 15.0}
 
 
@@ -65,6 +67,8 @@ class Provider:
         self.breaks = rng.choice((0.0, 0.0, 0.05, 0.3))
         self.overheads = rng.randint(1, 16), rng.randint(1, 8), rng.randint(1, 32)
         self.lengths = (3, 30, 30, 51, 51, 51, 400, *((5_000,) if wordy else ()))
+        # What the network does may open the circuit of the provider, which ties the agents to each other.
+        self.broken = _BROKEN_OFF if wordy else _MALFORMED
         self.true_input = self.true_output = self.calls = self.open = self.most_open = 0
         self.tries: Counter[str] = Counter()
         size = rng.choice((None, None, 1_024, 16_384, 128_000))
@@ -105,8 +109,7 @@ class Provider:
         finally:
             self.open -= 1
         if rng.random() < self.breaks:
-            info = ErrorInfo(category="transient", code="network_error", message="broke off", retryable=True)
-            raise ModelError(info, partial="half an ans")
+            raise ModelError(self.broken, partial="half an ans")
         usage = Usage(input_tokens=read, output_tokens=wrote, model_calls=1)
         counted = usage if rng.random() < self.counts else Usage(model_calls=1)
         message, reason = Message(role="assistant", content="done " * (wrote // 5)), "stop"
@@ -145,7 +148,7 @@ class Fleet:
             "id": "all",
             "for_each": "${{ inputs.cases }}",
             "agent": agent,
-            "retry": {"max_attempts": 3, "backoff": "1s"},
+            "retry": {"max_attempts": 3, "backoff": "1s", "retry_on": ["transient", "invalid_output"]},
             "required": False,
         }
         self.at_once = rng.choice((8, AGENTS))
