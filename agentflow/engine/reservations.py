@@ -134,7 +134,7 @@ def _count(text: str, terms: ModelTerms) -> int:
     if tokenizer is not None:
         try:
             count = tokenizer(text)
-        except Exception:  # an adapter may be anybody's code
+        except Exception:  # an adapter's bug must not reach the supervisor
             count = None
         if isinstance(count, int) and count >= 0:
             return count

@@ -222,7 +222,7 @@ class RunCommands(RunReader):
     async def recover(self) -> list[str]:
         """Take up every run of the store that is not at its end and that nobody paused, as a daemon does
         when it starts. Returns their ids; those that wait their turn are taken up as there are places, those
-        that only wait for somebody, or for a provider's quota, when something of theirs falls due."""
+        that only wait for a person, or for a provider's quota, when something of theirs falls due."""
         rows = await self._rows_in("pending", "running", "waiting")
         known = await Wakeups(self.log, self._graph).of([row for row in rows if row.state == "waiting"])
         now = self.clock.now()

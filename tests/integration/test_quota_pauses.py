@@ -230,3 +230,19 @@ async def test_an_absurd_time_is_bounded():
         (pause,) = await paused(log, handle.workflow_id)
         assert pause.resume_after.startswith("21")
     await log.close()
+
+
+@pytest.mark.parametrize("store", ["sqlite:{}/runs.db", "file:{}/runs"])
+async def test_real_stores_and_the_real_clock(store, tmp_path):
+    url = store.format(tmp_path)
+    model = ScriptedModel([limited(1.0), {"ok": True}])
+    graph = document(step("a", retry={"max_attempts": 2, "max_elapsed": "100ms"}))
+    async with Runtime(url, models=[model]) as runtime:
+        handle = await runtime.submit(graph, {})
+        assert (await handle.result()).pause == "quota"
+    async with Runtime(url, models=[model]) as runtime:
+        assert await runtime.recover() == [handle.workflow_id]
+        assert (await ended(runtime, handle.workflow_id))[-1] == "workflow.completed"
+        events = await must_be_sound(runtime, handle.workflow_id)
+    at = {event.type: micros(event.timestamp) for event in events}
+    assert 0.9e6 < at["workflow.resumed"] - at["workflow.paused"] < 10e6

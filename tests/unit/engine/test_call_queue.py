@@ -39,7 +39,7 @@ def test_a_small_call_does_not_overtake_a_large_one():
     assert started(driver) == ["a", "large", "small"]
 
 
-def test_the_budget_of_a_step_holds_up_nobody_else():
+def test_the_budget_of_a_step_blocks_no_other_step():
     driver = driver_of({"a": 500, "b": 100}, 10_000, own={"a": 530})
     again = Driver(
         steps(
