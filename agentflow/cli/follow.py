@@ -13,12 +13,13 @@ from agentflow.cli.errors import Exit, exit_of_state
 from agentflow.cli.excerpt import render_diagnostics
 from agentflow.cli.live import View, view_on
 from agentflow.cli.output import emit_json, emit_value, error_line, printable, say
+from agentflow.cli.pauses import command_line, pause_hint, raise_answer
 from agentflow.cli.progress import Progress, count
 from agentflow.cli.session import Interrupted, Interrupts
 from agentflow.cli.target import Target, Where
 from agentflow.definition.ir import Workflow
 from agentflow.errors import AgentflowError
-from agentflow.events.catalogue import WorkflowStarted
+from agentflow.events.catalogue import WorkflowPaused, WorkflowStarted
 from agentflow.events.envelope import decode
 from agentflow.runtime import RunResult
 
@@ -53,6 +54,7 @@ class Follower:
         self._run_id = ""
         self._result: RunResult | None = None
         self._pause = ""
+        self._paused: WorkflowPaused | None = None
         self._questions: list[RequestRecord] = []
 
     async def follow(self, target: Target, run_id: str, workflow: Workflow, *, since: int = -1) -> None:
@@ -72,7 +74,7 @@ class Follower:
             if target.parks:
                 say(f"parking {run_id}: work in flight is given a moment; Ctrl-C again stops at once")
             return
-        self._pause = progress.pause
+        self._pause, self._paused = progress.pause, progress.paused
         if self._result.state == "waiting":
             self._questions = await target.requests(run_id)
 
@@ -94,7 +96,7 @@ class Follower:
         run_id = self._run_id
         interrupted = self._result is None
         if interrupted and not self._target.parks:
-            say(f"{run_id} goes on with the daemon\n  hint: {_command('events', run_id, self._where)}")
+            say(f"{run_id} goes on with the daemon\n  hint: {command_line('events', run_id, self._where)}")
             return Exit.INTERRUPTED
         result = self._result if not interrupted else await _parked(self._target, run_id)
         at_rest = result is not None and exit_of_state(result.state) is not Exit.WAITING
@@ -113,7 +115,7 @@ class Follower:
             if not self._as_json:
                 emit_value(result.output)
         elif result.error is not None and result.state == "failed":
-            show = _command("show", run_id, self._where)
+            show = command_line("show", run_id, self._where)
             say(error_line(result.error.code, result.error.message, f"`{show}` shows the run"))
         elif result.state == "waiting":
             say(f"{run_id} waits for {count(len(self._questions), 'answer')}")
@@ -121,7 +123,9 @@ class Follower:
                 say(question_text(question, self._where))
         elif result.state == "paused":
             say(f"{run_id} is paused: {printable(self._pause)}")
-            say(f"  hint: go on with `{resume_command(run_id, self._where)}`")
+            assert self._target is not None
+            hint = pause_hint(self._paused, run_id, self._where, is_local=self._target.parks)
+            say(f"  hint: {hint}")
         else:
             say(f"{run_id} is {result.state}")
 
@@ -187,17 +191,14 @@ def question_text(question: RequestRecord, where: Where) -> str:
     if question.kind == "input":
         answers = msgspec.json.encode(question.response_schema).decode()
         lines.append(f"    answer by schema {printable(answers)}")
-        lines.append(f"    {_command('answer', run_id, where, question.request_id, 'VALUE')}")
+        value = raise_answer(question.subject) if question.request_type == "budget" else "VALUE"
+        lines.append(f"    {command_line('answer', run_id, where, question.request_id, value)}")
     else:
-        lines.append(f"    {_command('approve', run_id, where, question.request_id)}")
-        lines.append(f"    {_command('deny', run_id, where, question.request_id)}")
+        lines.append(f"    {command_line('approve', run_id, where, question.request_id)}")
+        lines.append(f"    {command_line('deny', run_id, where, question.request_id)}")
     return "\n".join(lines)
 
 
 def resume_command(run_id: str, where: Where) -> str:
     """The command line that goes on with a run."""
-    return _command("resume", run_id, where)
-
-
-def _command(verb: str, run_id: str, where: Where, *more: str) -> str:
-    return shlex.join(["agentflow", verb, run_id, *more, *where.flags])
+    return command_line("resume", run_id, where)

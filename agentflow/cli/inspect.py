@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ from agentflow.cli.output import columns, emit, emit_bytes, emit_json, printable
 from agentflow.cli.target import Listed, LocalTarget, Target, Where, target_options
 
 if TYPE_CHECKING:
+    from agentflow.events.catalogue import WorkflowPaused
     from agentflow.runtime import RunRecord
 
 __all__ = ["events", "list_runs", "show"]
@@ -92,6 +94,7 @@ def show(id: str, as_json: bool, where: Where) -> Exit:
 
 async def _show(target: Target, id: str, where: Where) -> None:
     from agentflow.cli.follow import question_text, resume_command
+    from agentflow.cli.pauses import pause_hint
 
     record = await target.record(str(id))
     emit("\n".join(f"{name:<11}{printable(text)}" for name, text in _facts(record)))
@@ -104,12 +107,28 @@ async def _show(target: Target, id: str, where: Where) -> None:
         emit("")
         for question in await target.requests(id):
             emit(question_text(question, where))
-    elif record.state == "paused" or (isinstance(target, LocalTarget) and await target.left(id)):
+    elif record.state == "paused":
+        paused = await _last_pause(target, id)
+        emit("\n" + pause_hint(paused, id, where, is_local=target.parks))
+    elif isinstance(target, LocalTarget) and await target.left(id):
         emit(f"\ngo on with: {resume_command(id, where)}")
 
 
+async def _last_pause(target: Target, id: str) -> WorkflowPaused | None:
+    """Return the pause in which the run stands."""
+    from agentflow.events.catalogue import WorkflowPaused
+    from agentflow.events.envelope import decode
+
+    found: WorkflowPaused | None = None
+    async with aclosing(target.lines(id, follow=False, types=[WorkflowPaused.EVENT_TYPE])) as lines:
+        async for line in lines:
+            data = decode(line).data
+            found = data if isinstance(data, WorkflowPaused) else found
+    return found
+
+
 def _facts(record: RunRecord) -> list[tuple[str, str]]:
-    from agentflow.cli.progress import count, duration
+    from agentflow.cli.progress import count, duration, token_text
 
     definition, usage = record.definition, record.usage
     named = definition.name or definition.id
@@ -128,7 +147,7 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
     facts.append(
         (
             "usage",
-            f"{count(usage.input_tokens + usage.output_tokens, 'token')}, "
+            f"{token_text(usage)}, "
             f"{count(usage.model_calls, 'model call')}, {count(usage.tool_calls, 'tool call')}{cost}",
         )
     )

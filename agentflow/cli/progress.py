@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, cast
 
+from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import EndNode, StartNode, Workflow
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Event, micros
 
-__all__ = ["Progress", "StepProgress", "clock_time", "count", "duration"]
+__all__ = ["Progress", "StepProgress", "clock_time", "count", "duration", "token_text"]
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ class Progress:
         self.name = workflow.name
         self.state = "pending"
         self.pause = ""
+        self.paused: ev.WorkflowPaused | None = None  # the latest one
         self.started: int | None = None
         self.duration_ms: int | None = None
         self.steps = {node.id: StepProgress(node.id) for node in nodes}
@@ -75,6 +77,7 @@ class Progress:
 
     def _paused(self, event: Event[ev.WorkflowPaused]) -> Iterable[str]:
         self.state = "paused"
+        self.paused = event.data
         self.pause = event.data.reason + (f": {event.data.detail}" if event.data.detail else "")
         yield f"{event.workflow_id} paused: {self.pause}"
 
@@ -89,11 +92,10 @@ class Progress:
         self.state = event.type.partition(".")[2]
         self.duration_ms = event.data.duration_ms
         usage = event.data.usage
-        tokens = usage.input_tokens + usage.output_tokens
         cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
         yield (
             f"{event.workflow_id} {self.state} in {duration(event.data.duration_ms)},"
-            f" {count(tokens, 'token')}{cost if usage.model_calls else ''}"
+            f" {token_text(usage)}{cost if usage.model_calls else ''}"
         )
 
     # -- steps ----------------------------------------------------------------------------------
@@ -227,6 +229,12 @@ def _because(reason: str | None) -> str:
 def count(number: int, noun: str) -> str:
     """`1 token`, `2,000 tokens`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def token_text(usage: Usage) -> str:
+    """Return the tokens of a usage; at most so many, if a provider did not report all of them."""
+    text = count(usage.input_tokens + usage.output_tokens, "token")
+    return f"at most {text}" if usage.estimated is True else text
 
 
 def duration(ms: float) -> str:

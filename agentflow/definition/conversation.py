@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 __all__ = ["Message", "ToolCall", "ToolSchema", "Usage", "add_usage"]
 
@@ -41,7 +42,11 @@ class ToolSchema(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens and calls that were paid for. `cost_usd` is null when a price is unknown."""
+    """Tokens and calls that were paid for. `cost_usd` is null when a price is unknown.
+
+    `estimated` is true if any part is the upper bound of what a call may have used, because the provider
+    reported nothing; it is left out otherwise.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -51,6 +56,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     model_calls: int = 0
     tool_calls: int = 0
     cost_usd: float | None = None
+    estimated: bool | UnsetType = UNSET
 
 
 def add_usage(a: Usage, b: Usage) -> Usage:
@@ -69,6 +75,7 @@ def add_usage(a: Usage, b: Usage) -> Usage:
         model_calls=a.model_calls + b.model_calls,
         tool_calls=a.tool_calls + b.tool_calls,
         cost_usd=cost,
+        estimated=True if a.estimated is True or b.estimated is True else UNSET,
     )
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import AgentSpec, ModelRef, canonical_json
 from agentflow.engine import conversation
-from agentflow.engine.bindings import ModelTerms
-from agentflow.engine.budgets import call_exceeds, exceeded_moves
+from agentflow.engine.budgets import Exceeded, asked_about_budget, exceeded_moves
+from agentflow.engine.call_queue import bounds_calls, bounds_output, next_call
 from agentflow.engine.ends import fault
 from agentflow.engine.ids import derive
 from agentflow.engine.moves import (
@@ -22,16 +22,16 @@ from agentflow.engine.moves import (
     scope_fields,
     size_of,
 )
+from agentflow.engine.reservations import Need, need_of, with_output_limit
 from agentflow.engine.respond import attempt_failed
-from agentflow.engine.state import AgentProgress, RunState, Unit
+from agentflow.engine.state import AgentProgress, RunState, Unit, model_of
 from agentflow.engine.tool_calls import tool_moves
 from agentflow.events import catalogue as ev
 from agentflow.events.families.calls import AgentInput, AgentInputMetadata, AgentOutput, AgentOutputMetadata
 
-__all__ = ["initialize", "model_of", "next_moves"]
+__all__ = ["admit_calls", "initialize", "next_moves"]
 
 MAX_REPAIRS = 2
-_NO_TERMS = ModelTerms()
 
 
 def initialize(
@@ -61,6 +61,7 @@ def initialize(
 
 def next_moves(state: RunState, unit: Unit, now: int) -> Moves:
     """What this agent does now; empty while it waits for a call, a timer or a person."""
+    state.call_queue.pop(unit.key, None)
     progress = unit.agent
     if unit.due_at is not None:  # between two attempts
         if progress is None or now < unit.due_at:
@@ -79,11 +80,6 @@ def next_moves(state: RunState, unit: Unit, now: int) -> Moves:
     return _model_moves(state, unit, progress, now)
 
 
-def model_of(progress: AgentProgress) -> ModelRef:
-    """The model that serves the next call: the first one, or a fallback."""
-    return progress.models[min(progress.model_index, len(progress.models) - 1)]
-
-
 def _spec(unit: Unit) -> AgentSpec:
     spec = unit.node.agent
     assert spec is not None
@@ -94,63 +90,80 @@ def _spec(unit: Unit) -> AgentSpec:
 
 
 def _model_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int) -> Moves:
-    spec = _spec(unit)
+    """Begin the next turn and its model call. A call that a budget bounds goes through the queue; its turn
+    has begun then, so that the log says since when the call waits."""
     moves: Moves = []
-    repeat = progress.last_error is not None
-    turn = progress.turn if repeat else progress.turn + 1
-    if not repeat:
+    if not progress.turn_open:
+        spec = _spec(unit)
         if progress.turn - progress.repairs >= spec.max_turns:
             message = f"no answer after {spec.max_turns} turns"
             return attempt_failed(state, unit, fault("agent", "max_turns_exceeded", message), now, 0.0)
-        count = len(progress.messages) + len(progress.pending)
         moves.append(
             ev.AgentProcessing(
                 **scope_fields(unit),
                 agent_name=spec.name,
                 context_id=progress.context_id,
-                turn=turn,
-                messages_count=count,
+                turn=progress.turn + 1,
+                messages_count=len(progress.messages) + len(progress.pending),
             )
         )
-    ref = model_of(progress)
-    terms = state.bindings.of(unit.node.id).terms.get(ref.name, _NO_TERMS)
-    said, may_write = _reserve(progress, ref, terms)
-    cost = terms.cost(said, may_write)
-    over = call_exceeds(state, unit, tokens=said + may_write, cost=cost)
-    if over is not None:
-        return exceeded_moves(state, unit, over, now)
+    if bounds_calls(state, unit):
+        if not moves and not asked_about_budget(state, unit):
+            state.call_queue[unit.key] = (unit, _need(state, unit, progress))
+        return moves
+    turn = progress.turn + len(moves)
+    need = _need(state, unit, progress)
+    return [*moves, _call_started(state, unit, need, need.ref.parameters, need.output, turn, now)]
+
+
+def _need(state: RunState, unit: Unit, progress: AgentProgress) -> Need:
+    return need_of(progress, unit, state.bindings.of(unit.node.id), model_of(progress))
+
+
+def admit_calls(state: RunState, now: int) -> Moves:
+    """Make the first queued call that fits its budgets; without room for it, what they say is to happen."""
+    while (found := next_call(state)) is not None:
+        unit, need, fitting = found
+        del state.call_queue[unit.key]
+        if isinstance(fitting, Exceeded):
+            moves = exceeded_moves(state, unit, fitting, now)
+            if moves:
+                return moves
+            continue
+        parameters = need.ref.parameters
+        if bounds_output(state, unit):
+            parameters = with_output_limit(parameters, fitting)
+        assert unit.agent is not None
+        return [_call_started(state, unit, need, parameters, fitting, unit.agent.turn, now)]
+    return []
+
+
+def _call_started(
+    state: RunState, unit: Unit, need: Need, parameters: dict[str, Any], output: int, turn: int, now: int
+) -> ev.ModelCallStarted:
+    progress, ref = unit.agent, need.ref
+    assert progress is not None
     new = tuple(progress.pending)
     attempt = progress.failed_calls
-    moves.append(
-        ev.ModelCallStarted(
-            **scope_fields(unit),
-            model_call_id=derive("mcl_", now, progress.context_id, turn, attempt, state.next_offset),
-            agent_name=spec.name,
-            provider=ref.provider,
-            model=ref.model,
-            turn=turn,
-            parameters=ref.parameters,
-            messages_from=len(progress.messages),
-            messages=new,
-            request_hash=_request_hash(progress.digest, ref, new),
-            reserved=ev.Reserved(tokens=said + may_write, cost_usd=cost),
-        )
+    return ev.ModelCallStarted(
+        **scope_fields(unit),
+        model_call_id=derive("mcl_", now, progress.context_id, turn, attempt, state.next_offset),
+        agent_name=_spec(unit).name,
+        provider=ref.provider,
+        model=ref.model,
+        turn=turn,
+        parameters=parameters,
+        messages_from=len(progress.messages),
+        messages=new,
+        request_hash=_request_hash(progress.digest, ref, parameters, new),
+        reserved=ev.Reserved(tokens=need.tokens(output), cost_usd=need.cost(output)),
     )
-    return moves
 
 
-def _request_hash(before: str, ref: ModelRef, new: tuple[Any, ...]) -> str:
+def _request_hash(before: str, ref: ModelRef, parameters: dict[str, Any], new: tuple[Any, ...]) -> str:
     """Chained over the calls of a context, so that hashing stays linear in what is said."""
-    body = canonical_json([before, ref.provider, ref.model, ref.parameters, new])
+    body = canonical_json([before, ref.provider, ref.model, parameters, new])
     return "sha256:" + hashlib.sha256(body).hexdigest()
-
-
-def _reserve(progress: AgentProgress, ref: ModelRef, terms: ModelTerms) -> tuple[int, int]:
-    """The worst case in tokens, read and written: about four characters to one, and all that the model may
-    write (nothing when nobody knows how much that is: then one call may go over)."""
-    said = sum(len(m.content) for m in progress.messages) + sum(len(m.content) for m in progress.pending)
-    limit = ref.parameters.get("max_tokens", terms.max_output_tokens)
-    return said // 4, limit if isinstance(limit, int) else 0
 
 
 def _answer_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int) -> Moves:

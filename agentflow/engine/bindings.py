@@ -6,11 +6,12 @@ call may be repeated.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
-from agentflow.definition.conversation import ToolSchema
+from agentflow.definition.conversation import ToolSchema, Usage
 from agentflow.definition.ir import ModelRef
 
 __all__ = ["Bindings", "ModelTerms", "SideEffect", "StepBinding", "ToolInfo"]
@@ -51,17 +52,34 @@ class ToolInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call of a model costs at most: tokens that it may write, prices in dollars per million."""
+    """What bounds a call of a model: tokens that it may write, prices in dollars per million, and what is
+    counted beside the text (the fields of its profile)."""
 
     max_output_tokens: int | None = None
     input_price: float | None = None
     output_price: float | None = None
+    cached_input_price: float | None = None
+    request_overhead_tokens: int = 16
+    message_overhead_tokens: int = 8
+    tool_overhead_tokens: int = 32
+    count_tokens: Callable[[str], int] | None = None
 
-    def cost(self, input_tokens: int, output_tokens: int) -> float | None:
-        """US dollars; None when a price is unknown."""
+    def worst_cost(self, input_tokens: int, output_tokens: int) -> float | None:
+        """Return the highest price of so many tokens in US dollars; None if a price is unknown."""
         if self.input_price is None or self.output_price is None:
             return None
-        return (input_tokens * self.input_price + output_tokens * self.output_price) / 1e6
+        dearest = max(self.input_price, self.cached_input_price or 0.0)
+        return (input_tokens * dearest + output_tokens * self.output_price) / 1e6
+
+    def cost(self, usage: Usage) -> float | None:
+        """Return the price of a reported usage in US dollars; None if a price is unknown."""
+        if self.input_price is None or self.output_price is None:
+            return None
+        cached = min(usage.cache_read_input_tokens, usage.input_tokens)
+        cached_price = self.input_price if self.cached_input_price is None else self.cached_input_price
+        fresh = usage.input_tokens - cached
+        dollars = fresh * self.input_price + cached * cached_price + usage.output_tokens * self.output_price
+        return dollars / 1e6
 
 
 class StepBinding(msgspec.Struct, frozen=True, kw_only=True):

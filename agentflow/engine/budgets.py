@@ -1,12 +1,12 @@
 """Budgets: what a run or a step may still use (page 000 §10).
 
-Before a call is made its worst case is set against what is used and what open calls have reserved; a call
-that does not fit is not made. The tightest of the limits counts. Pure.
+Limits stand on a run and on its steps, and the tightest counts. What a model call reserves is computed in
+`reservations`, which call is made next is decided in `call_queue`. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
@@ -24,13 +24,18 @@ __all__ = [
     "LIMITS",
     "Exceeded",
     "Limits",
+    "Scope",
+    "asked_about_budget",
     "budget_error",
-    "call_exceeds",
+    "exceeded",
     "exceeded_moves",
     "how_of",
     "limits_of",
     "merged",
     "paused",
+    "scopes_of",
+    "time_limit",
+    "tool_calls_exceed",
     "used_of",
 ]
 
@@ -46,6 +51,15 @@ Limits = dict[str, Any]
 """The limits that are set, by name, and `on_exceeded` if it is said."""
 
 
+class Scope(NamedTuple):
+    """One budget and what counts against it: `name` is "run" or the id of a step, `calls` are open."""
+
+    name: str
+    limits: Limits
+    usage: Usage
+    calls: list[OpenCall]
+
+
 class Exceeded(NamedTuple):
     """A limit that the next piece of work does not fit in. `scope` is "run" or the id of a step."""
 
@@ -56,16 +70,23 @@ class Exceeded(NamedTuple):
     reserved: float
     requested: float
     on_exceeded: Literal["pause", "ask", "fail"]
+    problem: str = ""
 
     @property
     def message(self) -> str:
         """The limit in words."""
+        if self.problem:
+            return self.problem
         where = "the run" if self.scope == "run" else f"step {self.scope}"
-        reserved = f" and {self.reserved:g} reserved" if self.reserved else ""
+        reserved = f" and {_figure(self.reserved)} reserved" if self.reserved else ""
         return (
-            f"{self.limit} of {where} is {self.value:g}: {self.used:g} used{reserved},"
-            f" {self.requested:g} more wanted"
+            f"{self.limit} of {where} is {_figure(self.value)}: {_figure(self.used)} used{reserved},"
+            f" {_figure(self.requested)} more wanted"
         )
+
+
+def _figure(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6f}".rstrip("0").rstrip(".")
 
 
 def limits_of(budget: Budget | Mapping[str, Any] | None) -> Limits:
@@ -104,51 +125,49 @@ def used_of(usage: Usage, clock: int = 0) -> dict[str, float | None]:
     }
 
 
-def call_exceeds(
-    state: RunState, unit: Unit, *, tokens: int = 0, cost: float | None = None, tool_calls: int = 0
-) -> Exceeded | None:
-    """The first limit that a model call (or `tool_calls` function calls) of this unit would break."""
+def scopes_of(state: RunState, unit: Unit) -> list[Scope]:
+    """Return the budgets that bound this unit: that of the run, then that of its step."""
+    found: list[Scope] = []
+    calls = [call for call in state.calls.values() if call.kind == "model"]
+    if state.budget:
+        found.append(Scope("run", state.budget, state.usage, calls))
+    step = unit.node.id
+    if limits := state.step_budgets.get(step):
+        own = [call for call in calls if call.unit.node is unit.node]
+        found.append(Scope(step, limits, state.nodes[step].usage, own))
+    return found
+
+
+def time_limit(state: RunState, unit: Unit) -> float | None:
+    """Return how many seconds a step may take, by its time limit or its budget; None without a limit."""
+    limits = (unit.node.timeout, state.step_budgets.get(unit.node.id, {}).get("max_duration_s"))
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def tool_calls_exceed(state: RunState, unit: Unit, count: int) -> Exceeded | None:
+    """Return the first limit that `count` more function calls of this unit would break, or None.
+
+    A function call counts from its beginning, so that nothing is reserved for it.
+    """
     if not state.budget and not state.step_budgets:
         return None
-    wanted: dict[str, float] = {"max_tool_calls": tool_calls}
-    if not tool_calls:
-        wanted = {"max_tokens": tokens, "max_model_calls": 1, "max_cost_usd": cost or 0.0}
-    step = unit.node.id
-    node = state.nodes[step]
-    scopes = (
-        ("run", state.budget, state.usage, state.calls.values()),
-        (
-            step,
-            state.step_budgets.get(step, {}),
-            node.usage,
-            [c for c in state.calls.values() if c.unit.node is unit.node],
-        ),
-    )
-    for scope, limits, usage, open_calls in scopes:
-        if limits and (found := _exceeds(scope, limits, usage, open_calls, wanted)) is not None:
-            return found
+    for scope in scopes_of(state, unit):
+        limit = scope.limits.get("max_tool_calls")
+        if limit is not None and scope.usage.tool_calls + count > limit:
+            return exceeded(scope, "max_tool_calls", count)
     return None
 
 
-def _exceeds(
-    scope: str, limits: Limits, usage: Usage, calls: Iterable[OpenCall], wanted: dict[str, float]
-) -> Exceeded | None:
-    used = used_of(usage)
-    held = [c for c in calls if c.kind == "model"]
+def exceeded(scope: Scope, limit: str, requested: float, *, problem: str = "") -> Exceeded:
+    """Return what does not fit a limit of this budget; `problem` if it is not the figures that are wrong."""
+    used, calls = used_of(scope.usage)[limit] or 0, scope.calls
     reserved = {
-        "max_tokens": float(sum(c.tokens for c in held)),
-        "max_cost_usd": sum(c.cost for c in held),
-        "max_model_calls": float(len(held)),
+        "max_tokens": sum(call.tokens for call in calls),
+        "max_cost_usd": sum(call.cost or 0.0 for call in calls),
+        "max_model_calls": len(calls),
     }
-    for key, requested in wanted.items():
-        if key not in limits:
-            continue
-        spent, kept = used[key] or 0, reserved.get(key, 0.0)
-        # A call whose size nobody knows does not fit when nothing is left; what costs nothing always does.
-        over = key == "max_tokens" or (key == "max_cost_usd" and spent > 0)
-        if spent + kept + requested > limits[key] or (over and spent >= limits[key]):
-            return Exceeded(scope, key, limits[key], spent, kept, requested, how_of(limits))
-    return None
+    value, how = scope.limits[limit], how_of(scope.limits)
+    return Exceeded(scope.name, limit, value, used, reserved.get(limit, 0), requested, how, problem)
 
 
 def exceeded_moves(state: RunState, unit: Unit, found: Exceeded, now: int) -> Moves:
@@ -156,16 +175,23 @@ def exceeded_moves(state: RunState, unit: Unit, found: Exceeded, now: int) -> Mo
     if found.on_exceeded == "fail" or unit.overdrawn:
         return agent_failed(unit, budget_error(found), now)
     if found.on_exceeded == "pause":
-        return [paused(found)]
-    if any(r.unit is unit and not r.call_id for r in state.requests.values()):
-        return []  # it was asked for already
+        # A run that was paused while this step came to its end stays so; its resume decides anew.
+        return [] if state.status == "paused" else [paused(found)]
+    if asked_about_budget(state, unit):
+        return []
     request_id = derive("req_", now, state.workflow_id, unit.key, found.limit, found.value, found.used)
     return [
         ev.InputRequested(
             **scope_fields(unit),
             request_id=request_id,
             request_type="budget",
-            request={"scope": found.scope, "limit": found.limit, "message": found.message, **_figures(found)},
+            request={
+                "scope": found.scope,
+                "limit": found.limit,
+                "value": found.value,
+                "message": found.message,
+                **_figures(found),
+            },
             response_schema={
                 "type": "object",
                 "properties": {
@@ -180,6 +206,11 @@ def exceeded_moves(state: RunState, unit: Unit, found: Exceeded, now: int) -> Mo
         ),
         ev.WorkflowStepWaiting(**step_fields(unit), for_="input", ref=request_id),
     ]
+
+
+def asked_about_budget(state: RunState, unit: Unit) -> bool:
+    """Return whether a person is being asked for a larger budget for this unit."""
+    return any(r.unit is unit and not r.call_id for r in state.requests.values())
 
 
 def paused(found: Exceeded) -> ev.WorkflowPaused:

@@ -18,6 +18,7 @@ from agentflow.engine.budgets import LIMITS, used_of
 from agentflow.engine.deadlines import closed_call
 from agentflow.engine.holding import HeldAction, retry_all, settle_held
 from agentflow.engine.moves import Moves
+from agentflow.engine.reservations import terms_of
 from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
 
@@ -78,6 +79,8 @@ def resume(
 
 def _raised(state: RunState, budget: Mapping[str, Any]) -> dict[str, Any]:
     scope: str = (state.paused_for or {}).get("scope", "run")
+    if budget.get("max_cost_usd") is not None:
+        _must_be_priced(state, scope)
     usage = state.usage if scope == "run" else state.nodes[scope].usage
     used = used_of(usage, state.clock)
     for key, value in budget.items():
@@ -86,6 +89,15 @@ def _raised(state: RunState, budget: Mapping[str, Any]) -> dict[str, Any]:
                 "budget_too_small", f"{key}: {value:g} is not above the {used.get(key):g} used", limit=key
             )
     return dict(budget) if scope == "run" else {"steps": {scope: dict(budget)}}
+
+
+def _must_be_priced(state: RunState, scope: str) -> None:
+    for step_id in state.plan.step_ids if scope == "run" else (scope,):
+        binding = state.bindings.of(step_id)
+        for ref in binding.models:
+            if terms_of(binding, ref.name).worst_cost(0, 0) is None:
+                message = f'max_cost_usd: the price of {ref.name} (step "{step_id}") is unknown'
+                raise Refused("budget_unpriced", message, model=ref.name)
 
 
 def retry(

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import UNSET
+
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.engine import outcome
 from agentflow.engine.approvals import expired, withdrawn
-from agentflow.engine.budgets import Exceeded, budget_error, how_of, paused
+from agentflow.engine.budgets import Exceeded, budget_error, how_of, paused, time_limit
 from agentflow.engine.ends import agent_failed
 from agentflow.engine.moves import Moves, elapsed_ms, scope_fields, step_failed
+from agentflow.engine.reservations import charge, terms_of
 from agentflow.engine.respond import attempt_failed, tool_failed
-from agentflow.engine.state import OpenCall, RunState, ToolRecord, Unit
+from agentflow.engine.state import RESUME, OpenCall, RunState, ToolRecord, Unit
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso, micros
 
@@ -27,6 +30,7 @@ __all__ = [
     "interrupted",
     "next_due",
     "overdue",
+    "resume_is_due",
     "step_limit",
     "steps_exceeded",
     "unit_lost",
@@ -34,9 +38,31 @@ __all__ = [
 ]
 
 
-def next_due(state: RunState) -> int | None:
-    """When `decide` must be asked again though nothing else happened (microseconds), or None."""
-    return min(state.timers.values(), default=None)
+def next_due(state: RunState, after: int = -1) -> int | None:
+    """Return when `decide` must be asked again though nothing else happened (microseconds), or None.
+
+    Deadlines up to `after`, when it was asked last, are left out: what they decide is decided. A paused run
+    moves by itself only at the end of a quota pause. The limit of an attempt does not run while its model
+    call waits for room in a budget.
+    """
+    timers = state.timers
+    if state.status == "paused":
+        timers = {RESUME: timers[RESUME]} if RESUME in timers else {}
+    elif state.call_queue:
+        timers = {key: due for key, due in timers.items() if not _waits(state, key)}
+    return min((due for due in timers.values() if due > after), default=None)
+
+
+def resume_is_due(state: RunState, now: int) -> bool:
+    """Return whether the run is paused until a time that has come."""
+    due = state.timers.get(RESUME)
+    paused = state.status == "paused" and state.cancel_requested is None
+    return paused and due is not None and due <= now
+
+
+def _waits(state: RunState, timer: str) -> bool:
+    kind, _, unit_key = timer.partition(" ")
+    return kind == "attempt" and unit_key in state.call_queue
 
 
 def waiting(state: RunState) -> ev.WorkflowWaiting:
@@ -64,7 +90,7 @@ def expire(state: RunState, now: int) -> Moves:
 def overdue(state: RunState, now: int) -> Moves:
     """What the first passed deadline means; a due retry only stirs its unit."""
     for key, due in list(state.timers.items()):
-        if due > now:
+        if due > now or _waits(state, key):
             continue
         kind, _, unit_key = key.partition(" ")
         if kind == "run":
@@ -78,7 +104,7 @@ def overdue(state: RunState, now: int) -> Moves:
                 state.stirred[unit_key] = unit
             continue
         if kind == "deadline":
-            message = f"step {unit.node.id} did not end within {unit.node.timeout:g} s"
+            message = f"step {unit.node.id} did not end within {time_limit(state, unit):g} s"
             return abort(state, unit, _timeout("step_deadline", message), now)
         message = f"an attempt of {unit.node.id} took longer than {unit.node.retry.timeout:g} s"
         error = _timeout("step_timeout", message)
@@ -163,6 +189,7 @@ def closed_call(state: RunState, call: OpenCall, error: ErrorInfo, now: int) -> 
     """The recorded end of a call whose result will not come."""
     unit = call.unit
     if call.kind == "model":
+        terms = terms_of(state.bindings.of(unit.node.id), call.model)
         return ev.ModelCallFailed(
             **scope_fields(unit),
             model_call_id=call.call_id,
@@ -170,6 +197,7 @@ def closed_call(state: RunState, call: OpenCall, error: ErrorInfo, now: int) -> 
             duration_ms=elapsed_ms(unit.attempt_started, now),
             error=error,
             will_retry=error.category == "interrupted",
+            usage=UNSET if (usage := charge(call, terms, None, wrote=False, error=error)) is None else usage,
         )
     record = _record(unit, call.call_id)
     safe = record.safe

@@ -19,7 +19,7 @@ from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine import agents, deadlines, outcome
 from agentflow.engine.approvals import ask_step, refusal_moves, withdrawn
-from agentflow.engine.budgets import call_exceeds, exceeded_moves
+from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
 from agentflow.engine.caching import Lookup, cached_completion, key_of
 from agentflow.engine.deadlines import overdue, step_limit, steps_exceeded
 from agentflow.engine.holding import held_moves
@@ -60,6 +60,8 @@ def decide(state: RunState, now: int) -> Moves:
         if moves:
             return moves
         del state.stirred[key]
+    if state.call_queue and (moves := agents.admit_calls(state, now)):
+        return moves
     if state.on_failure == "halt" and state.has_failed:
         # Nothing new is dispatched; a for_each that has begun is in flight, its other items still run.
         unit = _next_due(state, begun=True)
@@ -91,7 +93,7 @@ def _in_flight(state: RunState, now: int) -> Moves:
         if moves:
             return moves
         del state.stirred[key]
-    return []
+    return agents.admit_calls(state, now) if state.call_queue else []
 
 
 def _unit_moves(state: RunState, unit: Unit, now: int) -> Moves:
@@ -125,7 +127,7 @@ def _tool_node_moves(state: RunState, unit: Unit, now: int) -> Moves:
 
 def _first_call(state: RunState, unit: Unit, parameters: Any, now: int) -> Moves:
     """The one call of a tool node; a call that cannot be made fails the step with the same error."""
-    over = call_exceeds(state, unit, tool_calls=1)
+    over = tool_calls_exceed(state, unit, 1)
     if over is not None:
         return exceeded_moves(state, unit, over, now)
     call_id = derive("call_", now, state.workflow_id, unit.key)

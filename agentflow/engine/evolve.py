@@ -43,6 +43,8 @@ def _fork(state: RunState, data: Any, offset: int, ts: int) -> None:
         unit.usage = Usage()
     for node in state.nodes.values():
         node.usage = Usage()
+    for call in state.calls.values():
+        call.charged = False  # the other run pays for it
     state.base = []
     state.fresh.clear()
     state.closed.clear()

@@ -8,13 +8,16 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from agentflow.definition.conversation import Message, Usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.policy import RetryPolicy
+from agentflow.definition.policy import MAX_SECONDS, RetryPolicy
+from agentflow.engine.bindings import ModelTerms
 from agentflow.engine.ends import agent_failed
-from agentflow.engine.moves import Moves, retrying, scope_fields, size_of, step_failed
-from agentflow.engine.state import AgentProgress, RunState, ToolRecord, Unit
+from agentflow.engine.moves import Moves, due, retrying, scope_fields, size_of, step_failed
+from agentflow.engine.reservations import charge, most_output, output_limit, terms_of
+from agentflow.engine.state import AgentProgress, OpenCall, RunState, ToolRecord, Unit, model_of
 from agentflow.events import catalogue as ev
 
 __all__ = ["attempt_failed", "model_completed", "model_failed", "tool_completed", "tool_failed"]
@@ -37,20 +40,51 @@ def model_completed(
     if call is None:
         return []
     unit = call.unit
+    terms = terms_of(state.bindings.of(unit.node.id), call.model)
+    wrote = bool(message.content or message.tool_calls)
+    charged = charge(call, terms, usage, wrote=wrote) or usage
+    if finish_reason == "length" and _cut_by_budget(call, terms):
+        return [_cut(call, message.content, charged, duration_ms, terms)]
     return [
         ev.ModelCallCompleted(
             **scope_fields(unit),
             model_call_id=call_id,
             agent_name=unit.node.agent.name if unit.node.agent else None,
             duration_ms=duration_ms,
-            first_token_ms=msgspec.UNSET if first_token_ms is None else round(first_token_ms),
+            first_token_ms=UNSET if first_token_ms is None else round(first_token_ms),
             message=message,
             finish_reason=finish_reason,
             response_model=response_model,
-            response_id=msgspec.UNSET if response_id is None else response_id,
-            usage=usage,
+            response_id=UNSET if response_id is None else response_id,
+            usage=charged,
         )
     ]
+
+
+def _cut_by_budget(call: OpenCall, terms: ModelTerms) -> bool:
+    """Return whether the call was sent with a limit because of a budget, and would be with a larger one."""
+    progress = call.unit.agent
+    assert progress is not None
+    asked = model_of(progress).parameters
+    return call.parameters != asked and output_limit(call.parameters, terms) < most_output(asked, terms)
+
+
+def _cut(call: OpenCall, partial: str | None, usage: Usage, duration_ms: int, terms: ModelTerms) -> Any:
+    """Close a call whose answer was cut off at a limit that the budget set: it is made again with a larger
+    one, and while there is no room for that the budget is exceeded."""
+    limit = output_limit(call.parameters, terms)
+    text = f"the answer was cut off at {limit:,} tokens, the limit that the budget set"
+    unit = call.unit
+    return ev.ModelCallFailed(
+        **scope_fields(unit),
+        model_call_id=call.call_id,
+        agent_name=unit.node.agent.name if unit.node.agent else None,
+        duration_ms=duration_ms,
+        error=ErrorInfo(category="budget", code="output_truncated", message=text),
+        will_retry=True,
+        partial=partial or UNSET,
+        usage=usage,
+    )
 
 
 def model_failed(
@@ -64,8 +98,10 @@ def model_failed(
     draw: float,
     partial: str | None = None,
     usage: Usage | None = None,
+    uncharged: bool = False,
 ) -> Moves:
-    """The model call failed: repeat it, use the next model, pause, or fail (page 000 §9)."""
+    """The model call failed: repeat it, use the next model, pause, or fail (page 000 §9). `uncharged`: it
+    cannot have cost anything, since the provider never worked on it."""
     call = state.calls.get(call_id)
     if call is None:
         return []
@@ -78,6 +114,10 @@ def model_failed(
     delay = _delay(policy, error, failures, progress.first_failure, retry_after, now, draw)
     if error.code == "circuit_open" and _may_fall_back(progress, error):
         delay = None  # the next model may answer at once
+    terms = terms_of(state.bindings.of(unit.node.id), call.model)
+    charged = usage if uncharged else charge(call, terms, usage, wrote=bool(partial), error=error)
+    if error.code == "output_truncated" and charged is not None and _cut_by_budget(call, terms):
+        return [_cut(call, partial, charged, duration_ms, terms)]
     failed = ev.ModelCallFailed(
         **scope_fields(unit),
         model_call_id=call_id,
@@ -85,8 +125,8 @@ def model_failed(
         duration_ms=duration_ms,
         error=error,
         will_retry=lost or delay is not None,
-        partial=msgspec.UNSET if partial is None else partial,
-        usage=msgspec.UNSET if usage is None else usage,
+        partial=UNSET if partial is None else partial,
+        usage=UNSET if charged is None else charged,
     )
     if lost:
         return [failed]
@@ -97,8 +137,13 @@ def model_failed(
         return [failed, *retrying(unit, "fallback", error, 0, now, model=following.name)]
     if error.category in ("quota", "rate_limited"):
         # A limit that outlasts the retries is a quota: the run stands still, nothing is lost.
-        paused = ev.WorkflowPaused(reason="quota", detail=error.message)
-        return [msgspec.structs.replace(failed, will_retry=True), paused]
+        failed = msgspec.structs.replace(failed, will_retry=True)
+        if state.status == "paused" and not state.draining:
+            return [failed]  # the pause of the first of several calls holds
+        after: str | UnsetType = UNSET
+        if retry_after is not None and state.status != "paused":  # what an operator paused stays paused
+            after = due(now, min(retry_after, MAX_SECONDS))[1]
+        return [failed, ev.WorkflowPaused(reason="quota", detail=error.message, resume_after=after)]
     return [failed, *agent_failed(unit, error, now)]
 
 

@@ -7,7 +7,7 @@ the last events opened and ended, which whoever carries out the work takes away.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agentflow.definition.conversation import Message, ToolCall, Usage
 from agentflow.definition.failure import ErrorInfo
@@ -25,9 +25,11 @@ from agentflow.events.catalogue import (
 if TYPE_CHECKING:
     from agentflow.engine.caching import CacheHit, Lookup
     from agentflow.engine.forking import BaseEvent
+    from agentflow.engine.reservations import Need
 
 __all__ = [
     "AgentProgress",
+    "Measured",
     "NodeState",
     "OpenCall",
     "OpenRequest",
@@ -37,10 +39,14 @@ __all__ = [
     "Token",
     "ToolRecord",
     "Unit",
+    "model_of",
 ]
 
 RunStatus = Literal["pending", "running", "waiting", "paused", "completed", "failed", "cancelled"]
 StepStatus = Literal["pending", "running", "waiting", "succeeded", "failed", "skipped", "cancelled"]
+
+RESUME = "resume"
+"""The timer at which a run that a provider's quota paused goes on."""
 
 TERMINAL_STEP = frozenset({"succeeded", "failed", "skipped", "cancelled"})
 TERMINAL_RUN = frozenset({"completed", "failed", "cancelled"})
@@ -90,11 +96,20 @@ class ToolRecord:
         self.denied: ErrorInfo | None = None
 
 
+class Measured(NamedTuple):
+    """The most input tokens that `model` has reported for the first `messages` messages of a context."""
+
+    model: str
+    messages: int
+    tokens: int
+
+
 class AgentProgress:
     """One attempt of an agent: its conversation, and what it is waiting for."""
 
     __slots__ = (
         "answer",
+        "asked_at",
         "context_id",
         "digest",
         "due_at",
@@ -103,16 +118,20 @@ class AgentProgress:
         "first_failure",
         "has_answer",
         "last_error",
+        "measured",
         "messages",
+        "min_output",
         "model_call",
         "model_index",
         "models",
+        "offered",
         "pending",
         "repairs",
         "settled_tools",
         "system_prompt",
         "tools",
         "turn",
+        "turn_open",
         "user_input",
     )
 
@@ -126,6 +145,11 @@ class AgentProgress:
         self.pending: list[Message] = []  # what the next model call adds to the conversation
         self.digest = ""
         self.turn = 0
+        self.turn_open = False  # begun, and its model call has not been answered
+        self.asked_at: int | None = None  # microseconds; since then it wants a model call
+        self.offered: frozenset[tuple[str, str]] = frozenset()  # names and schema hashes of its functions
+        self.measured: Measured | None = None
+        self.min_output = 0  # tokens; an answer was cut at one less because the budget left no more
         self.model_call: str | None = None  # the open one
         self.failed_calls = 0  # consecutive failures of the present model call
         self.first_failure: int | None = None
@@ -137,6 +161,11 @@ class AgentProgress:
         self.answer: str = ""
         self.has_answer = False
         self.last_error: ErrorInfo | None = None
+
+
+def model_of(progress: AgentProgress) -> ModelRef:
+    """Return the model that serves the next call: the first one, or a fallback."""
+    return progress.models[min(progress.model_index, len(progress.models) - 1)]
 
 
 class Unit:
@@ -170,6 +199,7 @@ class Unit:
         "status",
         "tool",
         "tool_calls",
+        "touched",
         "unsafe",
         "usage",
         "visit",
@@ -193,6 +223,7 @@ class Unit:
         self.started = 0
         self.attempt_started = 0
         self.first_offset = 0
+        self.touched = 0  # the offset of its latest event: waiting model calls go in this order
         self.clock = 0
         self.agent: AgentProgress | None = None
         self.tool: ToolRecord | None = None  # of a tool node
@@ -266,15 +297,32 @@ class Token:
 class OpenCall:
     """A call that the log says was begun and that has no recorded end."""
 
-    __slots__ = ("call_id", "cost", "kind", "offset", "tokens", "unit")
+    __slots__ = (
+        "call_id",
+        "charged",
+        "cost",
+        "input_tokens",
+        "kind",
+        "model",
+        "offset",
+        "output_tokens",
+        "parameters",
+        "tokens",
+        "unit",
+    )
 
     def __init__(self, kind: Literal["model", "tool"], call_id: str, unit: Unit, offset: int) -> None:
         self.kind: Literal["model", "tool"] = kind
         self.call_id = call_id
         self.unit = unit
         self.offset = offset
-        self.tokens = 0  # reserved for it
-        self.cost = 0.0
+        self.tokens = 0  # reserved for it: those read and those written
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.cost: float | None = None  # US dollars reserved; None if a price is unknown
+        self.model = ""  # `provider:model`
+        self.charged = True  # False: another run pays for it, of which this one is a fork
+        self.parameters: dict[str, Any] = {}  # as they were sent
 
 
 class OpenRequest:
@@ -310,6 +358,7 @@ class RunState:
         "begin",
         "bindings",
         "budget",
+        "call_queue",
         "calls",
         "cancel_requested",
         "clock",
@@ -390,6 +439,7 @@ class RunState:
         self.stirred: dict[str, Unit] = {}  # something changed: the next move is to be decided
         self.running = 0  # slots taken
         self.calls: dict[str, OpenCall] = {}
+        self.call_queue: dict[str, tuple[Unit, Need]] = {}  # model calls that wait for room in a budget
         self.requests: dict[str, OpenRequest] = {}
         self.decided: dict[str, Any] = {}  # how closed requests were answered: `granted`, `denied`, a value
         self.withdrawn: set[str] = set()  # requests that were closed without an answer

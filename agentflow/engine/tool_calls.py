@@ -9,7 +9,7 @@ from msgspec import UNSET
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
 from agentflow.engine.approvals import ask_call, call_needs_consent
-from agentflow.engine.budgets import call_exceeds, exceeded_moves
+from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
 from agentflow.engine.conversation import parse
 from agentflow.engine.deadlines import close_calls
 from agentflow.engine.ends import agent_failed, fault
@@ -44,7 +44,7 @@ def tool_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int) -
                 break  # what is under way ends first
             message = f"more than {spec.max_tool_calls} tool calls"
             return agent_failed(unit, fault("agent", "max_tool_calls_exceeded", message), now)
-        over = call_exceeds(state, unit, tool_calls=begun + 1) if record.tries == 0 else None
+        over = tool_calls_exceed(state, unit, begun + 1) if record.tries == 0 else None
         if over is not None:
             if moves or any(r.state in _UNDER_WAY for r in records):
                 break

@@ -42,6 +42,8 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     price is unknown. The overheads are upper bounds of the tokens that a provider counts beside the text of
     a request, of each message and of each function. `first_byte_timeout` is seconds, None is no limit.
     `parameters` are the names that a model object may set; None means that any name is sent.
+    `count_tokens` gives the tokens of a text, if the provider has a tokenizer at hand; without it each
+    UTF-8 byte counts as one, which no tokenizer exceeds.
     """
 
     tools: Literal["none", "single", "many"] = "many"
@@ -56,6 +58,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     tool_overhead_tokens: int = 32
     first_byte_timeout: float | None = 120.0
     parameters: tuple[str, ...] | None = None
+    count_tokens: Callable[[str], int] | None = None
 
     @property
     def context_window(self) -> int | None:
@@ -144,15 +147,18 @@ class ModelError(AgentflowError):
         retry_after: float | None = None,
         partial: str | None = None,
         usage: Usage | None = None,
+        uncharged: bool = False,
     ) -> None:
         """`retry_after`: seconds that the provider asked to wait; `partial`: answer text that had arrived;
-        `usage`: what the call cost all the same, if the provider said so."""
+        `usage`: what the call cost all the same, if the provider said so; `uncharged`: it cannot have cost
+        anything, since no request reached the provider or it was refused instead of answered."""
         super().__init__(f"{info.code}: {info.message}")
         self.info = info
         self.retry_after = retry_after
         self.partial = partial
         self.usage = usage
         self.refused_parameter: str | None = None  # the one that the provider does not take
+        self.uncharged = uncharged
 
 
 class ModelResolutionError(ConfigurationError):

@@ -15,9 +15,9 @@ import msgspec
 from agentflow import known_secrets
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.definition.redaction import masker
-from agentflow.http import retry_after
 from agentflow.models.base import ModelError
 from agentflow.models.http import HttpFailure
+from agentflow.models.waits import asked_wait
 
 __all__ = [
     "broken_answer",
@@ -44,6 +44,8 @@ _UNSUPPORTED: Final = frozenset(
 _STATUS_IN_TEXT: Final = re.compile(r"\b(?:HTTP|status(?: code)?:?)\s*([45]\d\d)\b", re.IGNORECASE)
 _KEY_LIKE: Final = re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_*.\-]{6,}|\bAIza[\w\-]{20,}|\bBearer\s+\S+")
 _LONGEST_MESSAGE: Final = 500
+# Of a gateway that lost or gave up the server behind it, which may go on writing the answer.
+_MAYBE_CHARGED: Final = frozenset({408, 499, 502, 504, *range(520, 528)})
 _RETRYABLE: Final = frozenset({"transient", "timeout", "rate_limited"})
 
 
@@ -61,7 +63,8 @@ def from_response(
 ) -> ModelError:
     """The error for an answer whose status is not 2xx."""
     said = _refusal(body)
-    error = _error(provider, status, said, secret, retry_after=retry_after(headers))
+    error = _error(provider, status, said, secret, retry_after=asked_wait(headers, body))
+    error.uncharged = status not in _MAYBE_CHARGED
     if status in (400, 422) and said.parameter is not None and said.codes & _UNSUPPORTED:
         error.refused_parameter = said.parameter
     return error
@@ -80,7 +83,9 @@ def from_http_failure(provider: str, failure: HttpFailure, *, partial: str = "")
     """The error for no answer, or a part of one."""
     if failure.kind in ("first_byte", "stalled"):
         return _made(provider, "timeout", "response_timeout", str(failure), partial=partial or None)
-    return _made(provider, "transient", "network_error", str(failure), partial=partial or None)
+    error = _made(provider, "transient", "network_error", str(failure), partial=partial or None)
+    error.uncharged = not failure.sent
+    return error
 
 
 def broken_answer(provider: str, problem: str, *, partial: str = "") -> ModelError:

@@ -284,6 +284,11 @@ def _terms(profile: ModelProfile) -> ModelTerms:
         max_output_tokens=profile.max_output_tokens,
         input_price=profile.input_price,
         output_price=profile.output_price,
+        cached_input_price=profile.cached_input_price,
+        request_overhead_tokens=profile.request_overhead_tokens,
+        message_overhead_tokens=profile.message_overhead_tokens,
+        tool_overhead_tokens=profile.tool_overhead_tokens,
+        count_tokens=profile.count_tokens,
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from agentflow.engine.agents import model_of
 from agentflow.engine.moves import idempotency_key
-from agentflow.engine.state import OpenCall, RunState
+from agentflow.engine.state import OpenCall, RunState, model_of
 from agentflow.models import ModelRequest
 from agentflow.runtime.messages import CallModel, CallTool
 
@@ -24,7 +23,7 @@ def model_call(state: RunState, call: OpenCall) -> CallModel:
         messages=tuple(progress.messages),
         tools=tools,
         output_schema=spec.output_schema,
-        parameters=ref.parameters,
+        parameters=call.parameters,
         parallel_tool_calls=spec.parallel_tool_calls,
     )
     return CallModel(

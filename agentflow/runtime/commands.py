@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec import UNSET
 
+from agentflow.engine import next_due
 from agentflow.errors import CommandRefused, RunGone, RunNotFound, RunTerminal
 from agentflow.events.catalogue import WorkflowPaused
-from agentflow.events.envelope import decode
+from agentflow.events.envelope import decode, micros
 from agentflow.events.log import RunRow
 from agentflow.runtime.messages import (
     Answer,
@@ -234,7 +236,7 @@ class RunCommands(RunReader):
     async def recover(self) -> list[str]:
         """Take up every run of the store that is not at its end and that nobody paused, as a daemon does
         when it starts. Returns their ids; those that wait their turn are taken up as there are places, those
-        that only wait for somebody when something of theirs falls due."""
+        that only wait for a person, or for a provider's quota, when something of theirs falls due."""
         rows = await self._rows_in("pending", "running", "waiting")
         known = await Wakeups(self.log, self._graph).of([row for row in rows if row.state == "waiting"])
         now = self.clock.now()
@@ -248,9 +250,19 @@ class RunCommands(RunReader):
                 runs.append((run_id, False))
         paused = await self._ids_in("paused")
         drained = [run_id for run_id in paused if await self._drained(run_id)]
+        timed: list[str] = []
+        for run_id in paused:
+            until = None if run_id in drained else await self._paused_until(run_id)
+            if until is None:
+                continue
+            timed.append(run_id)
+            if until > now:
+                later[run_id] = until
+            else:
+                runs.append((run_id, False))
         self._keeper.recover([*runs, *((run_id, True) for run_id in drained)])
         self._keeper.expect(later)
-        return [*(row.workflow_id for row in rows), *drained]
+        return [*(row.workflow_id for row in rows), *drained, *timed]
 
     async def _drained(self, run_id: str) -> bool:
         """Whether a paused run is not meant to be: a process ended, or before it could end the run. Nearly
@@ -261,6 +273,14 @@ class RunCommands(RunReader):
             return data.reason in ("drain", "storage")
         state = await self.state(run_id)
         return state.pause in ("drain", "storage") or state.cancel_requested is not None
+
+    async def _paused_until(self, run_id: str) -> int | None:
+        """Return when a paused run goes on by itself (µs); None if it waits for an operator."""
+        rows = await self.log.read(run_id, await self.log.last(run_id), 1)
+        data = decode(rows[0].body).data if rows else None
+        if isinstance(data, WorkflowPaused):
+            return None if data.resume_after is UNSET else micros(data.resume_after)
+        return next_due(await self.state(run_id))
 
     async def _ids_in(self, *states: str) -> list[str]:
         return [row.workflow_id for row in await self._rows_in(*states)]

@@ -130,7 +130,7 @@ class ModelCallSuccess(Message, frozen=True, kw_only=True):
 
 
 class ModelCallFailure(Message, frozen=True, kw_only=True):
-    """The call came to nothing. `retry_after` in seconds."""
+    """The call came to nothing. `retry_after` in seconds; `uncharged`: it cannot have cost anything."""
 
     call_id: str
     error: ErrorInfo
@@ -138,6 +138,7 @@ class ModelCallFailure(Message, frozen=True, kw_only=True):
     retry_after: float | None = None
     partial: str | None = None
     usage: Usage | None = None
+    uncharged: bool = False
 
 
 class CallTool(Message, frozen=True, kw_only=True):

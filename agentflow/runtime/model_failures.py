@@ -41,6 +41,7 @@ def failure_of(call: CallModel, error: ModelError, duration_ms: int) -> ModelCal
         retry_after=wait if numeric else None,
         partial=_sound(error.partial, str),
         usage=usage if usage is not None and _counts(usage) else None,
+        uncharged=error.uncharged is True,
     )
 
 
@@ -105,5 +106,7 @@ def _sound(value: object, kind: type[T]) -> T | None:
 
 def _counts(usage: Usage) -> bool:
     """Whether no budget could grow by it."""
-    figures: list[float | None] = list(msgspec.structs.astuple(usage))
+    figures: list[float | None] = [
+        getattr(usage, field) for field in usage.__struct_fields__ if field != "estimated"
+    ]
     return all(figure is None or figure >= 0 for figure in figures)

@@ -169,7 +169,7 @@ def budget_record(state: RunState) -> BudgetRecord:
     calls = [call for call in state.calls.values() if call.kind == "model"]
     reserved = {
         "max_tokens": float(sum(call.tokens for call in calls)),
-        "max_cost_usd": sum(call.cost for call in calls),
+        "max_cost_usd": sum(call.cost or 0.0 for call in calls),
         "max_model_calls": float(len(calls)),
     }
     return BudgetRecord(limits=limits, used=used, reserved={k: v for k, v in reserved.items() if k in limits})

@@ -51,6 +51,7 @@ from agentflow.runtime.messages import (
     ModelCallSuccess,
     Pause,
     Refusal,
+    Resume,
     SendAgain,
     Suspend,
     ToolCallFailure,
@@ -162,6 +163,7 @@ class RunSupervisor(Actor, mailbox=100_000):
             self._advance([*self._mended(), *([] if still else engine.interrupted(state, now))])
         if command is not None:
             self._obey(command, admission.settle)
+        self._resume_when_due()
         if not self._outbox:
             self._maybe_rest()
 
@@ -290,7 +292,9 @@ class RunSupervisor(Actor, mailbox=100_000):
 
     def _maybe_rest(self) -> None:
         state = self._state
-        if state.status in ("completed", "failed", "cancelled", "waiting"):
+        if self._admission.queued and engine.resume_is_due(state, self._clock.now()):
+            self.ctx.self.stop()  # its pause is over; it comes back when there is a place for it
+        elif state.status in ("completed", "failed", "cancelled", "waiting"):
             self._rest()
         elif state.status == "paused" and not self._crew.busy:
             self._rest()  # a pause lets what is in flight finish
@@ -302,7 +306,8 @@ class RunSupervisor(Actor, mailbox=100_000):
         deadlines are watched by whoever started this actor."""
         admission = self._admission
         if not self._state.terminal:
-            admission.alarm = engine.next_due(self._state) if self._state.status == "waiting" else None
+            resting = self._state.status in ("waiting", "paused")
+            admission.alarm = engine.next_due(self._state) if resting else None
             if not self._outbox:
                 admission.fold = Fold(self._state, self._tracer, self._state.next_offset)
         if not admission.rested.done():
@@ -406,6 +411,7 @@ class RunSupervisor(Actor, mailbox=100_000):
                 draw=self._clock.draw(),
                 partial=message.partial,
                 usage=message.usage,
+                uncharged=message.uncharged,
             )
         )
         self._after_call()
@@ -512,10 +518,9 @@ class RunSupervisor(Actor, mailbox=100_000):
     # -- time -----------------------------------------------------------------------------------
 
     def _arm(self, now: int) -> None:
-        timers = self._state.timers
-        if not timers or self._admission.queued:
+        due = engine.next_due(self._state) if self._state.timers else None
+        if due is None or self._admission.queued:
             return
-        due = min(timers.values())
         if due != self._armed:
             self._armed = due
             self.ctx.timers.start("wake", max(0.0, (due - now) / 1e6), Wake())
@@ -523,7 +528,15 @@ class RunSupervisor(Actor, mailbox=100_000):
     @on(Wake)
     def woken(self, message: Wake) -> None:
         self._armed = None
-        self._advance([])
+        if not self._resume_when_due():
+            self._advance([])
+
+    def _resume_when_due(self) -> bool:
+        """Resume the run if its quota pause is over; return whether it was."""
+        if self._admission.queued or not engine.resume_is_due(self._state, self._clock.now()):
+            return False
+        self._obey(Resume(by="runtime", reason="quota"), lambda answer: None)
+        return True
 
     # -- parking --------------------------------------------------------------------------------
 

@@ -380,12 +380,13 @@ class Runtime(RunCommands):
 
     def _must_be_priced(self, definition: Definition, bound: Bound, limits: Mapping[str, Any] | None) -> None:
         budgets = [definition.workflow.options.budget, *(n.budget for n in definition.workflow.nodes)]
-        if not (limits or {}).get("max_cost_usd") and not any(b and b.max_cost_usd for b in budgets):
+        limited = any(b is not None and b.max_cost_usd is not None for b in budgets)
+        if not limited and (limits or {}).get("max_cost_usd") is None:
             return
         for step, binding in bound.steps.items():
             for ref in binding.models:
                 terms = binding.terms.get(ref.name)
-                if terms is None or terms.cost(0, 0) is None:
+                if terms is None or terms.worst_cost(0, 0) is None:
                     message = f'max_cost_usd is set, but the price of {ref.name} (step "{step}") is unknown'
                     details = {"model": ref.name}
                     raise CommandRefused(

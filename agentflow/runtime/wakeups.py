@@ -79,5 +79,6 @@ def _timed(workflow: Workflow) -> bool:
         options.timeout is not None
         or limits_of(options.budget).get("max_duration_s") is not None
         or any(node.policy is not None and node.policy.timeout is not None for node in workflow.nodes)
+        or any(limits_of(node.budget).get("max_duration_s") is not None for node in workflow.nodes)
         or any(node.approval is not None and node.approval.timeout is not None for node in workflow.nodes)
     )

@@ -105,7 +105,12 @@ def request_attributes(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def usage_attributes(usage: Usage) -> dict[str, Any]:
-    """Tokens that were paid for, and their price when it is known."""
+    """Return tokens that were paid for, and their price when it is known.
+
+    What a provider did not report is an upper bound, not a count: it stands under a name of our own.
+    """
+    if usage.estimated is True:
+        return {"agentflow.usage.at_most_tokens": usage.input_tokens + usage.output_tokens}
     found: dict[str, Any] = {}
     for i, (field, name) in enumerate(_USAGE):
         count: int = getattr(usage, field)

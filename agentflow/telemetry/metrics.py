@@ -222,6 +222,8 @@ class Measure:
         return self._models.pop(call_id, None) or {c.OPERATION: c.CHAT, c.PROVIDER: "_OTHER"}
 
     def _tokens(self, usage: Usage, attributes: dict[str, Any]) -> None:
+        if usage.estimated is True:
+            return  # an upper bound is no count
         for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
             if count:
                 self._on.tokens.record(count, {**attributes, c.TOKEN_TYPE: kind})

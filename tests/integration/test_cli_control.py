@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.support import ECHO, ModelServer, Sandbox
+from tests.unit.cli.support import ECHO, ModelServer, Refusal, Sandbox
 
 ASKED = ECHO.replace("id: greet", "id: greet\n      approval: {message: 'Greet ${{ inputs.name }}?'}")
 TWO = ECHO + ECHO.partition("steps:\n")[2].replace(
@@ -33,8 +35,16 @@ def refusing() -> set[str]:
 
 
 @pytest.fixture
-def model(sandbox: Sandbox, refusing: set[str]) -> Iterator[ModelServer]:
+def refusals() -> list[Refusal]:
+    """What the model server answers the next requests with."""
+    return []
+
+
+@pytest.fixture
+def model(sandbox: Sandbox, refusing: set[str], refusals: list[Refusal]) -> Iterator[ModelServer]:
     def answer(body):
+        if refusals:
+            return refusals.pop(0)
         said = body["messages"][-1]["content"]
         return 401 if said in refusing else f"hello {said}"
 
@@ -136,6 +146,51 @@ def test_a_run_out_of_budget_is_resumed_with_more(sandbox: Sandbox, model: Model
     assert (wrong.exit_code, 'did you mean "max_tokens"' in wrong.stderr) == (78, True)
     priced = sandbox.invoke("run", "two.yaml", "-i", "name=A", "--budget", "max_cost_usd=1")
     assert "budget_unpriced" in priced.stderr
+
+
+def printed_command(text: str) -> list[str]:
+    """The arguments of the command between the backticks of a hint, or on a line of its own."""
+    quoted, own_line = r"`agentflow ([^`]*)`", r"^ *agentflow (answer .*)$"
+    found = re.search(quoted, text) or re.search(own_line, text, re.MULTILINE)
+    assert found is not None, text
+    return shlex.split(found[1])
+
+
+@pytest.mark.parametrize("limit", ["max_model_calls=1", "max_tokens=40", "max_steps=1"])
+def test_the_hint_of_a_budget_pause_moves_the_run(sandbox: Sandbox, model: ModelServer, limit: str):
+    """daily-use 7: what is printed is executed as printed."""
+    out = sandbox.invoke("run", "two.yaml", "-i", "name=A", "--id", "wf_a", "--budget", limit)
+    assert out.exit_code == 9
+    shown = sandbox.invoke("show", "wf_a").stdout
+    command = printed_command(out.stderr)
+    assert command == printed_command(shown)
+    for _ in range(5):
+        before = len(types(sandbox, "wf_a"))
+        moved = sandbox.invoke(*command)
+        assert len(types(sandbox, "wf_a")) > before + 2, "it paused again at once"
+        if moved.exit_code == 0:
+            return
+        command = printed_command(moved.stderr)
+    raise AssertionError("the hints lead nowhere")
+
+
+def test_the_hint_of_a_budget_question_moves_the_run(sandbox: Sandbox, model: ModelServer):
+    budget = ("--budget", "max_model_calls=1", "--budget", "on_exceeded=ask")
+    out = sandbox.invoke("run", "two.yaml", "-i", "name=A", "--id", "wf_a", *budget)
+    assert out.exit_code == 9
+    assert sandbox.invoke(*printed_command(out.stderr)).exit_code == 0
+
+
+def test_a_quota_pause_says_what_to_do(sandbox: Sandbox, model: ModelServer, refusals: list[Refusal]):
+    """D3: with a time it is named; without one the operator is told."""
+    refusals.append(Refusal(429, {"Retry-After": "90"}))
+    out = sandbox.invoke("run", "two.yaml", "-i", "name=A", "--id", "wf_a")
+    assert (out.exit_code, "takes requests again at 20" in out.stderr) == (9, True)
+    assert sandbox.invoke(*printed_command(out.stderr)).exit_code == 0
+    refusals.append(Refusal(402, {}))
+    out = sandbox.invoke("run", "two.yaml", "-i", "name=A", "--id", "wf_b")
+    assert (out.exit_code, "raise the limit of your account" in out.stderr) == (9, True)
+    assert sandbox.invoke(*printed_command(out.stderr)).exit_code == 0
 
 
 def test_the_output_of_a_run_is_the_input_of_another(sandbox: Sandbox, model: ModelServer):

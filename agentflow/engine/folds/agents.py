@@ -6,9 +6,11 @@ from typing import Any
 
 from msgspec import UNSET
 
+from agentflow.definition.conversation import Usage
 from agentflow.engine import conversation
-from agentflow.engine.folds.common import open_call, progress_of, settle, unit_of, use, was_away
-from agentflow.engine.state import AgentProgress, RunState, ToolRecord
+from agentflow.engine.folds.common import extend_attempt, open_call, settle, unit_of, use, was_away
+from agentflow.engine.reservations import output_limit, terms_of, written_at_most
+from agentflow.engine.state import AgentProgress, Measured, RunState, ToolRecord
 from agentflow.events import catalogue as ev
 
 __all__ = ["FOLDS"]
@@ -18,6 +20,7 @@ def _agent_initialized(state: RunState, data: ev.AgentInitialized, offset: int, 
     unit = unit_of(state, data)
     progress = AgentProgress(data.context_id, data.system_prompt, data.input.data)
     progress.models = state.bindings.of(data.step_id).models
+    progress.offered = frozenset((tool.name, tool.schema_hash) for tool in data.tools)
     progress.pending = conversation.opening(data.system_prompt, data.input.data)
     unit.agent = progress
     unit.attempt_started = ts
@@ -29,7 +32,11 @@ def _agent_initialized(state: RunState, data: ev.AgentInitialized, offset: int, 
 
 
 def _agent_processing(state: RunState, data: ev.AgentProcessing, offset: int, ts: int) -> None:
-    progress_of(state, data).turn = data.turn
+    unit = unit_of(state, data)
+    progress = unit.agent
+    assert progress is not None
+    progress.turn, progress.turn_open, progress.asked_at = data.turn, True, ts
+    state.stirred[unit.key] = unit
 
 
 def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: int) -> None:
@@ -48,10 +55,11 @@ def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: in
         state.timers.pop(f"attempt {unit.key}", None)
         state.timers[f"retry {unit.key}"] = due
     elif data.kind == "model":
-        progress.due_at = due
+        progress.due_at = progress.asked_at = due
         state.timers[f"retry {unit.key}"] = due
     elif data.kind == "fallback":
         progress.model_index += 1
+        progress.asked_at = ts
         progress.failed_calls = 0
         progress.first_failure = None
     else:  # repair
@@ -86,12 +94,18 @@ def _model_started(state: RunState, data: ev.ModelCallStarted, offset: int, ts: 
     progress.model_call = data.model_call_id
     progress.due_at = None
     state.timers.pop(f"retry {unit.key}", None)
+    extend_attempt(state, unit, ts)
+    progress.asked_at = None
     call = open_call(state, "model", data.model_call_id, unit, offset)
-    call.tokens, call.cost = data.reserved.tokens, data.reserved.cost_usd or 0.0
+    call.tokens, call.cost, call.parameters = data.reserved.tokens, data.reserved.cost_usd, data.parameters
+    call.model = f"{data.provider}:{data.model}"
+    terms = terms_of(state.bindings.of(data.step_id), call.model)
+    call.output_tokens = min(call.tokens, written_at_most(data.parameters, terms))
+    call.input_tokens = call.tokens - call.output_tokens
 
 
 def _model_completed(state: RunState, data: ev.ModelCallCompleted, offset: int, ts: int) -> None:
-    state.calls.pop(data.model_call_id, None)
+    call = state.calls.pop(data.model_call_id, None)
     unit = unit_of(state, data)
     progress = unit.agent
     assert progress is not None
@@ -99,6 +113,10 @@ def _model_completed(state: RunState, data: ev.ModelCallCompleted, offset: int, 
     progress.failed_calls = 0
     progress.first_failure = None
     progress.last_error = None
+    progress.turn_open = False
+    progress.min_output = 0
+    if call is not None:
+        _measure(progress, call.model, data.usage)
     unit.interruptions = 0
     message = data.message
     progress.messages.append(message)
@@ -111,14 +129,29 @@ def _model_completed(state: RunState, data: ev.ModelCallCompleted, offset: int, 
     state.stirred[unit.key] = unit
 
 
+def _measure(progress: AgentProgress, model: str, usage: Usage) -> None:
+    """Remember how many tokens the conversation so far has. A context only grows, so that a smaller count
+    (some servers leave out what they have cached) is no better bound."""
+    if usage.estimated is True or usage.input_tokens == 0:
+        return
+    known = progress.measured
+    least = known.tokens if known is not None and known.model == model else 0
+    progress.measured = Measured(model, len(progress.messages), max(least, usage.input_tokens))
+
+
 def _model_failed(state: RunState, data: ev.ModelCallFailed, offset: int, ts: int) -> None:
-    state.calls.pop(data.model_call_id, None)
+    call = state.calls.pop(data.model_call_id, None)
     unit = unit_of(state, data)
     progress = unit.agent
     assert progress is not None
     progress.model_call = None
+    progress.asked_at = ts
     if data.error.category == "interrupted":
         was_away(state, unit, data.error, ts)
+    elif call is not None and data.error.category == "budget":
+        # Cut at the limit that the budget left: made again only if that is larger, and not counted as failed.
+        terms = terms_of(state.bindings.of(data.step_id), call.model)
+        progress.min_output = output_limit(call.parameters, terms) + 1
     else:
         progress.failed_calls += 1
         progress.first_failure = progress.first_failure or ts

@@ -7,12 +7,12 @@ from typing import Any, Literal
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine import conversation
-from agentflow.engine.state import AgentProgress, OpenCall, RunState, ToolRecord, Unit
+from agentflow.engine.state import OpenCall, RunState, ToolRecord, Unit
 
 __all__ = [
     "WALL_CLOCK",
+    "extend_attempt",
     "open_call",
-    "progress_of",
     "record_of",
     "settle",
     "settle_tool",
@@ -27,13 +27,10 @@ WALL_CLOCK = ("retry ", "approval ")
 
 
 def unit_of(state: RunState, data: Any) -> Unit:
-    return state.open[data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"]
-
-
-def progress_of(state: RunState, data: Any) -> AgentProgress:
-    progress = unit_of(state, data).agent
-    assert progress is not None
-    return progress
+    key = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
+    unit = state.open[key]
+    unit.touched = state.next_offset - 1
+    return unit
 
 
 def record_of(unit: Unit, call_id: str) -> ToolRecord | None:
@@ -62,6 +59,22 @@ def use(state: RunState, unit: Unit, usage: Usage) -> None:
 def settle(state: RunState, unit: Unit) -> None:
     unit.result_ready = True
     state.settled[unit.key] = unit
+
+
+def extend_attempt(state: RunState, unit: Unit, ts: int) -> None:
+    """Extend the limits of an attempt and of its retries by the time for which a model call waited for room
+    in a budget: otherwise agents that take turns would run out of time without having worked."""
+    progress = unit.agent
+    if progress is None or progress.asked_at is None or not (state.budget or state.step_budgets):
+        return
+    waited = max(0, ts - progress.asked_at)
+    key = f"attempt {unit.key}"
+    if key in state.timers:
+        state.timers[key] += waited
+    if progress.first_failure is not None:
+        progress.first_failure += waited
+    if unit.first_failure is not None:
+        unit.first_failure += waited
 
 
 def was_away(state: RunState, unit: Unit, error: ErrorInfo, ts: int) -> None:

@@ -143,11 +143,15 @@ def _input_settled(state: RunState, request: OpenRequest, value: dict[str, Any],
 def _budget_answered(state: RunState, unit: Unit, asked: dict[str, Any], value: dict[str, Any]) -> None:
     if value["choice"] == "fail":
         unit.overdrawn = True
-    elif asked["scope"] == "run":
-        state.budget = {**state.budget, asked["limit"]: value["limit"]}
     else:
-        limits = state.step_budgets[asked["scope"]]
-        state.step_budgets[asked["scope"]] = {**limits, asked["limit"]: value["limit"]}
+        scope, key = asked["scope"], asked["limit"]
+        limits = state.budget if scope == "run" else state.step_budgets[scope]
+        # Several calls may have asked: a later answer with less takes nothing back.
+        raised = {**limits, key: max(limits[key], value["limit"])}
+        if scope == "run":
+            state.budget = raised
+        else:
+            state.step_budgets[scope] = raised
     state.stirred[unit.key] = unit
 
 

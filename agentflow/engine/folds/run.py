@@ -7,9 +7,10 @@ from typing import Any
 from msgspec import UNSET
 
 from agentflow.engine.budgets import limits_of, merged
-from agentflow.engine.folds.common import WALL_CLOCK
-from agentflow.engine.state import RunState, Token
+from agentflow.engine.folds.common import WALL_CLOCK, extend_attempt
+from agentflow.engine.state import RESUME, RunState, Token
 from agentflow.events import catalogue as ev
+from agentflow.events.envelope import micros
 
 __all__ = ["FOLDS"]
 
@@ -42,11 +43,15 @@ def _paused(state: RunState, data: ev.WorkflowPaused, offset: int, ts: int) -> N
     state.status, state.pause = "paused", data.reason
     state.draining = data.in_flight == "drain"
     state.paused_for = None if data.budget is UNSET else data.budget
+    for unit in state.open.values():
+        extend_attempt(state, unit, ts)
     if data.in_flight == "suspend":  # whoever makes model calls is to stop; functions come to their end
         busy = {call.unit.key for call in state.calls.values()}
         state.closed += [u.key for u in state.open.values() if u.agent is not None and u.key not in busy]
     # A pause counts against no limit; retries keep their time, and fire at the resume when it has passed.
     state.held |= state.hold([key for key in state.timers if not key.startswith(WALL_CLOCK)], ts)
+    if data.resume_after is not UNSET:
+        state.timers[RESUME] = micros(data.resume_after)
 
 
 def _resumed(state: RunState, data: ev.WorkflowResumed, offset: int, ts: int) -> None:
@@ -57,11 +62,14 @@ def _resumed(state: RunState, data: ev.WorkflowResumed, offset: int, ts: int) ->
         for step_id, limits in steps.items():
             state.step_budgets[step_id] = {**state.step_budgets.get(step_id, {}), **limits_of(limits)}
     state.timers.update((key, ts + left) for key, left in state.held.items())
+    state.timers.pop(RESUME, None)
     state.held = {}
     for unit in state.open.values():
         unit.interruptions = 0
         if unit.agent is not None:
             unit.agent.failed_calls, unit.agent.first_failure = 0, None
+            if unit.agent.asked_at is not None:
+                unit.agent.asked_at = ts
         if unit.status == "running" and state.nodes[unit.node.id].outer is not unit:
             state.stirred[unit.key] = unit
 

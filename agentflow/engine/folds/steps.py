@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from agentflow.engine.budgets import time_limit
 from agentflow.engine.folds.common import settle, unit_of
 from agentflow.engine.state import EXPRESSION_STATUS, NodeState, RunState, StepStatus, Token, Unit
 from agentflow.events import catalogue as ev
@@ -43,8 +44,13 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
     state.running += 1
     state.granted = plan.index
     state.stirred[unit.key] = unit
-    if plan.timeout is not None:
-        state.timers[f"deadline {unit.key}"] = ts + round(plan.timeout * 1e6)
+    _limit_time(state, unit)
+
+
+def _limit_time(state: RunState, unit: Unit) -> None:
+    limit = time_limit(state, unit)
+    if limit is not None:
+        state.timers[f"deadline {unit.key}"] = unit.started + round(limit * 1e6)
 
 
 def dispatched(state: RunState, ts: int) -> None:
@@ -86,8 +92,7 @@ def _open_items(state: RunState, node: NodeState, outer: Unit, items: list[Any])
     node.items = items
     node.open_items = len(items)
     plan = node.plan
-    if plan.timeout is not None:
-        state.timers[f"deadline {outer.key}"] = outer.started + round(plan.timeout * 1e6)
+    _limit_time(state, outer)
     queue: deque[Unit] = deque()
     node.units = {}
     for i, item in enumerate(items):
@@ -229,6 +234,7 @@ def _close(state: RunState, data: Any) -> Unit:
     else:
         state.due.pop(unit.node.id, None)  # items that never began
     state.stirred.pop(key, None)
+    state.call_queue.pop(key, None)
     if state.settled:
         state.settled.pop(key, None)
     if state.timers:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from click.testing import CliRunner, Result
 
@@ -43,9 +43,16 @@ def echo(body: dict[str, Any]) -> Any:
     return f"hello {user_text(body)}"
 
 
+class Refusal(NamedTuple):
+    """A refusal with headers of its own."""
+
+    status: int
+    headers: dict[str, str]
+
+
 class ModelServer:
     """An OpenAI-compatible server on 127.0.0.1. `answer` maps the request to the text of the answer, to
-    `{"call": NAME, "arguments": {…}}`, or to an int, the status of a refusal; it may block."""
+    `{"call": NAME, "arguments": {…}}`, to an int, the status of a refusal, or to a Refusal; it may block."""
 
     def __init__(self, answer: Callable[[dict[str, Any]], Any] = echo) -> None:
         self.arrived: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -55,8 +62,11 @@ class ModelServer:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 outer.arrived.put(body)
-                status, data = _response(answer(body))
+                answered = answer(body)
+                status, data = _response(answered)
                 self.send_response(status)
+                for name, value in answered.headers.items() if isinstance(answered, Refusal) else ():
+                    self.send_header(name, value)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
@@ -87,6 +97,8 @@ class ModelServer:
 
 
 def _response(answer: Any) -> tuple[int, bytes]:
+    if isinstance(answer, Refusal):
+        answer = answer.status
     if isinstance(answer, int):
         return answer, json.dumps({"error": {"message": "refused", "type": "test"}}).encode()
     message: dict[str, Any] = {"role": "assistant", "content": answer}

@@ -100,7 +100,7 @@ class Fuzz:
         if not self.chance(self.family.budget):
             return None
         limits = {
-            "max_tokens": self.rng.choice([5, 20, 60]),
+            "max_tokens": self.rng.choice([5, 60, 300, 9_000]),
             "max_model_calls": self.rng.choice([1, 3, 6]),
             "max_tool_calls": self.rng.choice([1, 2]),
             "max_steps": self.rng.choice([1, 3]),
@@ -230,9 +230,9 @@ class Fuzz:
             step = self.rng.choice(sorted(state.holding))
             driver.advance(settle_held(state, step, action, driver.now, by="test", output=1))
             return
-        raised: dict[str, Any] = {key: 10_000 for key in state.budget if key.startswith("max")}
+        raised: dict[str, Any] = {key: 10_000_000 for key in state.budget if key.startswith("max")}
         raised["steps"] = {
-            step: {key: 10_000 for key in limits if key.startswith("max")}
+            step: {key: 10_000_000 for key in limits if key.startswith("max")}
             for step, limits in state.step_budgets.items()
         }
         resumed = ev.WorkflowResumed(reason="resume", by="test", budget=raised)
@@ -255,7 +255,7 @@ class Fuzz:
             return
         value: dict[str, Any] = {"choice": self.rng.choice(["retry", "done", "fail"])}
         if data.request_type == "budget":
-            value = {"choice": "fail"} if self.chance(0.3) else {"choice": "raise", "limit": 10_000}
+            value = {"choice": "fail"} if self.chance(0.3) else {"choice": "raise", "limit": 10_000_000}
         self.driver.advance(
             [
                 ev.InputReceived(

@@ -210,7 +210,8 @@ def test_the_budget_of_a_step_counts_that_step_alone():
 
 
 def test_open_calls_reserve_what_they_may_use():
-    graph = steps(agent("a"), agent("b"), options=Options(budget=Budget(max_tokens=30)))
+    """The second call does not fit beside the first one: it waits, and is made when that has ended."""
+    graph = steps(agent("a"), agent("b"), options=Options(budget=Budget(max_tokens=60)))
     driver = Driver(graph)
     refs = ModelRef(provider="scripted", model="m")
     bound = {
@@ -226,8 +227,12 @@ def test_open_calls_reserve_what_they_may_use():
     driver.log, driver.waiting = [], []
     driver.advance([started])
     first = driver.events(ev.ModelCallStarted)
-    assert [(e.reserved.tokens, e.reserved.cost_usd) for e in first] == [(20, 20.0)]
-    assert driver.events(ev.WorkflowPaused)[0].budget["reserved"] == 20.0
+    # 16 tokens a request, 8 a message, 1 byte of prompt, and 20 that the model may write.
+    assert [(e.reserved.tokens, e.reserved.cost_usd) for e in first] == [(45, 20.0)]
+    assert [e.parameters for e in first] == [{"max_tokens": 20}]
+    assert driver.run().status == "completed"
+    assert [e.reserved.tokens for e in driver.events(ev.ModelCallStarted)] == [45, 45]
+    assert not driver.events(ev.WorkflowPaused)
 
 
 def test_the_time_of_a_run_and_its_steps_are_limited():

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 
+import msgspec
 import pytest
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentflow import Runtime, Service, function
+from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Draft
@@ -21,6 +23,7 @@ from agentflow.runtime.gauges import mailbox_depths
 from agentflow.server.metrics import Metrics as Page
 from agentflow.server.metrics import _Measured
 from agentflow.telemetry import TelemetrySettings, read_settings
+from agentflow.telemetry.conventions import usage_attributes
 from agentflow.telemetry.instruments import Instrument, Tally
 from agentflow.telemetry.metrics import Metrics
 from agentflow.telemetry.projector import Counts
@@ -169,6 +172,19 @@ async def test_failures_retries_and_supersteps_are_measured():
         ({"agentflow.retry_kind": "tool", "agentflow.error.category": "transient"}, 1)
     ]
     assert found["agentflow.superstep.duration"] == [({}, (1, 4.0))]
+
+
+async def test_tokens_that_a_provider_did_not_report_are_not_measured():
+    """An upper bound is no count: neither the metric nor the span gives it as one."""
+    events = [
+        msgspec.structs.replace(e, usage=msgspec.structs.replace(e.usage, estimated=True))
+        if isinstance(e, ev.ModelCallCompleted)
+        else e
+        for e in agent_run()
+    ]
+    assert "gen_ai.client.token.usage" not in await measured(events)
+    found = usage_attributes(Usage(input_tokens=3, output_tokens=4, estimated=True))
+    assert found == {"agentflow.usage.at_most_tokens": 7}
 
 
 async def test_what_began_elsewhere_is_measured_by_what_is_known():

@@ -1,0 +1,101 @@
+"""The queue of model calls that a budget bounds: which one is made next, and with which limit of output.
+
+A call that fits the limit, but not beside what open calls have reserved, waits until they have ended; one
+that does not fit once no call is open is not made. Calls go in the order of the log (first come, first served
+within each budget), so that a small call never starves a large one and a folded log gives the same order.
+Pure.
+"""
+
+from __future__ import annotations
+
+from agentflow.engine.budgets import Exceeded, Scope, exceeded, scopes_of, used_of
+from agentflow.engine.reservations import Need
+from agentflow.engine.state import RunState, Unit
+
+__all__ = ["bounds_calls", "bounds_output", "next_call"]
+
+_CALL_LIMITS = ("max_model_calls", "max_tokens", "max_cost_usd")
+
+
+def bounds_calls(state: RunState, unit: Unit) -> bool:
+    """Return whether any budget bounds the model calls of this unit."""
+    return any(key in limits for limits in _limits(state, unit) for key in _CALL_LIMITS)
+
+
+def bounds_output(state: RunState, unit: Unit) -> bool:
+    """Return whether any budget bounds what a model call of this unit may write."""
+    return any("max_tokens" in limits or "max_cost_usd" in limits for limits in _limits(state, unit))
+
+
+def _limits(state: RunState, unit: Unit) -> tuple[dict[str, object], dict[str, object]]:
+    return state.budget, state.step_budgets.get(unit.node.id, {})
+
+
+def next_call(state: RunState) -> tuple[Unit, Need, int | Exceeded] | None:
+    """Return the first call that need not wait: with its limit of output, or the limit that it exceeds.
+
+    None if every call waits. There is then an open call in the budget that the first one waits for, since a
+    call waits for nothing else, and the end of that call makes the run decide anew.
+    """
+    short: set[str] = set()  # steps for whose budget an earlier call waits
+    for unit, need in sorted(state.call_queue.values(), key=lambda entry: entry[0].touched):
+        if unit.node.id in short:
+            continue
+        output = need.output
+        for scope in scopes_of(state, unit):
+            fitting = _fit(scope, need)
+            if isinstance(fitting, Exceeded):
+                return unit, need, fitting
+            if fitting is None:
+                if scope.limits is state.budget:
+                    return None  # all later calls wait for the budget of the run too
+                short.add(unit.node.id)
+                break
+            output = min(output, fitting)
+        else:
+            return unit, need, output
+    return None
+
+
+def _fit(scope: Scope, need: Need) -> int | Exceeded | None:
+    """Return the limit of output that this budget allows; None if the call has to wait for open ones.
+
+    Only a call that is alone gets less than it wants: beside others it waits, since an answer that is cut off
+    for the sake of what others merely reserved would be paid for in vain.
+    """
+    limits, used, calls = scope.limits, used_of(scope.usage), scope.calls
+    most = limits.get("max_model_calls")
+    if most is not None and (used["max_model_calls"] or 0) + len(calls) + 1 > most:
+        return None if calls else exceeded(scope, "max_model_calls", 1)
+    output = need.output
+    most = limits.get("max_tokens")
+    if most is not None:
+        room = most - (used["max_tokens"] or 0)
+        if sum(call.tokens for call in calls) + need.tokens(output) > room:
+            if calls:
+                return None
+            output = int((room - need.input) // need.answers)
+            if output < need.least:
+                return exceeded(scope, "max_tokens", need.tokens(need.least))
+    most = limits.get("max_cost_usd")
+    return output if most is None else _afford(scope, need, output, most - (used["max_cost_usd"] or 0.0))
+
+
+def _afford(scope: Scope, need: Need, output: int, room: float) -> int | Exceeded | None:
+    """Return the limit of output, `output` at most, whose price fits the `room` in US dollars."""
+    price, least = need.cost(output), need.cost(need.least)
+    if price is None or least is None:
+        problem = f"max_cost_usd is set, but the price of {need.ref.name} is unknown"
+        return exceeded(scope, "max_cost_usd", 0.0, problem=problem)
+    if price == 0 or sum(call.cost or 0.0 for call in scope.calls) + price <= room:
+        return output
+    if scope.calls:
+        return None
+    begin = need.cost(0) or 0.0
+    each = (price - begin) / output if output else 0.0
+    if each > 0:
+        output = min(output, max(0, int((room - begin) / each)) + 1)
+    while output > 0 and (need.cost(output) or 0.0) > room:  # at most twice: the division is rounded
+        output -= 1
+    fits = output >= need.least and (need.cost(output) or 0.0) <= room
+    return output if fits else exceeded(scope, "max_cost_usd", least)
