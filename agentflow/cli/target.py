@@ -224,13 +224,17 @@ class LocalTarget:
 
         rows = await self.runtime.rows(limit=limit, state=state)
         return [
-            Listed(r.workflow_id, r.name or "", r.state, iso(r.created_at), r.last_offset + 1, _left(r))
+            Listed(r.workflow_id, r.name or "", r.state, iso(r.created_at), r.last_offset + 1, self._left(r))
             for r in rows
         ]
 
+    def _left(self, row: RunRow) -> bool:
+        at_work = row.state in ("pending", "running")
+        return at_work and (row.owner is None or not self.runtime.log.is_alive(row.owner))
+
     async def left(self, workflow_id: str) -> bool:
         """Whether nobody works on the run though it is not at rest."""
-        return _left(await self.runtime.log.run(workflow_id))
+        return self._left(await self.runtime.log.run(workflow_id))
 
     async def last_offset(self, workflow_id: str) -> int:
         """As `Target.last_offset`."""
@@ -336,10 +340,6 @@ class RemoteTarget:
     ) -> AsyncGenerator[bytes]:
         """As `Target.lines`; comes back by itself when the connection breaks."""
         return self.client.event_lines(workflow_id, after, follow=follow, types=types, deltas=deltas)
-
-
-def _left(row: RunRow) -> bool:
-    return row.state in ("pending", "running") and (row.owner is None or not row.owner.alive())
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from agentflow.errors import AgentflowError, LogClosed
 from agentflow.events.base import BaseLog, EventQuery
 from agentflow.events.cursors import decode_cursor, encode_cursor
 from agentflow.events.envelope import StoredEvent
+from agentflow.events.forked import ForkGuard
 from agentflow.events.listing import RunQuery, page_of_runs
 from agentflow.events.owner import Owner, next_epoch, this_process
 from agentflow.events.references import named_by, names_in, parent_of
@@ -146,11 +147,13 @@ class MemoryLog(BaseLog):
         self._cursors: dict[str, str] = {}
         self._closed = False
         self._done: asyncio.Future[None] | None = None
+        self._fork_guard = ForkGuard("the store")
 
     # -- writing
 
     def append(self, batch: Append) -> asyncio.Future[None]:
         """As `EventLog.append`; the future is already done."""
+        self._fork_guard.check()
         check_batch(batch)
         if self._closed:
             return _failed(LogClosed())
@@ -251,6 +254,7 @@ class MemoryLog(BaseLog):
         return run
 
     def _check_open(self) -> None:
+        self._fork_guard.check()
         if self._closed:
             raise LogClosed
 
@@ -352,6 +356,7 @@ class MemoryLog(BaseLog):
 
     async def close(self) -> None:
         """As `EventLog.close`; what was stored is gone."""
+        self._fork_guard.check()
         self._closed = True
 
 

@@ -104,6 +104,9 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
     items: list[T]
     next_cursor: str | None
+    damaged: tuple[str, ...] = ()
+    """Ids of the runs of which something in the range of this page could not be read; sorted. What is intact
+    is in `items`, so a consumer that goes on must report these ids."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

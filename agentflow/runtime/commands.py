@@ -16,6 +16,7 @@ import msgspec
 from agentflow.errors import CommandRefused, RunGone, RunNotFound, RunTerminal
 from agentflow.events.catalogue import WorkflowPaused
 from agentflow.events.envelope import decode
+from agentflow.events.forked import ForkGuard
 from agentflow.events.log import RunRow
 from agentflow.runtime.messages import (
     Answer,
@@ -45,12 +46,14 @@ class RunCommands(RunReader):
     """See the module."""
 
     clock: Clock
+    _fork_guard: ForkGuard
     _keeper: Keeper
 
     def _handle(self, workflow_id: str) -> RunHandle:
         raise NotImplementedError
 
     async def _tell(self, workflow_id: str, command: Command) -> RunHandle:
+        self._fork_guard.check()
         problem = json_problem(msgspec.structs.asdict(command))
         if problem is not None:
             raise CommandRefused(f"no event can hold this: {problem}", code="invalid_parameter")

@@ -14,7 +14,8 @@ from zlib import crc32
 import msgspec
 
 from agentflow.errors import RunGone, RunNotFound
-from agentflow.events.owner import Owner, next_epoch
+from agentflow.events.owner import Owner, next_epoch, this_process
+from agentflow.events.owner_locks import OwnerLocks
 from agentflow.events.references import names_in
 from agentflow.events.rows import FIRST_EPOCH
 from agentflow.events.rules import blob_hash, check_removable, first_kept, tombstone_of
@@ -93,13 +94,16 @@ def put_snapshot(db: sqlite3.Connection, workflow_id: str, kind: str, offset: in
     )
 
 
-def claim(db: sqlite3.Connection, workflow_id: str, owner: Owner) -> int:
-    """As `EventLog.claim`."""
+def claim(db: sqlite3.Connection, workflow_id: str, owner: Owner, locks: OwnerLocks) -> int:
+    """As `EventLog.claim`. The lock of this process is held before the row says so."""
     try:
         run, row = find_run(db, workflow_id)
     except RunNotFound:
         return FIRST_EPOCH
-    epoch = next_epoch(workflow_id, row.epoch, row.owner, owner)
+    alive = row.owner is not None and row.owner != owner and locks.is_alive(row.owner, remove=True)
+    epoch = next_epoch(workflow_id, row.epoch, row.owner, owner, alive)
+    if owner.lock and owner.lock == this_process().lock:
+        locks.hold(owner.lock)
     db.execute(
         "UPDATE run SET epoch = ?, owner = ? WHERE id = ?",
         (epoch, msgspec.json.encode(owner).decode(), run),

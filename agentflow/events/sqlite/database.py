@@ -6,6 +6,7 @@ A file that is not ours, or newer than this release, is refused before anything 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import stat
@@ -26,15 +27,28 @@ from agentflow.events.files import make_directories, sync_file, sync_path
 from agentflow.events.references import names_in, parent_of
 from agentflow.events.sqlite.checks import HINT, add_checks
 from agentflow.events.sqlite.integrity import check_integrity, is_small
+from agentflow.events.sqlite.presence import takes_writes
 
-__all__ = ["connect_reader", "failure_of", "network_file_system", "open_database"]
+__all__ = [
+    "APPLICATION_ID",
+    "BUSY_MS",
+    "check_version",
+    "connect_reader",
+    "failure_of",
+    "network_file_system",
+    "open_database",
+    "unusable",
+]
 
-_APPLICATION_ID = 0x61666C77  # "aflw": tells our files from other SQLite databases
+APPLICATION_ID = 0x61666C77  # "aflw": tells our files from other SQLite databases
 _SCHEMA_VERSION = 3
 _MAGIC = b"SQLite format 3\0"
+# What stands in the head of our files beside the magic: the mark, at offset 68, and the schema.
+_MARKS = (APPLICATION_ID.to_bytes(4, "big"), b"workflow_id TEXT NOT NULL UNIQUE")
+_HEAD_BYTES = 64 << 10
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _SMALLEST_FILE = 512  # bytes; a smaller one SQLite would take for an empty database, and write over
-_BUSY_MS = 5_000  # how long a commit waits for another process's commit
+BUSY_MS = 5_000  # how long a commit waits for another process's commit
 
 # Shared-memory locks, which WAL rests on, do not work between machines.
 _NETWORK_FILE_SYSTEMS = frozenset(
@@ -44,9 +58,20 @@ _NETWORK_FILE_SYSTEMS = frozenset(
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 # A write was refused (no space, quota, limit of size, read-only) before any sync of it: the transaction is
 # undone, and the next one writes over what is there of it.
+# A broken disk may fail a write too: see `failure_of`.
 _UNTAKEN = frozenset({"SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE"})
 _SPACE_HINT = "see that the store's disk has space and can be written to; runs go on by themselves"
+_DISK_HINT = (
+    "the disk reports errors: check it and the system's log, then start again; what was acknowledged is kept"
+)
 _BROKEN = ("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PROTOCOL")
+
+_ACCESS_HINT = (
+    "see that this user may read and write the file and its directory, and that the disk works; "
+    "`--read-only` needs to read only"
+)
+_NO_PATH = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 Effect = Literal["final", "later", "refused"]
 
@@ -79,7 +104,8 @@ _MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_retentio
 def open_database(path: Path) -> sqlite3.Connection:
     """The connection that writes, on a file of today's schema; made if there is none. Blocks for some ms.
 
-    ConfigurationError when the path, the file or this machine's SQLite does not allow it.
+    Raises ConfigurationError if the path can be no store or the file is another program's, StoreError if the
+    storage does not allow it: no access, no space, a broken disk, damage.
     """
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         wanted = ".".join(map(str, _OLDEST_SQLITE))
@@ -89,7 +115,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     try:
         left_over = _log_length(path)
         db = _connect(path)
-        _check_version(db, path)
+        check_version(db, path)
         if left_over:
             db = _fold_in(db, path)
         _set_durable(db, path)
@@ -103,12 +129,12 @@ def open_database(path: Path) -> sqlite3.Connection:
             path.unlink()
         if isinstance(error, AgentflowError):
             raise
-        raise _unusable(error, path) from error
+        raise unusable(error, path) from error
     return db
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
 
 
 def _fold_in(db: sqlite3.Connection, path: Path) -> sqlite3.Connection:
@@ -139,7 +165,7 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(
         f"{path.as_uri()}?mode=ro",
         uri=True,
-        timeout=_BUSY_MS / 1000,
+        timeout=BUSY_MS / 1000,
         isolation_level=None,
         check_same_thread=False,
     )
@@ -147,22 +173,23 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     return db
 
 
-def failure_of(error: sqlite3.Error) -> tuple[AgentflowError, Effect]:
-    """What a failed commit means: `final` stops the log, `later` may be better, `refused`: no disk's fault.
+def failure_of(error: sqlite3.Error, path: Path | None = None) -> tuple[AgentflowError, Effect]:
+    """Return what a failed commit means: `final` stops the log, `later` may be better, `refused`: no disk's
+    fault.
 
-    A full disk or a busy database took nothing. After a failed sync nobody knows what is on the disk, and a
-    second sync may falsely succeed.
+    A full disk or a busy database took nothing. After a failed sync it is unknown what is on the disk, and a
+    second sync may falsely succeed. SQLite gives one code for a quota and for a broken disk; with `path`, that
+    of the store, a small write beside it tells which it was.
     """
     name: str = getattr(error, "sqlite_errorname", None) or type(error).__name__
     text = f"the store failed: {error} ({name})"
     if name.startswith(_DAMAGED):
         return LogCorrupt(text), "final"
-    if name in _UNTAKEN:
+    broken = name == "SQLITE_IOERR_WRITE" and path is not None and takes_writes(path)
+    if name in _UNTAKEN and not broken:
         return StorageUnavailable(text, hint=_SPACE_HINT), "later"
     if name.startswith(_BROKEN):
-        return LogFailed(
-            text, hint="check the disk, then start again; what was acknowledged is kept"
-        ), "final"
+        return LogFailed(text, hint=_DISK_HINT), "final"
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_NOMEM")):
         return StorageUnavailable(text), "later"
     return StoreError(text), "refused"
@@ -208,17 +235,24 @@ def _prepare_file(path: Path) -> bool:
                 raise _foreign(path) from None
             return False
     except OSError as error:
-        raise ConfigurationError(
-            f"the store {path} cannot be opened: {error.strerror}",
-            hint="choose a path in a directory that you may write to (`--store sqlite:FILE`)",
-        ) from error
+        raise _no_file(path, error) from error
     return True
 
 
-def _check_version(db: sqlite3.Connection, path: Path) -> None:
+def _no_file(path: Path, error: OSError) -> AgentflowError:
+    """A path that can be none is a mistake in the configuration; all else is a matter of the storage."""
+    text = f"the store {path} cannot be opened: {error.strerror}"
+    if error.errno in _NO_PATH:
+        return ConfigurationError(text, hint="name a file in a directory (`--store sqlite:FILE`)")
+    if error.errno in _FULL:
+        return StorageUnavailable(text, hint=_SPACE_HINT)
+    return StoreError(text, hint=_ACCESS_HINT)
+
+
+def check_version(db: sqlite3.Connection, path: Path) -> None:
     tables = _has_tables(db)  # first: another process may make them, and its mark, at this moment
     version, application = _pragma(db, "user_version"), _pragma(db, "application_id")
-    if application not in (0, _APPLICATION_ID) or (application == 0 and tables):
+    if application not in (0, APPLICATION_ID) or (application == 0 and tables):
         raise ConfigurationError(
             f"{path} is an SQLite database of another program", hint="name another file for the store"
         )
@@ -249,13 +283,13 @@ def _set_durable(db: sqlite3.Connection, path: Path) -> None:
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
     with _transaction(db):
-        _check_version(db, path)  # again: another process may have been here since
+        check_version(db, path)  # again: another process may have been here since
         version = _pragma(db, "user_version")
         if version == 0:
             _execute_script(db, "schema.sql")
             _execute_script(db, "retention.sql")
             add_checks(db)
-            db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         else:
             for step in range(version, _SCHEMA_VERSION):
                 _MIGRATIONS[step](db)
@@ -289,28 +323,31 @@ def _has_tables(db: sqlite3.Connection) -> bool:
 
 
 def _foreign(path: Path) -> AgentflowError:
-    """A file of another kind was named by mistake; one that says it is a database has been damaged."""
+    """A file of another kind was named by mistake; one that was our database has been damaged."""
     with path.open("rb") as file:
-        ours = file.read(len(_MAGIC)) == _MAGIC
-    if ours:
-        return LogCorrupt(f"{path} is damaged; restore it from a copy, this one was left as it is")
+        head = file.read(_HEAD_BYTES)
+    if head.startswith(_MAGIC) or any(mark in head for mark in _MARKS):
+        return LogCorrupt(f"{path} is damaged: its header is not that of a database", hint=HINT)
     return ConfigurationError(
-        f"{path} is not an SQLite database, or its header is damaged",
+        f"{path} is not an SQLite database",
         hint="name another file; this one was left as it is",
     )
 
 
-def _unusable(error: sqlite3.Error | UnicodeError, path: Path) -> AgentflowError:
+def unusable(error: sqlite3.Error | UnicodeError, path: Path) -> AgentflowError:
+    """Return what it means that the store could not be opened. Reads the head of the file."""
     name: str = getattr(error, "sqlite_errorname", None) or type(error).__name__
+    text = f"the store {path} cannot be opened: {error} ({name})"
     if isinstance(error, UnicodeError):  # a name in the schema that the message quotes
         return LogCorrupt(f"the store {path} is damaged: its schema cannot be read", hint=HINT)
     if name == "SQLITE_NOTADB":
         return _foreign(path)
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL")):
-        return StorageUnavailable(f"the store {path} cannot be opened now: {error}")
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return StorageUnavailable(text)
+    if name == "SQLITE_FULL" or name.startswith("SQLITE_READONLY"):
+        return StorageUnavailable(text, hint=_SPACE_HINT)
     if name.startswith(_DAMAGED):
-        return LogCorrupt(f"the store {path} is damaged: {error}")
-    return ConfigurationError(
-        f"the store {path} cannot be opened: {error}",
-        hint="the file, its directory and their file system must be writable",
-    )
+        return LogCorrupt(f"the store {path} is damaged: {error}", hint=HINT)
+    if name.startswith("SQLITE_IOERR"):
+        return StoreError(text, hint=_DISK_HINT)
+    return StoreError(text, hint=_ACCESS_HINT)

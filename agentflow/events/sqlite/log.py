@@ -44,13 +44,17 @@ class SqliteLog(BaseLog):
         self.path = Path(path).absolute()
         self.url = f"sqlite:{path}"
         self._store = SqliteStore(open_database(self.path), self.path)
-        self._group = GroupCommit(self._store)
+        self._group = GroupCommit(self._store, self._store.watch)
         self._readers = Readers(self.path)
 
     @property
     def failure(self) -> AgentflowError | None:
         """Why the log stopped for good, if it did."""
         return self._store.failure
+
+    def is_alive(self, owner: Owner) -> bool:
+        """As `EventLog.is_alive`, by the lock that the process holds beside the store."""
+        return self._store.locks.is_alive(owner)
 
     # -- writing
 
@@ -86,7 +90,7 @@ class SqliteLog(BaseLog):
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`."""
-        return await self._write(calls.claim, workflow_id, owner)
+        return await self._write(calls.claim, workflow_id, owner, self._store.locks)
 
     async def release(self, workflow_id: str, owner: Owner) -> None:
         """As `EventLog.release`."""
@@ -173,6 +177,8 @@ class SqliteLog(BaseLog):
         """As `EventLog.close`."""
         if self._group.refuse():
             await asyncio.to_thread(self._shut_down)
+            if self._store.lost is not None:
+                raise self._store.lost
 
     def _shut_down(self) -> None:
         self._readers.close()
