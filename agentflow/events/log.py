@@ -130,10 +130,10 @@ class EventLog(Protocol):
     ) -> Page[LoggedEvent]:
         """Events of all runs in commit order. `types` may end in `.*`; times as in `runs`, of the events.
 
-        A damaged event is left out and its run named in `Page.damaged`; LogCorrupt is raised only where it
-        cannot be told what is missing. Without a cursor: from the oldest on. `next_cursor` is never None here, not even in an empty store:
+        Without a cursor: from the oldest on. `next_cursor` is never None here, not even in an empty store:
         kept, it continues with what is committed later, so a consumer with a stored cursor misses nothing
-        and sees nothing twice. A page that is not full was all there was.
+        and sees nothing twice. A page that is not full was all there was. A damaged event is left out and its
+        run named in `Page.damaged`; LogCorrupt is raised only where it cannot be told what is missing.
         """
         ...
 

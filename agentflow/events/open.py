@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from agentflow.errors import ConfigurationError
 from agentflow.events.log import EventLog
 from agentflow.events.memory import MemoryLog
@@ -9,11 +11,14 @@ from agentflow.events.memory import MemoryLog
 __all__ = ["open_log"]
 
 
-def open_log(url: str) -> EventLog:
+def open_log(url: str, *, read_only: bool = False) -> EventLog:
     """The log that `url` names: `memory:`, `sqlite:FILE` or `file:DIR`. Blocks for some ms.
 
     `sqlite:runs.db` is relative to the working directory, `sqlite:/var/runs.db` and `sqlite:///var/runs.db`
-    are the same absolute file. ConfigurationError when there can be no store of that name.
+    are the same absolute file. With `read_only`, and where this user may read a SQLite store but not write
+    to it, appends are refused.
+
+    Raises ConfigurationError if there can be no store of that name, StoreError if it cannot be opened.
     """
     scheme, colon, rest = url.partition(":")
     if colon and scheme == "memory":
@@ -28,9 +33,14 @@ def open_log(url: str) -> EventLog:
             )
         # Imported when wanted: a log in memory needs neither.
         if scheme == "sqlite":
-            from agentflow.events.sqlite import SqliteLog
+            from agentflow.events.sqlite import ReadOnlySqliteLog, SqliteLog
 
-            return SqliteLog(path)
+            return ReadOnlySqliteLog(path) if read_only or _only_readable(path) else SqliteLog(path)
+        if read_only:
+            raise ConfigurationError(
+                f"{url!r} belongs to one process, also to be read",
+                hint="ask the daemon that has it, or leave --read-only out",
+            )
         from agentflow.events.segments import SegmentLog
 
         return SegmentLog(path)
@@ -38,3 +48,12 @@ def open_log(url: str) -> EventLog:
         f"{url!r} is not the URL of a store",
         hint="the known stores are `memory:`, `sqlite:FILE` and `file:DIR`",
     )
+
+
+def _only_readable(path: str) -> bool:
+    """Whether there is a file that this user may read, but not write to: its permissions, or those of its
+    directory, or the file system do not allow it."""
+    if not os.path.isfile(path) or not os.access(path, os.R_OK):
+        return False
+    folder = os.path.dirname(os.path.abspath(path))
+    return not (os.access(path, os.W_OK) and os.access(folder, os.W_OK))

@@ -14,6 +14,7 @@ from agentflow.events.owner import Owner
 __all__ = [
     "ENDED",
     "FIRST_EPOCH",
+    "VERIFY_HINT",
     "Append",
     "LoggedEvent",
     "Notice",
@@ -30,6 +31,9 @@ FIRST_EPOCH = 1
 
 ENDED = frozenset(name.partition(".")[2] for name in TERMINAL_TYPES)
 """The states in which a run's log is complete for ever."""
+
+VERIFY_HINT = "`agentflow verify` names what is damaged; restore the store from a copy"
+"""What to do about `Page.damaged`."""
 
 T = TypeVar("T")
 Order = Literal["asc", "desc"]

@@ -20,7 +20,7 @@ from agentflow.events.references import names_in
 from agentflow.events.rows import FIRST_EPOCH
 from agentflow.events.rules import blob_hash, check_removable, first_kept, tombstone_of
 from agentflow.events.sqlite.checks import check_value, damaged, row_crc, seal_run
-from agentflow.events.sqlite.reader import find_run
+from agentflow.events.sqlite.run_rows import find_run
 from agentflow.events.tombstone import Tombstone
 
 __all__ = [
@@ -151,6 +151,10 @@ def delete(db: sqlite3.Connection, workflow_id: str, at: int) -> Tombstone:
     values = msgspec.structs.astuple(gone)
     db.execute("INSERT INTO tombstone VALUES (?, ?, ?, ?, ?, ?)", (*values, row_crc(*values)))
     db.execute("INSERT INTO doomed (run) VALUES (?)", (run,))
+    db.executemany(
+        "DELETE FROM label WHERE name = ? AND value = ? AND created_at = ? AND workflow_id = ?",
+        [(name, value, row.created_at, workflow_id) for name, value in row.labels.items()],
+    )
     for statement in (
         "DELETE FROM run WHERE id = ?",
         "DELETE FROM reference WHERE run = ?",

@@ -32,6 +32,7 @@ from agentflow.events.sqlite.presence import takes_writes
 __all__ = [
     "APPLICATION_ID",
     "BUSY_MS",
+    "check_readable",
     "check_version",
     "connect_reader",
     "failure_of",
@@ -41,7 +42,8 @@ __all__ = [
 ]
 
 APPLICATION_ID = 0x61666C77  # "aflw": tells our files from other SQLite databases
-_SCHEMA_VERSION = 3
+_SCHEMA_VERSION = 4
+_OLDEST_READABLE = 3  # without a migration; lists by label need version 4
 _MAGIC = b"SQLite format 3\0"
 # What stands in the head of our files beside the magic: the mark, at offset 68, and the schema.
 _MARKS = (APPLICATION_ID.to_bytes(4, "big"), b"workflow_id TEXT NOT NULL UNIQUE")
@@ -97,8 +99,21 @@ def _add_retention(db: sqlite3.Connection) -> None:
     db.executemany("INSERT INTO reference (run, name) VALUES (?, ?)", names)
 
 
+def _add_labels(db: sqlite3.Connection) -> None:
+    """Version 3 to 4: an index of the labels of runs."""
+    _execute_script(db, "labels.sql")
+    db.execute(
+        "INSERT OR IGNORE INTO label (name, value, created_at, workflow_id)"
+        " SELECT key, value, created_at, workflow_id FROM run, json_each(labels)"
+    )
+
+
 # From a version to the next; runs inside the transaction that also sets the version.
-_MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_retention, 2: add_checks}
+_MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
+    1: _add_retention,
+    2: add_checks,
+    3: _add_labels,
+}
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -160,17 +175,26 @@ def _log_length(path: Path) -> int:
         return 0
 
 
-def connect_reader(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write. For one thread at a time."""
+def connect_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
+    """Open a connection that cannot write. For one thread at a time.
+
+    `immutable`: no process writes to the file, so that no other file is needed beside it.
+    """
     db = sqlite3.connect(
-        f"{path.as_uri()}?mode=ro",
+        f"{path.as_uri()}?mode=ro{'&immutable=1' if immutable else ''}",
         uri=True,
         timeout=BUSY_MS / 1000,
         isolation_level=None,
         check_same_thread=False,
     )
     db.execute("PRAGMA query_only = ON")
+    db.text_factory = _text
     return db
+
+
+def _text(value: bytes) -> str:
+    """What a disk has changed is for the checksum of its row to find: it must not hide the rows beside it."""
+    return value.decode(errors="replace")
 
 
 def failure_of(error: sqlite3.Error, path: Path | None = None) -> tuple[AgentflowError, Effect]:
@@ -178,8 +202,8 @@ def failure_of(error: sqlite3.Error, path: Path | None = None) -> tuple[Agentflo
     fault.
 
     A full disk or a busy database took nothing. After a failed sync it is unknown what is on the disk, and a
-    second sync may falsely succeed. SQLite gives one code for a quota and for a broken disk; with `path`, that
-    of the store, a small write beside it tells which it was.
+    second sync may falsely succeed. SQLite gives one code for a quota and for a broken disk: a small write
+    beside the store `path` tells which it was.
     """
     name: str = getattr(error, "sqlite_errorname", None) or type(error).__name__
     text = f"the store failed: {error} ({name})"
@@ -263,6 +287,18 @@ def check_version(db: sqlite3.Connection, path: Path) -> None:
         )
 
 
+def check_readable(db: sqlite3.Connection, path: Path) -> None:
+    """Raise if this release cannot read the store as it is: ConfigurationError, or StoreError for a store of
+    an earlier release, which must be migrated first."""
+    check_version(db, path)
+    version = _pragma(db, "user_version")
+    if version < _OLDEST_READABLE:
+        raise StoreError(
+            f"{path} was written by an earlier agentflow (schema {version})",
+            hint="open it once without --read-only, which migrates it",
+        )
+
+
 def _set_durable(db: sqlite3.Connection, path: Path) -> None:
     """Set what durability rests on, and believe only what is read back."""
     if not _pragma(db, "page_count"):  # for a new file; it would write to an old one, and change nothing
@@ -289,6 +325,7 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
             _execute_script(db, "schema.sql")
             _execute_script(db, "retention.sql")
             add_checks(db)
+            _add_labels(db)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         else:
             for step in range(version, _SCHEMA_VERSION):

@@ -29,7 +29,7 @@ from agentflow.events.sqlite.checks import PRIME, seal_run, type_crc
 from agentflow.events.sqlite.database import BUSY_MS, failure_of
 from agentflow.events.sqlite.integrity import Integrity, is_small
 from agentflow.events.sqlite.presence import StoreFiles
-from agentflow.events.sqlite.reader import tombstone
+from agentflow.events.sqlite.run_rows import tombstone
 
 __all__ = ["SqliteStore"]
 
@@ -58,6 +58,9 @@ _INSERT_RUN = """
         (workflow_id, name, definition_hash, state, labels, created_at, updated_at, last_offset, epoch, owner,
          parent)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+
+_INSERT_LABEL = "INSERT INTO label (name, value, created_at, workflow_id) VALUES (?, ?, ?, ?)"
 
 
 class _Run:
@@ -266,6 +269,9 @@ class SqliteStore:
             ),
         )
         assert cursor.lastrowid is not None
+        if meta.labels:
+            rows = [(name, value, meta.created_at, batch.workflow_id) for name, value in meta.labels.items()]
+            self._db.executemany(_INSERT_LABEL, rows)
         self._unsealed.add(cursor.lastrowid)
         self._names += (cursor.lastrowid, meta.definition_hash)
         run = _Run(cursor.lastrowid, FIRST_EPOCH, len(batch.events) - 1, state, 0)
