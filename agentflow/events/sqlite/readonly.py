@@ -1,7 +1,7 @@
 """A SQLite store that is only read: beside the process that writes to it, or where nothing can be written.
 
-It makes no file, takes no lock that a writer waits for, and mends nothing. Writes are refused as a matter of
-the storage, so a command that needs one ends with exit 74.
+It takes no lock that a writer waits for, and mends nothing; SQLite may leave an empty `-wal` and its `-shm`.
+Writes are refused as a matter of the storage, so a command that needs one ends with exit 74.
 """
 
 from __future__ import annotations

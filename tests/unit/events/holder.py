@@ -36,10 +36,11 @@ async def main(url: str, run: str, more: str = "") -> None:
     if more == "fork":
         child = os.fork()
         if not child:
-            time.sleep(60)
+            time.sleep(60)  # noqa: ASYNC251 — there is no loop in a child
             os._exit(0)
     elif more == "exec":
-        child = subprocess.Popen(["sleep", "60"], close_fds=False, stdout=subprocess.DEVNULL).pid
+        command = ["sleep", "60"]
+        child = subprocess.Popen(command, close_fds=False, stdout=subprocess.DEVNULL).pid  # noqa: ASYNC220
     else:
         child = 0
     print("held", os.getpid(), child, flush=True)

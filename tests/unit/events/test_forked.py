@@ -20,7 +20,7 @@ DOCUMENT = "workflow: {name: w, steps: [{id: a, type: tool, function: noop}]}"
 
 
 def in_child(work):
-    """What `work()`, an awaitable in a loop of its own, raised in a forked child, as text; fails on a hang."""
+    """What `work()`, awaited in a new loop, raised in a forked child, as text; also whether it hung."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -129,7 +129,7 @@ def test_a_fork_inside_the_loop_is_refused_as_well(tmp_path):
             except LogFailed:
                 os._exit(7)
             os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7  # noqa: ASYNC222
         await log.append(batch(1))
         await log.close()
 

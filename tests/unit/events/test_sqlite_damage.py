@@ -1,4 +1,4 @@
-"""A damaged SQLite store above 2 MiB: answers across runs are complete, or say what is missing (durability 6).
+"""A damaged store above 2 MiB: answers across runs are complete, or say what is missing (durability 6).
 
 Such a store is not checked as a whole when it is opened, and a command has ended before the check in the
 background begins.

@@ -215,9 +215,11 @@ def test_an_error_of_the_disk_at_open_is_an_error_of_storage(tmp_path, error, ca
 
     asyncio.run(fill())
     said = subprocess.run(
-        ["strace", "-f", "-qq", "-o", os.devnull, "-P", str(path), "-e", f"trace={call}"]
-        + ["-e", f"inject={call}:error={error}"]
-        + [sys.executable, "-c", FAILING, f"sqlite:{path}"],
+        [
+            *("strace", "-f", "-qq", "-o", os.devnull, "-P", str(path)),
+            *("-e", f"trace={call}", "-e", f"inject={call}:error={error}"),
+            *(sys.executable, "-c", FAILING, f"sqlite:{path}"),
+        ],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -234,8 +236,10 @@ async def test_an_input_output_error_of_a_write_is_final_and_the_hint_names_the_
     """SQLite gives the code that a quota gives too; the disk of this one has space."""
     log = await write(tmp_path / "log.db")
     tracer = subprocess.Popen(  # noqa: ASYNC220
-        ["strace", "-f", "-qq", "-o", os.devnull, "-P", str(tmp_path / "log.db-wal"), "-p", str(os.getpid())]
-        + ["-e", "trace=pwrite64", "-e", "inject=pwrite64:error=EIO"],
+        [
+            *("strace", "-f", "-qq", "-o", os.devnull, "-P", str(tmp_path / "log.db-wal")),
+            *("-p", str(os.getpid()), "-e", "trace=pwrite64", "-e", "inject=pwrite64:error=EIO"),
+        ],
         stderr=subprocess.PIPE,
         text=True,
     )
