@@ -50,12 +50,15 @@ class OwnerLocks:
         self.folder = real.with_name(real.name + "-owners")
         self._mine: set[Path] = set()
 
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.lock"
+
     def hold(self, name: str) -> None:
         """Hold the lock `name` until `release`; once for all logs of this process on this store.
 
         Raises StorageUnavailable if the file cannot be made: without it no run can be owned.
         """
-        path = self.folder / name
+        path = self._path(name)
         if path in self._mine:
             return
         with _guard:
@@ -78,7 +81,7 @@ class OwnerLocks:
             return owner.alive()
         if not owner.lock.isalnum():
             return False
-        path = self.folder / owner.lock
+        path = self._path(owner.lock)
         return path in _held or _is_locked(path, remove=remove)
 
     def problem(self) -> str | None:

@@ -89,10 +89,16 @@ async def main(kind: str, directory: Path) -> None:
     mount(directory, "remount,ro")
     refusal = None
     try:
-        open_log(url)
+        log = open_log(url)
+        # A store that is there can be read, and takes nothing.
+        assert url.startswith("sqlite:"), "a store was opened that cannot be written to"
+        last = await log.last("wf_x")
+        assert last >= offset - 1  # `examine` may have gone on with it
+        await refused(log, last + 1)
+        await log.probe()
     except AgentflowError as error:
         refusal = error
-    assert refusal is not None, "a store was opened that cannot be written to"
+    assert refusal is not None, "a store that cannot be written to was taken for one that can"
     assert refusal.hint
 
 

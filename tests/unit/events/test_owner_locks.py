@@ -91,7 +91,7 @@ async def test_a_killed_owner_is_dead_at_once_and_its_file_goes(tmp_path):
     log = SqliteLog(path)
     assert not log.is_alive((await log.run("wf_a")).owner)
     assert await log.claim("wf_a", this_process()) == 2
-    assert [p.name for p in folder.iterdir()] == [this_process().lock]
+    assert [p.stem for p in folder.iterdir()] == [this_process().lock]
     await log.close()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log.db"]
 
@@ -178,7 +178,7 @@ def test_looking_at_a_lock_takes_it_from_nobody(tmp_path):
     with started_holder(path):
         locks = OwnerLocks(path)
         name = next(locks.folder.iterdir()).name
-        owner = Owner(1, "", "", name)
+        owner = Owner(1, "", "", name.removesuffix(".lock"))
         assert [locks.is_alive(owner, remove=True) for _ in range(3)] == [True] * 3
         assert (locks.folder / name).exists()
     assert not locks.is_alive(owner)
