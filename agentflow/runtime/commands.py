@@ -18,6 +18,7 @@ from agentflow.events.catalogue import WorkflowPaused
 from agentflow.events.envelope import decode
 from agentflow.events.forked import ForkGuard
 from agentflow.events.log import RunRow
+from agentflow.runtime.damage import warn_of_damage
 from agentflow.runtime.messages import (
     Answer,
     Cancel,
@@ -259,6 +260,7 @@ class RunCommands(RunReader):
         cursor: str | None = None
         while True:
             page = await self.log.runs(state=states, limit=500, cursor=cursor, order="asc")
+            warn_of_damage(page, "recovery")
             found += page.items
             cursor = page.next_cursor
             if cursor is None:

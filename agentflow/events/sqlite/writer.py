@@ -98,7 +98,7 @@ class SqliteStore:
         self._unsealed: set[int] = set()
         self._unsynced = 0
         self._begun = self._written = 0  # commits, counted from 1, and the last that wrote something
-        self._watched = 0  # the last commit that had begun when the store was last watched
+        self._watched = 0  # the last commit that had written something when the store was last watched
         self.failure: AgentflowError | None = None
         self.sync_share = 0.0
         self._checkpointer = Checkpointer(path, self._stop_for, lambda: self._begun)
@@ -360,7 +360,8 @@ class SqliteStore:
 
         Called by the writer thread every 0.5 s. Never raises.
         """
-        idle, self._watched = self._watched == self._begun, self._begun
+        # Not by `_begun`: a hub that asks for the writes of others begins a commit four times a second.
+        idle, self._watched = self._watched == self._written, self._written
         if self._is_lost() or self.failure is not None or not idle:
             return
         if self._files.wal_bytes() > _IDLE_WAL_BYTES:
