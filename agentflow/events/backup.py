@@ -92,7 +92,7 @@ def _check_free(target: Path) -> None:
 def _copy_database(path: Path, draft: Path) -> None:
     """Copy by SQLite's backup interface, in one step: it holds a read of one state of the store, which lets
     the writer go on. In several steps it would begin anew with every commit."""
-    from agentflow.events.sqlite.database import unusable
+    from agentflow.events.sqlite.failures import unusable
     from agentflow.events.sqlite.readonly import open_read_only
 
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

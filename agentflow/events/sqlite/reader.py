@@ -20,8 +20,9 @@ from agentflow.events.envelope import StoredEvent
 from agentflow.events.rows import RunRow, Snapshot
 from agentflow.events.sqlite.across import EventsOfAllRuns
 from agentflow.events.sqlite.checks import HINT, PRIME, damaged
-from agentflow.events.sqlite.database import connect_reader, failure_of
+from agentflow.events.sqlite.database import connect_reader
 from agentflow.events.sqlite.event_types import EventTypes
+from agentflow.events.sqlite.failures import failure_of
 from agentflow.events.sqlite.lists import RunLists
 from agentflow.events.sqlite.run_rows import UNREADABLE, find_run
 

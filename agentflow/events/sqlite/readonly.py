@@ -23,7 +23,8 @@ from agentflow.events.forked import ForkGuard
 from agentflow.events.owner import Owner
 from agentflow.events.owner_locks import OwnerLocks
 from agentflow.events.rows import Append, Swept
-from agentflow.events.sqlite.database import check_readable, connect_reader, unusable
+from agentflow.events.sqlite.database import check_readable, connect_reader
+from agentflow.events.sqlite.failures import unusable
 from agentflow.events.sqlite.presence import side_file
 from agentflow.events.sqlite.reader import Readers
 from agentflow.events.sqlite.reading import SqliteReading

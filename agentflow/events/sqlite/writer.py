@@ -26,7 +26,8 @@ from agentflow.events.rules import refusal, state_after
 from agentflow.events.sqlite.bulk import Bulk
 from agentflow.events.sqlite.checkpoint import Checkpointer
 from agentflow.events.sqlite.checks import PRIME, seal_run, type_crc
-from agentflow.events.sqlite.database import BUSY_MS, failure_of
+from agentflow.events.sqlite.database import BUSY_MS
+from agentflow.events.sqlite.failures import failure_of
 from agentflow.events.sqlite.integrity import Integrity, is_small
 from agentflow.events.sqlite.presence import StoreFiles
 from agentflow.events.sqlite.run_rows import tombstone
