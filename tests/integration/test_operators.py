@@ -172,3 +172,39 @@ async def test_a_directory_of_segments_is_checked_and_copied(tmp_path):
     assert await all_offsets(copy, "wf_a") == list(range(200))
     await copy.append(batch(200))
     await copy.close()
+
+
+def test_a_daemon_whose_store_was_deleted_says_so_and_ends_with_74(tmp_path):
+    """durability 1: through health at once, and through its exit code at the end."""
+    import shutil
+    import signal
+    import time
+
+    from agentflow.client import SyncClient
+
+    store, socket = tmp_path / "data" / "log.db", tmp_path / "s"
+    command = ["serve", "--store", f"sqlite:{store}", "--socket", str(socket)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "OTEL_SDK_DISABLED": "true"}
+    with subprocess.Popen(
+        [sys.executable, "-c", "from agentflow.cli import main; main()", *command],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as daemon:
+        try:
+            while "agentflow serves" not in (said := daemon.stderr.readline()):
+                assert said, "the daemon did not start"
+            with SyncClient(f"unix:{socket}") as client:
+                assert client.health().status == "ok"
+                shutil.rmtree(store.parent)
+                until = time.monotonic() + 10
+                while (health := client.health()).status == "ok":
+                    assert time.monotonic() < until
+                assert health.status == "failed"
+            daemon.send_signal(signal.SIGTERM)
+            said = daemon.stderr.read()
+            assert daemon.wait() == 74, said
+            assert "was deleted or moved" in said
+        finally:
+            daemon.kill()
