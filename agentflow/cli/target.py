@@ -249,15 +249,7 @@ class LocalTarget:
 
     async def records(self, *, limit: int, state: str | None) -> list[RunRecord]:
         """As `Target.records`."""
-        from agentflow.errors import LogCorrupt
-
-        found: list[RunRecord] = []
-        for row in await self._rows(limit, state):
-            try:
-                found.append(await self.runtime.record(row.workflow_id))
-            except LogCorrupt:  # the others can be shown
-                self.damaged.add(row.workflow_id)
-        return found
+        return [await self.runtime.record(row.workflow_id) for row in await self._rows(limit, state)]
 
     async def _rows(self, limit: int, state: str | None) -> list[RunRow]:
         page = await self.runtime.log.runs(limit=limit, state=state)

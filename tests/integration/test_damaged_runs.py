@@ -91,8 +91,16 @@ def test_the_command_line_warns(damaged, tmp_path, monkeypatch):
             assert listed.exit_code == 0
             assert "wf_a" in listed.stdout
             assert listed.stderr.startswith("warning: wf_c is damaged and cannot be shown; `agentflow ver")
+        whole = sandbox.invoke("list", "--json", "--store", f"sqlite:{damaged}")  # folds every log
+        assert (whole.exit_code, whole.stdout) == (74, "")
+        with contextlib.closing(sqlite3.connect(damaged)) as db:
+            db.execute("UPDATE event SET ts = ts - 1 WHERE run = 2 AND offset = 3")
+            db.commit()
         found = json.loads(sandbox.invoke("list", "--json", "--store", f"sqlite:{damaged}").stdout)
-        assert found["damaged"] == ["wf_b", "wf_c"]
+        assert found["damaged"] == ["wf_c"]
+        with contextlib.closing(sqlite3.connect(damaged)) as db:
+            db.execute("UPDATE event SET ts = ts + 1 WHERE run = 2 AND offset = 3")
+            db.commit()
         events = sandbox.invoke("events", "wf_b", "--no-follow", "--store", f"sqlite:{damaged}")
         assert (events.exit_code, len(events.stdout.splitlines())) == (74, 3)
     finally:

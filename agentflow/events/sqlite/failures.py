@@ -72,7 +72,7 @@ def no_file(path: Path, error: OSError) -> AgentflowError:
     """A path that can be none is a mistake in the configuration; all else is a matter of the storage."""
     text = f"the store {path} cannot be opened: {error.strerror}"
     if error.errno in _NO_PATH:
-        return ConfigurationError(text, hint="name a file in a directory (`--store sqlite:FILE`)")
+        return ConfigurationError(text, hint="choose a path in a directory (`--store sqlite:FILE`)")
     if error.errno in _FULL:
         return StorageUnavailable(text, hint=_SPACE_HINT)
     return StoreError(text, hint=_ACCESS_HINT)
