@@ -139,7 +139,7 @@ class EventsOfAllRuns:
         return len(places) == limit
 
     def _is_removed(self, db: sqlite3.Connection, run: int, offset: int) -> bool:
-        """Whether nobody is to see this event: its run was deleted, or trimmed beyond it."""
+        """Whether this event is hidden from readers: its run was deleted, or trimmed beyond it."""
         if db.execute("SELECT 1 FROM doomed WHERE run = ?", (run,)).fetchone() is not None:
             return True
         row = db.execute("SELECT earliest_offset FROM run WHERE id = ?", (run,)).fetchone()

@@ -387,10 +387,11 @@ class SqliteStore:
             return
         self._db.execute("PRAGMA busy_timeout = 0")
         try:
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            busy = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         finally:
             self._db.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-        self._checkpointer.rest_is_copied()
+        if not busy:  # else a reader or another process uses it: at the next look
+            self._checkpointer.rest_is_copied()
 
     def finish(self) -> None:
         """As `Store.finish`."""

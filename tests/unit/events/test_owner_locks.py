@@ -173,7 +173,7 @@ async def test_no_run_is_owned_where_the_lock_cannot_be_made(tmp_path):
     await log.close()
 
 
-def test_looking_at_a_lock_takes_it_from_nobody(tmp_path):
+def test_looking_at_a_lock_leaves_it_with_its_owner(tmp_path):
     path = tmp_path / "log.db"
     with started_holder(path):
         locks = OwnerLocks(path)

@@ -85,7 +85,7 @@ async def test_an_idle_log_notices_within_a_second(tmp_path, lose):
     path, log = await open_written(tmp_path)
     await asyncio.to_thread(lose, path)
     async with asyncio.timeout(1.0):
-        while log.failure is None:  # noqa: ASYNC110 — a store tells nobody
+        while log.failure is None:  # noqa: ASYNC110 — a store has no signal for it
             await asyncio.sleep(0.01)
     assert isinstance(log.failure, LogFailed)
     with pytest.raises(LogFailed):
@@ -141,7 +141,7 @@ async def test_a_burst_leaves_no_long_write_ahead_log_behind(tmp_path):
     until = time.monotonic() + 15
     while wal.stat().st_size > 4 << 20:
         assert time.monotonic() < until, wal.stat().st_size
-        await log.foreign_writes()  # as a hub does while somebody follows a run
+        await log.foreign_writes()  # as a hub does while a run is followed
     assert log.failure is None
     await log.append(batch(500))
     assert await log.last("wf_a") == 500
