@@ -41,6 +41,8 @@ _VERBS = {
     "fork": ("control", "fork", "Go on from a point of the run ID as a new run, and follow it."),
     "signal": ("control", "signal", "Send the signal NAME to the run ID."),
     "gc": ("retention", "gc", "Take the ended runs that retention takes."),
+    "verify": ("store", "verify", "Check the store: every event, record and page."),
+    "backup": ("store", "backup", "Copy the store to DEST, while a daemon writes to it."),
     "serve": ("serve", "serve", "Run the daemon."),
     "health": ("serve", "health", "Ask the daemon how it is."),
     "drain": ("serve", "drain", "Let the daemon park its runs and end."),

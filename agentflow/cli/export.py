@@ -14,7 +14,7 @@ from agentflow.cli.app import Command
 from agentflow.cli.errors import CommandError, Exit
 from agentflow.cli.options import ExportedRun, json_option, run_id, run_or_file
 from agentflow.cli.output import emit, emit_json
-from agentflow.cli.target import LocalTarget, RemoteTarget, Where, target_options
+from agentflow.cli.target import LocalTarget, RemoteTarget, Where, read_only_option, target_options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -25,6 +25,7 @@ __all__ = ["log", "open_file", "state"]
 @click.command("log", cls=Command)
 @click.argument("id", type=run_id)
 @target_options
+@read_only_option
 def log(id: str, where: Where) -> Exit:
     """Print the log of the run ID as NDJSON, to be kept as a file.
 
@@ -88,6 +89,7 @@ def open_file(context: click.Context, file: str, as_json: bool) -> Exit:
 @click.option("--attempt", type=click.IntRange(min=1), metavar="A", help="Of this attempt.")
 @json_option("The state is printed as JSON in any case; with this, on one line.")
 @target_options
+@read_only_option
 def state(
     id: str,
     step: str | None,

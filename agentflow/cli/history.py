@@ -10,7 +10,7 @@ from agentflow.cli.app import Command
 from agentflow.cli.errors import CommandError, Exit
 from agentflow.cli.options import json_option, run_id
 from agentflow.cli.output import emit, emit_json, emit_value
-from agentflow.cli.target import LocalTarget, RemoteTarget, Where, target_options
+from agentflow.cli.target import LocalTarget, RemoteTarget, Where, read_only_option, target_options
 
 if TYPE_CHECKING:
     from agentflow.client import Client
@@ -35,6 +35,7 @@ def _views(target: LocalTarget | RemoteTarget) -> RunViews | Client:
 )
 @json_option("Print {system_prompt, messages, tools} as JSON.")
 @target_options
+@read_only_option
 def context(
     id: str, step: str, iteration: int | None, attempt: int | None, as_json: bool, where: Where
 ) -> Exit:
@@ -72,6 +73,7 @@ def context(
 @click.argument("id", type=run_id)
 @json_option("It is printed as JSON in any case; with this, on one line.")
 @target_options
+@read_only_option
 def history(id: str, as_json: bool, where: Where) -> Exit:
     """Print what the run ID executed, as JSON.
 

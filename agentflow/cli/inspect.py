@@ -10,8 +10,8 @@ import click
 from agentflow.cli.app import Command
 from agentflow.cli.errors import Exit
 from agentflow.cli.options import ExportedRun, json_option, run_or_file
-from agentflow.cli.output import columns, emit, emit_bytes, emit_json, printable
-from agentflow.cli.target import Listed, LocalTarget, Target, Where, target_options
+from agentflow.cli.output import columns, emit, emit_bytes, emit_json, printable, say
+from agentflow.cli.target import Listed, LocalTarget, Target, Where, read_only_option, target_options
 
 if TYPE_CHECKING:
     from agentflow.events.catalogue import WorkflowPaused
@@ -28,17 +28,23 @@ _SHOWN = 2_000  # characters of an input or output in `show`
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="At most so many.")
 @json_option("Print {items: [run record]} as JSON.")
 @target_options
+@read_only_option
 def list_runs(state: str | None, limit: int, as_json: bool, where: Where) -> Exit:
     """List the runs of the store, newest first."""
     from agentflow.cli.session import Interrupts, run_async, store_exists
     from agentflow.cli.target import open_target
+    from agentflow.events.rows import VERIFY_HINT
 
     async def work(interrupts: Interrupts) -> Exit:
         async with open_target(where) as target:
             if as_json:
-                emit_json({"items": await interrupts.guard(target.records(limit=limit, state=state))})
+                items = await interrupts.guard(target.records(limit=limit, state=state))
+                damaged = {"damaged": sorted(target.damaged)} if target.damaged else {}
+                emit_json({"items": items} | damaged)
             else:
                 emit(_table(await interrupts.guard(target.listed(limit=limit, state=state))))
+            for workflow_id in sorted(target.damaged):
+                say(printable(f"warning: {workflow_id} is damaged and cannot be shown; {VERIFY_HINT}"))
         return Exit.DONE
 
     if where.daemon() is None and not store_exists(where.config().store):
@@ -73,6 +79,7 @@ def _table(rows: list[Listed]) -> str:
 @click.argument("id", type=run_or_file)
 @json_option("Print the run record as JSON.")
 @target_options
+@read_only_option
 def show(id: str, as_json: bool, where: Where) -> Exit:
     """Show the run ID: state, steps, usage, output.
 
@@ -194,6 +201,7 @@ def _short(value: Any) -> str:
 )
 @json_option("Events are printed as NDJSON in any case.")
 @target_options
+@read_only_option
 def events(
     id: str,
     offset: int,

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -102,8 +102,11 @@ def run_async(work: Callable[[Interrupts], Awaitable[Exit]]) -> Exit:
 
 
 @asynccontextmanager
-async def open_runtime(config: Config, *, run_id: str | None = None) -> AsyncGenerator[Runtime]:
-    """A Runtime on the configured store. With `run_id` the command is about a run that exists.
+async def open_runtime(
+    config: Config, *, run_id: str | None = None, read_only: bool = False
+) -> AsyncGenerator[Runtime]:
+    """A Runtime on the configured store. With `run_id` the command is about a run that exists; with
+    `read_only` nothing is written, not even by telemetry.
 
     Raises RunNotFound rather than make a store in order to find nothing in it. A run in a file is read from
     there; that Runtime writes nothing.
@@ -121,7 +124,19 @@ async def open_runtime(config: Config, *, run_id: str | None = None) -> AsyncGen
     from agentflow.runtime import Runtime
 
     logs.configure()
-    async with Runtime(config.store, models=Models(config=config.for_models())) as runtime:
+    models = Models(config=config.for_models())
+    async with AsyncExitStack() as opened:
+        if read_only:
+            from agentflow.events.open import open_log
+            from agentflow.telemetry import TelemetrySettings
+            from agentflow.telemetry.telemetry import Telemetry
+
+            log = open_log(config.store, read_only=True)
+            opened.push_async_callback(log.close)
+            made = Runtime(log, models=models, telemetry=Telemetry(TelemetrySettings()))
+        else:
+            made = Runtime(config.store, models=models)
+        runtime = await opened.enter_async_context(made)
         if run_id is not None:
             await runtime.log.run(run_id)
         yield runtime

@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import click
@@ -26,7 +26,16 @@ if TYPE_CHECKING:
     from agentflow.runtime import RunRecord, RunResult, Runtime
     from agentflow.runtime.requests import RequestRecord
 
-__all__ = ["Listed", "LocalTarget", "RemoteTarget", "Target", "Where", "open_target", "target_options"]
+__all__ = [
+    "Listed",
+    "LocalTarget",
+    "RemoteTarget",
+    "Target",
+    "Where",
+    "open_target",
+    "read_only_option",
+    "target_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,6 +47,8 @@ class Where:
     store: str | None
     url: str | None
     local: bool
+    read_only: bool = False
+    """Whether the store is opened beside the process that writes to it, if there is one."""
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -62,8 +73,10 @@ class Where:
         if self.url is not None:
             if self.store is not None or self.local:
                 raise click.UsageError("--url names a daemon, --store and --local this process: give one")
+            if self.read_only:
+                raise click.UsageError("--url names a daemon, --read-only reads the store here: give one")
             return self.url
-        if self.store is not None or self.local:
+        if self.store is not None or self.local or self.read_only:
             return None
         named = os.environ.get("AGENTFLOW_URL")
         if named:
@@ -113,6 +126,22 @@ def target_options(command: F) -> F:
     )(found)
 
 
+def read_only_option(command: F) -> F:
+    """`--read-only`, kept in the command's `where`. Stands below `target_options`."""
+    from functools import wraps
+
+    @wraps(command)
+    def call(*args: Any, read_only: bool, where: Where, **more: Any) -> Any:
+        return command(*args, where=replace(where, read_only=read_only), **more)
+
+    found: Any = click.option(
+        "--read-only",
+        is_flag=True,
+        help="Only read the store, also while a daemon writes to it, or on a read-only file system.",
+    )(call)
+    return found
+
+
 class Listed(NamedTuple):
     """A line of `agentflow list`. `left`: nobody works on a run that should be at work."""
 
@@ -129,6 +158,9 @@ class Target(Protocol):
 
     parks: bool
     """Whether leaving stops the run that is followed."""
+
+    damaged: set[str]
+    """Runs that the lists so far could not show, because what the store holds of them is damaged."""
 
     async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
         """Begin a run; its id."""
@@ -189,6 +221,7 @@ class LocalTarget:
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
+        self.damaged = set[str]()
         self._handles: dict[str, Any] = {}
 
     async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
@@ -216,21 +249,30 @@ class LocalTarget:
 
     async def records(self, *, limit: int, state: str | None) -> list[RunRecord]:
         """As `Target.records`."""
-        return await self.runtime.list(limit=limit, state=state)
+        return [await self.runtime.record(row.workflow_id) for row in await self._rows(limit, state)]
+
+    async def _rows(self, limit: int, state: str | None) -> list[RunRow]:
+        page = await self.runtime.log.runs(limit=limit, state=state)
+        self.damaged.update(page.damaged)
+        return page.items
 
     async def listed(self, *, limit: int, state: str | None) -> list[Listed]:
         """As `Target.listed`."""
         from agentflow.events.ids import iso
 
-        rows = await self.runtime.rows(limit=limit, state=state)
+        rows = await self._rows(limit, state)
         return [
-            Listed(r.workflow_id, r.name or "", r.state, iso(r.created_at), r.last_offset + 1, _left(r))
+            Listed(r.workflow_id, r.name or "", r.state, iso(r.created_at), r.last_offset + 1, self._left(r))
             for r in rows
         ]
 
+    def _left(self, row: RunRow) -> bool:
+        at_work = row.state in ("pending", "running")
+        return at_work and (row.owner is None or not self.runtime.log.is_alive(row.owner))
+
     async def left(self, workflow_id: str) -> bool:
         """Whether nobody works on the run though it is not at rest."""
-        return _left(await self.runtime.log.run(workflow_id))
+        return self._left(await self.runtime.log.run(workflow_id))
 
     async def last_offset(self, workflow_id: str) -> int:
         """As `Target.last_offset`."""
@@ -282,6 +324,7 @@ class RemoteTarget:
 
     def __init__(self, client: Client) -> None:
         self.client = client
+        self.damaged = set[str]()
 
     async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
         """As `Target.submit`."""
@@ -297,11 +340,14 @@ class RemoteTarget:
 
     async def records(self, *, limit: int, state: str | None) -> list[RunRecord]:
         """As `Target.records`."""
-        return await self.client.list(limit=limit, state=state)
+        page = await self.client.records(limit=limit, state=state)
+        self.damaged.update(page.damaged)
+        return page.items
 
     async def listed(self, *, limit: int, state: str | None) -> list[Listed]:
         """As `Target.listed`."""
         page = await self.client.summaries(limit=limit, state=state)
+        self.damaged.update(page.damaged)
         return [
             Listed(r.workflow_id, r.name or "", r.state, r.created_at, r.last_offset + 1, False)
             for r in page.items
@@ -338,10 +384,6 @@ class RemoteTarget:
         return self.client.event_lines(workflow_id, after, follow=follow, types=types, deltas=deltas)
 
 
-def _left(row: RunRow) -> bool:
-    return row.state in ("pending", "running") and (row.owner is None or not row.owner.alive())
-
-
 @asynccontextmanager
 async def open_target(
     where: Where, *, run_id: str | None = None, config: Config | None = None
@@ -352,7 +394,8 @@ async def open_target(
     if url is None:
         from agentflow.cli.session import open_runtime
 
-        async with open_runtime(config or where.config(), run_id=run_id) as runtime:
+        config = config or where.config()
+        async with open_runtime(config, run_id=run_id, read_only=where.read_only) as runtime:
             yield LocalTarget(runtime)
         return
     from agentflow.client import Client

@@ -12,7 +12,9 @@ import msgspec
 
 from agentflow.client.errors import Unavailable
 from agentflow.client.transport import Transport
+from agentflow.errors import LogCorrupt
 from agentflow.events.catalogue import TERMINAL_TYPES
+from agentflow.events.rows import VERIFY_HINT
 
 __all__ = ["PATIENCE", "follow_lines"]
 
@@ -27,6 +29,7 @@ _ENDED = frozenset(name.partition(".")[2] for name in TERMINAL_TYPES)
 
 class _Line(msgspec.Struct):
     type: str
+    workflow_id: str | None = None
     offset: int | None = None
 
 
@@ -50,7 +53,8 @@ async def follow_lines(
     after a break.
 
     Ends after the terminal event; without `follow` also at the end that the log has now. Raises what the
-    daemon says, Unreachable when it is not there at first, or not again within `patience` seconds.
+    daemon says, LogCorrupt where the log is damaged, Unreachable when the daemon is not there at first, or
+    not again within `patience` seconds.
     """
     position, began, lost_at, delay = after, False, 0.0, _FIRST_DELAY
     while True:
@@ -69,6 +73,8 @@ async def follow_lines(
                 began, lost_at, delay = True, 0.0, _FIRST_DELAY
                 async for line in _lines(response):
                     seen = _line_decoder.decode(line)
+                    if seen.type == "gap":
+                        raise LogCorrupt(f"{seen.workflow_id} is damaged from here on", hint=VERIFY_HINT)
                     if seen.offset is None:  # no event: a piece of an answer
                         yield line
                         continue

@@ -44,6 +44,8 @@ _RESUMED_BY_ITSELF = ("drain", "storage")
 
 class _Records(msgspec.Struct):
     items: list[RunRecord]
+    next_cursor: str | None = None
+    damaged: tuple[str, ...] = ()
 
 
 class _Tools(msgspec.Struct):
@@ -53,6 +55,7 @@ class _Tools(msgspec.Struct):
 class _Summaries(msgspec.Struct):
     items: list[RunSummary]
     next_cursor: str | None
+    damaged: tuple[str, ...] = ()
 
 
 class Reading(Commands):
@@ -83,8 +86,13 @@ class Reading(Commands):
 
     async def list(self, *, limit: int = 50, state: str | None = None) -> list[RunRecord]:
         """The records of the newest runs, newest first."""
+        return (await self.records(limit=limit, state=state)).items
+
+    async def records(self, *, limit: int = 50, state: str | None = None) -> Page[RunRecord]:
+        """The same, with the runs that cannot be shown because the store is damaged."""
         query = {"limit": limit, "state": state, "full": True}
-        return (await self._ask("GET", "/workflows", _Records, query=query)).items
+        found = await self._ask("GET", "/workflows", _Records, query=query)
+        return Page(found.items, found.next_cursor, found.damaged)
 
     async def summaries(
         self,
@@ -110,7 +118,7 @@ class Reading(Commands):
             "order": order,
         }
         found = await self._ask("GET", "/workflows", _Summaries, query=query)
-        return Page(found.items, found.next_cursor)
+        return Page(found.items, found.next_cursor, found.damaged)
 
     async def events(
         self,

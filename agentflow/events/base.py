@@ -12,6 +12,7 @@ import msgspec
 
 from agentflow.events.filters import TypeFilter
 from agentflow.events.listing import RunQuery
+from agentflow.events.owner import Owner
 from agentflow.events.rows import LoggedEvent, Notice, Order, Page, RunRow
 
 __all__ = ["BaseLog", "EventQuery"]
@@ -56,6 +57,10 @@ class BaseLog(ABC):
     async def foreign_writes(self) -> int:
         """As `EventLog.foreign_writes`."""
         return 0
+
+    def is_alive(self, owner: Owner) -> bool:
+        """As `EventLog.is_alive`: by the id of the process."""
+        return owner.alive()
 
     async def last(self, workflow_id: str) -> int:
         """As `EventLog.last`."""

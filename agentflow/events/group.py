@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from agentflow.errors import AgentflowError, LogClosed, StoreError
+from agentflow.events.forked import ForkGuard
 from agentflow.events.rows import Append
 from agentflow.events.rules import check_batch
 
@@ -37,6 +38,9 @@ _LARGEST_SYNC_SHARE = 0.5
 _LOOK_AFTER = 0.002
 _BUSY_SHARE = 0.7
 _LEND_AT_MOST = 0.005
+
+_WATCH_INTERVAL_S = 0.5
+"""How often an idle store is looked at; a fault is known within a second."""
 
 
 class Job:
@@ -88,10 +92,17 @@ class Store(Protocol):
 
 
 class GroupCommit:
-    """The queue, the thread, and the futures. Belongs to the event loop of its first use."""
+    """The queue, the thread, and the futures. Belongs to the event loop of its first use.
 
-    def __init__(self, store: Store) -> None:
+    `watch` is called in the thread every 0.5 s, between two groups, also while nothing is written. It must
+    not raise. In a child of `os.fork` every method raises LogFailed, because the thread is not there.
+    """
+
+    def __init__(self, store: Store, watch: Callable[[], None] | None = None) -> None:
         self._store = store
+        self._watch = watch
+        self._watched_at = time.monotonic()
+        self._fork_guard = ForkGuard("the store")
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -109,11 +120,13 @@ class GroupCommit:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is accepted any more."""
+        """True if nothing is accepted any more. Raises LogFailed in a child of `os.fork`."""
+        self._fork_guard.check()
         return self._closed
 
     def append(self, batch: Append) -> asyncio.Future[None]:
         """As `EventLog.append`."""
+        self._fork_guard.check()
         check_batch(batch)
         future: asyncio.Future[None] = self._running_loop().create_future()
         if self._closed:
@@ -124,7 +137,7 @@ class GroupCommit:
 
     async def call(self, call: Callable[[], T]) -> T:
         """Run `call` in the thread, after all that was submitted before it. LogClosed."""
-        if self._closed:
+        if self.closed:
             raise LogClosed
         future: asyncio.Future[T] = self._running_loop().create_future()
         self._submit(Job(future, call=call))
@@ -137,6 +150,7 @@ class GroupCommit:
 
     def refuse(self) -> bool:
         """Accept nothing more; False if that was so already."""
+        self._fork_guard.check()
         was, self._closed = self._closed, True
         return not was
 
@@ -193,12 +207,22 @@ class GroupCommit:
                 self._report()
                 if not stopping and self._store.due:
                     self._store.tend()
+            self._watch_if_due()
         self._store.finish()
 
+    def _watch_if_due(self) -> None:
+        if self._watch is not None and time.monotonic() - self._watched_at >= _WATCH_INTERVAL_S:
+            self._watch()
+            self._watched_at = time.monotonic()
+
     def _gather(self) -> tuple[list[Job], bool]:
-        """All that is queued, up to a group, and whether that is the end; waits for the first."""
+        """All that is queued, up to a group, and whether that is the end; waits for the first, or until it is
+        time to watch."""
         group: list[Job] = []
-        job = self._queue.get()
+        try:
+            job = self._queue.get(timeout=None if self._watch is None else _WATCH_INTERVAL_S)
+        except queue.Empty:
+            return group, False
         size = 0
         most = self._queue.qsize() + 1
         if most < _HALVED_FROM or self._store.sync_share > _LARGEST_SYNC_SHARE:

@@ -1,8 +1,8 @@
-"""Tells whether the files of an open store are still the files under its path.
+"""Tells whether the files that are open are still those at their paths.
 
-Writes to a file whose directory was deleted succeed and are lost: the descriptor keeps the file alive until
-it is closed. Device and inode of the path and of the descriptor differ then, or the path is gone. An inode
-number is not used again while a descriptor is open, so a replaced file cannot pass for the old one.
+A deleted, moved or replaced file goes on taking writes through its open descriptor, and they are on no disk
+that the next start will read. An inode is not given to another file while a descriptor holds it, so device
+and inode tell.
 """
 
 from __future__ import annotations
@@ -11,47 +11,49 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from agentflow.errors import LogFailed
 
-__all__ = ["CHECK_INTERVAL_S", "FileIdentity", "IdentityWatch"]
+__all__ = ["CHECK_INTERVAL_S", "FileIdentity", "IdentityWatch", "store_lost"]
 
 CHECK_INTERVAL_S = 0.5
-"""Seconds between two checks of an open store; a loss is to be noticed within one second."""
+"""Seconds between two checks of an idle store; a loss is to be noticed within one second."""
 
 
-class FileIdentity(NamedTuple):
-    """Device and inode of a file."""
+class FileIdentity:
+    """Device and inode of an open file, and the path at which it must stay.
 
-    device: int
-    inode: int
+    `descriptor` is that of the open file; without it the file that is at the path now is meant. A file of
+    less than `least` bytes was emptied by another program.
+    """
 
-    @classmethod
-    def of(cls, file: Path | int) -> FileIdentity:
-        """Return the identity of a path or of a descriptor. Raises OSError."""
-        found = os.stat(file)
-        return cls(found.st_dev, found.st_ino)
+    __slots__ = ("_least", "_shown", "path")
 
-    @classmethod
-    def check(cls, path: Path, fd: int) -> None:
-        """Raise LogFailed unless `path` is the file that is open as `fd`."""
-        cls.of(fd).verify(path)
+    def __init__(self, path: Path, descriptor: int | None = None, *, least: int = 0) -> None:
+        status = os.stat(path) if descriptor is None else os.fstat(descriptor)
+        self.path = path
+        self._shown = (status.st_dev, status.st_ino)
+        self._least = least
 
-    def verify(self, path: Path) -> None:
-        """Raise LogFailed unless `path` is this file."""
+    def problem(self) -> str | None:
+        """Return what happened to the file, or None if it is still there. One system call."""
         try:
-            same = FileIdentity.of(path) == self
-            problem = "was replaced"
+            status = os.stat(self.path)
         except FileNotFoundError:
-            same, problem = False, "was deleted"
+            return f"{self.path} was deleted or moved"
         except OSError as error:
-            same, problem = False, f"cannot be reached ({error.strerror})"
-        if not same:
-            raise LogFailed(
-                f"{path} {problem} while the store was open",
-                hint="put the store back and start again; nothing is acknowledged until then",
-            )
+            return f"{self.path} cannot be found any more: {error.strerror}"
+        if (status.st_dev, status.st_ino) != self._shown:
+            return f"{self.path} was replaced by another file"
+        if status.st_size < self._least:
+            return f"{self.path} was emptied"
+        return None
+
+    def verify(self) -> None:
+        """Raise LogFailed unless the file is still at its path."""
+        problem = self.problem()
+        if problem is not None:
+            raise store_lost(problem)
 
 
 class IdentityWatch:
@@ -79,3 +81,11 @@ class IdentityWatch:
     def _work(self) -> None:
         while not self._stop.wait(CHECK_INTERVAL_S) and self._check():
             pass
+
+
+def store_lost(problem: str) -> LogFailed:
+    """Return the failure of a log whose file has gone from its path."""
+    return LogFailed(
+        f"the store failed: {problem}; nothing was acknowledged since",
+        hint="stop this process, put the store back or restore a copy, then start again",
+    )

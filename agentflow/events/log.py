@@ -137,7 +137,8 @@ class EventLog(Protocol):
 
         Without a cursor: from the oldest on. `next_cursor` is never None here, not even in an empty store:
         kept, it continues with what is committed later, so a consumer with a stored cursor misses nothing
-        and sees nothing twice. A page that is not full was all there was.
+        and sees nothing twice. A page that is not full was all there was. A damaged event is left out and its
+        run named in `Page.damaged`; LogCorrupt is raised only where it cannot be told what is missing.
         """
         ...
 
@@ -192,6 +193,10 @@ class EventLog(Protocol):
         """Give the run up, so that another process may claim it; nothing happens if it is not `owner`'s."""
         ...
 
+    def is_alive(self, owner: Owner) -> bool:
+        """Return whether the process of `owner` still has the store open. Blocks for some µs."""
+        ...
+
     async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
         """Keep `data`, which the events up to `offset` imply; it goes with the run. RunNotFound, RunGone."""
         ...
@@ -234,5 +239,9 @@ class EventLog(Protocol):
         ...
 
     async def close(self) -> None:
-        """Write what was accepted, then refuse everything with LogClosed. Idempotent."""
+        """Write what was accepted, then refuse everything with LogClosed. Idempotent.
+
+        Raises LogFailed if the files of the store were deleted or replaced while it was open: what was
+        acknowledged may be lost.
+        """
         ...

@@ -12,7 +12,7 @@ from agentflow.errors import AgentflowError, LogClosed
 from agentflow.events.base import BaseLog, EventQuery
 from agentflow.events.cursors import decode_cursor, encode_cursor
 from agentflow.events.envelope import StoredEvent
-from agentflow.events.forks import ForkGuard
+from agentflow.events.forked import ForkGuard
 from agentflow.events.listing import RunQuery, page_of_runs
 from agentflow.events.owner import Owner, next_epoch, this_process
 from agentflow.events.references import named_by, names_in, parent_of
@@ -147,15 +147,14 @@ class MemoryLog(BaseLog):
         self._cursors: dict[str, str] = {}
         self._closed = False
         self._done: asyncio.Future[None] | None = None
-        self._guard = ForkGuard(self.url)
+        self._fork_guard = ForkGuard("the store")
 
     # -- writing
 
     def append(self, batch: Append) -> asyncio.Future[None]:
         """As `EventLog.append`; the future is already done."""
+        self._fork_guard.check()
         check_batch(batch)
-        if self._guard.forked:
-            return _failed(self._guard.error())
         if self._closed:
             return _failed(LogClosed())
         workflow_id = batch.workflow_id
@@ -255,7 +254,7 @@ class MemoryLog(BaseLog):
         return run
 
     def _check_open(self) -> None:
-        self._guard.check()
+        self._fork_guard.check()
         if self._closed:
             raise LogClosed
 
@@ -357,6 +356,7 @@ class MemoryLog(BaseLog):
 
     async def close(self) -> None:
         """As `EventLog.close`; what was stored is gone."""
+        self._fork_guard.check()
         self._closed = True
 
 

@@ -2,39 +2,65 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from agentflow.errors import ConfigurationError
 from agentflow.events.log import EventLog
 from agentflow.events.memory import MemoryLog
 
-__all__ = ["open_log"]
+__all__ = ["open_log", "store_path"]
 
 
-def open_log(url: str) -> EventLog:
+def open_log(url: str, *, read_only: bool = False) -> EventLog:
     """The log that `url` names: `memory:`, `sqlite:FILE` or `file:DIR`. Blocks for some ms.
 
     `sqlite:runs.db` is relative to the working directory, `sqlite:/var/runs.db` and `sqlite:///var/runs.db`
-    are the same absolute file. ConfigurationError when there can be no store of that name.
+    are the same absolute file. With `read_only`, and where this user may read a SQLite store but not write
+    to it, appends are refused.
+
+    Raises ConfigurationError if there can be no store of that name, StoreError if it cannot be opened.
     """
+    if url == "memory:":
+        return MemoryLog()
+    scheme, path = store_path(url)
+    # Imported when wanted: a log in memory needs neither.
+    if scheme == "sqlite":
+        from agentflow.events.sqlite import ReadOnlySqliteLog, SqliteLog
+
+        return ReadOnlySqliteLog(path) if read_only or _only_readable(path) else SqliteLog(path)
+    if read_only:
+        raise ConfigurationError(
+            f"{url!r} belongs to one process, also to be read",
+            hint="ask the daemon that has it, or leave --read-only out",
+        )
+    from agentflow.events.segments import SegmentLog
+
+    return SegmentLog(path)
+
+
+def store_path(url: str) -> tuple[str, Path]:
+    """Return the scheme and the path of the URL of a store in files. Raises ConfigurationError."""
     scheme, colon, rest = url.partition(":")
     if colon and scheme == "memory":
-        if rest:
-            raise ConfigurationError(f"{url!r}: nothing may follow `memory:`")
-        return MemoryLog()
+        problem = "nothing may follow `memory:`" if rest else "a store in memory has no files"
+        raise ConfigurationError(f"{url!r}: {problem}")
     if colon and scheme in ("sqlite", "file"):
         path = rest[2:] if rest.startswith("///") else rest
         if not path or path.startswith(("//", ":")):
             raise ConfigurationError(
                 f"{url!r} names no path", hint=f"write {scheme}:PATH or {scheme}:///PATH"
             )
-        # Imported when wanted: a log in memory needs neither.
-        if scheme == "sqlite":
-            from agentflow.events.sqlite import SqliteLog
-
-            return SqliteLog(path)
-        from agentflow.events.segments import SegmentLog
-
-        return SegmentLog(path)
+        return scheme, Path(path)
     raise ConfigurationError(
         f"{url!r} is not the URL of a store",
         hint="the known stores are `memory:`, `sqlite:FILE` and `file:DIR`",
     )
+
+
+def _only_readable(path: Path) -> bool:
+    """Whether there is a file that this user may read, but not write to: its permissions, or those of its
+    directory, or the file system do not allow it."""
+    if not os.path.isfile(path) or not os.access(path, os.R_OK):
+        return False
+    return not (os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK))

@@ -14,6 +14,7 @@ from agentflow.events.owner import Owner
 __all__ = [
     "ENDED",
     "FIRST_EPOCH",
+    "VERIFY_HINT",
     "Append",
     "LoggedEvent",
     "Notice",
@@ -30,6 +31,9 @@ FIRST_EPOCH = 1
 
 ENDED = frozenset(name.partition(".")[2] for name in TERMINAL_TYPES)
 """The states in which a run's log is complete for ever."""
+
+VERIFY_HINT = "`agentflow verify` names what is damaged; restore the store from a copy"
+"""What to do about `Page.damaged`."""
 
 T = TypeVar("T")
 Order = Literal["asc", "desc"]
@@ -105,7 +109,8 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     items: list[T]
     next_cursor: str | None
     damaged: tuple[str, ...] = ()
-    """The ids of runs whose events could not be read in the range of this page; empty if it is complete."""
+    """Ids of the runs of which something in the range of this page could not be read; sorted. What is intact
+    is in `items`, so a consumer that goes on must report these ids."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -18,7 +18,9 @@ from agentflow.engine import next_due
 from agentflow.errors import CommandRefused, RunGone, RunNotFound, RunTerminal
 from agentflow.events.catalogue import WorkflowPaused
 from agentflow.events.envelope import decode, micros
+from agentflow.events.forked import ForkGuard
 from agentflow.events.log import RunRow
+from agentflow.runtime.damage import warn_of_damage
 from agentflow.runtime.messages import (
     Answer,
     Cancel,
@@ -47,6 +49,7 @@ class RunCommands(RunReader):
     """See the module."""
 
     clock: Clock
+    _fork_guard: ForkGuard
     _keeper: Keeper
 
     def _handle(self, workflow_id: str) -> RunHandle:
@@ -57,6 +60,7 @@ class RunCommands(RunReader):
         raise NotImplementedError
 
     async def _tell(self, workflow_id: str, command: Command) -> RunHandle:
+        self._fork_guard.check()
         problem = json_problem(msgspec.structs.asdict(command))
         if problem is not None:
             raise CommandRefused(f"no event can hold this: {problem}", code="invalid_parameter")
@@ -290,6 +294,7 @@ class RunCommands(RunReader):
         cursor: str | None = None
         while True:
             page = await self.log.runs(state=states, limit=500, cursor=cursor, order="asc")
+            warn_of_damage(page, "recovery")
             found += page.items
             cursor = page.next_cursor
             if cursor is None:

@@ -16,6 +16,7 @@ from agentflow.events.deltas import DeltaHub, ModelDelta
 from agentflow.events.envelope import Event, decode
 from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog, RunRow
+from agentflow.runtime.damage import warn_of_damage
 from agentflow.runtime.folding import fold
 from agentflow.runtime.kept import kept_record
 from agentflow.runtime.records import RunRecord, RunResult, result_of, run_record, run_result
@@ -82,8 +83,11 @@ class RunReader:
         return await self._graph_of(digest)
 
     async def rows(self, *, limit: int = 50, state: str | None = None) -> list[RunRow]:
-        """The newest runs as the store indexes them."""
-        return (await self.log.runs(limit=limit, state=state)).items
+        """The newest runs as the store indexes them. One whose record is damaged is left out with a warning
+        in the log; `log.runs` names it."""
+        page = await self.log.runs(limit=limit, state=state)
+        warn_of_damage(page, "list")
+        return page.items
 
     async def list(self, *, limit: int = 50, state: str | None = None) -> list[RunRecord]:
         """The records of the newest runs, newest first."""

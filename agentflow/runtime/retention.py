@@ -14,6 +14,7 @@ from agentflow.events.envelope import decode
 from agentflow.events.log import EventLog
 from agentflow.events.retention import Kept, Removal, RetentionPlan, RetentionPolicy, plan_retention
 from agentflow.events.rows import RunRow, Swept
+from agentflow.runtime.damage import warn_of_damage
 from agentflow.runtime.executions import Executions
 from agentflow.runtime.kept import RECORD, STATE, STEPS
 from agentflow.runtime.views import RunViews
@@ -100,6 +101,7 @@ async def _all_rows(log: EventLog) -> list[RunRow]:
     cursor: str | None = None
     while True:
         page = await log.runs(limit=_PAGE, cursor=cursor, order="asc")
+        warn_of_damage(page, "retention")
         rows += page.items
         cursor = page.next_cursor
         if cursor is None:

@@ -44,6 +44,7 @@ from agentflow.errors import (
 from agentflow.events.catalogue import ForkOrigin, WorkflowStarted
 from agentflow.events.deltas import DeltaHub
 from agentflow.events.envelope import Ids
+from agentflow.events.forked import ForkGuard
 from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog
 from agentflow.events.open import open_log
@@ -106,6 +107,7 @@ class Runtime(RunCommands):
         super().__init__()
         self._store = store
         self._log: EventLog | None = None
+        self._fork_guard = ForkGuard("the Runtime")
         self.models = models if isinstance(models, Models) else Models(models)
         self.registry = ToolRegistry(services)
         self.clock: Clock = clock or SystemClock()
@@ -124,6 +126,10 @@ class Runtime(RunCommands):
     # -- life -----------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Runtime:
+        self._fork_guard = ForkGuard("the Runtime")
+        ours = this_process()
+        if self.owner.lock and self.owner.lock != ours.lock:  # made before this process was forked
+            self.owner = msgspec.structs.replace(ours, token=self.owner.token)
         self._log = log = open_log(self._store) if isinstance(self._store, str) else self._store
         self.hub = Hub(log)
         self.delta_hub = DeltaHub()
@@ -196,6 +202,7 @@ class Runtime(RunCommands):
         """The open store."""
         if self._log is None:
             raise AgentflowError("the Runtime is not open: use `async with Runtime(...)`")
+        self._fork_guard.check()
         return self._log
 
     @property
@@ -203,6 +210,7 @@ class Runtime(RunCommands):
         """The actor system; for introspection."""
         if self._system is None:
             raise AgentflowError("the Runtime is not open: use `async with Runtime(...)`")
+        self._fork_guard.check()
         return self._system
 
     # -- submitting -----------------------------------------------------------------------------
@@ -254,6 +262,7 @@ class Runtime(RunCommands):
         Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
         QueueFull, StoreError, ConfigurationError.
         """
+        self._fork_guard.check()
         kept, limits = checked_options(options), checked_budget(budget)
         if not trusted:
             kept["trusted"] = False

@@ -195,7 +195,7 @@ class RunViews:
             cursor=cursor,
             order=order,
         )
-        return Page([summary(row) for row in page.items], page.next_cursor)
+        return Page([summary(row) for row in page.items], page.next_cursor, page.damaged)
 
     # -- folding
 

@@ -26,18 +26,22 @@ __all__ = [
 ]
 
 
-class RunList(msgspec.Struct, frozen=True, kw_only=True):
+class RunList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A page of runs. `next_cursor` null: nothing comes after it."""
 
     items: list[RunSummary]
     next_cursor: str | None
+    damaged: list[str] = []
+    """Runs that cannot be shown, because what the store holds of them is damaged."""
 
 
-class RecordList(msgspec.Struct, frozen=True, kw_only=True):
+class RecordList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The same with whole run records."""
 
     items: list[RunRecord]
     next_cursor: str | None
+    damaged: list[str] = []
+    """As in RunList."""
 
 
 class RequestList(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,7 +69,8 @@ class Daemon:
     async def run(self, on_ready: Callable[[list[str]], None] = lambda names: None) -> None:
         """Serve until SIGTERM, SIGINT or `POST /admin/drain`; `on_ready` is told where it listens.
 
-        A second signal ends the process at once. Raises ConfigurationError (nothing was opened), StoreError.
+        A second signal ends the process at once. Raises ConfigurationError (nothing was opened), and
+        StoreError, also at the end if the store failed meanwhile.
         """
         tokens = load_tokens(self._server_config.tokens, self._env)
         tls = _tls(self._server_config)
@@ -102,6 +103,7 @@ class Daemon:
             )
             app = Application(runtime, self._server_config, tokens, stop=self.stop, metrics=metrics)
             service = app.service
+            log = runtime.log
             service.ready = False
             service.retention = config.retention
             server = HttpServer(app, listeners, tls)
@@ -123,6 +125,9 @@ class Daemon:
             finally:
                 server.stop()
                 await serving
+            failure = log.failure
+        if failure is not None:  # else a supervisor would take this for an orderly end
+            raise failure
         _log.info("daemon_stopped")
 
     @staticmethod

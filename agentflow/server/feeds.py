@@ -10,8 +10,11 @@ from typing import Any
 
 import msgspec
 
+from agentflow.errors import LogCorrupt
 from agentflow.events.deltas import DeltaReader
 from agentflow.events.envelope import StoredEvent
+from agentflow.events.rows import VERIFY_HINT
+from agentflow.logs import get_logger
 from agentflow.server.connection import HIGH_WATER
 from agentflow.server.frames import Sse, expand
 from agentflow.server.problems import Refusal
@@ -19,6 +22,8 @@ from agentflow.server.stream import Plan, Stream
 from agentflow.server.streams import Streams
 
 __all__ = ["AllStream", "RunStream", "parse_place", "parts"]
+
+_log = get_logger("agentflow.server")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -136,6 +141,10 @@ class RunStream(Stream):
     def place(self) -> dict[str, Any]:
         return {"workflow_id": self._workflow_id, "offset": self._position}
 
+    @property
+    def workflow_id(self) -> str:
+        return self._workflow_id
+
 
 class AllStream(Stream):
     """The events of all runs, in the order of their commits. A place is the cursor of a page of the log and
@@ -153,6 +162,7 @@ class AllStream(Stream):
         self._cursor, self._skip = place
         self._types = types
         self._since, self._until = times
+        self._reported: set[str] = set()
 
     async def follow(self) -> None:
         log = self.streams.log
@@ -160,6 +170,7 @@ class AllStream(Stream):
             page = await log.query(
                 self._types, since=self._since, until=self._until, cursor=self._cursor, limit=_PAGE
             )
+            await self._tell_gaps(page.damaged)
             for part in parts(self.cut([item.event for item in page.items[self._skip :]])):
                 await self.emit(self._frames(part), len(part))
                 self._skip += len(part)
@@ -173,6 +184,16 @@ class AllStream(Stream):
                 await asyncio.sleep(_POLL)
             else:
                 return
+
+    async def _tell_gaps(self, damaged: Sequence[str]) -> None:
+        """Name the runs of which something is missing on this page, ahead of what it has."""
+        for workflow_id in damaged:
+            if workflow_id not in self._reported:
+                self._reported.add(workflow_id)
+                _log.warning("events_missing", workflow_id=workflow_id, hint=VERIFY_HINT)
+        if damaged:
+            frames = self.plan.frames
+            await self.put(b"".join([frames.gap(workflow_id, LogCorrupt.code) for workflow_id in damaged]))
 
     def _frames(self, events: Sequence[StoredEvent]) -> bytes:
         frames = self.plan.frames

@@ -39,6 +39,14 @@ class Frames:
         """What is no event and has no place in the log."""
         raise NotImplementedError
 
+    def gap(self, workflow_id: str | None, reason: str) -> bytes:
+        """Where something of a run is missing because the store is damaged; None: it is not known of which.
+
+        A frame of type `gap`, which is no event and has no offset.
+        """
+        body = msgspec.json.encode({"type": "gap", "workflow_id": workflow_id, "reason": reason})
+        return self.aside("gap", body)
+
 
 class Ndjson(Frames):
     """One event a line; an empty line is a sign of life."""

@@ -19,14 +19,18 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from agentflow.errors import AgentflowError
+from agentflow.errors import AgentflowError, LogCorrupt
 from agentflow.events.envelope import StoredEvent, iso
+from agentflow.events.rows import VERIFY_HINT
+from agentflow.logs import get_logger
 from agentflow.server.connection import HIGH_WATER, Link, link_of
 from agentflow.server.frames import Frames, pieces
 from agentflow.server.positions import EventFilter, Heartbeat
 from agentflow.server.streams import Streams
 
 __all__ = ["Plan", "Stream"]
+
+_log = get_logger("agentflow.server")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,11 +130,20 @@ class Stream(Response):
         self._start_beating()
         # Trimmed, deleted or closed under the reader: it learns more when it comes back.
         with suppress(AgentflowError):
-            await self.follow()
+            try:
+                await self.follow()
+            except LogCorrupt as error:  # the end of the body alone would say that this was all
+                _log.warning("stream_ended_at_damage", **self.place(), error=str(error), hint=VERIFY_HINT)
+                await self.put(self.plan.frames.gap(self.workflow_id, error.code))
 
     async def follow(self) -> None:
         """Send what is wanted, to the end of the stream."""
         raise NotImplementedError
+
+    @property
+    def workflow_id(self) -> str | None:
+        """The run that this is a stream of; None: all runs."""
+        return None
 
     def place(self) -> dict[str, Any]:
         """Where the stream is, for signs of life."""

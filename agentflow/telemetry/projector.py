@@ -19,6 +19,7 @@ from agentflow.errors import AgentflowError, LogClosed, LogCorrupt, OffsetTrimme
 from agentflow.events.catalogue import TERMINAL_TYPES, WorkflowStarted
 from agentflow.events.envelope import StoredEvent, decode
 from agentflow.events.log import EventLog, LoggedEvent
+from agentflow.events.rows import VERIFY_HINT
 from agentflow.events.tracing import RunTracer, SpanContext, TraceParent
 from agentflow.logs import get_logger
 from agentflow.telemetry.lease import Lease
@@ -116,6 +117,7 @@ class Projector:
         self._stopping = False
         self._failing = 0
         self._troubled = False
+        self._reported: set[str] = set()  # damaged runs
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -186,6 +188,10 @@ class Projector:
         if self._cursor is None:
             await self._find_place()
         page = await self._log.query(cursor=self._cursor, limit=PAGE)
+        for workflow_id in page.damaged:  # what is intact goes on: waiting would not bring it back
+            if workflow_id not in self._reported:
+                self._reported.add(workflow_id)
+                _log.warning("events_missing", workflow_id=workflow_id, hint=VERIFY_HINT)
         if not page.items:
             await self._store(page.next_cursor)
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 
@@ -281,7 +282,42 @@ class TestPause:
             assert (await types_of(runtime, handle.workflow_id)).count("signal.received") == 1
 
 
+NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def can_unshare() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+
+
 class TestElsewhere:
+    @pytest.mark.skipif(not can_unshare(), reason="needs the right to make a process namespace")
+    async def test_a_run_whose_owner_is_in_another_namespace_is_not_taken_over(self, tmp_path):
+        """durability 4: its process id means nothing here; its payment is made once."""
+        url = f"sqlite:{tmp_path / 'runs.db'}"
+        child = subprocess.Popen(  # noqa: ASYNC220 — it returns at once
+            [*NAMESPACE, sys.executable, "-m", "tests.integration.support.holder", url, "wf_held"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        assert child.stdout is not None
+        try:
+            assert await asyncio.to_thread(child.stdout.readline) == "paying\n"
+            desk = Desk()
+            async with Runtime(url, services=[desk.service()]) as runtime:
+                for command in (runtime.resume, runtime.pause, runtime.cancel):
+                    with pytest.raises(Fenced):
+                        await command("wf_held")
+                assert (await runtime.recover()) == ["wf_held"]
+                assert (await (await runtime.attach("wf_held")).result()).state == "running"
+            assert desk.calls == 0
+        finally:
+            child.kill()
+            child.wait()
+            child.stdout.close()
+
     async def test_a_run_of_another_process_that_lives_and_then_is_dead(self, tmp_path):
         """Its payment was at work when it was killed, so a person must say what became of it."""
         url = f"sqlite:{tmp_path / 'runs.db'}"

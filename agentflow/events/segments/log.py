@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from agentflow.errors import AgentflowError, LogClosed, LogCorrupt, StoreError
 from agentflow.events.base import BaseLog, EventQuery
 from agentflow.events.envelope import StoredEvent
-from agentflow.events.forks import ForkGuard
+from agentflow.events.forked import ForkGuard
 from agentflow.events.group import GroupCommit
 from agentflow.events.identity import IdentityWatch
 from agentflow.events.listing import RunQuery, page_of_runs
@@ -66,7 +66,7 @@ class SegmentLog(BaseLog):
         self._lock = opened.lock
         self._index = opened.found.index
         self._notices = opened.found.notices
-        self._guard = ForkGuard(self.url, self._release_lock)
+        self._fork_guard = ForkGuard(f"the store {self.url}", self._release_lock)
         self._closed = False
         end = (max(opened.found.segment, 1), opened.found.end)
         self._writing = None if opened.store is None else _Writing(opened.store)
@@ -251,14 +251,14 @@ class SegmentLog(BaseLog):
     # -- life
 
     def _check_open(self) -> None:
-        self._guard.check()
+        self._fork_guard.check()
         if self._closed:
             raise LogClosed
 
     async def close(self) -> None:
         """As `EventLog.close`. Raises LogFailed if the files of the store were deleted or replaced."""
         closed, self._closed = self._closed, True
-        if closed or self._guard.forked:
+        if closed or self._fork_guard.forked:
             return
         if self._writing is not None:
             self._writing.group.refuse()

@@ -127,7 +127,7 @@ class _Recovery:
 
     def _scan(self, number: int) -> None:
         path = self.layout.segment(number)
-        segment = self.index.segments[number] = Segment(number, FileIdentity.of(path))
+        segment = self.index.segments[number] = Segment(number, FileIdentity(path))
         segment.size = path.stat().st_size
         position, head = 0, None
         with path.open("rb") as file:

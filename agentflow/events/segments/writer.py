@@ -11,7 +11,6 @@ import errno
 import os
 import threading
 from itertools import islice
-from pathlib import Path
 
 from agentflow.errors import LogFailed, StorageUnavailable, StoreError
 from agentflow.events.files import open_durably
@@ -52,10 +51,10 @@ class SegmentWriter:
         self.end = (number, position)
         """Segment and position up to which everything is durable."""
         self._fd = open_durably(layout.segment(number))
-        identity = FileIdentity.of(self._fd)
+        identity = FileIdentity(layout.segment(number), self._fd)
         self.index.segments.setdefault(number, Segment(number, identity))
-        self._identities: list[tuple[Path, FileIdentity]] = [(layout.lock, FileIdentity.of(layout.lock))]
-        self._newest = (layout.segment(number), identity)
+        self._lock_identity = FileIdentity(layout.lock)
+        self._newest = identity
         self._turn = 0
         self._checking = threading.Lock()
 
@@ -118,9 +117,9 @@ class SegmentWriter:
             if error.errno not in _UNTAKEN:
                 self.fail(error)
             return
-        old, identity = self._fd, FileIdentity.of(fd)
+        old, identity = self._fd, FileIdentity(path, fd)
         self.index.segments[number] = Segment(number, identity)
-        self._newest, self._fd, self.end = (path, identity), fd, (number, 0)
+        self._newest, self._fd, self.end = identity, fd, (number, 0)
         os.close(old)
 
     def close(self) -> None:
@@ -134,9 +133,8 @@ class SegmentWriter:
 
         For any thread. Compares the newest segment, the lock, and some of the closed segments in turn.
         """
-        path, identity = self._newest
         try:
-            identity.verify(path)
+            self._newest.verify()
         except LogFailed as lost:
             self._lose(lost)
             raise
@@ -146,8 +144,7 @@ class SegmentWriter:
         with self._checking:
             try:
                 self.check()
-                for path, identity in self._identities:
-                    identity.verify(path)
+                self._lock_identity.verify()
                 for segment in self._next_segments():
                     self._check_closed(segment)
             except LogFailed as lost:
@@ -162,7 +159,7 @@ class SegmentWriter:
 
     def _check_closed(self, segment: Segment) -> None:
         try:
-            segment.identity.verify(self.layout.segment(segment.number))
+            segment.identity.verify()
         except LogFailed:
             if segment.number in self.index.segments:  # else it was removed with its last run meanwhile
                 raise

@@ -14,12 +14,13 @@ from zlib import crc32
 import msgspec
 
 from agentflow.errors import RunGone, RunNotFound
-from agentflow.events.owner import Owner, next_epoch
+from agentflow.events.owner import Owner, next_epoch, this_process
+from agentflow.events.owner_locks import OwnerLocks
 from agentflow.events.references import names_in
 from agentflow.events.rows import FIRST_EPOCH
 from agentflow.events.rules import blob_hash, check_removable, first_kept, tombstone_of
 from agentflow.events.sqlite.checks import check_value, damaged, row_crc, seal_run
-from agentflow.events.sqlite.reader import find_run
+from agentflow.events.sqlite.run_rows import find_run
 from agentflow.events.tombstone import Tombstone
 
 __all__ = [
@@ -93,13 +94,16 @@ def put_snapshot(db: sqlite3.Connection, workflow_id: str, kind: str, offset: in
     )
 
 
-def claim(db: sqlite3.Connection, workflow_id: str, owner: Owner) -> int:
-    """As `EventLog.claim`."""
+def claim(db: sqlite3.Connection, workflow_id: str, owner: Owner, locks: OwnerLocks) -> int:
+    """As `EventLog.claim`. The lock of this process is held before the row says so."""
     try:
         run, row = find_run(db, workflow_id)
     except RunNotFound:
         return FIRST_EPOCH
-    epoch = next_epoch(workflow_id, row.epoch, row.owner, owner)
+    alive = row.owner is not None and row.owner != owner and locks.is_alive(row.owner, remove=True)
+    epoch = next_epoch(workflow_id, row.epoch, row.owner, owner, alive)
+    if owner.lock and owner.lock == this_process().lock:
+        locks.hold(owner.lock)
     db.execute(
         "UPDATE run SET epoch = ?, owner = ? WHERE id = ?",
         (epoch, msgspec.json.encode(owner).decode(), run),
@@ -147,6 +151,10 @@ def delete(db: sqlite3.Connection, workflow_id: str, at: int) -> Tombstone:
     values = msgspec.structs.astuple(gone)
     db.execute("INSERT INTO tombstone VALUES (?, ?, ?, ?, ?, ?)", (*values, row_crc(*values)))
     db.execute("INSERT INTO doomed (run) VALUES (?)", (run,))
+    db.executemany(
+        "DELETE FROM label WHERE name = ? AND value = ? AND created_at = ? AND workflow_id = ?",
+        [(name, value, row.created_at, workflow_id) for name, value in row.labels.items()],
+    )
     for statement in (
         "DELETE FROM run WHERE id = ?",
         "DELETE FROM reference WHERE run = ?",

@@ -41,6 +41,10 @@ class Checkpointer:
         self._written = written
         self._due.set()
 
+    def has_to_copy(self, written: int) -> bool:
+        """Return whether the log holds a commit up to `written` that may not have been copied yet."""
+        return self.rest_is_writers or written > self._copied
+
     def rest_is_copied(self) -> None:
         """The writer has copied the rest. For the writing thread, between two commits."""
         self._copied = self._begun()

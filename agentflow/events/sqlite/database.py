@@ -12,43 +12,37 @@ import stat
 from collections.abc import Callable, Generator
 from importlib import resources
 from pathlib import Path
-from typing import Literal
 
 from agentflow.errors import (
     AgentflowError,
     ConfigurationError,
-    LogCorrupt,
-    LogFailed,
-    StorageUnavailable,
     StoreError,
 )
 from agentflow.events.files import make_directories, sync_file, sync_path
 from agentflow.events.references import names_in, parent_of
-from agentflow.events.sqlite.checks import HINT, add_checks
+from agentflow.events.sqlite.checks import add_checks
+from agentflow.events.sqlite.failures import APPLICATION_ID, foreign_file, no_file, unusable
 from agentflow.events.sqlite.integrity import check_integrity, is_small
 
-__all__ = ["connect_reader", "failure_of", "network_file_system", "open_database"]
+__all__ = [
+    "BUSY_MS",
+    "check_readable",
+    "check_version",
+    "connect_reader",
+    "network_file_system",
+    "open_database",
+]
 
-_APPLICATION_ID = 0x61666C77  # "aflw": tells our files from other SQLite databases
-_SCHEMA_VERSION = 3
-_MAGIC = b"SQLite format 3\0"
+_SCHEMA_VERSION = 4
+_OLDEST_READABLE = 3  # without a migration; lists by label need version 4
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _SMALLEST_FILE = 512  # bytes; a smaller one SQLite would take for an empty database, and write over
-_BUSY_MS = 5_000  # how long a commit waits for another process's commit
+BUSY_MS = 5_000  # how long a commit waits for another process's commit
 
 # Shared-memory locks, which WAL rests on, do not work between machines.
 _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "fuse.sshfs", "fuse.s3fs", "glusterfs", "lustre"}
 )
-
-_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
-# A write was refused (no space, quota, limit of size, read-only) before any sync of it: the transaction is
-# undone, and the next one writes over what is there of it.
-_UNTAKEN = frozenset({"SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE"})
-_SPACE_HINT = "see that the store's disk has space and can be written to; runs go on by themselves"
-_BROKEN = ("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PROTOCOL")
-
-Effect = Literal["final", "later", "refused"]
 
 
 def _add_retention(db: sqlite3.Connection) -> None:
@@ -72,14 +66,28 @@ def _add_retention(db: sqlite3.Connection) -> None:
     db.executemany("INSERT INTO reference (run, name) VALUES (?, ?)", names)
 
 
+def _add_labels(db: sqlite3.Connection) -> None:
+    """Version 3 to 4: an index of the labels of runs."""
+    _execute_script(db, "labels.sql")
+    db.execute(
+        "INSERT OR IGNORE INTO label (name, value, created_at, workflow_id)"
+        " SELECT key, value, created_at, workflow_id FROM run, json_each(labels)"
+    )
+
+
 # From a version to the next; runs inside the transaction that also sets the version.
-_MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _add_retention, 2: add_checks}
+_MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
+    1: _add_retention,
+    2: add_checks,
+    3: _add_labels,
+}
 
 
 def open_database(path: Path) -> sqlite3.Connection:
     """The connection that writes, on a file of today's schema; made if there is none. Blocks for some ms.
 
-    ConfigurationError when the path, the file or this machine's SQLite does not allow it.
+    Raises ConfigurationError if the path can be no store or the file is another program's, StoreError if the
+    storage does not allow it: no access, no space, a broken disk, damage.
     """
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         wanted = ".".join(map(str, _OLDEST_SQLITE))
@@ -89,7 +97,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     try:
         left_over = _log_length(path)
         db = _connect(path)
-        _check_version(db, path)
+        check_version(db, path)
         if left_over:
             db = _fold_in(db, path)
         _set_durable(db, path)
@@ -103,12 +111,12 @@ def open_database(path: Path) -> sqlite3.Connection:
             path.unlink()
         if isinstance(error, AgentflowError):
             raise
-        raise _unusable(error, path) from error
+        raise unusable(error, path) from error
     return db
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
 
 
 def _fold_in(db: sqlite3.Connection, path: Path) -> sqlite3.Connection:
@@ -134,38 +142,26 @@ def _log_length(path: Path) -> int:
         return 0
 
 
-def connect_reader(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write. For one thread at a time."""
+def connect_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
+    """Open a connection that cannot write. For one thread at a time.
+
+    `immutable`: no process writes to the file, so that no other file is needed beside it.
+    """
     db = sqlite3.connect(
-        f"{path.as_uri()}?mode=ro",
+        f"{path.as_uri()}?mode=ro{'&immutable=1' if immutable else ''}",
         uri=True,
-        timeout=_BUSY_MS / 1000,
+        timeout=BUSY_MS / 1000,
         isolation_level=None,
         check_same_thread=False,
     )
     db.execute("PRAGMA query_only = ON")
+    db.text_factory = _text
     return db
 
 
-def failure_of(error: sqlite3.Error) -> tuple[AgentflowError, Effect]:
-    """What a failed commit means: `final` stops the log, `later` may be better, `refused`: no disk's fault.
-
-    A full disk or a busy database took nothing. After a failed sync nobody knows what is on the disk, and a
-    second sync may falsely succeed.
-    """
-    name: str = getattr(error, "sqlite_errorname", None) or type(error).__name__
-    text = f"the store failed: {error} ({name})"
-    if name.startswith(_DAMAGED):
-        return LogCorrupt(text), "final"
-    if name in _UNTAKEN:
-        return StorageUnavailable(text, hint=_SPACE_HINT), "later"
-    if name.startswith(_BROKEN):
-        return LogFailed(
-            text, hint="check the disk, then start again; what was acknowledged is kept"
-        ), "final"
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_NOMEM")):
-        return StorageUnavailable(text), "later"
-    return StoreError(text), "refused"
+def _text(value: bytes) -> str:
+    """What a disk has changed is for the checksum of its row to find: it must not hide the rows beside it."""
+    return value.decode(errors="replace")
 
 
 def network_file_system(path: Path, mountinfo: str) -> str | None:
@@ -205,20 +201,17 @@ def _prepare_file(path: Path) -> bool:
                     f"the store {path} cannot be opened: it is no file", hint="name a file, new or of a store"
                 ) from None
             if 0 < status.st_size < _SMALLEST_FILE and not Path(f"{path}-journal").exists():
-                raise _foreign(path) from None
+                raise foreign_file(path) from None
             return False
     except OSError as error:
-        raise ConfigurationError(
-            f"the store {path} cannot be opened: {error.strerror}",
-            hint="choose a path in a directory that you may write to (`--store sqlite:FILE`)",
-        ) from error
+        raise no_file(path, error) from error
     return True
 
 
-def _check_version(db: sqlite3.Connection, path: Path) -> None:
+def check_version(db: sqlite3.Connection, path: Path) -> None:
     tables = _has_tables(db)  # first: another process may make them, and its mark, at this moment
     version, application = _pragma(db, "user_version"), _pragma(db, "application_id")
-    if application not in (0, _APPLICATION_ID) or (application == 0 and tables):
+    if application not in (0, APPLICATION_ID) or (application == 0 and tables):
         raise ConfigurationError(
             f"{path} is an SQLite database of another program", hint="name another file for the store"
         )
@@ -226,6 +219,18 @@ def _check_version(db: sqlite3.Connection, path: Path) -> None:
         raise ConfigurationError(
             f"{path} was written by a newer agentflow (schema {version}, this one knows {_SCHEMA_VERSION})",
             hint="upgrade agentflow, or name another file for the store",
+        )
+
+
+def check_readable(db: sqlite3.Connection, path: Path) -> None:
+    """Raise if this release cannot read the store as it is: ConfigurationError, or StoreError for a store of
+    an earlier release, which must be migrated first."""
+    check_version(db, path)
+    version = _pragma(db, "user_version")
+    if version < _OLDEST_READABLE:
+        raise StoreError(
+            f"{path} was written by an earlier agentflow (schema {version})",
+            hint="open it once without --read-only, which migrates it",
         )
 
 
@@ -249,13 +254,14 @@ def _set_durable(db: sqlite3.Connection, path: Path) -> None:
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
     with _transaction(db):
-        _check_version(db, path)  # again: another process may have been here since
+        check_version(db, path)  # again: another process may have been here since
         version = _pragma(db, "user_version")
         if version == 0:
             _execute_script(db, "schema.sql")
             _execute_script(db, "retention.sql")
             add_checks(db)
-            db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            _add_labels(db)
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         else:
             for step in range(version, _SCHEMA_VERSION):
                 _MIGRATIONS[step](db)
@@ -286,31 +292,3 @@ def _pragma(db: sqlite3.Connection, name: str) -> int:
 
 def _has_tables(db: sqlite3.Connection) -> bool:
     return db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
-
-
-def _foreign(path: Path) -> AgentflowError:
-    """A file of another kind was named by mistake; one that says it is a database has been damaged."""
-    with path.open("rb") as file:
-        ours = file.read(len(_MAGIC)) == _MAGIC
-    if ours:
-        return LogCorrupt(f"{path} is damaged; restore it from a copy, this one was left as it is")
-    return ConfigurationError(
-        f"{path} is not an SQLite database, or its header is damaged",
-        hint="name another file; this one was left as it is",
-    )
-
-
-def _unusable(error: sqlite3.Error | UnicodeError, path: Path) -> AgentflowError:
-    name: str = getattr(error, "sqlite_errorname", None) or type(error).__name__
-    if isinstance(error, UnicodeError):  # a name in the schema that the message quotes
-        return LogCorrupt(f"the store {path} is damaged: its schema cannot be read", hint=HINT)
-    if name == "SQLITE_NOTADB":
-        return _foreign(path)
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL")):
-        return StorageUnavailable(f"the store {path} cannot be opened now: {error}")
-    if name.startswith(_DAMAGED):
-        return LogCorrupt(f"the store {path} is damaged: {error}")
-    return ConfigurationError(
-        f"the store {path} cannot be opened: {error}",
-        hint="the file, its directory and their file system must be writable",
-    )

@@ -18,7 +18,7 @@ from agentflow.events.sqlite.checks import HINT
 __all__ = ["Integrity", "check_integrity", "is_small"]
 
 _SMALL_BYTES = 2 << 20
-_DELAY_S = 10.0
+_DELAY_S = 2.0
 
 
 def is_small(path: Path) -> bool:

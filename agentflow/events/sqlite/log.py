@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentflow.errors import AgentflowError, LogClosed
-from agentflow.events.base import BaseLog, EventQuery
-from agentflow.events.envelope import StoredEvent
 from agentflow.events.group import GroupCommit
-from agentflow.events.listing import RunQuery
 from agentflow.events.owner import Owner
-from agentflow.events.rows import Append, LoggedEvent, Page, RunRow, Snapshot, Swept
+from agentflow.events.rows import Append, Swept
 from agentflow.events.rules import blob_hash
 from agentflow.events.sqlite import calls
 from agentflow.events.sqlite.database import open_database
 from agentflow.events.sqlite.reader import Readers
+from agentflow.events.sqlite.reading import SqliteReading
 from agentflow.events.sqlite.sweep import sweep
 from agentflow.events.sqlite.writer import SqliteStore
 from agentflow.events.tombstone import Tombstone
@@ -31,26 +29,27 @@ __all__ = ["SqliteLog"]
 T = TypeVar("T")
 
 
-class SqliteLog(BaseLog):
+class SqliteLog(SqliteReading):
     """An EventLog in the file `path`; made, with its directory, if there is none. Opening blocks for some ms.
 
     ConfigurationError: the path or the file cannot be a store. Belongs to the event loop of its first use.
     """
 
-    durable = True
-    shared = True
-
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path).absolute()
         self.url = f"sqlite:{path}"
         self._store = SqliteStore(open_database(self.path), self.path)
-        self._group = GroupCommit(self._store)
+        self._group = GroupCommit(self._store, self._store.watch)
         self._readers = Readers(self.path)
 
     @property
     def failure(self) -> AgentflowError | None:
         """Why the log stopped for good, if it did."""
         return self._store.failure
+
+    def is_alive(self, owner: Owner) -> bool:
+        """As `EventLog.is_alive`, by the lock that the process holds beside the store."""
+        return self._store.locks.is_alive(owner)
 
     # -- writing
 
@@ -86,7 +85,7 @@ class SqliteLog(BaseLog):
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`."""
-        return await self._write(calls.claim, workflow_id, owner)
+        return await self._write(calls.claim, workflow_id, owner, self._store.locks)
 
     async def release(self, workflow_id: str, owner: Owner) -> None:
         """As `EventLog.release`."""
@@ -116,53 +115,6 @@ class SqliteLog(BaseLog):
         self._store.checkpoint()
         return swept
 
-    # -- reading
-
-    async def _read(self, query: Callable[..., T], *arguments: Any) -> T:
-        """Run `query(connection, *arguments)` in a thread, on a connection that cannot write."""
-        self._check_open()
-        return await self._readers.call(query, *arguments)
-
-    async def read(self, workflow_id: str, from_offset: int = 0, limit: int = 256) -> list[StoredEvent]:
-        """As `EventLog.read`."""
-        return await self._read(self._readers.read, workflow_id, from_offset, limit)
-
-    async def run(self, workflow_id: str) -> RunRow:
-        """As `EventLog.run`."""
-        return await self._read(self._readers.run, workflow_id)
-
-    async def _list(self, query: RunQuery) -> Page[RunRow]:
-        return await self._read(self._readers.runs, query)
-
-    async def _query(self, query: EventQuery) -> Page[LoggedEvent]:
-        return await self._read(self._readers.query, query)
-
-    async def latest_cursor(self) -> str:
-        """As `EventLog.latest_cursor`."""
-        return await self._read(self._readers.latest_cursor)
-
-    async def load_cursor(self, consumer: str) -> str | None:
-        """As `EventLog.load_cursor`."""
-        return await self._read(calls.load_cursor, consumer)
-
-    async def cursors(self, prefix: str) -> dict[str, str]:
-        """As `EventLog.cursors`."""
-        return await self._read(calls.cursors, prefix)
-
-    async def get_blob(self, name: str) -> bytes | None:
-        """As `EventLog.get_blob`."""
-        return await self._read(calls.get_blob, name)
-
-    async def get_definition(self, hash: str) -> bytes | None:
-        """As `EventLog.get_definition`."""
-        return await self._read(calls.get_definition, hash)
-
-    async def latest_snapshot(
-        self, workflow_id: str, kind: str, at_or_before: int | None = None
-    ) -> Snapshot | None:
-        """As `EventLog.latest_snapshot`."""
-        return await self._read(self._readers.snapshot, workflow_id, kind, at_or_before)
-
     # -- life
 
     def _check_open(self) -> None:
@@ -173,6 +125,8 @@ class SqliteLog(BaseLog):
         """As `EventLog.close`."""
         if self._group.refuse():
             await asyncio.to_thread(self._shut_down)
+            if self._store.lost is not None:
+                raise self._store.lost
 
     def _shut_down(self) -> None:
         self._readers.close()

@@ -17,16 +17,20 @@ import msgspec
 
 from agentflow.errors import AgentflowError, LogFailed, StoreError
 from agentflow.events.group import Job, fail
+from agentflow.events.identity import store_lost
 from agentflow.events.owner import this_process
+from agentflow.events.owner_locks import OwnerLocks
 from agentflow.events.references import names_in, parent_of
 from agentflow.events.rows import ENDED, FIRST_EPOCH, Append
 from agentflow.events.rules import refusal, state_after
 from agentflow.events.sqlite.bulk import Bulk
 from agentflow.events.sqlite.checkpoint import Checkpointer
 from agentflow.events.sqlite.checks import PRIME, seal_run, type_crc
-from agentflow.events.sqlite.database import failure_of
+from agentflow.events.sqlite.database import BUSY_MS
+from agentflow.events.sqlite.failures import failure_of
 from agentflow.events.sqlite.integrity import Integrity, is_small
-from agentflow.events.sqlite.reader import tombstone
+from agentflow.events.sqlite.presence import StoreFiles
+from agentflow.events.sqlite.run_rows import tombstone
 
 __all__ = ["SqliteStore"]
 
@@ -35,6 +39,7 @@ T = TypeVar("T")
 _CHECKPOINT_BYTES = 4 << 20
 _ROW_OVERHEAD = 120  # bytes of keys and indexes, about
 _CACHED_RUNS = 8_192
+_IDLE_WAL_BYTES = 4 << 20  # of a store to which nothing is written; beyond it the file is cut
 
 _INSERT_EVENTS = Bulk("INSERT INTO event (run, offset, ts, type, body, crc) VALUES", 6)
 _INSERT_NAMES = Bulk("INSERT OR IGNORE INTO reference (run, name) VALUES", 2)
@@ -56,6 +61,9 @@ _INSERT_RUN = """
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
+_INSERT_LABEL = "INSERT INTO label (name, value, created_at, workflow_id) VALUES (?, ?, ?, ?)"
+
+
 class _Run:
     """What the writer knows of a run while no other process has written."""
 
@@ -75,9 +83,14 @@ class SqliteStore:
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
+        self._path = path
+        self._files = StoreFiles(path)
+        self.locks = OwnerLocks(path)
+        self.lost: AgentflowError | None = None
+        """Set when the files were deleted or replaced: what was acknowledged before may be gone too."""
         self._runs: dict[str, _Run] = {}
         self._types: dict[str, tuple[int, int]] = {}  # its number and checksum
-        self._data_version = -1
+        self._data_version = self._watched_version = -1
         self._foreign = 0  # how often that was seen to have changed
         self._crowded = False  # whether another process wrote between our last two groups
         self._rows: list[int | bytes] = []  # the columns of one event after those of the other
@@ -86,6 +99,7 @@ class SqliteStore:
         self._unsealed: set[int] = set()
         self._unsynced = 0
         self._begun = self._written = 0  # commits, counted from 1, and the last that wrote something
+        self._watched = 0  # the last commit that had written something when the store was last watched
         self.failure: AgentflowError | None = None
         self.sync_share = 0.0
         self._checkpointer = Checkpointer(path, self._stop_for, lambda: self._begun)
@@ -108,13 +122,18 @@ class SqliteStore:
     def write(self, group: list[Job], leaving: Callable[[], None] = lambda: None) -> None:
         """As `Store.write`."""
         if self.failure is not None:
-            fail(group, LogFailed(str(self.failure), hint=self.failure.hint))
+            fail(group, self._told(self.failure))
             return
         try:
             self._commit(group, leaving)
+            if self._is_lost():  # before anything is acknowledged
+                fail(group, self._told(self.lost))
         except sqlite3.Error as error:
             self._roll_back()
-            failure, effect = failure_of(error)
+            if self._is_lost():
+                fail(group, self._told(self.lost))
+                return
+            failure, effect = failure_of(error, self._path)
             if effect == "final":
                 self.failure = failure
             if effect == "refused":
@@ -124,6 +143,21 @@ class SqliteStore:
         except Exception as error:  # the thread must answer for every job, whatever a job holds
             self._roll_back()
             self._write_one_by_one(group, StoreError(f"cannot be stored: {error!r}"))
+
+    @staticmethod
+    def _told(failure: AgentflowError | None) -> LogFailed:
+        """A new exception for another group: one that is raised again collects tracebacks."""
+        assert failure is not None
+        return LogFailed(str(failure), hint=failure.hint)
+
+    def _is_lost(self) -> bool:
+        """Look whether the files of the store and the locks of its owners are in place; stop if not."""
+        if self.lost is None:
+            problem = self._files.problem() or self.locks.problem()
+            if problem is not None:
+                self.lost = store_lost(problem)
+                self._stop_with(self.lost)
+        return self.lost is not None
 
     def _commit(self, group: list[Job], leaving: Callable[[], None]) -> None:
         began = perf_counter()
@@ -178,7 +212,10 @@ class SqliteStore:
         if error is not None:
             return error
         if run is None:
-            run = self._create(batch)
+            try:
+                run = self._create(batch)
+            except AgentflowError as unavailable:  # before anything was written
+                return unavailable
         else:
             run.last += len(events)
             state = state_after(batch, run.state)
@@ -213,6 +250,8 @@ class SqliteStore:
         meta = batch.run
         assert meta is not None  # refusal() lets only a first batch through
         owner = meta.owner or this_process()
+        if owner.lock == this_process().lock:
+            self.locks.hold(owner.lock)
         state = state_after(batch, "pending")
         cursor = self._db.execute(
             _INSERT_RUN,
@@ -231,6 +270,9 @@ class SqliteStore:
             ),
         )
         assert cursor.lastrowid is not None
+        if meta.labels:
+            rows = [(name, value, meta.created_at, batch.workflow_id) for name, value in meta.labels.items()]
+            self._db.executemany(_INSERT_LABEL, rows)
         self._unsealed.add(cursor.lastrowid)
         self._names += (cursor.lastrowid, meta.definition_hash)
         run = _Run(cursor.lastrowid, FIRST_EPOCH, len(batch.events) - 1, state, 0)
@@ -297,7 +339,10 @@ class SqliteStore:
 
     def tend(self) -> None:
         """As `Store.tend`: keeps the write-ahead log short."""
-        if self._checkpointer.rest_is_writers:
+        if self._is_lost():
+            self._checkpointer.rest_is_copied()
+            self._unsynced = 0
+        elif self._checkpointer.rest_is_writers:
             try:
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             except sqlite3.Error as error:
@@ -311,16 +356,55 @@ class SqliteStore:
         """Begin to move the write-ahead log into the file; returns at once. For any thread."""
         self._checkpointer.nudge(self._written)
 
+    def watch(self) -> None:
+        """Look after a store to which nothing may be written: are its files there, is its log short?
+
+        Called by the writer thread every 0.5 s. Never raises.
+        """
+        # Not by `_begun`: a hub that asks for the writes of others begins a commit four times a second.
+        idle, self._watched = self._watched == self._written, self._written
+        if self._is_lost() or self.failure is not None or not idle:
+            return
+        if self._files.wal_bytes() > _IDLE_WAL_BYTES:
+            try:
+                self._cut_log()
+            except sqlite3.Error as error:
+                self._stop_for(error)
+
+    def _cut_log(self) -> None:
+        """Empty the write-ahead log, which keeps the length of the largest burst otherwise.
+
+        First the checkpoint thread copies what is in it, off the path of acknowledgements; then, at a later
+        look, cutting it takes some ms. Not while another process writes, and never waiting for a reader.
+        """
+        version = self._db.execute("PRAGMA data_version").fetchone()[0]
+        quiet, self._watched_version = version == self._watched_version, version
+        if not quiet:
+            return
+        if self._checkpointer.has_to_copy(self._written):
+            self._unsynced = 0
+            self._checkpointer.nudge(self._written)
+            return
+        self._db.execute("PRAGMA busy_timeout = 0")
+        try:
+            busy = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        finally:
+            self._db.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        if not busy:  # else a reader or another process uses it: at the next look
+            self._checkpointer.rest_is_copied()
+
     def finish(self) -> None:
         """As `Store.finish`."""
+        self._is_lost()
         if self._integrity is not None:
             self._integrity.stop()
         self._checkpointer.stop()
         self._db.close()
+        self.locks.release()
 
     def _stop_for(self, error: sqlite3.Error) -> bool:
         """A checkpoint failed: that may be a failed sync too, and then it is final. True if so."""
-        failure, effect = failure_of(error)
+        failure, effect = failure_of(error, self._path)
         if effect != "final":
             return False
         self._stop_with(failure)

@@ -12,6 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from agentflow.definition.dot import to_dot
 from agentflow.definition.mermaid import to_mermaid
+from agentflow.errors import LogCorrupt
 from agentflow.runtime import RunRecord
 from agentflow.runtime.executions import AgentContext, StepRecord
 from agentflow.runtime.export import export_pieces
@@ -60,11 +61,18 @@ async def list_runs(call: Call) -> Response:
     except ValueError:
         raise Refusal("invalid_parameter", "the cursor is not one of this list") from None
     items: list[Any]
+    damaged = set(page.damaged)
     if query.full:
-        items = [await record_of(call, item.workflow_id) for item in page.items]
+        items = []
+        for item in page.items:
+            try:
+                items.append(await record_of(call, item.workflow_id))
+            except LogCorrupt:  # the others can be shown
+                damaged.add(item.workflow_id)
     else:
         items = [msgspec.structs.replace(item, links=links_of(item.workflow_id)) for item in page.items]
-    return json_response({"items": items, "next_cursor": page.next_cursor})
+    body: dict[str, Any] = {"items": items, "next_cursor": page.next_cursor}
+    return json_response(body | ({"damaged": sorted(damaged)} if damaged else {}))
 
 
 async def show(call: Call) -> Response:

@@ -52,10 +52,13 @@ async def test_a_changed_event_is_not_answered_with(tmp_path, change):
     rows(path, change.replace("replace(", "CAST(replace(").replace("'xyx')", "'xyx') AS BLOB)"))
     log = SqliteLog(path)
     assert [e.offset for e in await log.read("wf_a")] == [0]  # what is before it is whole
-    for call in (log.read("wf_a", 1), log.query(cursor=(await log.query()).next_cursor)):
-        with pytest.raises(LogCorrupt, match="wf_a from offset 1 on is damaged"):
-            await call
-    assert [(run, e.offset) for run, e in (await log.query()).items] == [("wf_a", 0)]
+    with pytest.raises(LogCorrupt, match="wf_a from offset 1 on is damaged"):
+        await log.read("wf_a", 1)
+    page = await log.query()  # all that is intact, and what is not
+    shown = [(run, e.offset) for run, e in page.items]
+    assert shown == [("wf_a", 0), ("wf_a", 2), ("wf_b", 0), ("wf_b", 1), ("wf_a", 3), ("wf_a", 4)]
+    assert page.damaged == ("wf_a",)
+    assert (await log.query(cursor=page.next_cursor)).items == []
     assert await all_offsets(log, "wf_b") == [0, 1]
     await log.close()
 
@@ -77,9 +80,13 @@ async def test_a_changed_run_is_not_answered_with(tmp_path, change, match):
     await filled(path)
     rows(path, change)
     log = SqliteLog(path)
-    for call in (log.run("wf_a"), log.last("wf_a"), log.runs()):
+    for call in (log.run("wf_a"), log.last("wf_a")):
         with pytest.raises(LogCorrupt, match=match):
             await call
+    page = await log.runs()
+    assert ([row.workflow_id for row in page.items], page.damaged) == (["wf_b"], ("wf_a",))
+    events = await log.query()
+    assert ([run for run, _ in events.items], events.damaged) == (["wf_b", "wf_b"], ("wf_a",))
     assert (await log.run("wf_b")).last_offset == 1
     await log.close()
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -504,3 +506,27 @@ async def test_a_page_without_spans_is_not_read_again_and_again():
     await append(log, "wf_1", stored("wf_1", [(step_completed(), 3), (completed(), 4)], first=2))
     await projector.aclose(5)
     assert [span.name for span in sink.sent] == ["process a", "invoke_workflow flow"]
+
+
+async def test_a_damaged_event_is_told_and_the_spans_of_other_runs_are_sent(tmp_path):
+    """durability 6: the exporter neither stops there for ever nor passes it by in silence."""
+    path = tmp_path / "log.db"
+    log = SqliteLog(path)
+    beginning = (await log.query()).next_cursor
+    for number in (1, 2, 3):
+        await append(log, f"wf_{number}", run_of(number))
+    await log.save_cursor(CONSUMER, beginning)
+    await log.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE event SET ts = ts + 1 WHERE run = 2 AND offset = 3")
+        db.commit()
+    log, sink = SqliteLog(path), Sink()
+    projector = await opened(log, sink)
+    await sink.wait(2 * PER_RUN)
+    await projector.aclose(5)
+    assert projector._reported == {"wf_2"}  # each of them is a warning in the log
+    for number in (1, 3):
+        wanted = project(f"wf_{number}", run_of(number), LIMITS)[0]
+        assert {(span.trace_id, span.span_id) for span in wanted} <= set(sink.ids)
+    assert await log.load_cursor(CONSUMER) == await log.latest_cursor()
+    await log.close()

@@ -1,0 +1,79 @@
+"""From rows of the tables `run` and `tombstone` to values: each is checked against its checksum."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import msgspec
+
+from agentflow.errors import LogCorrupt
+from agentflow.events.owner import Owner
+from agentflow.events.rows import RunRow
+from agentflow.events.rules import no_run
+from agentflow.events.sqlite.checks import RUN_CHECKS, check_run, damaged, row_crc
+from agentflow.events.tombstone import Tombstone
+
+__all__ = ["RUN_COLUMNS", "UNREADABLE", "find_run", "is_damage", "run_row", "tombstone"]
+
+RUN_COLUMNS = f"""workflow_id, name, definition_hash, state, labels, created_at, updated_at, last_offset,
+    epoch, owner, parent, earliest_offset, bytes, {RUN_CHECKS}"""
+_ID = 13  # of the columns, the first of RUN_CHECKS
+
+UNREADABLE = (msgspec.DecodeError, AttributeError, TypeError, UnicodeError)
+"""What a row that is not as it was written may lead to before its checksum is looked at."""
+
+_labels_decoder = msgspec.json.Decoder(dict[str, str])
+_owner_decoder = msgspec.json.Decoder(Owner)
+
+
+def is_damage(error: Exception) -> bool:
+    """Return whether SQLite says that what it reads is not a database's page."""
+    name = getattr(error, "sqlite_errorname", None) or ""
+    return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_MISMATCH"))
+
+
+def find_run(db: sqlite3.Connection, workflow_id: str) -> tuple[int, RunRow]:
+    """Return a run and the number that stands for it. Raises RunNotFound, RunGone or LogCorrupt."""
+    row = db.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE workflow_id = ?", (workflow_id,)).fetchone()
+    if row is None:
+        raise no_run(workflow_id, tombstone(db, workflow_id))
+    return row[_ID], run_row(row)
+
+
+def tombstone(db: sqlite3.Connection, workflow_id: str) -> Tombstone | None:
+    """Return what is left of a run, if it was deleted. Raises LogCorrupt."""
+    row = db.execute(
+        "SELECT state, created_at, ended_at, deleted_at, crc FROM tombstone WHERE workflow_id = ?",
+        (workflow_id,),
+    ).fetchone()
+    if row is None:
+        return None
+    if row_crc(workflow_id, *row[:4]) != row[4]:
+        raise damaged(f"the record of the deleted run {workflow_id}")
+    return Tombstone(
+        workflow_id=workflow_id, state=row[0], created_at=row[1], ended_at=row[2], deleted_at=row[3]
+    )
+
+
+def run_row(row: tuple[Any, ...]) -> RunRow:
+    """Return the RUN_COLUMNS of a run as a value. Raises LogCorrupt."""
+    try:
+        check_run(row[_ID:])
+        return RunRow(
+            workflow_id=row[0],
+            name=row[1],
+            definition_hash=row[2],
+            state=row[3],
+            labels=_labels_decoder.decode(row[4]),
+            created_at=row[5],
+            updated_at=row[6],
+            last_offset=row[7],
+            epoch=row[8],
+            owner=None if row[9] is None else _owner_decoder.decode(row[9]),
+            parent=row[10],
+            earliest_offset=row[11],
+            bytes=row[12],
+        )
+    except UNREADABLE as error:
+        raise LogCorrupt(f"the record of {row[0]} is damaged: {error}") from error

@@ -1,0 +1,210 @@
+"""What operators do with a store under load: check it, copy it, resume its runs from the copy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentflow import Runtime
+from agentflow.errors import ConfigurationError, LogCorrupt
+from agentflow.events.backup import backup_store, verify_store
+from agentflow.events.open import open_log
+from tests.integration.support.runs import Desk, chain, must_be_sound
+from tests.unit.events.support import ROOT, all_offsets, batch, run_appender, start_appender
+
+
+def agentflow(*words, folder):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_RUNTIME_DIR": str(folder), "HOME": str(folder)}
+    command = [sys.executable, "-c", "from agentflow.cli import main; main()", *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environment, check=False, timeout=60
+    )
+
+
+@contextlib.contextmanager
+def loaded(url):
+    """A process that appends to wf_a of a store as fast as it can; wf_b is there too."""
+    run_appender(url, "wf_b", 5)
+    with start_appender(url, "wf_a") as process:
+        try:
+            process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+async def test_a_store_under_load_is_copied_and_the_copy_is_consistent(tmp_path):
+    url = f"sqlite:{tmp_path}/log.db"
+    with loaded(url) as writer:
+        for n in range(3):
+            acknowledged = int(writer.stdout.readline())
+            found = await backup_store(url, tmp_path / f"copy{n}.db")
+            assert (found.runs, found.sound) == (2, True)
+            copy = open_log(f"sqlite:{tmp_path}/copy{n}.db")
+            offsets = await all_offsets(copy, "wf_a")
+            assert offsets == list(range(len(offsets)))
+            assert offsets[-1] >= acknowledged  # it was durable before the copy began
+            await copy.close()
+    assert [p.name for p in tmp_path.iterdir() if p.name.endswith(".tmp")] == []
+
+
+async def test_the_writer_goes_on_while_its_store_is_checked_and_copied(tmp_path):
+    log = open_log(f"sqlite:{tmp_path}/log.db")
+    for n in range(0, 3_000, 100):
+        await log.append(batch(n, 100, size=1_000))
+    offset, longest, loop = 3_000, 0.0, asyncio.get_running_loop()
+    for work in (verify_store(log.url), backup_store(log.url, tmp_path / "copy.db")):
+        task = asyncio.ensure_future(work)
+        written = 0
+        while not task.done():
+            began = loop.time()
+            await log.append(batch(offset))
+            longest = max(longest, loop.time() - began)
+            offset, written = offset + 1, written + 1
+        assert (await task).sound
+        assert written > 3
+    assert longest < 2.0
+    await log.close()
+
+
+async def test_runs_are_resumed_from_a_copy(tmp_path):
+    """The daemon of the original holds the run and its payment; the copy goes on by itself."""
+    url, desk = f"sqlite:{tmp_path}/runs.db", Desk(look=True)
+    async with Runtime(url, services=[desk.service()]) as runtime:
+        ended = await runtime.run(chain("pay"), {})
+        held = await runtime.submit(chain("look", "pay"), {})
+        await desk.entered.wait()
+        found = await backup_store(url, tmp_path / "copy.db")
+        assert (found.runs, found.sound) == (2, True)
+        other = Desk()
+        async with Runtime(f"sqlite:{tmp_path}/copy.db", services=[other.service()]) as copied:
+            result = await (await copied.resume(held.workflow_id)).result()
+            assert result.state == "completed"
+            assert (await copied.result(ended.workflow_id)).state == "completed"
+            await must_be_sound(copied, held.workflow_id)
+        assert other.calls == 2
+        desk.gates["look"].set()
+        assert (await held.result()).state == "completed"
+    assert desk.calls == 3
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    path = tmp_path / "log.db"
+
+    async def fill():
+        log = open_log(f"sqlite:{path}")
+        for run in ("wf_a", "wf_b", "wf_c"):
+            await log.append(batch(0, 20, workflow_id=run))
+        await log.close()
+
+    asyncio.run(fill())
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE event SET body = CAST('{}' AS BLOB) WHERE run = 2 AND offset = 7")
+        db.execute("DELETE FROM event WHERE run = 3 AND offset = 4")
+        db.commit()
+    return path
+
+
+def test_verify_names_what_is_damaged(damaged, tmp_path):
+    said = agentflow("verify", "--store", f"sqlite:{damaged}", "--json", folder=tmp_path)
+    assert said.returncode == 74, said.stderr
+    found = json.loads(said.stdout)
+    assert found["sound"] is False
+    assert [run["workflow_id"] for run in found["damaged"]] == ["wf_b", "wf_c"]
+    assert (found["runs"], found["events"]) == (3, 58)
+
+
+async def test_no_copy_is_left_of_a_damaged_store(damaged, tmp_path):
+    with pytest.raises(LogCorrupt, match="so no copy was kept: wf_b"):
+        await backup_store(f"sqlite:{damaged}", tmp_path / "copy.db")
+    assert {p.name for p in tmp_path.iterdir()} <= {"log.db", "log.db-wal", "log.db-shm"}
+
+
+async def test_a_copy_overwrites_nothing(tmp_path):
+    log = open_log(f"sqlite:{tmp_path}/log.db")
+    await log.append(batch(0))
+    for target in (tmp_path / "log.db", Path("/dev/null")):
+        with pytest.raises(ConfigurationError, match="exists"):
+            await backup_store(log.url, target)
+    with pytest.raises(ConfigurationError, match="there is no store"):
+        await backup_store(f"sqlite:{tmp_path}/none.db", tmp_path / "copy.db")
+    assert await all_offsets(log, "wf_a") == [0]
+    await log.close()
+
+
+def test_the_verbs_beside_a_process_that_writes(tmp_path):
+    url = f"sqlite:{tmp_path}/log.db"
+    with loaded(url):
+        verified = agentflow("verify", "--store", url, folder=tmp_path)
+        copied = agentflow("backup", tmp_path / "b" / "copy.db", "--store", url, "--json", folder=tmp_path)
+        listed = agentflow("list", "--read-only", "--store", url, folder=tmp_path)
+    assert (verified.returncode, verified.stderr) == (0, "")
+    assert verified.stdout.startswith("sound: 2 runs and ")
+    assert copied.returncode == 0, copied.stderr
+    told = json.loads(copied.stdout)
+    assert (told["runs"], told["bytes"]) == (2, (tmp_path / "b" / "copy.db").stat().st_size)
+    assert "wf_a" in listed.stdout
+    assert asyncio.run(verify_store(f"sqlite:{tmp_path}/b/copy.db")).sound
+
+
+async def test_a_directory_of_segments_is_checked_and_copied(tmp_path):
+    url = f"file:{tmp_path}/log"
+    log = open_log(url)
+    for n in range(0, 200, 10):
+        await log.append(batch(n, 10))
+    found = await backup_store(url, tmp_path / "copy")  # while this process has it
+    assert (found.runs, found.sound) == (1, True)
+    await log.append(batch(200))
+    with pytest.raises(ConfigurationError, match="in use"):
+        await verify_store(url)
+    await log.close()
+    assert (await verify_store(url)).events == 201
+    copy = open_log(f"file:{tmp_path}/copy")
+    assert await all_offsets(copy, "wf_a") == list(range(200))
+    await copy.append(batch(200))
+    await copy.close()
+
+
+def test_a_daemon_whose_store_was_deleted_says_so_and_ends_with_74(tmp_path):
+    """durability 1: through health at once, and through its exit code at the end."""
+    import shutil
+    import signal
+    import time
+
+    from agentflow.client import SyncClient
+
+    store, socket = tmp_path / "data" / "log.db", tmp_path / "s"
+    command = ["serve", "--store", f"sqlite:{store}", "--socket", str(socket)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "OTEL_SDK_DISABLED": "true"}
+    with subprocess.Popen(
+        [sys.executable, "-c", "from agentflow.cli import main; main()", *command],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as daemon:
+        try:
+            while "agentflow serves" not in (said := daemon.stderr.readline()):
+                assert said, "the daemon did not start"
+            with SyncClient(f"unix:{socket}") as client:
+                assert client.health().status == "ok"
+                shutil.rmtree(store.parent)
+                until = time.monotonic() + 10
+                while (health := client.health()).status == "ok":
+                    assert time.monotonic() < until
+                assert health.status == "failed"
+            daemon.send_signal(signal.SIGTERM)
+            said = daemon.stderr.read()
+            assert daemon.wait() == 74, said
+            assert "was deleted or moved" in said
+        finally:
+            daemon.kill()
