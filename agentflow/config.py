@@ -58,6 +58,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     trust_submitted_services: bool = False
     definitions: str | None = None
     max_streams: int = 1_000
+    max_connections: int = 4_096
     drain: float = 30.0
 
 

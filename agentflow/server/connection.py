@@ -117,6 +117,7 @@ class Connection(asyncio.Protocol):
         self.deadline = math.inf
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # until connection_made
         self._scope: dict[str, Any] = {}
+        self._link: Link | None = None
 
     # -- asyncio.Protocol
 
@@ -132,8 +133,8 @@ class Connection(asyncio.Protocol):
             "client": peer[:2] if isinstance(peer, tuple) else None,
             "scheme": "https" if self._tls else "http",
             "root_path": "",
-            "extensions": {EXTENSION: Link(self, self._kind, self.transport, uid)},
         }
+        self._link = Link(self, self._kind, self.transport, uid)
         self.deadline = self._loop.time() + self._limits.head_s
         self._host.opened(self)
 
@@ -219,6 +220,7 @@ class Connection(asyncio.Protocol):
             "query_string": head.query,
             "headers": head.headers,
             "state": {},
+            "extensions": {EXTENSION: self._link},
         }
         self._exchange = Exchange(self, head, scope)
         self._body_until = self._loop.time() + self._limits.body_s
@@ -240,7 +242,7 @@ class Connection(asyncio.Protocol):
     # -- for the exchange
 
     @property
-    def common_fields(self) -> bytes:  # type: ignore[override]
+    def common_fields(self) -> bytes:
         """Fields of every answer."""
         return self._host.common_fields
 
@@ -304,8 +306,11 @@ class Connection(asyncio.Protocol):
             self._exchange.keep_alive = False
 
     def evict(self) -> None:
-        """Close an idle connection whose place is needed."""
-        self.transport.abort() if self._parser.in_body else self._close()
+        """Close an idle connection whose place is needed, without waiting for a client that does not read."""
+        if self._parser.in_body or self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self._close()
 
     def check(self, now: float) -> None:
         """Give the connection up if its client is gone, reads nothing, or lets its deadline pass."""

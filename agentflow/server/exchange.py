@@ -27,8 +27,10 @@ _STATUS = {
 class Wire(Protocol):
     """The connection below an exchange."""
 
-    common_fields: bytes
-    """Fields of every answer, each with its line end."""
+    @property
+    def common_fields(self) -> bytes:
+        """Fields of every answer, each with its line end."""
+        ...
 
     @property
     def write_paused(self) -> bool:

@@ -86,6 +86,8 @@ class HttpServer:
         for acceptor in self._acceptors:
             acceptor.stop()
             await acceptor.wait_stopped()
+        for listener in self._listeners:
+            listener.sock.close()  # clients are refused from now on, instead of waiting in the backlog
         for connection in list(self.connections):
             connection.shutdown()
         deadline = loop.time() + self.limits.shutdown_s

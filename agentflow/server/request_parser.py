@@ -9,7 +9,7 @@ Fields after the head are dropped.
 
 from __future__ import annotations
 
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
@@ -117,7 +117,7 @@ class RequestParser:
         except httptools.HttpParserUpgrade:
             pass  # no upgrade is offered: the request is answered like any other
         except httptools.HttpParserError:
-            raise self._refusal or BadRequest("this is no HTTP/1.1 request") from None
+            raise self._refusal or BadRequest("these bytes are no HTTP request") from None
         if chunked and not self.ended:
             self._framing += size - self._body - _CHUNK_BYTES * self._chunks
             self._framing = max(self._framing, self._head_bytes)
@@ -172,7 +172,7 @@ class RequestParser:
         llhttp, fields = self._llhttp, self._fields
         version = llhttp.get_http_version()
         if version not in ("1.0", "1.1"):
-            self._refuse("HTTP/1.1 is spoken here")
+            self._refuse("the versions of HTTP spoken here are 1.0 and 1.1")
         host, expects, chunked = None, False, False
         for name, value in fields:
             if name == b"content-length":
@@ -237,7 +237,7 @@ class RequestParser:
         if names.count(b"transfer-encoding") > 1 or value.strip().lower() != b"chunked":
             self._refuse("Transfer-Encoding: only `chunked` is known, given once")
         if b"content-length" in names or version == "1.0":
-            self._refuse("Transfer-Encoding: not beside Content-Length, and not in HTTP/1.0")
+            self._refuse("Transfer-Encoding: not beside Content-Length, and not in version 1.0")
         return True
 
     def _split_target(self, host: bytes | None) -> tuple[bytes, bytes]:
@@ -245,10 +245,11 @@ class RequestParser:
             url = httptools.parse_url(self._target)
         except httptools.HttpParserInvalidURLError:
             self._refuse("the target of the request is not readable")
-        if url.host is not None:
+        host_part, path = cast("bytes | None", url.host), cast("bytes | None", url.path)
+        if host_part is not None:
             authority = self._target.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]
             if host is None or authority.lower() != host.strip().lower():
                 self._refuse("the target of the request names another host than the header Host")
-        if url.path is None and url.host is None:
+        if path is None and host_part is None:
             self._refuse("the target of the request has no path")
-        return url.path or b"/", url.query or b""
+        return path or b"/", url.query or b""

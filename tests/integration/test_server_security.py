@@ -13,6 +13,7 @@ import pytest
 
 from agentflow.config import ServerConfig
 from agentflow.events.envelope import decode
+from agentflow.server.limits import Limits
 from tests.unit.server.kit import APPROVAL, ECHO, serving, tokens
 
 
@@ -361,8 +362,8 @@ class TestBytes:
                 assert answer.status_code == 413
             assert (await http.get("/version")).status_code == 200
 
-    async def test_a_body_without_end_is_cut_off(self, served, monkeypatch):
-        monkeypatch.setattr("agentflow.server.connection._LINGER", 0.3)
+    async def test_a_body_without_end_is_cut_off(self, served):
+        served.server.limits = Limits(linger_s=0.3)
 
         async def endless():
             while True:
@@ -374,16 +375,16 @@ class TestBytes:
                 await http.post("/workflows", content=endless(), headers={"content-type": "application/json"})
             assert (await http.get("/version")).status_code == 200
 
-    async def test_a_head_that_never_ends_is_given_up(self, served, monkeypatch):
-        monkeypatch.setattr("agentflow.server.connection._SLOWEST", 0.2)
+    async def test_a_head_that_never_ends_is_given_up(self, served):
+        served.server.limits = Limits(head_s=0.2, body_silence_s=0.2)
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"GET /version HTTP/1.1\r\n")
         assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()
         await writer.wait_closed()
 
-    async def test_a_body_that_never_comes_is_given_up(self, served, monkeypatch):
-        monkeypatch.setattr("agentflow.server.connection._SLOWEST", 0.2)
+    async def test_a_body_that_never_comes_is_given_up(self, served):
+        served.server.limits = Limits(head_s=0.2, body_silence_s=0.2)
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(
             b"POST /workflows HTTP/1.1\r\nHost: localhost\r\n"
