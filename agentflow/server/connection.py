@@ -145,6 +145,9 @@ class Connection(asyncio.Protocol):
             self._turn.cancel()
         if self._exchange is not None:
             self._exchange.disconnect()
+            self._exchange = None
+        self._parser.close()
+        self._link = None
         self.resume_writing()
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)

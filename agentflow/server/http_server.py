@@ -27,7 +27,6 @@ from agentflow.server.sockets import Listener
 __all__ = ["HttpServer"]
 
 _FIELDS = b"x-content-type-options: nosniff\r\ncross-origin-resource-policy: same-origin\r\n"
-_CHECK_S = 1.0
 _REFUSALS = 32
 """Refused connections that are kept until their client has read why; the oldest goes first."""
 
@@ -76,7 +75,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), _CHECK_S)
+                await asyncio.wait_for(self._stopping.wait(), self.limits.check_s)
             self._tell_date()
             self._check(loop.time())
         await self._shut_down()

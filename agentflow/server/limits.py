@@ -15,7 +15,10 @@ HIGH_WATER = 128 * 1024
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of each connection. Times in seconds are checked once a second."""
+    """Limits of each connection. Times are in seconds, and checked once in `check_s`."""
+
+    check_s: float = 1.0
+    """Between two checks of all deadlines; also how exact the header Date is."""
 
     framing_bytes: int = 64 * 1024
     """Head, trailers and chunk extensions of one request together; 32 bytes a chunk are free."""

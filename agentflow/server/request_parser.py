@@ -94,6 +94,10 @@ class RequestParser:
         self.ended = False
         """True if the last slice completed a request."""
 
+    def close(self) -> None:
+        """Let go of the receiver: parser and connection refer to each other."""
+        del self._llhttp, self._receiver
+
     @property
     def in_head(self) -> bool:
         """True if a head has begun and not ended."""
