@@ -44,7 +44,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     `socket` "" means no Unix socket. `listen` are `HOST:PORT`. `hosts` are names beside those of loopback
     that requests may name as their host. `tokens` is a file of mode 0600. `definitions` is the
-    folder of registered definitions. `drain` in seconds.
+    folder of registered definitions. `drain` in seconds. `max_connections` and `max_streams`
+    are lowered where the process has too few descriptors to leave some to runs.
     """
 
     socket: str | None = None
