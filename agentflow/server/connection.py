@@ -108,7 +108,6 @@ class Connection(asyncio.Protocol):
         self._body_until = math.inf
         self._eof = False
         self._discarding = False
-        self._last = False  # no request follows the present one
         self._reading = True
         self._writable: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[None] | None = None
@@ -239,8 +238,6 @@ class Connection(asyncio.Protocol):
         """Tell the application that it has the whole body."""
         if self._exchange is not None:
             self._exchange.end_body()
-        elif self._last:
-            self._close()
 
     # -- for the exchange
 
@@ -271,13 +268,11 @@ class Connection(asyncio.Protocol):
         if self.transport.is_closing():
             return
         self._host.idle(self)
-        self._last = not exchange.keep_alive
         if self._parser.in_body and not self._eof:
-            # Closing now would discard the answer: what is left of the body is read and thrown away.
-            self._body_until = self._loop.time() + self._limits.linger_s
-            if self._last:
-                self._write_eof()
-        elif self._last or (self._eof and not self._input):
+            # Closing now would discard the answer. What is left of the body is read, and not even parsed.
+            self._discard(self._limits.linger_s)
+            return
+        if not exchange.keep_alive or (self._eof and not self._input):
             self._close()
             return
         self._set_deadline()
@@ -345,19 +340,19 @@ class Connection(asyncio.Protocol):
             if exchange.started:
                 self.transport.abort()
                 return
-        if exchange is not None or not self._parser.in_body:
-            self.transport.write(
-                refusal_bytes(400, "malformed_request", "Not an HTTP request", detail, self.common_fields)
-            )
-        self._input, self._discarding = b"", True
+        self.transport.write(
+            refusal_bytes(400, "malformed_request", "Not an HTTP request", detail, self.common_fields)
+        )
         self._host.idle(self)
-        self._read(True)
-        self._write_eof()
-        self.deadline = self._loop.time() + self._limits.refusal_s
+        self._discard(self._limits.refusal_s)
 
-    def _write_eof(self) -> None:
+    def _discard(self, seconds: float) -> None:
+        """Send and parse nothing more; close when the client does, in `seconds` at the latest."""
+        self._input, self._discarding = b"", True
+        self._read(True)
         if self.transport.can_write_eof():
             self.transport.write_eof()
+        self.deadline = self._loop.time() + seconds
 
     def _close(self) -> None:
         self.deadline = self._loop.time() + self._limits.stall_s
@@ -370,8 +365,6 @@ class Connection(asyncio.Protocol):
         if self._exchange is not None:
             waits = self._parser.in_body and self._reading
             self.deadline = min(now + limits.body_silence_s, self._body_until) if waits else math.inf
-        elif self._parser.in_body:
-            self.deadline = self._body_until
         else:
             self.deadline = now + (limits.head_s if self._parser.in_head else limits.keep_alive_s)
 

@@ -230,6 +230,8 @@ class Exchange:
             lines += (name, b": ", value, b"\r\n")
         if self._no_body or status in (204, 304):
             self._no_body, self._expected = True, None
+        if not self.body_ended:
+            self.keep_alive = False  # an early answer: the rest of the body is not parsed
         if not framed:
             if self._version == "1.0":
                 self.keep_alive = False  # the end of the connection is the end of the answer

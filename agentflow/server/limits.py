@@ -42,7 +42,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Silence between an answer and the next request."""
 
     linger_s: float = 10.0
-    """Reading on after an early answer: closing with unread input would discard the answer."""
+    """Reading on after an answer that came before the end of its request: closing would discard it."""
 
     refusal_s: float = 1.0
     """The same after the 400 or 503 that ends a connection."""

@@ -371,7 +371,7 @@ class TestBounds:
             token, f"Authorization: Bearer {secrets['runner']}\r\n"
         )
         head = POST + header.encode() + b"Transfer-Encoding: chunked\r\n\r\n"
-        limits = Limits(refusal_s=0.05, check_s=0.02)
+        limits = Limits(refusal_s=0.05, linger_s=0.05, check_s=0.02)
         async with serving(tmp_path, given=given, kind="remote", limits=limits) as served:  # noqa: SIM117
             async with dial(served) as (reader, writer):
                 writer.write(head)
