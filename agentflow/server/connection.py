@@ -182,7 +182,9 @@ class Connection(asyncio.Protocol):
         end = min(len(data), self._limits.turn_bytes)
         was_idle = self._exchange is None and not parser.in_head
         try:
-            while at < end and self._takes_input():
+            for _ in range(self._limits.turn_slices):
+                if at >= end or not self._takes_input():
+                    break
                 at = parser.feed(data, at, end)
         except BadRequest as error:
             self._refuse(str(error))

@@ -29,6 +29,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     turn_bytes: int = 64 * 1024
     """Bytes parsed before other connections get their turn; also what a request body buffers."""
 
+    turn_slices: int = 256
+    """Slices parsed in a turn, 3 µs each: one for each request and for each CR LF CR LF in a body."""
+
     head_s: float = 30.0
     """From the first byte of a head, or from the accept, to its end."""
 

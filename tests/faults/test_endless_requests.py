@@ -16,7 +16,6 @@ TOKEN = "0123456789abcdefghijklmnopqrstuvwxyz"
 HOST = b"Host: localhost\r\n"
 HEAD = b"POST /workflows HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
-GET = b"GET /version HTTP/1.1\r\n" + HOST + b"\r\n"
 MIB = 1 << 20
 TOTAL = 1 << 30
 
@@ -32,7 +31,6 @@ ENDLESS = {
     "ends inside chunks": (CHUNKED, b"4\r\n\r\n\r\n\r\n" * (MIB // 9)),
     "head": (HEAD + b"X: ", b"y" * MIB),
     "empty lines": (b"", b"\r\n" * (MIB // 2)),
-    "requests in a row": (b"", GET * (MIB // len(GET))),
 }
 
 
@@ -101,7 +99,7 @@ def test_a_gigabyte_costs_no_memory_and_delays_no_request(tmp_path, kind, token)
     begin, more = ENDLESS[kind]
     if token:
         field = HOST + f"Authorization: Bearer {token}\r\n".encode()
-        begin, more = begin.replace(HOST, field), more.replace(HOST, field)
+        begin = begin.replace(HOST, field)
     with Process(tmp_path, "127.0.0.1:0", env={"AGENTFLOW_TOKEN": TOKEN}) as daemon:
         place = urlsplit(daemon.url)
         address = (str(place.hostname), int(place.port or 0))
