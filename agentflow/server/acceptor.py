@@ -29,6 +29,10 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Gate(Protocol):
     """Says what becomes of a connection that was accepted."""
 
+    def is_open(self) -> bool:
+        """Return whether one more may be accepted in this turn of the loop."""
+        ...
+
     def protocol(self, listener: Listener, tls: bool) -> Callable[[], asyncio.Protocol]:
         """Return the factory of its protocol, which may be one that only refuses."""
         ...
@@ -84,6 +88,8 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(_BATCH):
+            if not self._gate.is_open():
+                return  # what was closed gives its descriptor back between two turns
             try:
                 sock, _ = self._listener.sock.accept()
             except (BlockingIOError, InterruptedError):

@@ -112,10 +112,21 @@ class HttpServer:
 
     # -- for acceptors
 
+    def is_open(self) -> bool:
+        """Return whether one more may be accepted now. Closed connections count until they are gone."""
+        held = len(self.connections) + len(self._refused) + self._opening()
+        if held < self.max_connections + _REFUSALS:
+            return True
+        if self._refused:
+            next(iter(self._refused)).transport.abort()
+        return False
+
+    def _opening(self) -> int:
+        return sum(acceptor.opening for acceptor in self._acceptors)
+
     def protocol(self, listener: Listener, tls: bool) -> Callable[[], asyncio.Protocol]:
         """Return the protocol of a connection that was accepted just now: one that refuses, at the limit."""
-        opening = sum(acceptor.opening for acceptor in self._acceptors)
-        if len(self.connections) + opening >= self.max_connections and not self._make_room():
+        if len(self.connections) + self._opening() >= self.max_connections and not self._make_room():
             if len(self._refused) >= _REFUSALS:
                 next(iter(self._refused)).transport.abort()
             return partial(_Refused, self, self._refused)

@@ -79,6 +79,8 @@ def test_streams_and_idle_connections_leave_room_for_runs(tmp_path, descriptors,
             with ThreadPoolExecutor(RUNS) as pool:
                 runs = list(pool.map(lambda number: run(path, number), range(RUNS)))
             assert [found["state"] for found in runs] == ["completed"] * RUNS
+            assert http.get(slow["links"]["self"]).json()["state"] == "running"
+            assert "accept_without_descriptors" not in daemon.errors()
             assert http.get("/healthz").json()["status"] == "ok"
             assert daemon.open_descriptors < limits[1]
         print(f"{limits}: {accepted} streams, {daemon.open_descriptors} descriptors are open")

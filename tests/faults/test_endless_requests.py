@@ -103,7 +103,7 @@ def test_a_gigabyte_costs_no_memory_and_delays_no_request(tmp_path, kind, token)
     with Process(tmp_path, "127.0.0.1:0", env={"AGENTFLOW_TOKEN": TOKEN}) as daemon:
         place = urlsplit(daemon.url)
         address = (str(place.hostname), int(place.port or 0))
-        flood(address, begin, more, 64 * MIB)  # whatever is made once is there now, such as room for a body
+        flood(address, begin, more, 64 * MIB)  # a body was gathered once
         with Clock(str(tmp_path / "s")) as quiet:
             wait_until(lambda: len(quiet.times) >= 100)
         before, spent = daemon.memory, daemon.cpu_seconds
