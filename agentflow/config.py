@@ -46,7 +46,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     `socket` "" means no Unix socket. `listen` are `HOST:PORT`. `hosts` are names beside those of loopback
     that requests may name as their host. `tokens` is a file of mode 0600. `definitions` is the
-    folder of registered definitions. `drain` in seconds.
+    folder of registered definitions. `drain` in seconds. `max_connections` and `max_streams`
+    are lowered where the process has too few descriptors to leave some to runs.
 
     `trust_submitted_services`: every client that is let in may run code of this machine, not the owner on
     the Unix socket alone. What is registered or accepted in that time stays trusted when it is switched off.
@@ -63,6 +64,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     trust_submitted_services: bool = False
     definitions: str | None = None
     max_streams: int = 1_000
+    max_connections: int = 4_096
     drain: float = 30.0
 
 

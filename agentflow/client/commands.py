@@ -156,15 +156,17 @@ class Commands:
         step_id: str | None = None,
         reason: str | None = None,
         digest: str | None = None,
+        claimed_actor: str | None = None,
         expected_offset: int | None = None,
     ) -> RemoteRun:
-        """Grant or deny an approval, named by its id or by the step that waits for it."""
+        """Grant or deny an approval, named by its id or by its step. `claimed_actor`: on whose behalf."""
         body = {
             "decision": "grant" if granted else "deny",
             "request_id": request_id,
             "step_id": step_id,
             "reason": reason,
             "digest": digest,
+            "actor": claimed_actor,
             "expected_offset": expected_offset,
         }
         return await self._tell(workflow_id, "approvals", body)
@@ -174,10 +176,15 @@ class Commands:
         return await self.answer_all(workflow_id, {request_id: value})
 
     async def answer_all(
-        self, workflow_id: str, responses: Mapping[str, Any], *, expected_offset: int | None = None
+        self,
+        workflow_id: str,
+        responses: Mapping[str, Any],
+        *,
+        claimed_actor: str | None = None,
+        expected_offset: int | None = None,
     ) -> RemoteRun:
-        """Answer several open requests, all or none of them."""
-        body = {"responses": dict(responses), "expected_offset": expected_offset}
+        """Answer several open requests, all or none of them. `claimed_actor`: on whose behalf."""
+        body = {"responses": dict(responses), "actor": claimed_actor, "expected_offset": expected_offset}
         return await self._tell(workflow_id, "inputs", body)
 
     async def withdraw(self, workflow_id: str, request_id: str, reason: str) -> RemoteRun:

@@ -80,7 +80,15 @@ def call_needs_consent(unit: Unit, info: ToolInfo, record: ToolRecord) -> bool:
     return policy.before == "calls" or (info.declared and info.side_effect not in ("none", "read"))
 
 
-def decided(request: OpenRequest, *, granted: bool, by: str, via: Any, reason: str | None = None) -> Moves:
+def decided(
+    request: OpenRequest,
+    *,
+    granted: bool,
+    by: str,
+    via: Any,
+    reason: str | None = None,
+    claimed_actor: str | None = None,
+) -> Moves:
     """The decision of an open request."""
     data = request.data
     assert isinstance(data, ev.ApprovalRequested)
@@ -93,6 +101,7 @@ def decided(request: OpenRequest, *, granted: bool, by: str, via: Any, reason: s
             request_id=data.request_id,
             digest=data.digest,
             by=by,
+            claimed_actor=UNSET if claimed_actor is None else claimed_actor,
             via=via,
             reason=UNSET if reason is None else reason,
         )

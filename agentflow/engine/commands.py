@@ -19,7 +19,7 @@ from agentflow.engine.deadlines import closed_call
 from agentflow.engine.holding import HeldAction, retry_all, settle_held
 from agentflow.engine.moves import Moves
 from agentflow.engine.reservations import terms_of
-from agentflow.engine.state import OpenRequest, RunState
+from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
 __all__ = ["Refused", "answer", "decide_request", "pause", "resume", "retry", "signal", "withdraw"]
@@ -125,8 +125,9 @@ def decide_request(
     via: Any = "api",
     reason: str | None = None,
     digest: str | None = None,
+    claimed_actor: str | None = None,
 ) -> Moves:
-    """Grant or deny an approval, named by its id or by the step that waits for it."""
+    """Grant or deny an approval, named by its id or by its step."""
     wanted = "granted" if granted else "denied"
     if request_id is None:
         request_id = _of_step(state, step_id or "")
@@ -144,7 +145,9 @@ def decide_request(
         raise Refused(
             "digest_mismatch", f"{request_id} asks about {request.data.digest}", digest=request.data.digest
         )
-    return approvals.decided(request, granted=granted, by=by, via=via, reason=reason)
+    return approvals.decided(
+        request, granted=granted, by=by, via=via, reason=reason, claimed_actor=claimed_actor
+    )
 
 
 def _of_step(state: RunState, step_id: str) -> str:
@@ -155,6 +158,8 @@ def _of_step(state: RunState, step_id: str) -> str:
         for r in state.requests.values()
         if isinstance(r.data, ev.ApprovalRequested) and r.unit.node.id == step_id
     ]
+    if not found and step_id in state.last_approval:
+        return state.last_approval[step_id]  # a repeated decision is told how the first one went
     if not found:
         _must_not_be_over(state)
         raise Refused("unknown_request", f'step "{step_id}" waits for no approval')
@@ -164,7 +169,14 @@ def _of_step(state: RunState, step_id: str) -> str:
     return found[0]
 
 
-def answer(state: RunState, responses: Mapping[str, Any], *, by: str, via: Any = "api") -> Moves:
+def answer(
+    state: RunState,
+    responses: Mapping[str, Any],
+    *,
+    by: str,
+    via: Any = "api",
+    claimed_actor: str | None = None,
+) -> Moves:
     """Answer open inputs, all or none. The same answer again changes nothing."""
     moves: Moves = []
     for request_id, value in responses.items():
@@ -184,22 +196,21 @@ def answer(state: RunState, responses: Mapping[str, Any], *, by: str, via: Any =
         if issues:
             where = issues[0].path or "/"
             raise Refused("invalid_response", f"{request_id}: {issues[0].message} at {where}", path=where)
-        moves.append(_received(request, request.data, value, by, via))
+        moves.append(
+            ev.InputReceived(
+                step_id=request.data.step_id,
+                iteration=request.data.iteration,
+                activation=request.data.activation,
+                request_id=request_id,
+                value=value,
+                by=by,
+                claimed_actor=UNSET if claimed_actor is None else claimed_actor,
+                via=via,
+            )
+        )
     if moves:
         _must_not_be_over(state)
     return moves
-
-
-def _received(request: OpenRequest, data: ev.InputRequested, value: Any, by: str, via: Any) -> Any:
-    return ev.InputReceived(
-        step_id=data.step_id,
-        iteration=data.iteration,
-        activation=data.activation,
-        request_id=request.request_id,
-        value=value,
-        by=by,
-        via=via,
-    )
 
 
 def withdraw(state: RunState, request_id: str, *, reason: str, by: str) -> Moves:

@@ -378,6 +378,7 @@ class RunState:
         "held",
         "holding",
         "input",
+        "last_approval",
         "last_ts",
         "lookups",
         "name",
@@ -442,6 +443,7 @@ class RunState:
         self.call_queue: dict[str, tuple[Unit, Need]] = {}  # model calls that wait for room in a budget
         self.requests: dict[str, OpenRequest] = {}
         self.decided: dict[str, Any] = {}  # how closed requests were answered: `granted`, `denied`, a value
+        self.last_approval: dict[str, str] = {}  # by step: its last approval that was decided
         self.withdrawn: set[str] = set()  # requests that were closed without an answer
         self.parked: dict[str, Unit] = {}
         self.refused: dict[str, Unit] = {}

@@ -190,11 +190,13 @@ class RunCommands(RunReader):
         reason: str | None = None,
         digest: str | None = None,
         by: str = "local",
+        claimed_actor: str | None = None,
         via: str = "api",
         expected_offset: int | None = None,
     ) -> RunHandle:
-        """Grant or deny an approval, named by its id or by the step that waits for it. The same decision
-        again changes nothing, the opposite is refused. With `digest` only what was seen is granted."""
+        """Grant or deny an approval, named by its id or by its step. The same decision again changes nothing,
+        the opposite is refused, also after the end of the run. With `digest` only what was seen is granted.
+        `claimed_actor`: for whom `by` says that it acts."""
         if (request_id is None) == (step_id is None):
             raise CommandRefused("name either the request or the step", code="invalid_parameter")
         command = DecideRequest(
@@ -204,6 +206,7 @@ class RunCommands(RunReader):
             reason=reason,
             digest=digest,
             by=by,
+            claimed_actor=claimed_actor,
             via=via,
             expected_offset=expected_offset,
         )
@@ -221,11 +224,18 @@ class RunCommands(RunReader):
         responses: Mapping[str, Any],
         *,
         by: str = "local",
+        claimed_actor: str | None = None,
         via: str = "api",
         expected_offset: int | None = None,
     ) -> RunHandle:
-        """Answer several open requests, all or none of them."""
-        command = Answer(responses=dict(responses), by=by, via=via, expected_offset=expected_offset)
+        """Answer several open requests, all or none of them. `claimed_actor`: for whom `by` says it acts."""
+        command = Answer(
+            responses=dict(responses),
+            by=by,
+            claimed_actor=claimed_actor,
+            via=via,
+            expected_offset=expected_offset,
+        )
         return await self._tell(workflow_id, command)
 
     async def withdraw(

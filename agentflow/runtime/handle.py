@@ -19,9 +19,13 @@ __all__ = ["RunHandle"]
 class RunHandle:
     """One run of this Runtime. Dropping the handle changes nothing for the run."""
 
-    def __init__(self, runtime: Runtime, workflow_id: str, admission: Admission | None) -> None:
+    def __init__(
+        self, runtime: Runtime, workflow_id: str, admission: Admission | None, *, created: bool = False
+    ) -> None:
         self._runtime = runtime
         self.workflow_id = workflow_id
+        self.created = created
+        """True if the call that returned this handle appended the first event of the run."""
         self._admission = admission
 
     async def result(self) -> RunResult:

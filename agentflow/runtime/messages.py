@@ -234,6 +234,7 @@ class DecideRequest(Command, frozen=True, kw_only=True):
     step_id: str | None = None
     reason: str | None = None
     digest: str | None = None
+    claimed_actor: str | None = None
     via: str = "api"
 
 
@@ -241,6 +242,7 @@ class Answer(Command, frozen=True, kw_only=True):
     """Answers to open inputs, all or none."""
 
     responses: dict[str, Any]
+    claimed_actor: str | None = None
     via: str = "api"
 
 

@@ -61,9 +61,16 @@ def moves_of(state: RunState, command: Command, now: int) -> Moves:
                 via=command.via,
                 reason=command.reason,
                 digest=command.digest,
+                claimed_actor=command.claimed_actor,
             )
         case Answer():
-            return commands.answer(state, command.responses, by=command.by, via=command.via)
+            return commands.answer(
+                state,
+                command.responses,
+                by=command.by,
+                via=command.via,
+                claimed_actor=command.claimed_actor,
+            )
         case Withdraw():
             return commands.withdraw(state, command.request_id, reason=command.reason, by=command.by)
         case Signal():

@@ -60,9 +60,9 @@ from agentflow.runtime.gauges import dead_letters, mailbox_depths
 from agentflow.runtime.handle import RunHandle
 from agentflow.runtime.keeper import Keeper
 from agentflow.runtime.messages import Suspend
-from agentflow.runtime.options import body_hash, checked_budget, checked_labels, checked_options
+from agentflow.runtime.options import checked_budget, checked_labels, checked_options
 from agentflow.runtime.records import RunResult, run_result
-from agentflow.runtime.submission import Submission, load, started_event
+from agentflow.runtime.submission import Submission, is_repeat, load, started_event, submission_digest
 from agentflow.runtime.workshop import Workshop
 from agentflow.telemetry import telemetry_from_env
 from agentflow.tools import Service, ToolRegistry
@@ -298,15 +298,11 @@ class Runtime(RunCommands):
     async def _begin_once(
         self, own_id: str | None, definition: Definition, bound: Bound, started: WorkflowStarted, key: str
     ) -> RunHandle:
-        # Neither what binding found nor where the request comes from: both may differ when it is sent again.
-        unsaid = ("models", "folder", "traceparent", "tracestate")
-        said = {k: v for k, v in started.options.items() if k not in unsaid}
-        body = (definition.hash, started.input, started.labels, started.budget or None, said, started.by)
-        digest = body_hash(*body)
         async with self._keeper.alone(f"key {key}"), self._keeper.alone(own_id or f"id of {key}"):
             rows = (await self.log.runs(label=(_KEY_LABEL, key), limit=1)).items
             if rows:
-                return await self._repeated(rows[0].workflow_id, digest)
+                return await self._repeated(rows[0].workflow_id, started)
+            digest = submission_digest(started)
             started = msgspec.structs.replace(started, idempotency_key=key, body_hash=digest)
             run_id = own_id or await self._id_of_key(key)
             try:
@@ -314,10 +310,10 @@ class Runtime(RunCommands):
             except RunExists:  # another process began it just now; of two the store takes one
                 if (await self._begin(run_id)).idempotency_key != key:
                     raise
-                return await self._repeated(run_id, digest)
+                return await self._repeated(run_id, started)
 
-    async def _repeated(self, run_id: str, digest: str) -> RunHandle:
-        if (await self._begin(run_id)).body_hash != digest:
+    async def _repeated(self, run_id: str, started: WorkflowStarted) -> RunHandle:
+        if not is_repeat(started, await self._begin(run_id)):
             raise IdempotencyConflict(f"the key was used for {run_id} with another submission")
         return await self.attach(run_id)
 
@@ -344,9 +340,8 @@ class Runtime(RunCommands):
         if started.idempotency_key is not UNSET:
             labels[_KEY_LABEL] = started.idempotency_key
         plan = self._plan(definition.workflow, definition.ir_hash)
-        return RunHandle(
-            self, run_id, await self._keeper.begin(run_id, plan, bound, [started], labels=labels)
-        )
+        admission = await self._keeper.begin(run_id, plan, bound, [started], labels=labels)
+        return RunHandle(self, run_id, admission, created=True)
 
     async def _put_definition(self, definition: Definition) -> None:
         """Have the graph in the store before a run names it: a commit, which the next runs are spared while

@@ -15,8 +15,12 @@ from agentflow.definition.loader import Definition, definition_of, load_file, lo
 from agentflow.events.catalogue import DefinitionInfo, WorkflowStarted
 from agentflow.events.envelope import SCHEMA_VERSION
 from agentflow.runtime.binding import Bound
+from agentflow.runtime.options import body_hash
 
-__all__ = ["Submission", "load", "started_event"]
+__all__ = ["Submission", "is_repeat", "load", "started_event", "submission_digest"]
+
+# What may differ when the same request is sent again: what binding found, and where it came in.
+_UNSAID = ("models", "folder", "traceparent", "tracestate", "trusted")
 
 Submission = Definition | Workflow | Mapping[str, Any] | str | Path
 """A loaded definition, a graph built in Python, a document as a mapping, or the path of a file."""
@@ -65,4 +69,28 @@ def started_event(
         by=by,
         grants=bound.grants,
         diagnostics=tuple(found) if found else UNSET,
+    )
+
+
+def submission_digest(started: WorkflowStarted) -> str:
+    """Return the digest that all repeats of a submission share; actor and listener are no part of it."""
+    return _digest(started)
+
+
+def is_repeat(started: WorkflowStarted, first: WorkflowStarted) -> bool:
+    """Return whether `started` repeats the submission that began a run with `first`.
+
+    The digests of agentflow 0.1.0 held the actor and its trust as well.
+    """
+    if first.body_hash == _digest(started):
+        return True
+    trust = {"trusted": first.options["trusted"]} if "trusted" in first.options else {}
+    return first.body_hash == _digest(started, trust, first.by)
+
+
+def _digest(started: WorkflowStarted, more: Mapping[str, Any] | None = None, *actor: str) -> str:
+    said = {key: value for key, value in started.options.items() if key not in _UNSAID}
+    said.update(more or {})
+    return body_hash(
+        started.definition.hash, started.input, started.labels, started.budget or None, said, *actor
     )

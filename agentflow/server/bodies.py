@@ -151,7 +151,7 @@ class ApprovalBody(_Command, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class InputsBody(_Command, frozen=True, kw_only=True, omit_defaults=True):
-    """Answers by request id: all of them are taken, or none."""
+    """Answers by request id: all of them are taken, or none. `actor` is kept as a claim of the caller."""
 
     responses: Annotated[dict[str, Any], Meta(min_length=1, max_length=1000)]
     actor: Name | None = None

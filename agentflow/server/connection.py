@@ -1,47 +1,40 @@
-"""One HTTP connection, and the HTTP server around all of them: uvicorn, with what it leaves to its user.
+"""One HTTP/1.1 connection: bytes in, requests to the application one at a time, answers out.
 
-A connection knows which listener it came in by and who is at its other end; requests that never end, heads
-without bounds and sockets that take nothing are ended here. Everything else is ASGI.
+Uses asyncio's and httptools' public interfaces alone. The next request of a connection is not parsed before
+the one in front of it is answered; what has arrived of it waits as bytes (at most one read), so that memory
+does not depend on what a client sends. Deadlines are plain numbers that the server checks once a second.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import http
+import math
+import select
 import socket
-import ssl
 import struct
-from collections.abc import Generator, Iterable
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-import msgspec
-import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from agentflow.server.sockets import BACKLOG, Kind, Listener
+from agentflow.server.exchange import Exchange, problem_bytes
+from agentflow.server.limits import HIGH_WATER, Limits
+from agentflow.server.request_parser import BadRequest, RequestHead, RequestParser
+from agentflow.server.sockets import Kind
 
-__all__ = ["HIGH_WATER", "HttpServer", "Link", "link_of"]
+__all__ = ["HIGH_WATER", "Connection", "Host", "Link", "link_of", "refusal_bytes"]
 
 EXTENSION = "agentflow.connection"
 """Where the ASGI scope holds the Link of a request, in `extensions`."""
-
-_LARGEST_HEAD = 64 * 1024
-HIGH_WATER = 128 * 1024
-"""Bytes in front of a client at which a stream waits; with the chunk on its way that makes 256 KiB."""
-_SLOWEST = 30.0
-"""Seconds for a whole head, and of silence inside a body."""
-_LINGER = 10.0
-_GRACE = 5.0
 
 
 class Link:
     """The connection of a request, as the application sees it. `uid` is that of a Unix peer, if known."""
 
-    __slots__ = ("kind", "transport", "uid")
+    __slots__ = ("_connection", "kind", "transport", "uid")
 
-    def __init__(self, kind: Kind, transport: asyncio.Transport, uid: int | None) -> None:
+    def __init__(self, connection: Connection, kind: Kind, transport: Any, uid: int | None) -> None:
+        self._connection = connection
         self.kind: Kind = kind
         self.transport = transport
         self.uid = uid
@@ -51,199 +44,358 @@ class Link:
         """Bytes that were sent and that the socket has not taken yet."""
         return self.transport.get_write_buffer_size()
 
+    @property
+    def half_closed(self) -> bool:
+        """True if the client sends nothing more, but may still read."""
+        return self._connection.half_closed
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection is gone."""
+        await self._connection.wait_closed()
+
     def abort(self) -> None:
         """End the connection now; what is buffered is lost."""
         self.transport.abort()
 
 
 def link_of(scope: Any) -> Link | None:
-    """The Link of a request; None when the application runs in somebody else's server."""
+    """Return the Link of a request; None when the application runs in another HTTP server."""
     extensions: dict[str, Any] = scope.get("extensions") or {}
     return extensions.get(EXTENSION)
 
 
-class Connection(HttpToolsProtocol):
-    """A connection of one listener."""
+class Host(Protocol):
+    """What all connections of a server share."""
 
-    def __init__(self, kind: Kind, **given: Any) -> None:
-        super().__init__(**given)
+    app: ASGIApp
+    common_fields: bytes
+    limits: Limits
+
+    def opened(self, connection: Connection) -> None:
+        """Count a connection."""
+        ...
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+        ...
+
+    def busy(self, connection: Connection) -> None:
+        """Keep a connection: a request of it is being answered."""
+        ...
+
+    def idle(self, connection: Connection) -> None:
+        """Let a connection go when another needs its place."""
+        ...
+
+    def start(self, exchange: Exchange) -> None:
+        """Run the application for a request."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """A connection of one listener. `deadline` (loop time) is when it is given up."""
+
+    def __init__(self, host: Host, kind: Kind, *, tls: bool = False) -> None:
+        self._host = host
+        self._limits = host.limits
         self._kind: Kind = kind
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._parser = RequestParser(self, host.limits)
+        self._exchange: Exchange | None = None  # from a head to the end of its answer
+        self._input = b""  # what has arrived and was not parsed
+        self._turn: asyncio.Handle | None = None
+        self._body_until = math.inf
+        self._eof = False
+        self._discarding = False
+        self._reading = True
+        self._writable: asyncio.Future[None] | None = None
+        self._gone: asyncio.Future[None] | None = None
+        self._stalled_at = 0  # bytes in front of a client that does not read
+        self.write_paused = False
+        self.deadline = math.inf
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]  # until connection_made
+        self._scope: dict[str, Any] = {}
         self._link: Link | None = None
-        self._head = 0  # bytes of the head that is coming in
-        self._heads = 0  # how many have come in
-        self._in_head = True
-        self._in_body = False
-        self._too_slow: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
-        transport.set_write_buffer_limits(high=HIGH_WATER)
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self.transport.set_write_buffer_limits(high=HIGH_WATER)
         uid = _peer_uid(transport) if self._kind == "unix" else None
-        self._link = Link(self._kind, transport, uid)
-        self._give_time()
+        local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        self._scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "server": local[:2] if isinstance(local, tuple) else (str(local), None),
+            "client": peer[:2] if isinstance(peer, tuple) else None,
+            "scheme": "https" if self._tls else "http",
+            "root_path": "",
+        }
+        self._link = Link(self, self._kind, self.transport, uid)
+        self.deadline = self._loop.time() + self._limits.head_s
+        self._host.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._take_time()
-        super().connection_lost(exc)
+        self._host.closed(self)
+        self._input = b""
+        if self._turn is not None:
+            self._turn.cancel()
+        if self._exchange is not None:
+            self._exchange.disconnect()
+            self._exchange = None
+        self._parser.close()
+        self._link = None
+        self.resume_writing()
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        if self._in_head and not self._head:
-            self._give_time()
-        heads = self._heads
-        bodies = self._in_body
-        super().data_received(data)
+        if self._discarding:
+            return
+        self._input = self._input + data if self._input else data
+        if self._turn is None:
+            self._parse()
+
+    def eof_received(self) -> bool:
+        self._eof = True
+        # TLS has no half-closed connections in asyncio.
+        return not self._tls and (bool(self._input) or not self._end_input())
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        self._stalled_at = self.transport.get_write_buffer_size()
+        self.deadline = self._loop.time() + self._limits.stall_s
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._set_deadline()
+
+    # -- parsing, a turn at a time
+
+    def _parse(self) -> None:
+        self._turn = None
+        data, at, parser = self._input, 0, self._parser
+        end = min(len(data), self._limits.turn_bytes)
+        was_idle = self._exchange is None and not parser.in_head
+        try:
+            for _ in range(self._limits.turn_slices):
+                if at >= end or not self._takes_input():
+                    break
+                at = parser.feed(data, at, end)
+        except BadRequest as error:
+            self._refuse(str(error))
+            return
+        self._input = data[at:] if at < len(data) else b""
+        if self._input and self._takes_input():
+            self._turn = self._loop.call_soon(self._parse)  # other connections have their turn first
+        self._read(not self._input)
+        if self._eof and not self._input and self._end_input():
+            self._close()
+        if was_idle or not parser.in_head:
+            self._set_deadline()
+
+    def _takes_input(self) -> bool:
+        """Return whether the next bytes may be parsed now."""
+        if self._discarding or self.transport.is_closing():
+            return False
+        exchange = self._exchange
+        if exchange is None:
+            return True
+        return self._parser.in_body and exchange.buffered < self._limits.turn_bytes
+
+    def _read(self, wanted: bool) -> None:
+        if wanted == self._reading or self._eof or self.transport.is_closing():
+            return
+        self._reading = wanted
+        self.transport.resume_reading() if wanted else self.transport.pause_reading()
+
+    def request_begun(self, head: RequestHead) -> None:
+        """Start the application for a request whose head has arrived."""
+        scope = {
+            **self._scope,
+            "http_version": head.version,
+            "method": head.method,
+            "path": head.path,
+            "raw_path": head.raw_path,
+            "query_string": head.query,
+            "headers": head.headers,
+            "state": {},
+            "extensions": {EXTENSION: self._link},
+        }
+        self._exchange = Exchange(self, head, scope)
+        self._body_until = self._loop.time() + self._limits.body_s
+        self._host.busy(self)
+        self._host.start(self._exchange)
+
+    def body_received(self, data: bytes) -> None:
+        """Hand a piece of the body on; after an early answer it is thrown away."""
+        if self._exchange is not None:
+            self._exchange.feed(data)
+
+    def request_ended(self) -> None:
+        """Tell the application that it has the whole body."""
+        if self._exchange is not None:
+            self._exchange.end_body()
+
+    # -- for the exchange
+
+    @property
+    def common_fields(self) -> bytes:
+        """Fields of every answer."""
+        return self._host.common_fields
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if data:
+            self.transport.write(data)
+
+    async def wait_writable(self) -> None:
+        """Wait until the client has taken most of what was sent, or is gone."""
+        if self._writable is None or self._writable.done():
+            self._writable = self._loop.create_future()
+        await asyncio.shield(self._writable)
+
+    def body_wanted(self) -> None:
+        """Parse on: the application has taken what had arrived of the body."""
+        if self._input and self._turn is None:
+            self._turn = self._loop.call_soon(self._parse)
+
+    def answered(self, exchange: Exchange) -> None:
+        """Go on to the next request, or close, after the rest of this one has arrived."""
+        self._exchange = None
         if self.transport.is_closing():
             return
-        if self._in_body:
-            if not self.cycle.response_complete:
-                self._give_time()
-        elif heads == self._heads and not bodies:
-            self._head += len(data)  # nothing but a part of one head
-            if self._head > _LARGEST_HEAD:
-                self.send_400_response(f"the head of a request has at most {_LARGEST_HEAD} bytes")
+        self._host.idle(self)
+        if self._parser.in_body and not self._eof:
+            # Closing now would discard the answer. What is left of the body is read, and not even parsed.
+            self._discard(self._limits.linger_s)
+            return
+        if not exchange.keep_alive or (self._eof and not self._input):
+            self._close()
+            return
+        self._set_deadline()
+        if self._input:
+            self.body_wanted()
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_head, self._head = True, 0
-        self.scope["extensions"] = {EXTENSION: self._link}  # type: ignore[typeddict-item]
+    def abort(self) -> None:
+        """End the connection now; what is buffered is lost."""
+        self.transport.abort()
 
-    def on_headers_complete(self) -> None:
-        self._in_head, self._in_body, self._head = False, True, 0
-        self._heads += 1
-        self._take_time()
-        version: str = self.parser.get_http_version()  # pyright: ignore[reportOptionalMemberAccess]
-        if version not in ("1.0", "1.1"):
-            raise ValueError("HTTP/1.1 is spoken here")  # which the parser makes an error of its own
-        super().on_headers_complete()
+    # -- ends
 
-    def on_message_complete(self) -> None:
-        self._in_head, self._in_body = True, False
-        self._take_time()
-        super().on_message_complete()
+    @property
+    def half_closed(self) -> bool:
+        """True if the client sends nothing more, but may still read."""
+        return self._eof and not self.transport.is_closing()
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._in_body and not self.transport.is_closing():
-            # Answered before its body was read, as too large: closing now would take the answer away with
-            # it, so the rest is read for a while and thrown away.
-            self._take_time()
-            self._too_slow = self.loop.call_later(_LINGER, self._give_up)
+    async def wait_closed(self) -> None:
+        """Wait for `connection_lost`."""
+        if self._gone is None:
+            self._gone = self._loop.create_future()
+        await asyncio.shield(self._gone)
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP request, and close."""
-        problem = {
-            "type": "urn:agentflow:problem:malformed_request",
-            "title": "Not an HTTP request",
-            "status": 400,
-            "detail": msg,
-            "code": "malformed_request",
-        }
-        body = msgspec.json.encode(problem)
-        head = (
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\n"
-            b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+    def shutdown(self) -> None:
+        """Close when the answer in progress is out; now if there is none."""
+        if self._exchange is None:
+            self._close()
+        else:
+            self._exchange.keep_alive = False
+
+    def evict(self) -> None:
+        """Close an idle connection whose place is needed, without waiting for a client that does not read."""
+        if self._parser.in_body or self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self._close()
+
+    def check(self, now: float) -> None:
+        """Give the connection up if its client is gone, reads nothing, or lets its deadline pass."""
+        if self.write_paused:
+            size = self.transport.get_write_buffer_size()
+            if size < self._stalled_at:
+                self._stalled_at, self.deadline = size, now + self._limits.stall_s
+        if (self._eof or not self._reading) and _peer_is_gone(self.transport):
+            self.transport.abort()
+        elif now >= self.deadline:
+            if self.transport.is_closing() or self.write_paused or self._parser.in_body:
+                self.transport.abort()
+            else:
+                self._close()
+
+    def _end_input(self) -> bool:
+        """Return whether the connection is to be closed, now that the client sends no more."""
+        exchange = self._exchange
+        if exchange is None or self._parser.in_body or _peer_is_gone(self.transport):
+            return True
+        exchange.close_input()
+        return False
+
+    def _refuse(self, detail: str) -> None:
+        """Answer what is no request, and end the connection. A request is never answered twice."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.disconnect()
+            if exchange.started:
+                self.transport.abort()
+                return
+        self.transport.write(
+            refusal_bytes(400, "malformed_request", "Not an HTTP request", detail, self.common_fields)
         )
-        self.transport.write(head + body)
+        self._host.idle(self)
+        self._discard(self._limits.refusal_s)
+
+    def _discard(self, seconds: float) -> None:
+        """Send and parse nothing more; close when the client does, in `seconds` at the latest."""
+        self._input, self._discarding = b"", True
+        self._read(True)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.deadline = self._loop.time() + seconds
+
+    def _close(self) -> None:
+        self.deadline = self._loop.time() + self._limits.stall_s
         self.transport.close()
 
-    def _give_time(self) -> None:
-        self._take_time()
-        self._too_slow = self.loop.call_later(_SLOWEST, self._give_up)
-
-    def _take_time(self) -> None:
-        if self._too_slow is not None:
-            self._too_slow.cancel()
-            self._too_slow = None
-
-    def _give_up(self) -> None:
-        self._too_slow = None
-        if not self.transport.is_closing():
-            self.transport.abort() if self._in_body else self.transport.close()
+    def _set_deadline(self) -> None:
+        if self._discarding or self.write_paused or self.transport.is_closing():
+            return
+        limits, now = self._limits, self._loop.time()
+        if self._exchange is not None:
+            waits = self._parser.in_body and self._reading
+            self.deadline = min(now + limits.body_silence_s, self._body_until) if waits else math.inf
+        else:
+            self.deadline = now + (limits.head_s if self._parser.in_head else limits.keep_alive_s)
 
 
-def _peer_uid(transport: asyncio.Transport) -> int | None:
+def refusal_bytes(status: int, code: str, title: str, detail: str, common: bytes, more: bytes = b"") -> bytes:
+    """Return the whole answer to what never reaches the application; the connection ends with it."""
+    body = problem_bytes(code, title, status, detail)
+    return b"HTTP/1.1 %d %b\r\n%bcontent-type: application/problem+json\r\n%b" % (
+        status,
+        http.HTTPStatus(status).phrase.encode(),
+        common,
+        b"%bconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (more, len(body), body),
+    )
+
+
+def _peer_is_gone(transport: asyncio.Transport) -> bool:
+    """Return whether both directions are closed. A client that only sends no more is still there."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0:
+        return True
+    poller = select.poll()
+    poller.register(sock.fileno(), 0)  # POLLHUP and POLLERR are always reported
+    return bool(poller.poll(0))
+
+
+def _peer_uid(transport: asyncio.BaseTransport) -> int | None:
     option = getattr(socket, "SO_PEERCRED", None)
     sock = transport.get_extra_info("socket")
     if option is None or sock is None:
         return None
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
     return uid
-
-
-class HttpServer(uvicorn.Server):
-    """Serves `app` on given sockets until `stop`. Signals are its owner's business."""
-
-    def __init__(
-        self, app: ASGIApp, listeners: Iterable[Listener], tls: ssl.SSLContext | None = None
-    ) -> None:
-        config = uvicorn.Config(
-            app,
-            interface="asgi3",
-            http=Connection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,  # what a client says of its own address is not to be believed
-            server_header=False,
-            headers=[("X-Content-Type-Options", "nosniff")],
-            timeout_keep_alive=75,
-        )
-        super().__init__(config)
-        self._listeners = list(listeners)
-        self._tls = tls
-        self._stopping = asyncio.Event()
-        self.started_event = asyncio.Event()
-
-    def stop(self) -> None:
-        """Accept nothing more, let answers that have begun come to their end, then return from `serve`."""
-        self.should_exit = True
-        self._stopping.set()
-
-    async def startup(self, sockets: Any = None) -> None:
-        """Begin to accept; each listener's connections know where they came in."""
-        loop = asyncio.get_running_loop()
-        self.servers = []
-        for listener in self._listeners:
-            factory = partial(
-                Connection, listener.kind, config=self.config, server_state=self.server_state, app_state={}
-            )
-            tls = self._tls if listener.kind != "unix" else None
-            # asyncio listens once more, and its own backlog is too short for a crowd that comes back.
-            self.servers.append(
-                await loop.create_server(factory, sock=listener.sock, ssl=tls, backlog=BACKLOG)
-            )
-        self.started = True
-        self.started_event.set()
-
-    async def main_loop(self) -> None:
-        """Keep the header Date right: one look a second, where uvicorn takes ten."""
-        while not self.should_exit:
-            await self.on_tick(0)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), 1.0)
-
-    async def shutdown(self, sockets: Any = None) -> None:
-        """What has begun has five seconds to come to its end; then it is cut off."""
-        for server in self.servers:
-            server.close()
-        state, loop = self.server_state, asyncio.get_running_loop()
-        for connection in list(state.connections):
-            connection.shutdown()
-        deadline = loop.time() + _GRACE
-        # Connections tell nobody when they are gone, so this has to look.
-        while (state.connections or state.tasks) and loop.time() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        for task in list(state.tasks):
-            task.cancel()
-        for connection in list(state.connections):
-            connection.transport.abort()
-        if state.tasks:
-            await asyncio.wait(state.tasks)
-        for server in self.servers:
-            await server.wait_closed()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """None are taken."""
-        yield

@@ -8,7 +8,6 @@ answers; streams end when the last event is out.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import re
 import signal
@@ -29,7 +28,8 @@ from agentflow.runtime.results import Results
 from agentflow.runtime.retention import upkeep
 from agentflow.server.access import check_safe
 from agentflow.server.app import Application
-from agentflow.server.connection import HttpServer
+from agentflow.server.descriptors import connection_limit, raise_descriptor_limit
+from agentflow.server.http_server import HttpServer
 from agentflow.server.lock import lock_store
 from agentflow.server.metrics import Metrics
 from agentflow.server.notify import sd_notify
@@ -88,7 +88,7 @@ class Daemon:
 
     async def _serve(self, listeners: Listeners, tokens: Any, tls: Any, on_ready: Any) -> None:
         config = self._config
-        self._quieten()
+        raise_descriptor_limit()
         grace = max(1.0, self._server_config.drain - 2 * _CLOSING)
         metrics = Metrics()
         async with AsyncExitStack() as opened:
@@ -106,7 +106,10 @@ class Daemon:
             log = runtime.log
             service.ready = False
             service.retention = config.retention
-            server = HttpServer(app, listeners, tls)
+            connections = connection_limit(self._server_config.max_connections)
+            # Streams stay open for hours: a quarter of the connections is left to all other requests.
+            service.streams.limit = min(service.streams.limit, connections * 3 // 4)
+            server = HttpServer(app, listeners, tls, max_connections=connections)
             names = [listener.name for listener in listeners]
             serving = asyncio.ensure_future(server.serve())
             try:
@@ -129,13 +132,6 @@ class Daemon:
         if failure is not None:  # else a supervisor would take this for an orderly end
             raise failure
         _log.info("daemon_stopped")
-
-    @staticmethod
-    def _quieten() -> None:
-        """What the HTTP server logs of its own goes where our logs go; of bad requests it says nothing."""
-        server, ours = logging.getLogger("uvicorn"), logging.getLogger("agentflow")
-        server.handlers, server.propagate = list(ours.handlers), ours.propagate
-        server.setLevel(logging.ERROR)
 
     async def _started(self, server: HttpServer, serving: asyncio.Future[None]) -> None:
         waiting = asyncio.ensure_future(server.started_event.wait())

@@ -40,6 +40,8 @@ ExecStart={command.replace("%", "%%")}
 KillSignal=SIGTERM
 KillMode=mixed
 TimeoutStopSec=35
+# Connections, runs and the processes of tools; the daemon raises its soft limit to this.
+LimitNOFILE=65536
 Restart=on-failure
 RestartPreventExitStatus=78
 RuntimeDirectory=agentflow

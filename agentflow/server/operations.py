@@ -142,6 +142,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         if service.draining and not self.while_draining:
             raise Refusal("draining", "the daemon is stopping; try again when it is back")
         call = Call(request, service, actor)
+        check_encoding(call.header("content-encoding"))
         if not self.negotiates:
             accept(call.header("accept"), self.produces)
         call.query = parse_query(request.scope["query_string"], self.query)
@@ -181,6 +182,17 @@ async def read_body(request: Request) -> bytes:
             raise _too_large()
         parts.append(part)
     return b"".join(parts)
+
+
+def check_encoding(header: str | None) -> None:
+    """Raise Refusal `unsupported_media_type` for a compressed body: 8 MiB could become any size."""
+    if header is not None and header.strip().lower() not in ("", "identity"):
+        raise Refusal(
+            "unsupported_media_type",
+            f"Content-Encoding {header[:100]!r} is not taken here",
+            hint="send the body uncompressed",
+            headers={"Accept-Encoding": "identity"},
+        )
 
 
 def _too_large() -> Refusal:

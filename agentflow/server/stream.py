@@ -81,8 +81,10 @@ class Stream(Response):
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
+        # A server may keep the head until the first piece of the body; the client is to have it now.
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
         self._link, self._send = link_of(scope), send
-        gone = asyncio.ensure_future(_disconnected(receive))
+        gone = asyncio.ensure_future(self._client_gone(receive))
         self.streams.enter(self)
         try:
             async with asyncio.timeout(None) as self._deadline:
@@ -111,6 +113,15 @@ class Stream(Response):
     def _client_left(self, gone: asyncio.Future[None]) -> None:
         if not gone.cancelled():
             self.end_now()
+
+    async def _client_gone(self, receive: Receive) -> None:
+        """Return when the client has gone. One that only sends nothing more still reads (page 000 §8.1)."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if self._link is not None and self._link.half_closed:
+            # TCP tells the two apart only by what follows: a client that is gone resets the connection.
+            self.put_aside(self._send_beat())
+            await self._link.wait_closed()
 
     def end_now(self) -> None:
         if self._deadline is not None and not self._leaving:
@@ -283,8 +294,3 @@ class Stream(Response):
         """Give the connection up: waiting for its buffer would be waiting for ever."""
         if self._link is not None:
             self._link.abort()
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -50,15 +50,15 @@ class Streams:
         self.log = log
         self.metrics = metrics
         self.dead_after = dead_after
-        self._limit = limit
+        self.limit = limit
         self._open: set[OpenStream] = set()
         self._watch: asyncio.TimerHandle | None = None
         self.closing = False
 
     def admit(self) -> None:
         """Refusal `too_many_streams` when there is no room for one more."""
-        if len(self._open) >= self._limit:
-            raise Refusal("too_many_streams", f"{self._limit} streams are open already")
+        if len(self._open) >= self.limit:
+            raise Refusal("too_many_streams", f"{self.limit} streams are open already")
 
     def enter(self, stream: OpenStream) -> None:
         """A stream begins."""

@@ -180,8 +180,9 @@ class TestApprovals:
             assert (await types_of(runtime, id)).count("approval.granted") == before.count("approval.granted")
             with pytest.raises(RunTerminal):
                 await runtime.decide(id, granted=True, request_id="req_other")
-            with pytest.raises(RunTerminal):
-                await runtime.decide(id, granted=True, step_id="pays")
+            await runtime.decide(id, granted=True, step_id="pays")
+            await refused("decision_conflict", runtime.decide(id, granted=False, step_id="pays"))
+            assert (await types_of(runtime, id)).count("approval.granted") == before.count("approval.granted")
             await must_be_sound(runtime, id)
 
     @virtual

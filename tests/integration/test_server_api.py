@@ -683,7 +683,8 @@ class TestRequests:
         lines = [decode(line) for line in (await http.get(f"{path}/log")).content.splitlines()]
         granted = next(e.data for e in lines if e.type == "approval.granted")
         assert granted.by.startswith("uid:")
-        assert granted.reason == "fine (on behalf of ann)"
+        assert granted.reason == "fine"
+        assert granted.claimed_actor == "ann"
 
     async def test_the_first_decision_wins(self, http):
         record = await submit(http, APPROVAL, None)
@@ -692,6 +693,34 @@ class TestRequests:
         assert (await http.post(path, json={"step_id": "ask", "decision": "deny"})).status_code == 200
         opposite = await http.post(path, json={"step_id": "ask", "decision": "grant"})
         assert opposite.status_code == 409, opposite.text
+
+    @pytest.mark.parametrize("named_by", ["step_id", "request_id"])
+    @pytest.mark.parametrize(("first", "opposite"), [("grant", "deny"), ("deny", "grant")])
+    async def test_a_decision_is_final_after_the_end_of_the_run(
+        self, http, served, named_by, first, opposite
+    ):
+        """daemon D10: the same decision again is no error, the opposite is told the recorded one."""
+        record = await submit(http, APPROVAL, None)
+        (request,) = (await http.get("/inbox")).json()["items"]
+        name = {named_by: "ask" if named_by == "step_id" else request["request_id"]}
+        path = f"/workflows/{record['workflow_id']}"
+        assert (await http.post(f"{path}/approvals", json={**name, "decision": first})).status_code == 200
+        async with served.client() as client:
+            ended = await client.rest(record["workflow_id"])
+            assert ended.state in ("completed", "failed")
+        before = (await http.get(f"{path}/log")).content
+        again = await http.post(f"{path}/approvals", json={**name, "decision": first})
+        assert again.status_code == 200, again.text
+        assert again.json()["state"] == ended.state
+        refused(
+            await http.post(f"{path}/approvals", json={**name, "decision": opposite}), "decision_conflict"
+        )
+        assert (await http.get(f"{path}/log")).content == before
+
+    async def test_a_step_of_an_ended_run_that_asked_nobody(self, http):
+        record = await submit(http, STEPS, {"text": "a"})
+        path = f"/workflows/{record['workflow_id']}/approvals"
+        refused(await http.post(path, json={"step_id": "first", "decision": "grant"}), "run_terminal")
 
     async def test_answers_that_nobody_asked_for(self, http):
         record = await submit(http, APPROVAL, None)

@@ -52,7 +52,7 @@ async def cut_short(served):
             await log.write((COUNT - 5) // 6, pad=200)
             await asyncio.sleep(0.05)
             if round_ == 0:
-                for connection in list(served.server.server_state.connections):
+                for connection in list(served.server.connections):
                     connection.transport.abort()
                 await until(lambda: served.app.service.metrics.streams_open == 0)
         await log.end()
@@ -95,7 +95,7 @@ def chromium() -> str | None:
 async def test_in_chromium(tmp_path: Path):
     async with serving(tmp_path) as served, cut_short(served) as log:
         reported: asyncio.Future[dict] = asyncio.get_running_loop().create_future()
-        api = served.server.config.loaded_app
+        api = served.server.app
 
         async def with_page(scope, receive, send):
             """The page comes from the daemon's own origin, as a dashboard does."""
@@ -108,7 +108,7 @@ async def test_in_chromium(tmp_path: Path):
                 response = Response()
             await (response or api)(scope, receive, send)
 
-        served.server.config.loaded_app = with_page
+        served.server.app = with_page
         process = await asyncio.create_subprocess_exec(
             *(str(chromium()), "--headless=new", "--no-sandbox", "--disable-gpu"),
             *(

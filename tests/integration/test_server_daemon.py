@@ -357,6 +357,7 @@ class TestSystemd:
         assert f"ExecStart={sys.executable} -m agentflow serve --listen 127.0.0.1:8700" in done.stdout
         assert "'sqlite:/var/x y.db'" in done.stdout
         assert "Type=notify" in done.stdout
+        assert "LimitNOFILE=65536" in done.stdout
         analyze = shutil.which("systemd-analyze")
         if analyze is None:
             pytest.skip("systemd-analyze is not on this machine: the unit is not verified")

@@ -168,7 +168,7 @@ class TestTiming:
                 task.cancel()
             await asyncio.wait(waiting)
             async with asyncio.timeout(5):
-                while served.server.server_state.tasks:  # noqa: ASYNC110
+                while served.server.tasks:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             gate.leave.set()
 

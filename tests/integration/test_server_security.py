@@ -13,6 +13,7 @@ import pytest
 
 from agentflow.config import ServerConfig
 from agentflow.events.envelope import decode
+from agentflow.server.limits import Limits
 from tests.unit.server.kit import APPROVAL, ECHO, serving, tokens
 
 
@@ -126,6 +127,83 @@ class TestOrigin:
         async with served.http(tcp=True) as http:
             answer = await http.post("/workflows", data={"definition": json.dumps(ECHO)})
             assert answer.status_code == 415
+
+
+class TestFetchMetadata:
+    """What a browser says of the page that made a request (daemon D10)."""
+
+    @pytest.mark.parametrize("tcp", [True, False], ids=["tcp", "unix"])
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            ("Sec-Fetch-Site: cross-site",),
+            ("Sec-Fetch-Site: CROSS-SITE",),
+            ("Sec-Fetch-Site: same-site",),
+            ("Sec-Fetch-Site: something-new",),
+            ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image"),
+            ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"),
+        ],
+        ids=lambda fields: ", ".join(fields),
+    )
+    async def test_pages_of_others_are_refused(self, served, fields, tcp):
+        for path in ("/version", "/healthz"):
+            status, answer = await raw(served, get(path, "Host: localhost", *fields), tcp=tcp)
+            assert (status, b'"forbidden"' in answer) == (403, True), answer
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            ("Sec-Fetch-Site: same-origin",),
+            ("Sec-Fetch-Site: none",),
+            ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"),
+        ],
+        ids=lambda fields: ", ".join(fields),
+    )
+    async def test_the_own_page_and_links_are_not(self, served, fields):
+        assert (await raw(served, get("/version", "Host: localhost", *fields)))[0] == 200
+
+    async def test_a_form_that_navigates_is_refused(self, served):
+        fields = b"Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n"
+        data = b"POST /admin/drain HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + fields + b"\r\n"
+        assert (await raw(served, data))[0] == 403
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            get("/version", "Host: localhost"),
+            get("/none", "Host: localhost"),
+            get("/version", "Host: evil.example"),
+            get("/version"),
+            b"rubbish\r\n\r\n",
+        ],
+        ids=["200", "404", "403", "400", "no HTTP"],
+    )
+    async def test_no_page_of_others_may_embed_an_answer(self, served, data):
+        _, answer = await raw(served, data)
+        assert b"\r\ncross-origin-resource-policy: same-origin\r\n" in answer
+        assert b"\r\nx-content-type-options: nosniff\r\n" in answer
+
+
+class TestEncodings:
+    """A compressed body is refused before it is read (daemon D10)."""
+
+    @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "deflate", "br", "identity, gzip", "zstd"])
+    @pytest.mark.parametrize(
+        "path", ["/workflows", "/validate", "/definitions", "/workflows/wf_none/cancel", "/admin/gc"]
+    )
+    async def test_compressed_bodies(self, served, path, encoding):
+        async with served.http() as http:
+            headers = {"content-type": "application/json", "content-encoding": encoding}
+            answer = await http.post(path, content=b"{}", headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
+            assert answer.headers["accept-encoding"] == "identity"
+
+    async def test_identity(self, served):
+        async with served.http() as http:
+            answer = await http.post(
+                "/workflows", json={"definition": ECHO}, headers={"content-encoding": "Identity"}
+            )
+            assert answer.status_code == 201
 
 
 class TestTokens:
@@ -361,8 +439,8 @@ class TestBytes:
                 assert answer.status_code == 413
             assert (await http.get("/version")).status_code == 200
 
-    async def test_a_body_without_end_is_cut_off(self, served, monkeypatch):
-        monkeypatch.setattr("agentflow.server.connection._LINGER", 0.3)
+    async def test_a_body_without_end_is_cut_off(self, served):
+        served.server.limits = Limits(linger_s=0.3)
 
         async def endless():
             while True:
@@ -374,16 +452,16 @@ class TestBytes:
                 await http.post("/workflows", content=endless(), headers={"content-type": "application/json"})
             assert (await http.get("/version")).status_code == 200
 
-    async def test_a_head_that_never_ends_is_given_up(self, served, monkeypatch):
-        monkeypatch.setattr("agentflow.server.connection._SLOWEST", 0.2)
+    async def test_a_head_that_never_ends_is_given_up(self, served):
+        served.server.limits = Limits(head_s=0.2, body_silence_s=0.2)
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"GET /version HTTP/1.1\r\n")
         assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()
         await writer.wait_closed()
 
-    async def test_a_body_that_never_comes_is_given_up(self, served, monkeypatch):
-        monkeypatch.setattr("agentflow.server.connection._SLOWEST", 0.2)
+    async def test_a_body_that_never_comes_is_given_up(self, served):
+        served.server.limits = Limits(head_s=0.2, body_silence_s=0.2)
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(
             b"POST /workflows HTTP/1.1\r\nHost: localhost\r\n"

@@ -455,7 +455,7 @@ class TestSeam:
             async with aclosing(lines):
                 seen = [json.loads(await anext(lines))["offset"] for _ in range(3)]
                 for _ in range(5):
-                    for connection in list(served.server.server_state.connections):
+                    for connection in list(served.server.connections):
                         connection.transport.abort()
                     await log.write(2)
                     seen += [json.loads(await anext(lines))["offset"] for _ in range(2)]
@@ -474,7 +474,7 @@ class TestSlowClients:
             lazy.connect(str(served.socket))
             lazy.sendall(f"GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             await until(lambda: served.app.service.metrics.streams_open == 1)
-            (connection,) = served.server.server_state.connections
+            (connection,) = served.server.connections
             largest = 0
 
             async def keep_writing():

@@ -49,6 +49,7 @@ def _approval_decided(
 ) -> None:
     granted = isinstance(data, ev.ApprovalGranted)
     state.decided[data.request_id] = "granted" if granted else "denied"
+    state.last_approval[data.step_id] = data.request_id
     state.timers.pop(f"approval {data.request_id}", None)
     request = state.requests.pop(data.request_id, None)
     if request is None:

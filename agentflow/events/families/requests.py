@@ -49,6 +49,8 @@ class ApprovalGranted(StepEvent, frozen=True, kw_only=True):
     request_id: str
     digest: str
     by: str
+    claimed_actor: str | UnsetType = UNSET
+    """For whom `by` says that it acts: its word, never authenticated (page 000 §8.3)."""
     via: Via
     reason: str | UnsetType = UNSET
     response: Any | UnsetType = UNSET
@@ -62,6 +64,8 @@ class ApprovalDenied(StepEvent, frozen=True, kw_only=True):
     request_id: str
     digest: str
     by: str
+    claimed_actor: str | UnsetType = UNSET
+    """For whom `by` says that it acts: its word, never authenticated (page 000 §8.3)."""
     via: Via
     reason: str | UnsetType = UNSET
     response: Any | UnsetType = UNSET
@@ -89,6 +93,8 @@ class InputReceived(ScopedEvent, frozen=True, kw_only=True):
     request_id: str
     value: Any
     by: str
+    claimed_actor: str | UnsetType = UNSET
+    """For whom `by` says that it acts: its word, never authenticated (page 000 §8.3)."""
     via: Via
 
 

@@ -45,20 +45,14 @@ async def approve(call: Call) -> Response:
         request_id=body.request_id,
         step_id=body.step_id,
         granted=body.decision == "grant",
-        reason=_claim(body.reason, body.actor),
+        reason=body.reason,
         digest=body.digest,
         by=call.actor.name,
+        claimed_actor=body.actor,
         via="api",
         expected_offset=body.expected_offset,
     )
     return json_response(await record_of(call, call.id))
-
-
-def _claim(reason: str | None, actor: str | None) -> str | None:
-    """What the caller says of himself is kept as his word, beside the name that was authenticated."""
-    if actor is None:
-        return reason
-    return f"{reason} (on behalf of {actor})" if reason else f"on behalf of {actor}"
 
 
 async def answer(call: Call) -> Response:
@@ -68,6 +62,7 @@ async def answer(call: Call) -> Response:
         call.id,
         body.responses,
         by=call.actor.name,
+        claimed_actor=body.actor,
         via="api",
         expected_offset=body.expected_offset,
     )

@@ -9,7 +9,6 @@ import msgspec
 from starlette.responses import Response
 
 from agentflow.errors import AgentflowError, DefinitionError
-from agentflow.events.ids import micros
 from agentflow.events.tracing import parse_traceparent, tracestate_problem
 from agentflow.runtime import RunHandle, RunRecord
 from agentflow.server.bodies import SubmitBody
@@ -47,7 +46,6 @@ async def submit(call: Call) -> Response:
     }
     if body.input_from is not None:
         more["input_from"] = msgspec.to_builtins(body.input_from)
-    began = service.runtime.clock.now()
     try:
         handle = await service.runtime.submit(
             submitted.definition,
@@ -58,13 +56,12 @@ async def submit(call: Call) -> Response:
         )
     except DefinitionError as error:
         raise DefinitionError(submitted.explain(error.diagnostics)) from None
+    if handle.created:
+        service.metrics.runs_accepted += 1
     if query.wait is not None:
         await _rest(call, handle, query.wait)
     record = await record_of(call, handle.workflow_id)
-    fresh = micros(record.created_at) >= began
-    if fresh:
-        service.metrics.runs_accepted += 1
-    return json_response(record, 201 if fresh else 200, {"Location": record.links["self"]})
+    return json_response(record, 201 if handle.created else 200, {"Location": record.links["self"]})
 
 
 def own_labels(labels: dict[str, str] | None) -> dict[str, str] | None:

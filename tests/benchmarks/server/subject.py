@@ -29,7 +29,7 @@ from agentflow.events.families.workflow import StepCounts
 from agentflow.events.log import Append, RunMeta
 from agentflow.models import ModelRequest
 from agentflow.server.app import Application
-from agentflow.server.connection import HttpServer
+from agentflow.server.http_server import HttpServer
 from agentflow.server.sockets import Listeners
 from agentflow.testing import ScriptedModel
 

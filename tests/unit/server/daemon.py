@@ -77,7 +77,12 @@ def document(*prompts: str) -> dict[str, Any]:
 def main(folder: Path, listen: tuple[str, ...]) -> None:
     config = Config(
         store=f"sqlite:{folder / 'runs.db'}",
-        server=ServerConfig(socket=str(folder / "s"), listen=listen, drain=15),
+        server=ServerConfig(
+            socket=str(folder / "s"),
+            listen=listen,
+            drain=15,
+            require_token="AGENTFLOW_TOKEN" in os.environ,
+        ),
     )
     serve(
         config,

@@ -15,7 +15,8 @@ from agentflow.client import Client
 from agentflow.config import ServerConfig
 from agentflow.events.log import EventLog
 from agentflow.server.app import Application
-from agentflow.server.connection import HttpServer
+from agentflow.server.http_server import HttpServer
+from agentflow.server.limits import Limits
 from agentflow.server.metrics import Metrics
 from agentflow.server.sockets import Listeners
 from agentflow.server.tokens import ALL_SCOPES, Token, Tokens
@@ -163,6 +164,8 @@ async def serving(
     given: Tokens | None = None,
     kind: str | None = None,
     metrics: Metrics | None = None,
+    limits: Limits | None = None,
+    max_connections: int = 4_096,
     **more: Any,
 ) -> AsyncGenerator[Serving]:
     """Serve a Runtime on a Unix socket and a TCP port. `kind` says what the port is taken for."""
@@ -177,7 +180,7 @@ async def serving(
     try:
         async with Runtime(store, models=[model or echo()], services=services, **more) as runtime:
             app = Application(runtime, config, given, metrics=metrics)
-            server = HttpServer(app, listeners)
+            server = HttpServer(app, listeners, limits=limits, max_connections=max_connections)
             task = asyncio.ensure_future(server.serve())
             await server.started_event.wait()
             try:

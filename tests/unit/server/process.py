@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import selectors
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -17,9 +19,18 @@ _PATIENCE = 40.0
 class Process:
     """`tests.unit.server.daemon` in `folder`; as a context manager it is ended with the block."""
 
-    def __init__(self, folder: Path, *listen: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *listen: str,
+        descriptors: tuple[int, int] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`descriptors`: the soft and the hard limit of the process."""
         self.folder = folder
         self._listen = listen
+        self._descriptors = descriptors
+        self._env = {**os.environ, "OTEL_SDK_DISABLED": "true", **(env or {})}
         self.names: list[str] = []
         self.process: subprocess.Popen[str] | None = None
 
@@ -39,7 +50,8 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "OTEL_SDK_DISABLED": "true"},
+                env=self._env,
+                preexec_fn=self._limit,
             )
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
@@ -47,6 +59,10 @@ class Process:
             assert selector.select(_PATIENCE), "the daemon did not become ready"
         self.names = self.process.stdout.readline().split()
         assert self.names, self.errors()
+
+    def _limit(self) -> None:
+        if self._descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._descriptors)
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -74,6 +90,24 @@ class Process:
     @property
     def socket(self) -> str:
         return f"unix:{self.folder / 's'}"
+
+    @property
+    def memory(self) -> int:
+        """Resident bytes."""
+        assert self.process is not None
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def open_descriptors(self) -> int:
+        assert self.process is not None
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    @property
+    def cpu_seconds(self) -> float:
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def errors(self) -> str:
         return (self.folder / "stderr").read_text()
