@@ -198,7 +198,7 @@ class Unit:
         self.tool: ToolRecord | None = None  # of a tool node
         self.agent_duration_ms = 0
         self.tool_calls = 0
-        self.interruptions = 0  # since it last got further
+        self.interruptions = 0  # deaths of its actor since it last got further
         self.held: dict[str, int] = {}  # what was left of its time limits when it began to wait (µs)
         self.unsafe = False  # an unsafe call is recorded: the attempt may not start over
         self.usage = _NO_USAGE

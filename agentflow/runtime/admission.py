@@ -12,6 +12,7 @@ from agentflow.events.catalogue import WorkflowStarted
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.kept_folds import Fold
 from agentflow.runtime.messages import Command, Done, Refusal
+from agentflow.runtime.recovery import Trial
 
 __all__ = ["Admission"]
 
@@ -25,7 +26,8 @@ class Admission:
     for the log of a run that may be concerned. `accepted` is done once the run's first append (or the
     fold of its log) is; `rested` when the run is terminal, paused or waits, with its state; `obeyed` with
     the answer to the command. `alarm` is the next deadline (µs) of a run that was left waiting. `fold` is
-    what is known of its log before it is read, and what its supervisor leaves behind when it rests.
+    what is known of its log before it is read, and what its supervisor leaves behind when it rests. `trial` is
+    told which units the supervisor takes up and which of them end.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Admission:
         queued: bool = False,
         notices: Sequence[str] = (),
         fold: Fold | None = None,
+        trial: Trial | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.workflow_id = workflow_id
@@ -58,6 +61,7 @@ class Admission:
         self.notices = list(notices)
         self.alarm: int | None = None
         self.fold = fold
+        self.trial = trial
         self.accepted: asyncio.Future[None] = loop.create_future()
         self.obeyed: asyncio.Future[Done | Refusal] = loop.create_future()
         self.rested: asyncio.Future[RunState] = loop.create_future()

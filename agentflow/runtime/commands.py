@@ -220,23 +220,30 @@ class RunCommands(RunReader):
     async def recover(self) -> list[str]:
         """Take up every run of the store that is not at its end and that nobody paused, as a daemon does
         when it starts. Returns their ids; those that wait their turn are taken up as there are places, those
-        that only wait for somebody when something of theirs falls due."""
+        that only wait for somebody when something of theirs falls due.
+
+        After a second crash in a row, runs with open units are taken up one at a time; one whose unit was on
+        trial in three lives that ended by a crash is paused with the reason `recovery_limit`.
+        """
         rows = await self._rows_in("pending", "running", "waiting")
+        paused = await self._rows_in("paused")
+        drained = [row for row in paused if await self._drained(row.workflow_id)]
+        await self._keeper.ledger.begin_life([*rows, *drained], self.state)
         known = await Wakeups(self.log, self._graph).of([row for row in rows if row.state == "waiting"])
         now = self.clock.now()
         runs: list[tuple[str, bool]] = []
         later: dict[str, int] = {}
-        for run_id in (row.workflow_id for row in rows):
-            due = known.get(run_id, "unknown")
+        for row in rows:
+            due = known.get(row.workflow_id, "unknown")
             if isinstance(due, int) and due > now:
-                later[run_id] = due
-            elif due is not None:
-                runs.append((run_id, False))
-        paused = await self._ids_in("paused")
-        drained = [run_id for run_id in paused if await self._drained(run_id)]
-        self._keeper.recover([*runs, *((run_id, True) for run_id in drained)])
+                later[row.workflow_id] = due
+            elif due is not None and row.state != "running":
+                runs.append((row.workflow_id, False))
+        suspects = [(row.workflow_id, False) for row in rows if row.state == "running"]
+        suspects += [(row.workflow_id, True) for row in drained]
+        self._keeper.recover(runs, suspects)
         self._keeper.expect(later)
-        return [*(row.workflow_id for row in rows), *drained]
+        return [row.workflow_id for row in (*rows, *drained)]
 
     async def _drained(self, run_id: str) -> bool:
         """Whether a paused run is not meant to be: a process ended, or before it could end the run. Nearly

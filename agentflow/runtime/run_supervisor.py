@@ -160,6 +160,8 @@ class RunSupervisor(Actor, mailbox=100_000):
             self._advance([*self._mended(), *([] if still else engine.interrupted(state, now))])
         if command is not None:
             self._obey(command, admission.settle)
+        if admission.trial is not None:
+            admission.trial.begin(state)
         if not self._outbox:
             self._maybe_rest()
 
@@ -265,6 +267,8 @@ class RunSupervisor(Actor, mailbox=100_000):
         for batch in self._outbox.durable(message.offset):
             for key in batch.closed:
                 self._crew.dismiss(key)
+                if admission.trial is not None and key not in self._state.open:
+                    admission.trial.end(key)
             if self._suspending is None:
                 for call in batch.calls:
                     self._crew.launch(call)

@@ -181,6 +181,7 @@ class Runtime(RunCommands):
             admission.fail(AgentflowError(f"the Runtime was closed before run {run_id} came to rest"))
             with suppress(StoreError):
                 await self.log.release(run_id, self.owner)
+        await self._keeper.ledger.close()
 
     async def _park(self) -> None:
         """Let every live run write down where it stopped, within the grace."""
