@@ -34,9 +34,12 @@ __all__ = [
 ]
 
 
-def next_due(state: RunState) -> int | None:
-    """When `decide` must be asked again though nothing else happened (microseconds), or None."""
-    return min(state.timers.values(), default=None)
+def next_due(state: RunState, after: int = -1) -> int | None:
+    """Return when `decide` must be asked again though nothing else happened (microseconds), or None.
+
+    Deadlines up to `after`, when it was asked last, are left out: what they decide is decided.
+    """
+    return min((due for due in state.timers.values() if due > after), default=None)
 
 
 def waiting(state: RunState) -> ev.WorkflowWaiting:

@@ -91,7 +91,7 @@ class Crew:
         for call_id, (unit_key, target) in list(self._direct.items()):
             if key == unit_key:
                 del self._direct[call_id]
-                target.tell(CancelCall(call_id=call_id))
+                target.tell(CancelCall(workflow_id=self._state.workflow_id, call_id=call_id))
 
     def answered(self, call_id: str) -> None:
         """A call of a tool node has its answer."""

@@ -157,8 +157,9 @@ class CallTool(Message, frozen=True, kw_only=True):
 
 
 class CancelCall(Message, frozen=True, kw_only=True):
-    """Nobody wants the result of this call, which was told and not asked, any more."""
+    """Cancel this call, which was told and not asked."""
 
+    workflow_id: str
     call_id: str
 
 

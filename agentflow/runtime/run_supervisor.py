@@ -86,6 +86,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._state, self._tracer = fold.state, fold.tracer
         self._outbox = Outbox(bus)
         self._armed: int | None = None
+        self._decided_at = -1  # the time at which `decide` last had nothing more to say (µs)
         self._replies: deque[tuple[int, Settle]] = deque()  # given once the offset is durable
         self._suspending: Suspend | None = None
         self._cancel: Cancel | None = None
@@ -198,6 +199,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         decide = engine.expire if self._admission.queued else engine.decide
         while decided := decide(self._state, now):
             self._take(decided, drafts, now)
+        self._decided_at = now
         if self._caches:
             self._look_up()
 
@@ -304,7 +306,8 @@ class RunSupervisor(Actor, mailbox=100_000):
         deadlines are watched by whoever started this actor."""
         admission = self._admission
         if not self._state.terminal:
-            admission.alarm = engine.next_due(self._state) if self._state.status == "waiting" else None
+            waits = self._state.status == "waiting"
+            admission.alarm = engine.next_due(self._state, self._decided_at) if waits else None
             if not self._outbox:
                 admission.fold = Fold(self._state, self._tracer, self._state.next_offset)
         if not admission.rested.done():
@@ -513,13 +516,18 @@ class RunSupervisor(Actor, mailbox=100_000):
     # -- time -----------------------------------------------------------------------------------
 
     def _arm(self, now: int) -> None:
-        timers = self._state.timers
-        if not timers or self._admission.queued:
+        """Wake up at the next deadline that lies ahead.
+
+        `decide` has just seen all that have passed: one that is left moves nothing now (the run has ended, is
+        paused or is being cancelled), so that waking up for it again would only spin.
+        """
+        state = self._state
+        if not state.timers or state.terminal or self._admission.queued:
             return
-        due = min(timers.values())
-        if due != self._armed:
+        due = engine.next_due(state, now)
+        if due is not None and due != self._armed:
             self._armed = due
-            self.ctx.timers.start("wake", max(0.0, (due - now) / 1e6), Wake())
+            self.ctx.timers.start("wake", (due - now) / 1e6, Wake())
 
     @on(Wake)
     def woken(self, message: Wake) -> None:

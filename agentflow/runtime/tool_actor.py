@@ -35,7 +35,8 @@ class ToolActor(Actor, mailbox=10_000):
     def call(self, message: CallTool) -> None:
         self._limiter.submit(
             partial(self._execute, message),
-            key=message.call_id,
+            # A fork has the calls of its base under the same ids: the id alone would cancel the other run's.
+            key=(message.workflow_id, message.call_id),
             timeout=message.timeout,
             on_timeout=partial(_timed_out, message),
             tell_back=True,
@@ -49,7 +50,7 @@ class ToolActor(Actor, mailbox=10_000):
 
     @on(CancelCall)
     def cancel_call(self, message: CancelCall) -> None:
-        self._limiter.cancel(message.call_id)
+        self._limiter.cancel((message.workflow_id, message.call_id))
 
     async def _execute(self, message: CallTool) -> ToolCallSuccess | ToolCallFailure:
         began = time.perf_counter()
