@@ -13,6 +13,7 @@ from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.kept_folds import Fold
 from agentflow.runtime.messages import Command, Done, Refusal
 from agentflow.runtime.recovery import Trial
+from agentflow.runtime.timeline import Timeline
 
 __all__ = ["Admission"]
 
@@ -27,7 +28,7 @@ class Admission:
     fold of its log) is; `rested` when the run is terminal, paused or waits, with its state; `obeyed` with
     the answer to the command. `alarm` is the next deadline (µs) of a run that was left waiting. `fold` is
     what is known of its log before it is read, and what its supervisor leaves behind when it rests. `trial` is
-    told which units the supervisor takes up and which of them end.
+    told which units the supervisor takes up and which of them end. `timeline`: the steps of the wall clock.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Admission:
         notices: Sequence[str] = (),
         fold: Fold | None = None,
         trial: Trial | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.workflow_id = workflow_id
@@ -62,6 +64,7 @@ class Admission:
         self.alarm: int | None = None
         self.fold = fold
         self.trial = trial
+        self.timeline = timeline or Timeline()
         self.accepted: asyncio.Future[None] = loop.create_future()
         self.obeyed: asyncio.Future[Done | Refusal] = loop.create_future()
         self.rested: asyncio.Future[RunState] = loop.create_future()

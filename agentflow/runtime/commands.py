@@ -232,11 +232,11 @@ class RunCommands(RunReader):
         known = await Wakeups(self.log, self._graph).of([row for row in rows if row.state == "waiting"])
         now = self.clock.now()
         runs: list[tuple[str, bool]] = []
-        later: dict[str, int] = {}
+        later: dict[str, tuple[int, int]] = {}
         for row in rows:
             due = known.get(row.workflow_id, "unknown")
             if isinstance(due, int) and due > now:
-                later[row.workflow_id] = due
+                later[row.workflow_id] = (due, row.last_offset + 1)
             elif due is not None and row.state != "running":
                 runs.append((row.workflow_id, False))
         suspects = [(row.workflow_id, False) for row in rows if row.state == "running"]

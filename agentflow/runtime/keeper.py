@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any
@@ -45,6 +45,7 @@ from agentflow.runtime.obedience import moves_of
 from agentflow.runtime.places import Places
 from agentflow.runtime.recovery import ROW_ENDS_AFTER_S, RecoveryLedger, Trial
 from agentflow.runtime.runs import Runs
+from agentflow.runtime.timeline import Timeline
 
 __all__ = ["Keeper"]
 
@@ -84,6 +85,7 @@ class Keeper:
         self._places = Places(limit, queue, lambda: sum(not a.queued for a in self.admissions.values()))
         self._errands = Errands()
         self._folds = KeptFolds()
+        self._timelines: dict[str, Timeline] = {}  # of runs that rest with a time limit
         self.ledger = RecoveryLedger(log, owner)
         self._trial: Trial | None = None
         self._row_ends: asyncio.TimerHandle | None = None
@@ -120,6 +122,10 @@ class Keeper:
         if admission.fold is not None and not self._errands.closed:
             self._folds.keep(admission.fold)
         admission.fold = None
+        state = admission.at_rest
+        timed = state is not None and not state.terminal and (state.timers or state.held)
+        if timed or (state is None and admission.timeline.stepped):
+            self._timelines[admission.workflow_id] = admission.timeline
         self._make_room()
 
     def _must_be_open(self) -> None:
@@ -215,10 +221,13 @@ class Keeper:
         else:
             self._errands.later(self.ledger.end_row())
 
-    def expect(self, due: dict[str, int]) -> None:
-        """Take these runs, which only wait, up when they fall due (µs)."""
+    def expect(self, due: Mapping[str, tuple[int, int]]) -> None:
+        """Take these runs, which only wait, up when they fall due: the time (µs) and the end of the log."""
         self._must_be_open()
-        self._runs.tell(Alarms(due=due))
+        for run_id, (_, end) in due.items():
+            if run_id not in self.admissions:
+                self._timelines.setdefault(run_id, Timeline.at_rest(self._clock, end))
+        self._runs.tell(Alarms(due={run_id: at for run_id, (at, _) in due.items()}))
 
     def _make_room(self) -> None:
         while not self._errands.closed and (following := self._places.take()) is not None:
@@ -371,6 +380,7 @@ class Keeper:
             notices=notices,
             fold=self._folds.take(workflow_id, plan, bound.bindings),
             trial=self._trial if self._trial is not None and self._trial.workflow_id == workflow_id else None,
+            timeline=self._timelines.pop(workflow_id, None),
         )
         self._admit(admission)
         self._places.arrived(workflow_id)

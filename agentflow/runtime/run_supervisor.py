@@ -33,7 +33,7 @@ from agentflow.events.envelope import Draft
 from agentflow.events.log import EventLog
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.admission import Admission
-from agentflow.runtime.clock import Clock
+from agentflow.runtime.clock import Clock, monotonic_of
 from agentflow.runtime.crew import Crew
 from agentflow.runtime.folding import fold
 from agentflow.runtime.kept_folds import Fold
@@ -66,7 +66,8 @@ __all__ = ["RunSupervisor"]
 
 Settle = Callable[[Done | Refusal], object]
 
-_HOLD = 10_000_000  # microseconds that a command waits for a store that takes nothing
+_HOLD_US = 10_000_000
+"""How long a command waits for a store that takes nothing."""
 
 
 class RunSupervisor(Actor, mailbox=100_000):
@@ -79,6 +80,8 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._bus = bus
         self._log = log
         self._clock = clock
+        self._monotonic = monotonic_of(clock)
+        self._timeline = admission.timeline
         run_id = admission.workflow_id
         fold = admission.take_fold() or Fold(
             RunState(run_id, admission.plan, admission.bindings), RunTracer(run_id), 0
@@ -110,7 +113,7 @@ class RunSupervisor(Actor, mailbox=100_000):
     def _begin(self) -> None:
         """A new run: its first events, and at once what follows from them, unless it has to wait its turn."""
         admission, state = self._admission, self._state
-        now = self._clock.now()
+        now = self._now()
         drafts: list[Draft] = []
         state.base = admission.base
         self._take(admission.first_events, drafts, now)
@@ -130,15 +133,17 @@ class RunSupervisor(Actor, mailbox=100_000):
         # An earlier incarnation of this actor may have appends on the way to the disk.
         await self._bus.ask(Barrier(workflow_id=state.workflow_id), timeout=60)
         try:
-            await fold(self._log, state, see=self._tracer.take)
+            see = self._timeline.following(state, self._tracer.take)
+            await fold(self._log, state, see=see)
         except RunNotFound as error:
             admission.reject(error)
             raise
         state.take_fresh()
         state.take_closed()
+        self._timeline.taken_up(state, self._clock.now())
         if not admission.accepted.done():
             admission.accepted.set_result(None)
-        command, now = admission.command, self._clock.now()
+        command, now = admission.command, self._now()
         if state.terminal:
             if command is not None:
                 self._obey(command, admission.settle)
@@ -179,11 +184,17 @@ class RunSupervisor(Actor, mailbox=100_000):
             for text in notices
         ]
 
+    def _now(self) -> int:
+        """Return the wall time, with the state moved by the step that the clock may have made."""
+        now = self._clock.now()
+        self._timeline.move(self._state, now, self._monotonic)
+        return now
+
     # -- deciding -------------------------------------------------------------------------------
 
     def _advance(self, moves: Moves) -> None:
         """Fold what happened and what follows from it, and append it all as one batch."""
-        now = self._clock.now()
+        now = self._now()
         first = self._state.next_offset
         drafts: list[Draft] = []
         self._take(moves, drafts, now)
@@ -305,6 +316,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         """Nothing moves without somebody else: tell who waits, and end. A waiting run costs no memory; its
         deadlines are watched by whoever started this actor."""
         admission = self._admission
+        self._timeline.end = self._state.next_offset
         if not self._state.terminal:
             waits = self._state.status == "waiting"
             admission.alarm = engine.next_due(self._state, self._decided_at) if waits else None
@@ -344,7 +356,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         refusal = Refusal(
             code=StorageUnavailable.code, message="the store takes nothing now; nothing changed"
         )
-        while self._held and self._held[0][0] <= self._clock.now():
+        while self._held and self._held[0][0] <= self._monotonic():
             self._held.popleft()[2](refusal)
 
     def _write_down_the_stall(self) -> None:
@@ -371,7 +383,7 @@ class RunSupervisor(Actor, mailbox=100_000):
             unit = self._state.open.get(key)
             if unit is not None:
                 reason = f"the agent's actor died: {signal.error!r}"
-                self._advance(engine.unit_lost(self._state, unit, reason, self._clock.now()))
+                self._advance(engine.unit_lost(self._state, unit, reason, self._now()))
             return
         message = f"{signal.ref.path} ended during the call"
         info = ErrorInfo(category="interrupted", code="worker_lost", message=message)
@@ -406,7 +418,7 @@ class RunSupervisor(Actor, mailbox=100_000):
                 message.error,
                 retry_after=message.retry_after,
                 duration_ms=message.duration_ms,
-                now=self._clock.now(),
+                now=self._now(),
                 draw=self._clock.draw(),
                 partial=message.partial,
                 usage=message.usage,
@@ -433,7 +445,7 @@ class RunSupervisor(Actor, mailbox=100_000):
                 executed=message.executed,
                 unknown=message.unknown,
                 duration_ms=message.duration_ms,
-                now=self._clock.now(),
+                now=self._now(),
                 draw=self._clock.draw(),
             )
         )
@@ -449,12 +461,12 @@ class RunSupervisor(Actor, mailbox=100_000):
         if self._suspending is not None:
             settle(Refusal(code="draining", message="the Runtime is being closed; nothing changed"))
         elif self._outbox.stalled:
-            self._held.append((self._clock.now() + _HOLD, command, settle))
+            self._held.append((self._monotonic() + _HOLD_US, command, settle))
         else:
             self._obey(command, settle)
 
     def _obey(self, command: Command, settle: Settle) -> None:
-        state, now = self._state, self._clock.now()
+        state, now = self._state, self._now()
         try:
             if isinstance(command, Cancel):
                 check_offset(state, command)
@@ -511,7 +523,7 @@ class RunSupervisor(Actor, mailbox=100_000):
     def _finish_cancel(self, *, forced: bool) -> None:
         self.ctx.timers.cancel("grace")
         self._crew.dismiss_all()
-        self._advance(engine.cancel_finished(self._state, self._clock.now(), forced=forced))
+        self._advance(engine.cancel_finished(self._state, self._now(), forced=forced))
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -572,6 +584,6 @@ class RunSupervisor(Actor, mailbox=100_000):
             if not self._outbox:
                 self._rest()
         else:
-            moves = engine.interrupted(state, self._clock.now(), stopped=True)
+            moves = engine.interrupted(state, self._now(), stopped=True)
             moves.append(ev.WorkflowPaused(reason=self._suspending.reason, detail=None, by="local"))
             self._advance(moves)
