@@ -7,7 +7,7 @@ events durable before acting on them, and carries out the calls that they open.
 from agentflow.engine import commands
 from agentflow.engine.bindings import Bindings, ModelTerms, StepBinding, ToolInfo
 from agentflow.engine.caching import CacheHit, Lookup, looked_up, result_key
-from agentflow.engine.deadlines import cancel_finished, expire, interrupted, next_due, shift_time, unit_lost
+from agentflow.engine.deadlines import cancel_finished, expire, interrupted, next_due, unit_lost
 from agentflow.engine.decide import decide
 from agentflow.engine.evolve import evolve
 from agentflow.engine.forking import BaseEvent, base_of, cut_of
@@ -46,7 +46,6 @@ __all__ = [
     "model_failed",
     "next_due",
     "result_key",
-    "shift_time",
     "tool_completed",
     "tool_failed",
     "unit_lost",

@@ -27,7 +27,6 @@ __all__ = [
     "interrupted",
     "next_due",
     "overdue",
-    "shift_time",
     "step_limit",
     "steps_exceeded",
     "unit_lost",
@@ -41,27 +40,6 @@ def next_due(state: RunState, after: int = -1) -> int | None:
     Deadlines up to `after`, when it was asked last, are left out: what they decide is decided.
     """
     return min((due for due in state.timers.values() if due > after), default=None)
-
-
-def shift_time(state: RunState, step: int) -> None:
-    """Move every time of the state by a step of the wall clock (µs), so that delays and durations go on.
-
-    Times that events recorded stay as they are, and so do the rests of clocks that stand still.
-    """
-    state.timers = {key: due + step for key, due in state.timers.items()}
-    state.started_at += step
-    state.last_ts += step
-    if state.dispatched_at is not None:
-        state.dispatched_at += step
-    for unit in {*state.open.values(), *state.parked.values(), *state.holding.values()}:
-        if unit.started:
-            unit.started += step
-            unit.attempt_started += step
-        for clocks in (unit, unit.agent):
-            if clocks is not None and clocks.first_failure is not None:
-                clocks.first_failure += step
-            if clocks is not None and clocks.due_at is not None:
-                clocks.due_at += step
 
 
 def waiting(state: RunState) -> ev.WorkflowWaiting:

@@ -118,6 +118,11 @@ class Keeper:
         self._folds.clear()
         await self._errands.close()
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing begins here any more."""
+        return self._errands.closed
+
     def _gone(self, admission: Admission) -> None:
         if admission.fold is not None and not self._errands.closed:
             self._folds.keep(admission.fold)

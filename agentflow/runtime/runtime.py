@@ -516,9 +516,22 @@ class Runtime(RunCommands):
         return RunHandle(self, workflow_id, self._keeper.admissions.get(workflow_id))
 
     async def rest(self, workflow_id: str, admission: Admission | None = None) -> RunResult:
-        """Wait until a run is terminal, paused or waits for a person, and say where it stands. `admission`:
-        the one that began it here, which remembers how it ended."""
+        """Wait until a run is terminal, paused or waits for a person, and return where it stands.
+
+        `admission`: the one that began it here, which remembers how it ended. A run that another live process
+        works on is returned as it stands, and so is one that this Runtime left when it was closed. Raises
+        AgentflowError if no process works on a run that has not come to rest.
+        """
         state = await self._keeper.rest(workflow_id, admission)
-        if state is None:
-            return await self.result(workflow_id)
-        return run_result(state, self.clock.now())
+        if state is not None:
+            return run_result(state, self.clock.now())
+        result = await self.result(workflow_id)
+        if result.state in ("pending", "running") and not self._keeper.closed:
+            owner = (await self.log.run(workflow_id)).owner
+            if owner is not None and owner != self.owner and owner.alive():
+                return result
+            raise AgentflowError(
+                f"{workflow_id} is {result.state}, but no process works on it",
+                hint="`resume` takes it up here",
+            )
+        return result

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from agentflow import engine
 from agentflow.engine.state import RunState
 from agentflow.runtime.clock import Clock, monotonic_of
 
@@ -54,7 +53,7 @@ class Timeline:
         if abs(step) > _TOLERANCE_US:
             self._offset = offset
             self._steps = (*self._steps, (state.next_offset, step))
-            engine.shift_time(state, step)
+            state.shift_times(step)
 
     def following(self, state: RunState, see: Callable[[Any], object]) -> Callable[[Any], object]:
         """Return `see` for a fold of the log into `state`, which moves it where the live state was moved."""
@@ -65,7 +64,7 @@ class Timeline:
         def moving(data: Any) -> None:
             see(data)
             while left and left[0][0] <= state.next_offset:
-                engine.shift_time(state, left.pop(0)[1])
+                state.shift_times(left.pop(0)[1])
 
         return moving
 
@@ -78,5 +77,5 @@ class Timeline:
         if self._offset is None or self.end not in (None, state.next_offset):
             self._offset, self._steps = None, ()
             if now < state.last_ts:
-                engine.shift_time(state, now - state.last_ts)
+                state.shift_times(now - state.last_ts)
         self.end = None

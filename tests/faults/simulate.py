@@ -42,6 +42,7 @@ class Simulation:
         self.outside = Outside(self.world)
         self.answers: Counter[str] = Counter()  # `retry` by call: a person asked for another execution
         self.told: list[str] = []
+        self.closing = False
         self.runs = 0
 
     def run(self) -> None:
@@ -71,6 +72,7 @@ class Simulation:
         if driver.done():
             driver.result()
             if not log.dead:
+                self.closing = True
                 await runtime.__aexit__(None, None, None)
 
     async def _drive(self, runtime: Runtime, log: LifeLog, last: bool) -> None:
@@ -103,7 +105,7 @@ class Simulation:
         async def resting() -> None:
             with suppress(AgentflowError):
                 state = (await result).state
-                if state not in RESTING:
+                if state not in RESTING and not self.closing:
                     self.outside.problems.append(f"result() returned a run that is {state}")
 
         self.pending = asyncio.ensure_future(resting())
