@@ -1,7 +1,8 @@
 """Whole-run simulation: a real Runtime on a virtual clock, with crashes, a store that refuses, clock steps and
 commands, all from a seed.
 
-    python -m tests.faults.simulate --seeds 100 [--from 0]
+    make simulate SEEDS=10000
+    python -m tests.faults.simulate --seeds 100 [--from 0] [--jobs 2]
     python -m tests.faults.simulate --seed 4711
 
 In each seed a few random workflows live through several processes. The last one has no faults and brings every
@@ -14,11 +15,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import multiprocessing
 import os
 import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -30,6 +33,7 @@ from tests.faults.simulated.workflows import Outside, random_workflow
 from tests.faults.simulated.world import LifeLog, World, counting_wakes, intercepting
 
 RESTING = ("completed", "failed", "cancelled", "paused", "waiting")
+_CHUNK = 100
 _RAISED = {"max_model_calls": 1_000}
 
 
@@ -43,6 +47,7 @@ class Simulation:
         self.answers: Counter[str] = Counter()  # `retry` by call: a person asked for another execution
         self.told: list[str] = []
         self.closing = False
+        self.events = 0
         self.runs = 0
 
     def run(self) -> None:
@@ -198,6 +203,7 @@ class Simulation:
         store = self.world.store
         for row in await self._rows():
             events = [decode(e.body) for e in await store.read(row.workflow_id, 0, 1_000_000)]
+            self.events += len(events)
             base: list[Event[Any]] = []
             saved: Any = events[1].data if len(events) > 1 else None
             if getattr(saved, "kind", None) == "fork_base":
@@ -224,35 +230,55 @@ def simulate(seed: int) -> Simulation:
     return simulation
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--from", dest="first", type=int, default=0)
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--keep-going", action="store_true")
-    given = parser.parse_args()
+def simulate_all(seeds: Sequence[int], *, loud: bool = False) -> tuple[Counter[str], list[str]]:
+    """Run these seeds in this process; what happened, and how each that failed can be repeated."""
     logging.disable(logging.CRITICAL)
     os.environ["AGENTFLOW_MODEL"] = "scripted:m"
-    seeds = range(given.first, given.first + given.seeds) if given.seed is None else [given.seed]
-    began, failed, totals = time.monotonic(), 0, Counter[str]()
+    totals, failures = Counter[str](), list[str]()
     for seed in seeds:
         try:
             done = simulate(seed)
-        except BaseException as error:
-            failed += 1
-            if given.seed is not None or not given.keep_going:
+        except Exception as error:
+            if loud:
                 traceback.print_exc()
-            print(f"seed {seed} fails: {type(error).__name__}: {str(error)[:300]}")
-            print(f"repeat it: python -m tests.faults.simulate --seed {seed}", flush=True)
-            if isinstance(error, KeyboardInterrupt) or not given.keep_going:
-                return 1
+            failures.append(
+                f"seed {seed} fails: {type(error).__name__}: {str(error)[:300]}\n"
+                f"repeat it: python -m tests.faults.simulate --seed {seed}"
+            )
             continue
         totals["lives"] += done.world.lives
         totals["runs"] += done.runs
-        totals["events"] += done.world.store._count
         totals["wake-ups"] += done.world.wakes.total()
-    print(f"{len(seeds)} seeds, {failed} failed, {dict(totals)}, {time.monotonic() - began:.1f} s")
-    return 1 if failed else 0
+        totals["events"] += done.events
+    return totals, failures
+
+
+def main() -> int:
+    """Run the seeds that the arguments name; the exit code says whether all were sound."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.simulate")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--from", dest="first", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="only this one, with its traceback")
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args()
+    if given.seed is not None:
+        totals, failures = simulate_all([given.seed], loud=True)
+        print("\n".join(failures) or f"seed {given.seed} is sound: {dict(totals)}")
+        return bool(failures)
+    began = time.monotonic()
+    totals, failures = Counter[str](), list[str]()
+    seeds = range(given.first, given.first + given.seeds)
+    chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
+    # A process for each chunk: abandoned event loops are not given back by the collector in full.
+    with multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=1) as pool:
+        for found, failed in pool.imap_unordered(simulate_all, chunks):
+            totals += found
+            failures += failed
+            for line in failed:
+                print(line, flush=True)
+    seconds = time.monotonic() - began
+    print(f"{given.seeds} seeds, {len(failures)} failed, {dict(totals)}, {seconds:.1f} s")
+    return bool(failures)
 
 
 if __name__ == "__main__":
