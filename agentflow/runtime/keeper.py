@@ -43,7 +43,7 @@ from agentflow.runtime.kept_folds import KeptFolds
 from agentflow.runtime.messages import Alarms, Cancel, Command, Done, Look, Pause, Refusal, Resume, StartRun
 from agentflow.runtime.obedience import moves_of
 from agentflow.runtime.places import Places
-from agentflow.runtime.recovery import ROW_ENDS_AFTER_S, RecoveryLedger, Trial
+from agentflow.runtime.recovery import LONGEST_TRIAL_S, ROW_ENDS_AFTER_S, RecoveryLedger, Trial
 from agentflow.runtime.runs import Runs
 from agentflow.runtime.timeline import Timeline
 
@@ -196,9 +196,11 @@ class Keeper:
         self._must_be_open()
         paused = dict(self.ledger.over_limit(run_id for run_id, _ in suspects))
         for run_id, detail in paused.items():
-            self._errands.later(self._pause_for_good(run_id, detail))
+            _log.warning("%s is paused: %s", run_id, detail)
+            pause = Pause(by="runtime", reason="recovery_limit", detail=detail, in_flight="suspend")
+            self._places.enter(run_id, pause)
         left = [run for run in suspects if run[0] not in paused]
-        if self.ledger.serial:
+        if self.ledger.serial and left:
             left.sort(key=lambda run: self.ledger.count(run[0]))
             _log.warning(
                 "%d crashes in a row: %d runs are taken up one at a time", self.ledger.crashes, len(left)
@@ -211,12 +213,6 @@ class Keeper:
         if self.ledger.crashes and self._row_ends is None:
             self._row_ends = asyncio.get_running_loop().call_later(ROW_ENDS_AFTER_S, self._end_row)
         self._make_room()
-
-    async def _pause_for_good(self, workflow_id: str, detail: str) -> None:
-        pause = Pause(by="runtime", reason="recovery_limit", detail=detail, in_flight="suspend")
-        await self._patiently(workflow_id, pause)
-        self.ledger.forget(workflow_id)
-        _log.warning("%s is paused: %s", workflow_id, detail)
 
     def _end_row(self) -> None:
         """This life has lasted. While a run is on trial, or waits for it, the row goes on."""
@@ -244,13 +240,16 @@ class Keeper:
             return
         try:
             await self._patiently(workflow_id, command, placed=True)
+            if isinstance(command, Pause):
+                await self._until_stored(partial(self.ledger.forget, workflow_id))
         finally:
             self._places.over(workflow_id)
             self._make_room()
 
     async def _try_alone(self, workflow_id: str, command: Command) -> None:
         """Take a run up alone. The next follows when the units of this one have ended, when it rests, or when
-        it has run for as long as a trial takes: an innocent call of minutes must not hold up all others."""
+        its first call has gone on for `trial_s`: an innocent call of minutes must not hold up all others. A
+        call that gets no place of its provider or service for 60 s is not waited for."""
         self._trial = trial = Trial(workflow_id)
         try:
             try:
@@ -261,14 +260,24 @@ class Keeper:
                 self._make_room()
             admission = self.admissions.get(workflow_id)
             if admission is not None and admission.trial is trial:
-                waits = (trial.over, admission.gone, admission.rested)
-                await asyncio.wait(
-                    waits, timeout=self.ledger.trial_s, return_when=asyncio.FIRST_COMPLETED
-                )
+                await self._verdict(trial, admission)
             await self._until_stored(self.ledger.acquit)
         finally:
             self._trial = self._places.on_trial = None
             self._make_room()
+
+    async def _verdict(self, trial: Trial, admission: Admission) -> None:
+        """Return when the run on trial is to be trusted."""
+        over = (trial.over, admission.gone, admission.rested)
+        waits = (*over, trial.began)
+        await asyncio.wait(waits, timeout=LONGEST_TRIAL_S, return_when=asyncio.FIRST_COMPLETED)
+        if trial.began.done():
+            await asyncio.wait(over, timeout=self.ledger.trial_s, return_when=asyncio.FIRST_COMPLETED)
+
+    def work_began(self, workflow_id: str) -> None:
+        """Take note that a call of this run is being made."""
+        if self._trial is not None and self._trial.workflow_id == workflow_id:
+            self._trial.work_began()
 
     async def _until_stored(self, write: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -20,7 +20,15 @@ from agentflow.errors import AgentflowError, StorageUnavailable, StoreError
 from agentflow.events.log import EventLog, RunRow
 from agentflow.events.owner import Owner
 
-__all__ = ["MAX_COUNT", "RecoveryLedger", "Trial", "is_at_work", "unit_name"]
+__all__ = [
+    "LONGEST_TRIAL_S",
+    "MAX_COUNT",
+    "ROW_ENDS_AFTER_S",
+    "RecoveryLedger",
+    "Trial",
+    "is_at_work",
+    "unit_name",
+]
 
 MAX_COUNT = 3
 """Crashes that a unit may have on its account before its run is paused."""
@@ -31,7 +39,9 @@ SERIAL_FROM = 2
 ROW_ENDS_AFTER_S = 600.0
 """A life that goes on for so long after its last trial ends the row of crashes."""
 
-_LONGEST_TRIAL_S = 60.0
+LONGEST_TRIAL_S = 60.0
+"""Longest trial, and longest time that a call on trial may queue for its provider or service."""
+
 _KEY = "recovery"
 _RUN = ""  # stands for a run that has no open unit
 
@@ -61,17 +71,27 @@ def unit_name(unit: Unit) -> str:
 
 
 class Trial:
-    """The run on trial. `over` is done once the units that were open at its take-up have ended."""
+    """The run on trial. `began` is done once one of its calls is being made, or there is none to make; `over`
+    once the units that were open at its take-up have ended."""
 
     def __init__(self, workflow_id: str) -> None:
+        loop = asyncio.get_running_loop()
         self.workflow_id = workflow_id
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.began: asyncio.Future[None] = loop.create_future()
+        self.over: asyncio.Future[None] = loop.create_future()
         self._units: set[str] = set()
 
     def begin(self, state: RunState) -> None:
         """Take note of what the supervisor of the run has taken up."""
         self._units = {unit.key for unit in state.open.values() if is_at_work(state, unit)}
+        if not state.calls:
+            self.work_began()
         self._look()
+
+    def work_began(self) -> None:
+        """Take note that a call of the run is being made."""
+        if not self.began.done():
+            self.began.set_result(None)
 
     def end(self, key: str) -> None:
         """Take note of the durable end of a unit."""
@@ -106,7 +126,7 @@ class RecoveryLedger:
     def trial_s(self) -> float:
         """Seconds after which a run on trial is trusted: 1 s after the second crash in a row, doubled by each
         further one up to 60 s. A unit that needs longer to do harm is found by a later, longer trial."""
-        return min(_LONGEST_TRIAL_S, 2.0 ** (self.crashes - SERIAL_FROM))
+        return min(LONGEST_TRIAL_S, 2.0 ** (self.crashes - SERIAL_FROM))
 
     async def begin_life(self, rows: Sequence[RunRow], state_of: UnitsOf) -> None:
         """Judge how the last life ended by its record and by the runs that it left, and record this one.
@@ -144,14 +164,17 @@ class RecoveryLedger:
             for name, count in self._record.counts.get(run_id, {}).items():
                 if count >= MAX_COUNT:
                     unit = name.rpartition("@")[0] or "the run"
-                    text = f"the process crashed {count} times while {unit} alone was on trial after a restart"
+                    text = (
+                        f"the process crashed {count} times while {unit} alone was on trial after a restart"
+                    )
                     found.append((run_id, text))
                     break
         return found
 
-    def forget(self, workflow_id: str) -> None:
-        """Clear the counts of a run that is paused now: whoever resumes it gives it a new chance."""
+    async def forget(self, workflow_id: str) -> None:
+        """Clear the counts of a run that is paused now: a resume gives it a new chance. Raises StoreError."""
         self._record.counts.pop(workflow_id, None)
+        await self._save()
 
     async def put_on_trial(self, workflow_id: str) -> None:
         """Record, durably, that a crash from now on counts against this run. Raises StoreError."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 
 from actors import Actor, current_trace, on
@@ -25,8 +26,9 @@ class ToolActor(Actor, mailbox=10_000):
     while it is being cancelled, since it may still do what the limit of the service protects from.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, work_began: Callable[[str], None]) -> None:
         self._service = service
+        self._work_began = work_began
 
     def on_start(self) -> None:
         self._limiter = self.ctx.limiter(self._service.spec.max_concurrency)
@@ -53,6 +55,7 @@ class ToolActor(Actor, mailbox=10_000):
         self._limiter.cancel((message.workflow_id, message.call_id))
 
     async def _execute(self, message: CallTool) -> ToolCallSuccess | ToolCallFailure:
+        self._work_began(message.workflow_id)
         began = time.perf_counter()
         tool = self._service.tools.get(message.function)
         if tool is None:

@@ -122,7 +122,19 @@ class Simulation:
         rng = self.rng
         rows = await self._rows()
         what = rng.choice(
-            ("step", "refuse", "pause", "resume", "cancel", "answer", "answer", "retry", "fork", "signal", "wait")
+            (
+                "step",
+                "refuse",
+                "pause",
+                "resume",
+                "cancel",
+                "answer",
+                "answer",
+                "retry",
+                "fork",
+                "signal",
+                "wait",
+            )
         )
         self.told.append(what)
         if what == "step":
@@ -220,7 +232,9 @@ class Simulation:
         for key in self.outside.unsafe:
             asked = self.answers[key.rpartition("/")[2]]
             times = self.outside.executions[key]
-            assert times <= 1 + asked, f"{key} was executed {times} times, a person asked {asked} times for it"
+            assert times <= 1 + asked, (
+                f"{key} was executed {times} times, a person asked {asked} times for it"
+            )
 
 
 def simulate(seed: int) -> Simulation:

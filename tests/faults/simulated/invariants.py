@@ -57,7 +57,7 @@ class _Reader:
         self.calls: dict[str, tuple[str, int | None]] = {}
         self.done: set[str] = set()
         self.requests: set[str] = set()
-        self.paused = self.draining = False
+        self.paused = False
 
     def take(self, event: Event[Any]) -> None:
         data, kind = event.data, event.type
@@ -79,9 +79,9 @@ class _Reader:
         elif kind == "system.state_saved" and data.kind == "step":
             assert unit in self.answered, "a state record before agent.completed"
         elif kind == "workflow.paused":
-            # Work in flight of a draining run may meet a limit, which is then what the run waits for.
-            assert not self.paused or self.draining, "paused while paused"
-            self.paused, self.draining = True, data.in_flight == "drain"
+            # Calls in flight may meet a limit of their own, which the run waits for from then on.
+            assert not self.paused or data.reason in ("quota", "budget"), "paused while paused"
+            self.paused = True
         elif kind == "workflow.resumed":
             assert self.paused, "resumed without a pause"
             self.paused = False
