@@ -27,8 +27,8 @@ class Admission:
     for the log of a run that may be concerned. `accepted` is done once the run's first append (or the
     fold of its log) is; `rested` when the run is terminal, paused or waits, with its state; `obeyed` with
     the answer to the command. `alarm` is the next deadline (µs) of a run that was left waiting. `fold` is
-    what is known of its log before it is read, and what its supervisor leaves behind when it rests. `trial` is
-    told which units the supervisor takes up and which of them end. `timeline`: the steps of the wall clock.
+    what is known of its log before it is read, and what its supervisor leaves behind when it rests. `trial`
+    is told which units the supervisor takes up and which of them end. `timeline`: steps of the wall clock.
     """
 
     def __init__(

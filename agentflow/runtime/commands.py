@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from agentflow.errors import CommandRefused, RunGone, RunNotFound, RunTerminal
+from agentflow.errors import AgentflowError, CommandRefused, RunGone, RunNotFound, RunTerminal
 from agentflow.events.catalogue import WorkflowPaused
 from agentflow.events.envelope import decode
 from agentflow.events.log import RunRow
+from agentflow.runtime.bulk import Resumed, UnresumedRun
 from agentflow.runtime.messages import (
     Answer,
     Cancel,
@@ -245,15 +246,42 @@ class RunCommands(RunReader):
         self._keeper.expect(later)
         return [row.workflow_id for row in (*rows, *drained)]
 
+    async def resume_all(
+        self, *, reason: str, budget: Mapping[str, Any] | None = None, by: str = "local"
+    ) -> Resumed:
+        """Resume every run that is paused for `reason`, as `recovery_limit`, `quota` or `operator`.
+
+        Returns which go on and which could not, each with its own reason; one failure stops no other. Raises
+        ConfigurationError if `budget` is none, and StoreError if the store cannot list its runs.
+        """
+        raised = checked_budget(budget) or None
+        resumed: list[str] = []
+        failed: list[UnresumedRun] = []
+        for run_id in await self._ids_in("paused"):
+            try:
+                if (await self._pause_of(run_id))[0] != reason:
+                    continue
+                await self._tell(run_id, Resume(budget=raised, by=by))
+                resumed.append(run_id)
+            except (RunTerminal, RunGone, RunNotFound):
+                continue  # it ended meanwhile
+            except AgentflowError as error:
+                failed.append(UnresumedRun(workflow_id=run_id, code=error.code, message=str(error)))
+        return Resumed(resumed=resumed, failed=failed)
+
     async def _drained(self, run_id: str) -> bool:
-        """Whether a paused run is not meant to be: a process ended, or before it could end the run. Nearly
-        always the last event says why."""
+        """Return whether a paused run is not meant to be: a process ended, or before it could end the run."""
+        reason, cancelling = await self._pause_of(run_id)
+        return reason in ("drain", "storage") or cancelling
+
+    async def _pause_of(self, run_id: str) -> tuple[str | None, bool]:
+        """Return why a run is paused, and whether it is being cancelled. Nearly always the last event says so."""
         rows = await self.log.read(run_id, await self.log.last(run_id), 1)
         data = decode(rows[0].body).data if rows else None
         if isinstance(data, WorkflowPaused):
-            return data.reason in ("drain", "storage")
+            return data.reason, False
         state = await self.state(run_id)
-        return state.pause in ("drain", "storage") or state.cancel_requested is not None
+        return state.pause, state.cancel_requested is not None
 
     async def _ids_in(self, *states: str) -> list[str]:
         return [row.workflow_id for row in await self._rows_in(*states)]

@@ -1,4 +1,4 @@
-"""Evidence of crashes: how many lives in a row ended by one, and which run was on trial then (page 000 §11.4).
+"""Evidence of crashes: how many lives in a row ended by one, and which run was on trial (page 000 §11.4).
 
 A life is the time from `recover()` to the end of the process. A life that is not closed ended by a crash.
 After the second crash in a row, runs with open units are taken up one at a time; the run taken up last is on

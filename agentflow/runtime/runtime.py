@@ -153,7 +153,7 @@ class Runtime(RunCommands):
                 system.on_shutdown("flush_log", telemetry.aclose, 15)
             if isinstance(self._store, str):
                 system.on_shutdown("flush_log", log.close, 60, raises=True)
-            self._workshop = Workshop(system, self.delta_hub, self._keeper.work_began)
+            self._workshop: Workshop = Workshop(system, self.delta_hub, self._keeper.work_began)
             system.on_shutdown("flush_log", self._workshop.loader.aclose, 30, raises=True)
             observer = telemetry.observer if telemetry is not None else None
             bus = partial(EventBus, log, self.hub, self._ids, self.owner, observer)

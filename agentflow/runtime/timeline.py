@@ -17,8 +17,8 @@ from agentflow.runtime.clock import Clock, monotonic_of
 __all__ = ["Timeline"]
 
 _TOLERANCE_US = 100_000
-"""A smaller difference between wall and monotonic time is no step: the wall clock is slewed, or one of the two
-readings was late."""
+"""A smaller difference between wall and monotonic time is no step: the wall clock is slewed, or one reading was
+late."""
 
 
 class Timeline:
@@ -71,8 +71,8 @@ class Timeline:
     def taken_up(self, state: RunState, now: int) -> None:
         """Take note that the fold is done and a supervisor goes on with it.
 
-        A run that was not known here, or that another process has moved on, has only the wall clock; if that is
-        behind the log's own end, it has stepped back by so much at least.
+        A run that was not known here, or that another process has moved on, has only the wall clock; if that
+        is behind the end of the log, it has stepped back by so much at least.
         """
         if self._offset is None or self.end not in (None, state.next_offset):
             self._offset, self._steps = None, ()

@@ -25,8 +25,8 @@ _PATIENCE = 8.0
 class Workshop:
     """Starts these actors when they are first needed; one that is gone for good is replaced.
 
-    `loader` holds the declared services themselves. It is closed when no actor is left. `work_began` is called
-    with the id of a run when one of its calls has got a place of its provider or service.
+    `loader` holds the declared services themselves. It is closed when no actor is left. `work_began` is
+    called with the id of a run when one of its calls has got a place of its provider or service.
     """
 
     def __init__(self, system: ActorSystem, deltas: DeltaHub, work_began: Callable[[str], None]) -> None:

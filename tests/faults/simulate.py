@@ -1,5 +1,5 @@
-"""Whole-run simulation: a real Runtime on a virtual clock, with crashes, a store that refuses, clock steps and
-commands, all from a seed.
+"""Whole-run simulation: a real Runtime on a virtual clock, with crashes, refusals of the store, clock steps,
+and commands, all from a seed.
 
     make simulate SEEDS=10000
     python -m tests.faults.simulate --seeds 100 [--from 0] [--jobs 2]
@@ -47,6 +47,7 @@ class Simulation:
         self.answers: Counter[str] = Counter()  # `retry` by call: a person asked for another execution
         self.told: list[str] = []
         self.closing = False
+        self.commands: list[asyncio.Future[None]] = []  # of this life, that nobody waits for yet
         self.events = 0
         self.runs = 0
 
@@ -72,6 +73,7 @@ class Simulation:
             grace=rng.choice((0.01, 5.0)),
         )
         await runtime.__aenter__()
+        self.commands.clear()
         driver = asyncio.ensure_future(self._drive(runtime, log, last))
         await asyncio.wait({driver, log.died}, return_when=asyncio.FIRST_COMPLETED)
         if driver.done():
@@ -91,6 +93,7 @@ class Simulation:
         if last:
             log.refuses_until = -1.0
             self.outside.calm = True
+            await asyncio.gather(*self.commands)
             await self._bring_to_an_end(runtime)
         elif self.rng.random() < 0.7:
             await asyncio.sleep(self.rng.choice((1.0, 20.0)))
@@ -147,7 +150,7 @@ class Simulation:
             if rng.random() < 0.5:
                 await work
             else:
-                self.pending = asyncio.ensure_future(work)
+                self.commands.append(asyncio.ensure_future(work))
 
     async def _command(self, runtime: Runtime, what: str, run: str) -> None:
         rng = self.rng
