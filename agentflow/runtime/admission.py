@@ -9,6 +9,7 @@ from typing import Any
 from agentflow import engine
 from agentflow.engine.state import RunState
 from agentflow.events.catalogue import WorkflowStarted
+from agentflow.events.owner import Owner
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.kept_folds import Fold
 from agentflow.runtime.messages import Command, Done, Refusal
@@ -29,6 +30,7 @@ class Admission:
     the answer to the command. `alarm` is the next deadline (µs) of a run that was left waiting. `fold` is
     what is known of its log before it is read, and what its supervisor leaves behind when it rests. `trial`
     is told which units the supervisor takes up and which of them end. `timeline`: steps of the wall clock.
+    `owner`: who owns the run once it has begun.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Admission:
         fold: Fold | None = None,
         trial: Trial | None = None,
         timeline: Timeline | None = None,
+        owner: Owner | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.workflow_id = workflow_id
@@ -65,6 +68,9 @@ class Admission:
         self.fold = fold
         self.trial = trial
         self.timeline = timeline or Timeline()
+        self.owner = owner
+        self.begun = False
+        """Whether a supervisor has sent the first events: they may be in the log though it died since."""
         self.accepted: asyncio.Future[None] = loop.create_future()
         self.obeyed: asyncio.Future[Done | Refusal] = loop.create_future()
         self.rested: asyncio.Future[RunState] = loop.create_future()

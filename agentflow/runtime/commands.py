@@ -275,7 +275,7 @@ class RunCommands(RunReader):
         return reason in ("drain", "storage") or cancelling
 
     async def _pause_of(self, run_id: str) -> tuple[str | None, bool]:
-        """Return why a run is paused, and whether it is being cancelled. Nearly always the last event says so."""
+        """Return why a run is paused, and whether it is being cancelled. The last event mostly says so."""
         rows = await self.log.read(run_id, await self.log.last(run_id), 1)
         data = decode(rows[0].body).data if rows else None
         if isinstance(data, WorkflowPaused):

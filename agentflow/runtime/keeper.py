@@ -170,6 +170,7 @@ class Keeper:
             base=base,
             labels=labels,
             queued=queued,
+            owner=self._owner,
         )
         if queued:
             self._places.enter(workflow_id, _LOOK)

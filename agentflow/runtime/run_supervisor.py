@@ -8,6 +8,7 @@ only waits has no supervisor; the next command or deadline starts one.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -40,17 +41,20 @@ from agentflow.runtime.kept_folds import Fold
 from agentflow.runtime.messages import (
     Barrier,
     Cancel,
+    CheckAcknowledged,
     Command,
     Commit,
     CommitFailed,
     Committed,
     Done,
     KeepResult,
+    LogEnd,
     LookedUp,
     ModelCallFailure,
     ModelCallSuccess,
     Pause,
     Refusal,
+    Republish,
     SendAgain,
     Suspend,
     ToolCallFailure,
@@ -66,8 +70,14 @@ __all__ = ["RunSupervisor"]
 
 Settle = Callable[[Done | Refusal], object]
 
+_ACK_CHECK_S = 1.0
+_LOST = "the run belongs to another process now"
 _HOLD_US = 10_000_000
 """How long a command waits for a store that takes nothing."""
+
+
+def _as_it_is(message: LogEnd) -> LogEnd:
+    return message
 
 
 class RunSupervisor(Actor, mailbox=100_000):
@@ -98,6 +108,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._held: deque[tuple[int, Command, Settle]] = deque()  # until the store takes something again
         self._results = Results(log, clock)
         self._to_keep: list[KeepResult] = []
+        self._watching = False  # whether a look at the outbox is due
         self._caches = any(node.node.cache is not None for node in admission.plan.nodes.values())
 
     # -- beginning ------------------------------------------------------------------------------
@@ -105,10 +116,28 @@ class RunSupervisor(Actor, mailbox=100_000):
     def on_start(self) -> Awaitable[None] | None:
         admission = self._admission
         self._crew = Crew(self.ctx, self._state, admission.directory, self._tracer)
-        if admission.begins:
+        if not admission.begins:
+            return self._fold()
+        if admission.begun:
+            return self._begin_or_fold()
+        self._begin()
+        return None
+
+    async def _begin_or_fold(self) -> None:
+        """Begin a run, unless a supervisor that died since has made its first events durable."""
+        admission = self._admission
+        await self._bus.ask(Barrier(workflow_id=admission.workflow_id), timeout=60)
+        try:
+            row = await self._log.run(admission.workflow_id)
+        except RunNotFound:
             self._begin()
-            return None
-        return self._fold()
+            return
+        if row.owner != admission.owner:
+            admission.reject(RunExists(f"{admission.workflow_id} exists already"))
+            self.ctx.self.kill()
+            return
+        admission.accepted.set_result(None)
+        await self._fold()
 
     def _begin(self) -> None:
         """A new run: its first events, and at once what follows from them, unless it has to wait its turn."""
@@ -123,6 +152,7 @@ class RunSupervisor(Actor, mailbox=100_000):
             self._take(engine.interrupted(state, now), drafts, now)
         if not admission.queued:
             self._decide(drafts, now)
+        admission.begun = True
         self._commit(0, drafts, now)
         if not admission.queued:
             self._arm(now)
@@ -271,6 +301,8 @@ class RunSupervisor(Actor, mailbox=100_000):
         )
         results, self._to_keep = self._to_keep, []
         self._outbox.put(Batch(commit, state.take_fresh(), state.take_closed(), results))
+        if not self._watching:
+            self._watch_acknowledgement()
 
     @on(Committed)
     def committed(self, message: Committed) -> None:
@@ -326,6 +358,56 @@ class RunSupervisor(Actor, mailbox=100_000):
             admission.rested.set_result(self._state)
         self.ctx.self.stop()
 
+    # -- an acknowledgement that does not come ----------------------------------------------------
+
+    def _watch_acknowledgement(self) -> None:
+        oldest = self._outbox.oldest
+        self._watching = oldest is not None
+        if oldest is not None:
+            check = CheckAcknowledged(expected=oldest.commit.expected)
+            self.ctx.timers.start("acknowledged", _ACK_CHECK_S, check)
+
+    @on(CheckAcknowledged)
+    def check_acknowledged(self, message: CheckAcknowledged) -> None:
+        """Look for a batch, or its acknowledgement, that a failure of the EventBus may have lost.
+
+        A slow disk loses neither: once the bus has nothing of this run on its way, the end of the log tells.
+        """
+        oldest = self._outbox.oldest
+        if oldest is None or self._outbox.stalled or oldest.commit.expected != message.expected:
+            self._watch_acknowledgement()
+            return
+
+        def failed(error: BaseException) -> CheckAcknowledged:
+            return message  # the bus has just been made anew, or the store cannot be read: ask again
+
+        self.ctx.pipe(self._log_end(message.expected), _as_it_is, failed)
+
+    async def _log_end(self, expected: int) -> LogEnd:
+        run_id = self._state.workflow_id
+        await self._bus.ask(Barrier(workflow_id=run_id), timeout=math.inf)
+        try:
+            row = await self._log.run(run_id)
+        except RunNotFound:
+            return LogEnd(expected=expected, epoch=self._admission.epoch, last=-1)
+        return LogEnd(expected=expected, epoch=row.epoch, last=row.last_offset)
+
+    @on(LogEnd)
+    def log_ends(self, message: LogEnd) -> None:
+        oldest = self._outbox.oldest
+        self._watch_acknowledgement()
+        if oldest is None or self._outbox.stalled or oldest.commit.expected != message.expected:
+            return
+        if message.epoch != self._admission.epoch:
+            self.commit_failed(CommitFailed(expected=message.expected, error=_LOST, kind=Fenced.code))
+        elif message.last >= oldest.last:
+            self._bus.tell(Republish(workflow_id=self._state.workflow_id, first=message.expected))
+            self.committed(Committed(offset=message.last))
+        elif message.last == message.expected - 1:
+            self._outbox.send_all_again()
+        else:
+            raise RuntimeError(f"the log ends at {message.last}, inside a batch from {message.expected} on")
+
     # -- a store that refuses -------------------------------------------------------------------
 
     @on(CommitFailed)
@@ -376,19 +458,13 @@ class RunSupervisor(Actor, mailbox=100_000):
 
     @on(Terminated)
     def worker_lost(self, signal: Terminated) -> None:
-        """An agent's actor died of a bug: its open calls are closed as interrupted, and made anew by a
-        fresh actor from the recorded conversation. So are the calls of a service that is gone for good."""
+        """Close the open calls of an agent whose actor died of a bug as interrupted; a fresh actor makes them
+        anew from the recorded conversation."""
         key = self._crew.lost(signal.ref)
-        if key is not None:
-            unit = self._state.open.get(key)
-            if unit is not None:
-                reason = f"the agent's actor died: {signal.error!r}"
-                self._advance(engine.unit_lost(self._state, unit, reason, self._now()))
-            return
-        message = f"{signal.ref.path} ended during the call"
-        info = ErrorInfo(category="interrupted", code="worker_lost", message=message)
-        for call_id in self._crew.calls_at(signal.ref):
-            self.tool_failed(ToolCallFailure(call_id=call_id, error=info, duration_ms=0, unknown=True))
+        unit = None if key is None else self._state.open.get(key)
+        if unit is not None:
+            reason = f"the agent's actor died: {signal.error!r}"
+            self._advance(engine.unit_lost(self._state, unit, reason, self._now()))
 
     # -- answers from outside -------------------------------------------------------------------
 

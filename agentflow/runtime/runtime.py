@@ -156,7 +156,7 @@ class Runtime(RunCommands):
             self._workshop: Workshop = Workshop(system, self.delta_hub, self._keeper.work_began)
             system.on_shutdown("flush_log", self._workshop.loader.aclose, 30, raises=True)
             observer = telemetry.observer if telemetry is not None else None
-            bus = partial(EventBus, log, self.hub, self._ids, self.owner, observer)
+            bus = partial(EventBus, log, self.hub, self._ids, self.owner, observer, {})
             self._bus = await system.spawn(ChildSpec("bus", bus))
             if telemetry is not None:
                 await telemetry.start(

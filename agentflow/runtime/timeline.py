@@ -17,8 +17,7 @@ from agentflow.runtime.clock import Clock, monotonic_of
 __all__ = ["Timeline"]
 
 _TOLERANCE_US = 100_000
-"""A smaller difference between wall and monotonic time is no step: the wall clock is slewed, or one reading was
-late."""
+"""A smaller difference of wall and monotonic time is no step: the wall clock is slewed, or a reading late."""
 
 
 class Timeline:

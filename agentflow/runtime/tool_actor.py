@@ -1,6 +1,6 @@
 """ToolActor: one for each service; executes its functions, a bounded number at once.
 
-Who asks gets a reply, who tells gets the result as a message, and takes a call back with CancelCall.
+A caller asks, and cancels a call by ceasing to wait or with CancelCall.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class ToolActor(Actor, mailbox=10_000):
             key=(message.workflow_id, message.call_id),
             timeout=message.timeout,
             on_timeout=partial(_timed_out, message),
-            tell_back=True,
         )
 
     async def on_stop(self) -> None:

@@ -5,9 +5,10 @@ and commands, all from a seed.
     python -m tests.faults.simulate --seeds 100 [--from 0] [--jobs 2]
     python -m tests.faults.simulate --seed 4711
 
-In each seed a few random workflows live through several processes. The last one has no faults and brings every
-run to its end. Then every log must be legal and terminal, no recorded effect may have been executed again, no
-unsafe call may have been executed twice but by a person's answer, and no timer may have fired without need.
+In each seed a few random workflows live through several processes. The last one has no faults and brings
+every run to its end. Then every log must be legal and terminal, no recorded effect may have been executed
+again, no unsafe call may have been executed twice but by a person's answer, and no timer may have fired without
+need.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 from agentflow import Runtime
 from agentflow.errors import AgentflowError
 from agentflow.events.envelope import Event, decode
+from agentflow.runtime.handle import RunHandle
 from tests.faults.simulated.invariants import TERMINAL, assert_log_invariants
 from tests.faults.simulated.workflows import Outside, random_workflow
 from tests.faults.simulated.world import LifeLog, World, counting_wakes, intercepting
@@ -107,12 +109,12 @@ class Simulation:
         with suppress(AgentflowError):
             handle = await runtime.submit(workflow, value, workflow_id=run_id, options=options)
             if self.rng.random() < 0.5:
-                self._watch(handle.result())
+                self._watch(handle)
 
-    def _watch(self, result: Any) -> None:
+    def _watch(self, handle: RunHandle) -> None:
         async def resting() -> None:
             with suppress(AgentflowError):
-                state = (await result).state
+                state = (await handle.result()).state
                 if state not in RESTING and not self.closing:
                     self.outside.problems.append(f"result() returned a run that is {state}")
 
@@ -158,7 +160,7 @@ class Simulation:
             if what == "pause":
                 await runtime.pause(run, in_flight=rng.choice(("drain", "suspend")))
             elif what == "resume":
-                self._watch((await runtime.resume(run)).result())
+                self._watch(await runtime.resume(run))
             elif what == "cancel" and rng.random() < 0.4:
                 await runtime.cancel(run, mode=rng.choice(("soft", "hard")), grace=rng.choice((0.0, 1.0)))
             elif what == "answer":

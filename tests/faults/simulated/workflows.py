@@ -1,4 +1,4 @@
-"""Random workflows of the simulation, the models and functions that serve them, and what these did outside."""
+"""Random workflows of the simulation, the models and functions that serve them, and their effects outside."""
 
 from __future__ import annotations
 

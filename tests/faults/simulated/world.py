@@ -105,11 +105,11 @@ class SimClock:
 
 
 class LifeLog:
-    """The store as one life sees it: commits take a moment, may be refused, and one of them may be the last."""
+    """The store as one life sees it: commits take a moment, may be refused, and one may be the last."""
 
     def __init__(self, world: World, *, dies_at: int | None = None, acknowledges: bool = False) -> None:
-        """`dies_at`: the process dies at the commit with this number, before it (`acknowledges` False) or once
-        it is in the store and before anybody is told."""
+        """`dies_at`: the process dies at the commit with this number, before it, or with `acknowledges` once
+        it is in the store and before the caller is told."""
         self._world = world
         self._store = world.store
         self._dies_at, self._acknowledges = dies_at, acknowledges
