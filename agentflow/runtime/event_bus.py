@@ -36,9 +36,9 @@ def _nothing(_: object) -> None:
 class EventBus(Actor, mailbox=100_000):
     """Single writer of a store. A batch is refused whole when it does not continue its run's log.
 
-    `observer` must neither wait nor raise. `open_appends` holds the newest append of each run that has one; it
-    outlives this instance, so that its successor after a failure still knows what is on its way to the disk. A
-    batch that a failure here leaves without an answer is found by its supervisor, which watches for it.
+    `observer` must neither wait nor raise. `open_appends` holds the newest append of each run that has one;
+    it outlives this instance, so that its successor after a failure still knows what is on its way to the
+    disk. A batch that a failure here leaves without an answer is found by its supervisor.
     """
 
     def __init__(

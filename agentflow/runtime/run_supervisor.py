@@ -379,7 +379,8 @@ class RunSupervisor(Actor, mailbox=100_000):
             return
 
         def failed(error: BaseException) -> CheckAcknowledged:
-            return message  # the bus has just been made anew, or the store cannot be read: ask again
+            # The bus has just been made anew, or the store cannot be read: look again after a while.
+            return CheckAcknowledged(expected=-1)
 
         self.ctx.pipe(self._log_end(message.expected), _as_it_is, failed)
 

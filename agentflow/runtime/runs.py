@@ -104,7 +104,8 @@ class Runs(Actor, mailbox=100_000):
         admission = self._admissions.pop(run_id)
         error = signal.error
         begun = admission.begun or not admission.begins
-        if error is not None and not isinstance(error, StoreError) and begun:
+        lost = error is not None and not isinstance(error, StoreError)
+        if error is not None and lost and begun and admission.at_rest is None:
             self.ctx.pipe(self._give_up(run_id, admission.epoch, error), _nothing, _nothing)
         elif admission.at_rest is None or not admission.at_rest.terminal:
             # Another process may go on with it from here on; with one that has ended nobody will.

@@ -522,7 +522,13 @@ class Runtime(RunCommands):
         works on is returned as it stands, and so is one that this Runtime left when it was closed. Raises
         AgentflowError if no process works on a run that has not come to rest.
         """
-        state = await self._keeper.rest(workflow_id, admission)
+        try:
+            state = await self._keeper.rest(workflow_id, admission)
+        except AgentflowError:
+            row = await self.log.run(workflow_id)
+            if not row.ended:
+                raise
+            state = None  # what kept it from its end was overcome since
         if state is not None:
             return run_result(state, self.clock.now())
         result = await self.result(workflow_id)

@@ -7,8 +7,8 @@ and commands, all from a seed.
 
 In each seed a few random workflows live through several processes. The last one has no faults and brings
 every run to its end. Then every log must be legal and terminal, no recorded effect may have been executed
-again, no unsafe call may have been executed twice but by a person's answer, and no timer may have fired without
-need.
+again, no unsafe call may have been executed twice but by a person's answer, and no timer may have fired
+without need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`resume --all --reason R` (page 000 §11): in the Runtime, in the API by the client, and on the command line."""
+"""`resume --all --reason R` (page 000 §11): in the Runtime, in the API by its client, on the command line."""
 
 from __future__ import annotations
 
