@@ -262,8 +262,9 @@ class Keeper:
             admission = self.admissions.get(workflow_id)
             if admission is not None and admission.trial is trial:
                 await self._verdict(trial, admission)
-            await self._until_stored(self.ledger.acquit)
         finally:
+            if not self.closed:  # the ledger is closed with a clean end by itself
+                await self._until_stored(self.ledger.acquit)
             self._trial = self._places.on_trial = None
             self._make_room()
 

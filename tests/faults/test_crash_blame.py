@@ -251,3 +251,24 @@ def test_a_resumed_run_is_given_a_new_chance():
     crowd.start(killed_after=5.0)
     assert crowd.states()[POISON] == "running"
     assert MAX_COUNT == 3
+
+
+def test_a_run_that_cannot_be_taken_up_holds_up_no_other_and_is_not_on_trial_for_ever():
+    crowd = Crowd(5, poison=False, pace=1.0)
+    crowd.start(killed_after=0.5)
+    crowd.start(killed_after=0.5)
+    graph = crowd.world.store._definitions.popitem()  # the graph of all of them
+
+    async def taken_up(runtime: Runtime) -> None:
+        await runtime.recover()
+        await asyncio.sleep(100)
+        crowd.world.store._definitions.update([graph])
+
+    crowd._recover = taken_up  # type: ignore[method-assign]
+    crowd.start()
+    saved = crowd.world.store._cursors["recovery"]
+    assert '"crashes":2' in saved
+    assert '"trial":null' in saved
+    del crowd.__dict__["_recover"]
+    crowd.start()
+    assert set(crowd.states().values()) == {"completed"}
