@@ -43,7 +43,7 @@ from agentflow.runtime.kept_folds import KeptFolds
 from agentflow.runtime.messages import Alarms, Cancel, Command, Done, Look, Pause, Refusal, Resume, StartRun
 from agentflow.runtime.obedience import moves_of
 from agentflow.runtime.places import Places
-from agentflow.runtime.recovery import LONGEST_TRIAL_S, ROW_ENDS_AFTER_S, RecoveryLedger, Trial
+from agentflow.runtime.recovery import QUEUE_LIMIT_S, ROW_ENDS_AFTER_S, RecoveryLedger, Trial
 from agentflow.runtime.runs import Runs
 from agentflow.runtime.timeline import Timeline
 
@@ -272,7 +272,7 @@ class Keeper:
         """Return when the run on trial is to be trusted."""
         over = (trial.over, admission.gone, admission.rested)
         waits = (*over, trial.began)
-        await asyncio.wait(waits, timeout=LONGEST_TRIAL_S, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waits, timeout=QUEUE_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
         if trial.began.done():
             await asyncio.wait(over, timeout=self.ledger.trial_s, return_when=asyncio.FIRST_COMPLETED)
 

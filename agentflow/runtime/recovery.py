@@ -21,8 +21,8 @@ from agentflow.events.log import EventLog, RunRow
 from agentflow.events.owner import Owner
 
 __all__ = [
-    "LONGEST_TRIAL_S",
     "MAX_COUNT",
+    "QUEUE_LIMIT_S",
     "ROW_ENDS_AFTER_S",
     "RecoveryLedger",
     "Trial",
@@ -39,8 +39,11 @@ SERIAL_FROM = 2
 ROW_ENDS_AFTER_S = 600.0
 """A life that goes on for so long after its last trial ends the row of crashes."""
 
-LONGEST_TRIAL_S = 60.0
-"""Longest trial, and longest time that a call on trial may queue for its provider or service."""
+QUEUE_LIMIT_S = 60.0
+"""How long a call on trial may queue for its provider or service before the next run is taken up."""
+
+_LONGEST_TRIAL_S = 10.0
+"""200 runs of long calls are taken up within 34 min at most, however many crashes there were."""
 
 _KEY = "recovery"
 _RUN = ""  # stands for a run that has no open unit
@@ -125,8 +128,8 @@ class RecoveryLedger:
     @property
     def trial_s(self) -> float:
         """Seconds after which a run on trial is trusted: 1 s after the second crash in a row, doubled by each
-        further one up to 60 s. A unit that needs longer to do harm is found by a later, longer trial."""
-        return min(LONGEST_TRIAL_S, 2.0 ** (self.crashes - SERIAL_FROM))
+        further one up to 10 s. A unit that needs longer to do harm is found by a later, longer trial."""
+        return min(_LONGEST_TRIAL_S, 2.0 ** (self.crashes - SERIAL_FROM))
 
     async def begin_life(self, rows: Sequence[RunRow], state_of: UnitsOf) -> None:
         """Judge how the last life ended by its record and by the runs that it left, and record this one.
