@@ -21,6 +21,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -252,6 +253,7 @@ def simulate(seed: int) -> Simulation:
 def simulate_all(seeds: Sequence[int], *, loud: bool = False) -> tuple[Counter[str], list[str]]:
     """Run these seeds in this process; what happened, and how each that failed can be repeated."""
     logging.disable(logging.CRITICAL)
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # its life ended before it began
     os.environ["AGENTFLOW_MODEL"] = "scripted:m"
     totals, failures = Counter[str](), list[str]()
     for seed in seeds:
