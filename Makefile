@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SUITE ?= all
 JOBS ?= 2
+SEEDS ?= 1000
 MODEL := smollm2-135m
 
 # Runs and models of these targets stay inside the checkout.
 export XDG_DATA_HOME := $(CURDIR)/.cache/share
 
-.PHONY: demo test check bench faults soak clean
+.PHONY: demo test check bench faults simulate soak clean
 
 demo: $(VENV)/.local
 	@$(BIN)/agentflow model install $(MODEL)
@@ -32,6 +33,10 @@ bench: $(VENV)/.dev $(BENCH_VENV)/.peers
 
 faults: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "" tests/faults
+
+# Whole runs from seeds, with crashes, refusals and clock steps; a seed that fails says how to repeat it.
+simulate: $(VENV)/.dev
+	@$(BIN)/python -m tests.faults.simulate --seeds $(SEEDS) --jobs $(JOBS)
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.faults.soak_actors

@@ -17,7 +17,7 @@ __all__ = ["App", "Command", "app", "main"]
 
 _VERBS = {
     "run": ("run", "run", "Run the workflow FILE and follow it."),
-    "resume": ("run", "resume", "Go on with the run ID and follow it."),
+    "resume": ("run", "resume", "Go on with the run ID and follow it, or with all."),
     "new": ("new", "new", "Write a starter project into the folder NAME."),
     "check": ("check", "check", "Check a workflow FILE without running it."),
     "graph": ("graph", "graph", "Draw the graph of a FILE or of the run ID."),

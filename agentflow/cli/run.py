@@ -9,7 +9,7 @@ import click
 from agentflow.cli.app import Command
 from agentflow.cli.errors import Exit
 from agentflow.cli.options import json_option, run_id
-from agentflow.cli.output import emit, emit_json
+from agentflow.cli.output import emit, emit_json, say
 from agentflow.cli.target import Where, target_options
 
 if TYPE_CHECKING:
@@ -163,16 +163,27 @@ async def _last_offset(target: Target, run_id: str) -> int:
 
 
 @click.command("resume", cls=Command)
-@click.argument("id", type=run_id)
+@click.argument("id", type=run_id, required=False)
+@click.option("--all", "all_runs", is_flag=True, help="All runs that are paused for --reason.")
+@click.option(
+    "--reason", metavar="R", help="With --all: recovery_limit, quota, budget, operator, storage or another."
+)
 @click.option(
     "--budget", multiple=True, metavar="K=V", help="A larger limit, for a run that is out of budget."
 )
 @json_option(_RESULT)
 @target_options
-def resume(id: str, budget: tuple[str, ...], as_json: bool, where: Where) -> Exit:
-    """Go on with the run ID and follow it.
+def resume(
+    id: str | None,
+    all_runs: bool,
+    reason: str | None,
+    budget: tuple[str, ...],
+    as_json: bool,
+    where: Where,
+) -> Exit:
+    """Go on with the run ID and follow it, or with all.
 
-    It was parked, paused, or left by a crash.
+    A run that was parked, paused, or left by a crash; with --all every one that is paused for --reason.
 
     Results of model and tool calls that are recorded are not repeated.
     """
@@ -182,7 +193,13 @@ def resume(id: str, budget: tuple[str, ...], as_json: bool, where: Where) -> Exi
     from agentflow.cli.target import open_target
     from agentflow.errors import RunTerminal
 
+    if (id is None) != all_runs:
+        raise click.UsageError("give the ID of a run, or --all with --reason R")
+    if all_runs != (reason is not None):
+        raise click.UsageError("--all and --reason R belong together")
     raised = parse_budget(budget)
+    if id is None:
+        return _resume_all(reason or "", raised, as_json=as_json, where=where)
 
     async def work(interrupts: Interrupts) -> Exit:
         follower = Follower(interrupts, as_json=as_json, where=where)
@@ -194,5 +211,27 @@ def resume(id: str, budget: tuple[str, ...], as_json: bool, where: Where) -> Exi
             await target.tell("resume", id, budget=raised)
             await follower.follow(target, id, workflow, since=record.last_offset)
         return await follower.conclude()
+
+    return run_async(work)
+
+
+def _resume_all(reason: str, budget: dict[str, Any] | None, *, as_json: bool, where: Where) -> Exit:
+    """Resume the runs; without a daemon this process works on them until each of them rests."""
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
+
+    async def work(interrupts: Interrupts) -> Exit:
+        async with open_target(where) as target:
+            found = await interrupts.guard(target.resume_all(reason, budget))
+            if not as_json:
+                for run in found.failed:
+                    say(f"{run.workflow_id} stays paused: {run.message}")
+                emit(f"{len(found.resumed)} resumed, {len(found.failed)} not")
+            if target.parks:
+                for run_id in found.resumed:
+                    await interrupts.guard(target.rest(run_id))
+        if as_json:
+            emit_json(found)
+        return Exit.FAILED if found.failed else Exit.DONE
 
     return run_async(work)

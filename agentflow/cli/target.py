@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentflow.definition.loader import Definition
     from agentflow.events.log import RunRow
     from agentflow.runtime import RunRecord, RunResult, Runtime
+    from agentflow.runtime.bulk import Resumed
     from agentflow.runtime.requests import RequestRecord
 
 __all__ = [
@@ -170,6 +171,10 @@ class Target(Protocol):
         """Give a command (a method of the Runtime); the id of the run that it leads to."""
         ...
 
+    async def resume_all(self, reason: str, budget: Mapping[str, Any] | None) -> Resumed:
+        """Resume every run that is paused for this reason."""
+        ...
+
     async def record(self, workflow_id: str) -> RunRecord:
         """The run record."""
         ...
@@ -238,6 +243,10 @@ class LocalTarget:
         if command != "withdraw":
             more["by"] = "cli"
         return self._kept(await getattr(self.runtime, command)(workflow_id, **more))
+
+    async def resume_all(self, reason: str, budget: Mapping[str, Any] | None) -> Resumed:
+        """As `Target.resume_all`."""
+        return await self.runtime.resume_all(reason=reason, budget=budget, by="cli")
 
     def _kept(self, handle: Any) -> str:
         self._handles[handle.workflow_id] = handle
@@ -333,6 +342,10 @@ class RemoteTarget:
     async def tell(self, command: str, workflow_id: str, **more: Any) -> str:
         """As `Target.tell`."""
         return (await getattr(self.client, command)(workflow_id, **more)).workflow_id
+
+    async def resume_all(self, reason: str, budget: Mapping[str, Any] | None) -> Resumed:
+        """As `Target.resume_all`."""
+        return await self.client.resume_all(reason=reason, budget=budget)
 
     async def record(self, workflow_id: str) -> RunRecord:
         """As `Target.record`."""

@@ -11,6 +11,7 @@ import msgspec
 from agentflow.client.run import RemoteRun
 from agentflow.client.transport import Transport
 from agentflow.errors import RunTerminal
+from agentflow.runtime.bulk import Resumed
 from agentflow.runtime.records import RunRecord
 from agentflow.runtime.requests import RequestRecord
 
@@ -86,6 +87,11 @@ class Commands:
             if budget:
                 raise
             return RemoteRun(self, workflow_id)  # type: ignore[arg-type]
+
+    async def resume_all(self, *, reason: str, budget: Mapping[str, Any] | None = None) -> Resumed:
+        """Resume every run that is paused for `reason`; which go on, and which could not."""
+        body = {"reason": reason} if budget is None else {"reason": reason, "budget": budget}
+        return await self._ask("POST", "/workflows/resume", Resumed, body=body)
 
     async def retry(
         self,

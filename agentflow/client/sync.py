@@ -102,6 +102,7 @@ class SyncClient:
 
     run = _blocking(Client.run)
     validate = _blocking(Client.validate)
+    resume_all = _blocking(Client.resume_all)
     rest = _blocking(Client.rest)
     result = _blocking(Client.result)
     record = _blocking(Client.record)

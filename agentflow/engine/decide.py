@@ -99,7 +99,7 @@ def _in_flight(state: RunState, now: int) -> Moves:
 def _unit_moves(state: RunState, unit: Unit, now: int) -> Moves:
     plan = unit.node
     if unit.interruptions > MAX_INTERRUPTIONS:
-        detail = f"{plan.id} was interrupted {unit.interruptions} times without getting further"
+        detail = f"the actor at work on {plan.id} died {unit.interruptions} times without getting further"
         return [ev.WorkflowPaused(reason="recovery_limit", detail=detail)]
     if plan.kind == "agent":
         if unit.agent is None and unit.due_at is None and plan.system_prompt is not None:

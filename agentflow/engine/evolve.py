@@ -30,7 +30,11 @@ def _fork(state: RunState, data: Any, offset: int, ts: int) -> None:
     """The base of a fork: what the other run had reached, without what it cost and without its clocks."""
     if data.kind != "fork_base" or not state.base:
         return
+    state.last_ts = state.base[0].ts
     for event in state.base:
+        if event.ts < state.last_ts:
+            state.shift_times(event.ts - state.last_ts)
+        state.last_ts = event.ts
         fold = _FOLDS.get(event.data.__class__)
         if fold is not None:
             fold(state, event.data, offset, event.ts)
@@ -54,7 +58,13 @@ _FOLDS[SystemStateSaved] = _fork
 
 
 def evolve(state: RunState, data: Any, offset: int, ts: int) -> None:
-    """Fold the event `data` that stands at `offset` and was written at `ts` (microseconds)."""
+    """Fold the event `data` that stands at `offset` and was written at `ts` (microseconds).
+
+    A time before that of the previous event shows that the wall clock stepped back: by so much at least, the
+    times of the state go with it, so that a delay of seconds does not become one of the step.
+    """
+    if ts < state.last_ts:
+        state.shift_times(ts - state.last_ts)
     state.next_offset = offset + 1
     fold = _FOLDS.get(data.__class__)
     if fold is not None:

@@ -229,7 +229,7 @@ class Unit:
         self.tool: ToolRecord | None = None  # of a tool node
         self.agent_duration_ms = 0
         self.tool_calls = 0
-        self.interruptions = 0  # since it last got further
+        self.interruptions = 0  # deaths of its actor since it last got further
         self.held: dict[str, int] = {}  # what was left of its time limits when it began to wait (µs)
         self.unsafe = False  # an unsafe call is recorded: the attempt may not start over
         self.usage = _NO_USAGE
@@ -495,6 +495,28 @@ class RunState:
     def hold(self, keys: list[str], now: int) -> dict[str, int]:
         """Stop these clocks: what is left of each."""
         return {key: max(0, self.timers.pop(key) - now) for key in keys if key in self.timers}
+
+    def shift_times(self, step: int) -> None:
+        """Move every time by a step of the wall clock (µs), so that delays and durations go on as they were.
+
+        What events recorded stays, and so does what is left of clocks that stand still.
+        """
+        self.timers = {key: due + step for key, due in self.timers.items()}
+        self.started_at += step
+        self.last_ts += step
+        if self.dispatched_at is not None:
+            self.dispatched_at += step
+        for unit in {*self.open.values(), *self.parked.values(), *self.holding.values()}:
+            if unit.started:
+                unit.started += step
+                unit.attempt_started += step
+            for clocks in (unit, unit.agent):
+                if clocks is not None and clocks.first_failure is not None:
+                    clocks.first_failure += step
+                if clocks is not None and clocks.due_at is not None:
+                    clocks.due_at += step
+            if unit.agent is not None and unit.agent.asked_at is not None:
+                unit.agent.asked_at += step
 
     def scope(self, unit: Unit | None = None) -> dict[str, Any]:
         """What expressions see (page 001 §5.3, page 003 §3)."""

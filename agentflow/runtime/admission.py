@@ -9,9 +9,12 @@ from typing import Any
 from agentflow import engine
 from agentflow.engine.state import RunState
 from agentflow.events.catalogue import WorkflowStarted
+from agentflow.events.owner import Owner
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.kept_folds import Fold
 from agentflow.runtime.messages import Command, Done, Refusal
+from agentflow.runtime.recovery import Trial
+from agentflow.runtime.timeline import Timeline
 
 __all__ = ["Admission"]
 
@@ -25,7 +28,9 @@ class Admission:
     for the log of a run that may be concerned. `accepted` is done once the run's first append (or the
     fold of its log) is; `rested` when the run is terminal, paused or waits, with its state; `obeyed` with
     the answer to the command. `alarm` is the next deadline (µs) of a run that was left waiting. `fold` is
-    what is known of its log before it is read, and what its supervisor leaves behind when it rests.
+    what is known of its log before it is read, and what its supervisor leaves behind when it rests. `trial`
+    is told which units the supervisor takes up and which of them end. `timeline`: steps of the wall clock.
+    `owner`: who owns the run once it has begun.
     """
 
     def __init__(
@@ -43,6 +48,9 @@ class Admission:
         queued: bool = False,
         notices: Sequence[str] = (),
         fold: Fold | None = None,
+        trial: Trial | None = None,
+        timeline: Timeline | None = None,
+        owner: Owner | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.workflow_id = workflow_id
@@ -58,6 +66,11 @@ class Admission:
         self.notices = list(notices)
         self.alarm: int | None = None
         self.fold = fold
+        self.trial = trial
+        self.timeline = timeline or Timeline()
+        self.owner = owner
+        self.begun = False
+        """Whether a supervisor has sent the first events: they may be in the log though it died since."""
         self.accepted: asyncio.Future[None] = loop.create_future()
         self.obeyed: asyncio.Future[Done | Refusal] = loop.create_future()
         self.rested: asyncio.Future[RunState] = loop.create_future()

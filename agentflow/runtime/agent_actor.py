@@ -21,7 +21,7 @@ from agentflow.runtime.messages import (
     ToolCallFailure,
 )
 
-__all__ = ["AgentActor", "Directory"]
+__all__ = ["AgentActor", "Directory", "lost_call"]
 
 
 class Directory:
@@ -43,7 +43,9 @@ class AgentActor(Actor, mailbox=1_000):
     @on(CallModel)
     def call_model(self, call: CallModel) -> None:
         def lost(error: BaseException) -> None:
-            self._report(ModelCallFailure(call_id=call.call_id, error=_lost("model", error), duration_ms=0))
+            self._report(
+                ModelCallFailure(call_id=call.call_id, error=lost_call("model", error), duration_ms=0)
+            )
 
         # The engine's deadlines bound the call; a second one here would only race with them.
         asked = self._directory.model(call.ref.provider).ask(Complete(call=call), timeout=math.inf)
@@ -52,7 +54,7 @@ class AgentActor(Actor, mailbox=1_000):
     @on(CallTool)
     def call_tool(self, call: CallTool) -> None:
         def lost(error: BaseException) -> None:
-            info = _lost("tool", error)
+            info = lost_call("tool", error)
             self._report(ToolCallFailure(call_id=call.call_id, error=info, duration_ms=0, unknown=True))
 
         asked = self._directory.tool(call.service).ask(call, timeout=math.inf)
@@ -62,8 +64,8 @@ class AgentActor(Actor, mailbox=1_000):
         self._supervisor.tell(result)
 
 
-def _lost(kind: str, error: BaseException) -> ErrorInfo:
-    """The other actor ended: interrupted, so made again. It has a bug: an error like any other."""
+def lost_call(kind: str, error: BaseException) -> ErrorInfo:
+    """Return why a call has no answer: its actor ended (interrupted, so made again), or has a bug."""
     if isinstance(error, ActorStopped):
         return ErrorInfo(
             category="interrupted", code="worker_lost", message=f"the {kind} call was lost: {error}"

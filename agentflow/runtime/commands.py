@@ -15,11 +15,12 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.engine import next_due
-from agentflow.errors import CommandRefused, RunGone, RunNotFound, RunTerminal
+from agentflow.errors import AgentflowError, CommandRefused, RunGone, RunNotFound, RunTerminal
 from agentflow.events.catalogue import WorkflowPaused
 from agentflow.events.envelope import decode, micros
 from agentflow.events.forked import ForkGuard
 from agentflow.events.log import RunRow
+from agentflow.runtime.bulk import Resumed, UnresumedRun
 from agentflow.runtime.damage import warn_of_damage
 from agentflow.runtime.messages import (
     Answer,
@@ -250,43 +251,77 @@ class RunCommands(RunReader):
     async def recover(self) -> list[str]:
         """Take up every run of the store that is not at its end and that nobody paused, as a daemon does
         when it starts. Returns their ids; those that wait their turn are taken up as there are places, those
-        that only wait for a person, or for a provider's quota, when something of theirs falls due."""
+        that only wait for a person, or for a provider's quota, when something of theirs falls due.
+
+        After a second crash in a row, runs with open units are taken up one at a time; one whose unit was on
+        trial in three lives that ended by a crash is paused with the reason `recovery_limit`.
+        """
         rows = await self._rows_in("pending", "running", "waiting")
+        paused = await self._rows_in("paused")
+        drained = [row for row in paused if await self._drained(row.workflow_id)]
+        await self._keeper.ledger.begin_life([*rows, *drained], self.state)
         known = await Wakeups(self.log, self._graph).of([row for row in rows if row.state == "waiting"])
         now = self.clock.now()
         runs: list[tuple[str, bool]] = []
-        later: dict[str, int] = {}
-        for run_id in (row.workflow_id for row in rows):
-            due = known.get(run_id, "unknown")
+        later: dict[str, tuple[int, int]] = {}
+        for row in rows:
+            due = known.get(row.workflow_id, "unknown")
             if isinstance(due, int) and due > now:
-                later[run_id] = due
-            elif due is not None:
-                runs.append((run_id, False))
-        paused = await self._ids_in("paused")
-        drained = [run_id for run_id in paused if await self._drained(run_id)]
+                later[row.workflow_id] = (due, row.last_offset + 1)
+            elif due is not None and row.state != "running":
+                runs.append((row.workflow_id, False))
         timed: list[str] = []
-        for run_id in paused:
-            until = None if run_id in drained else await self._paused_until(run_id)
+        for row in paused:
+            until = None if row in drained else await self._paused_until(row.workflow_id)
             if until is None:
                 continue
-            timed.append(run_id)
+            timed.append(row.workflow_id)
             if until > now:
-                later[run_id] = until
+                later[row.workflow_id] = (until, row.last_offset + 1)
             else:
-                runs.append((run_id, False))
-        self._keeper.recover([*runs, *((run_id, True) for run_id in drained)])
+                runs.append((row.workflow_id, False))
+        suspects = [(row.workflow_id, False) for row in rows if row.state == "running"]
+        suspects += [(row.workflow_id, True) for row in drained]
+        self._keeper.recover(runs, suspects)
         self._keeper.expect(later)
-        return [*(row.workflow_id for row in rows), *drained, *timed]
+        return [*(row.workflow_id for row in (*rows, *drained)), *timed]
+
+    async def resume_all(
+        self, *, reason: str, budget: Mapping[str, Any] | None = None, by: str = "local"
+    ) -> Resumed:
+        """Resume every run that is paused for `reason`, as `recovery_limit`, `quota` or `operator`.
+
+        Returns which go on and which could not, each with its own reason; one failure stops no other. Raises
+        ConfigurationError if `budget` is none, and StoreError if the store cannot list its runs.
+        """
+        raised = checked_budget(budget) or None
+        resumed: list[str] = []
+        failed: list[UnresumedRun] = []
+        for run_id in await self._ids_in("paused"):
+            try:
+                if (await self._pause_of(run_id))[0] != reason:
+                    continue
+                await self._tell(run_id, Resume(budget=raised, by=by))
+                resumed.append(run_id)
+            except (RunTerminal, RunGone, RunNotFound):
+                continue  # it ended meanwhile
+            except AgentflowError as error:
+                failed.append(UnresumedRun(workflow_id=run_id, code=error.code, message=str(error)))
+        return Resumed(resumed=resumed, failed=failed)
 
     async def _drained(self, run_id: str) -> bool:
-        """Whether a paused run is not meant to be: a process ended, or before it could end the run. Nearly
-        always the last event says why."""
+        """Return whether a paused run is not meant to be: a process ended, or before it could end the run."""
+        reason, cancelling = await self._pause_of(run_id)
+        return reason in ("drain", "storage") or cancelling
+
+    async def _pause_of(self, run_id: str) -> tuple[str | None, bool]:
+        """Return why a run is paused, and whether it is being cancelled. The last event mostly says so."""
         rows = await self.log.read(run_id, await self.log.last(run_id), 1)
         data = decode(rows[0].body).data if rows else None
         if isinstance(data, WorkflowPaused):
-            return data.reason in ("drain", "storage")
+            return data.reason, False
         state = await self.state(run_id)
-        return state.pause in ("drain", "storage") or state.cancel_requested is not None
+        return state.pause, state.cancel_requested is not None
 
     async def _paused_until(self, run_id: str) -> int | None:
         """Return when a paused run goes on by itself (µs); None if it waits for an operator."""

@@ -6,6 +6,7 @@ It decides nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from functools import partial
 from typing import Any
@@ -13,9 +14,9 @@ from typing import Any
 from actors import ChildSpec, Context, Ref, tracing
 from agentflow.engine.state import OpenCall, RunState, Unit
 from agentflow.events.tracing import RunTracer
-from agentflow.runtime.agent_actor import AgentActor, Directory
+from agentflow.runtime.agent_actor import AgentActor, Directory, lost_call
 from agentflow.runtime.calls import model_call, tool_call
-from agentflow.runtime.messages import CancelCall
+from agentflow.runtime.messages import CancelCall, ToolCallFailure, ToolCallSuccess
 
 __all__ = ["Crew"]
 
@@ -54,8 +55,13 @@ class Crew:
                 return
             target = self._directory.tool(message.service)
             self._direct[call.call_id] = (call.unit.key, target)
-            self._ctx.watch(target)
-            target.tell(message)
+
+            def lost(error: BaseException) -> ToolCallFailure:
+                info = lost_call("tool", error)
+                return ToolCallFailure(call_id=message.call_id, error=info, duration_ms=0, unknown=True)
+
+            # Asked, not told: a service's actor that fails with the call in hand must not leave it open.
+            self._ctx.pipe(target.ask(message, timeout=math.inf), _as_it_is, lost)
 
     def _worker(self, unit: Unit) -> Ref[Any]:
         key = unit.key
@@ -91,7 +97,7 @@ class Crew:
         for call_id, (unit_key, target) in list(self._direct.items()):
             if key == unit_key:
                 del self._direct[call_id]
-                target.tell(CancelCall(call_id=call_id))
+                target.tell(CancelCall(workflow_id=self._state.workflow_id, call_id=call_id))
 
     def answered(self, call_id: str) -> None:
         """A call of a tool node has its answer."""
@@ -104,6 +110,6 @@ class Crew:
             self._workers.pop(key, None)
         return key
 
-    def calls_at(self, ref: Ref[Any]) -> list[str]:
-        """The calls of tool nodes that this actor was carrying out."""
-        return [call_id for call_id, (_, target) in self._direct.items() if target == ref]
+
+def _as_it_is(answer: ToolCallSuccess | ToolCallFailure) -> ToolCallSuccess | ToolCallFailure:
+    return answer

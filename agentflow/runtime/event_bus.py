@@ -18,7 +18,7 @@ from agentflow.events.envelope import Draft, Ids, StoredEvent, seal
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, EventLog, RunMeta
 from agentflow.events.owner import Owner
-from agentflow.runtime.messages import Barrier, Commit, CommitFailed, Committed
+from agentflow.runtime.messages import Barrier, Commit, CommitFailed, Committed, Republish
 
 __all__ = ["EventBus", "Observer"]
 
@@ -26,21 +26,36 @@ Observer = Callable[[str, int, Sequence[Draft], float], None]
 """Told of each batch that is durable: workflow id, time of the events (µs), drafts, seconds that it took."""
 
 
+_PAGE = 1_024
+
+
+def _nothing(_: object) -> None:
+    """Readers that miss this look into the log by themselves at the next event."""
+
+
 class EventBus(Actor, mailbox=100_000):
     """Single writer of a store. A batch is refused whole when it does not continue its run's log.
 
-    `observer` must neither wait nor raise.
+    `observer` must neither wait nor raise. `open_appends` holds the newest append of each run that has one;
+    it outlives this instance, so that its successor after a failure still knows what is on its way to the
+    disk. A batch that a failure here leaves without an answer is found by its supervisor.
     """
 
     def __init__(
-        self, log: EventLog, hub: Hub, ids: Ids, owner: Owner, observer: Observer | None = None
+        self,
+        log: EventLog,
+        hub: Hub,
+        ids: Ids,
+        owner: Owner,
+        observer: Observer | None = None,
+        open_appends: dict[str, asyncio.Future[None]] | None = None,
     ) -> None:
         self._log = log
         self._hub = hub
         self._ids = ids
         self._owner = owner
         self._observer = observer
-        self._last: dict[str, asyncio.Future[None]] = {}  # the newest append of a run, while it is open
+        self._last: dict[str, asyncio.Future[None]] = {} if open_appends is None else open_appends
 
     @on(Commit)
     def commit(self, batch: Commit) -> None:
@@ -105,6 +120,16 @@ class EventBus(Actor, mailbox=100_000):
             reply.set(None)
         else:
             last.add_done_callback(lambda _: reply.set(None))
+
+    @on(Republish)
+    def republish(self, message: Republish) -> None:
+        """Publish what a failure kept from being published; readers pass over what they know."""
+
+        async def read() -> None:
+            rows = await self._log.read(message.workflow_id, message.first, _PAGE)
+            self._hub.publish(message.workflow_id, rows)
+
+        self.ctx.pipe(read(), _nothing, _nothing)
 
     def _finish(
         self,

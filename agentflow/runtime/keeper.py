@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any
@@ -43,7 +43,9 @@ from agentflow.runtime.kept_folds import KeptFolds
 from agentflow.runtime.messages import Alarms, Cancel, Command, Done, Look, Pause, Refusal, Resume, StartRun
 from agentflow.runtime.obedience import moves_of
 from agentflow.runtime.places import Places
+from agentflow.runtime.recovery import QUEUE_LIMIT_S, ROW_ENDS_AFTER_S, RecoveryLedger, Trial
 from agentflow.runtime.runs import Runs
+from agentflow.runtime.timeline import Timeline
 
 __all__ = ["Keeper"]
 
@@ -83,6 +85,10 @@ class Keeper:
         self._places = Places(limit, queue, lambda: sum(not a.queued for a in self.admissions.values()))
         self._errands = Errands()
         self._folds = KeptFolds()
+        self._timelines: dict[str, Timeline] = {}  # of runs that rest with a time limit
+        self.ledger = RecoveryLedger(log, owner)
+        self._trial: Trial | None = None
+        self._row_ends: asyncio.TimerHandle | None = None
         self._notices = [notice.text for notice in log.notices if notice.kind == "torn_tail"]
         self._noticed: set[str] = set()
         for notice in log.notices:
@@ -106,14 +112,25 @@ class Keeper:
 
     async def close(self) -> None:
         """Refuse new runs and commands. What is queued, or on its way, stays in the log as it is."""
+        if self._row_ends is not None:
+            self._row_ends.cancel()
         self._places.clear()
         self._folds.clear()
         await self._errands.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing begins here any more."""
+        return self._errands.closed
 
     def _gone(self, admission: Admission) -> None:
         if admission.fold is not None and not self._errands.closed:
             self._folds.keep(admission.fold)
         admission.fold = None
+        state = admission.at_rest
+        timed = state is not None and not state.terminal and (state.timers or state.held)
+        if timed or (state is None and admission.timeline.stepped):
+            self._timelines[admission.workflow_id] = admission.timeline
         self._make_room()
 
     def _must_be_open(self) -> None:
@@ -153,6 +170,7 @@ class Keeper:
             base=base,
             labels=labels,
             queued=queued,
+            owner=self._owner,
         )
         if queued:
             self._places.enter(workflow_id, _LOOK)
@@ -170,28 +188,105 @@ class Keeper:
 
     # -- places -----------------------------------------------------------------------------------
 
-    def recover(self, runs: Sequence[tuple[str, bool]]) -> None:
-        """Take up runs that no process works on, as there are places for them; `True`: resume it too."""
+    def recover(self, runs: Sequence[tuple[str, bool]], suspects: Sequence[tuple[str, bool]] = ()) -> None:
+        """Take up runs that no process works on, as there are places for them; `True`: resume it too.
+
+        `suspects` have open units. After a second crash in a row they are taken up one at a time, those with
+        the fewest counts first, and those with too many are paused; else they are like the others.
+        """
         self._must_be_open()
-        for workflow_id, paused in runs:
-            self._places.enter(workflow_id, Resume(by="runtime", reason="drain") if paused else _LOOK)
+        paused = dict(self.ledger.over_limit(run_id for run_id, _ in suspects))
+        for run_id, detail in paused.items():
+            _log.warning("%s is paused: %s", run_id, detail)
+            pause = Pause(by="runtime", reason="recovery_limit", detail=detail, in_flight="suspend")
+            self._places.enter(run_id, pause)
+        left = [run for run in suspects if run[0] not in paused]
+        if self.ledger.serial and left:
+            left.sort(key=lambda run: self.ledger.count(run[0]))
+            _log.warning(
+                "%d crashes in a row: %d runs are taken up one at a time", self.ledger.crashes, len(left)
+            )
+        wait = self._places.suspect if self.ledger.serial else self._places.enter
+        for run_id, resumes in left:
+            wait(run_id, _taking_up(resumes))
+        for run_id, resumes in runs:
+            self._places.enter(run_id, _taking_up(resumes))
+        if self.ledger.crashes and self._row_ends is None:
+            self._row_ends = asyncio.get_running_loop().call_later(ROW_ENDS_AFTER_S, self._end_row)
         self._make_room()
 
-    def expect(self, due: dict[str, int]) -> None:
-        """Take these runs, which only wait, up when they fall due (µs)."""
+    def _end_row(self) -> None:
+        """This life has lasted. While a run is on trial, or waits for it, the row goes on."""
+        self._row_ends = None
+        if self._places.suspects or self._trial is not None:
+            self._row_ends = asyncio.get_running_loop().call_later(ROW_ENDS_AFTER_S, self._end_row)
+        else:
+            self._errands.later(self.ledger.end_row())
+
+    def expect(self, due: Mapping[str, tuple[int, int]]) -> None:
+        """Take these runs, which only wait, up when they fall due: the time (µs) and the end of the log."""
         self._must_be_open()
-        self._runs.tell(Alarms(due=due))
+        for run_id, (_, end) in due.items():
+            if run_id not in self.admissions:
+                self._timelines.setdefault(run_id, Timeline.at_rest(self._clock, end))
+        self._runs.tell(Alarms(due={run_id: at for run_id, (at, _) in due.items()}))
 
     def _make_room(self) -> None:
         while not self._errands.closed and (following := self._places.take()) is not None:
             self._errands.later(self._at_its_turn(*following))
 
     async def _at_its_turn(self, workflow_id: str, command: Command) -> None:
+        if workflow_id == self._places.on_trial:
+            await self._try_alone(workflow_id, command)
+            return
         try:
             await self._patiently(workflow_id, command, placed=True)
+            if isinstance(command, Pause):
+                await self._until_stored(partial(self.ledger.forget, workflow_id))
         finally:
             self._places.over(workflow_id)
             self._make_room()
+
+    async def _try_alone(self, workflow_id: str, command: Command) -> None:
+        """Take a run up alone. The next follows when the units of this one have ended, when it rests, or when
+        its first call has gone on for `trial_s`: an innocent call of minutes must not hold up all others. A
+        call that gets no place of its provider or service for 60 s is not waited for."""
+        self._trial = trial = Trial(workflow_id)
+        try:
+            try:
+                await self._until_stored(partial(self.ledger.put_on_trial, workflow_id))
+                await self._patiently(workflow_id, command, placed=True)
+            finally:
+                self._places.over(workflow_id)
+                self._make_room()
+            admission = self.admissions.get(workflow_id)
+            if admission is not None and admission.trial is trial:
+                await self._verdict(trial, admission)
+        finally:
+            if not self.closed:  # the ledger is closed with a clean end by itself
+                await self._until_stored(self.ledger.acquit)
+            self._trial = self._places.on_trial = None
+            self._make_room()
+
+    async def _verdict(self, trial: Trial, admission: Admission) -> None:
+        """Return when the run on trial is to be trusted."""
+        over = (trial.over, admission.gone, admission.rested)
+        waits = (*over, trial.began)
+        await asyncio.wait(waits, timeout=QUEUE_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+        if trial.began.done():
+            await asyncio.wait(over, timeout=self.ledger.trial_s, return_when=asyncio.FIRST_COMPLETED)
+
+    def work_began(self, workflow_id: str) -> None:
+        """Take note that a call of this run is being made."""
+        if self._trial is not None and self._trial.workflow_id == workflow_id:
+            self._trial.work_began()
+
+    async def _until_stored(self, write: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                return await write()
+            except StorageUnavailable:
+                await asyncio.sleep(_STORE_WAIT)
 
     async def _patiently(self, workflow_id: str, command: Command, *, placed: bool = False) -> None:
         """Go on with a run that nobody asked for just now. A store that takes nothing is waited for; a run
@@ -283,7 +378,8 @@ class Keeper:
             with suppress(StoreError):
                 await self._log.release(workflow_id, self._owner)
             raise
-        queued = idle or (not placed and self._places.full)
+        waits = self._places.full or self._places.is_suspect(workflow_id)
+        queued = idle or (not placed and waits)
         if queued and not idle:
             self._places.enter(workflow_id, _LOOK)
         notices = [] if queued or workflow_id in self._noticed else self._notices
@@ -299,6 +395,8 @@ class Keeper:
             queued=queued,
             notices=notices,
             fold=self._folds.take(workflow_id, plan, bound.bindings),
+            trial=self._trial if self._trial is not None and self._trial.workflow_id == workflow_id else None,
+            timeline=self._timelines.pop(workflow_id, None),
         )
         self._admit(admission)
         self._places.arrived(workflow_id)
@@ -356,6 +454,10 @@ class Keeper:
             return None
         state = known.rested.result()
         return state if state.terminal or self._errands.closed else None
+
+
+def _taking_up(resumes: bool) -> Command:
+    return Resume(by="runtime", reason="drain") if resumes else _LOOK
 
 
 def _unconfirmed(workflow_id: str) -> StorageUnavailable:

@@ -21,6 +21,7 @@ __all__ = [
     "CallTool",
     "Cancel",
     "CancelCall",
+    "CheckAcknowledged",
     "Command",
     "Commit",
     "CommitFailed",
@@ -29,6 +30,7 @@ __all__ = [
     "DecideRequest",
     "Done",
     "KeepResult",
+    "LogEnd",
     "Look",
     "LookedUp",
     "ModelCallFailure",
@@ -36,6 +38,7 @@ __all__ = [
     "Overdue",
     "Pause",
     "Refusal",
+    "Republish",
     "Resume",
     "RetryStep",
     "SendAgain",
@@ -84,6 +87,13 @@ class Committed(Message, frozen=True, kw_only=True):
     """Everything up to `offset` is durable and was published."""
 
     offset: int
+
+
+class Republish(Message, frozen=True, kw_only=True):
+    """Show readers the durable events from `first` on, whose publication was lost."""
+
+    workflow_id: str
+    first: int
 
 
 class CommitFailed(Message, frozen=True, kw_only=True):
@@ -158,8 +168,9 @@ class CallTool(Message, frozen=True, kw_only=True):
 
 
 class CancelCall(Message, frozen=True, kw_only=True):
-    """Nobody wants the result of this call, which was told and not asked, any more."""
+    """Cancel this call of a tool node."""
 
+    workflow_id: str
     call_id: str
 
 
@@ -277,6 +288,20 @@ class Refusal(Message, frozen=True, kw_only=True):
 
 
 # Runtime -> RunSupervisor, and what it says to itself
+
+
+class CheckAcknowledged(Message, frozen=True, kw_only=True):
+    """Has the batch at `expected`, the oldest of the outbox when this was set, been acknowledged?"""
+
+    expected: int
+
+
+class LogEnd(Message, frozen=True, kw_only=True):
+    """Where the run's log ends, and at which epoch, while the batch at `expected` was not acknowledged."""
+
+    expected: int
+    epoch: int
+    last: int
 
 
 class StartRun(Message, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 
@@ -28,11 +28,18 @@ __all__ = ["ModelActor"]
 class ModelActor(Actor, mailbox=10_000):
     """Makes single attempts; whether a failed call is made again is decided by the engine."""
 
-    def __init__(self, limit: int, providers: Mapping[str, ModelProvider], deltas: DeltaHub) -> None:
+    def __init__(
+        self,
+        limit: int,
+        providers: Mapping[str, ModelProvider],
+        deltas: DeltaHub,
+        work_began: Callable[[str], None],
+    ) -> None:
         self._limit = limit
         self._providers = providers  # those that share this key's limit, by name
         self._deltas = deltas
         self._circuit = Circuit()
+        self._work_began = work_began
 
     def on_start(self) -> None:
         self._limiter = self.ctx.limiter(self._limit)
@@ -72,6 +79,7 @@ class ModelActor(Actor, mailbox=10_000):
 
     async def _call(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
         call = message.call
+        self._work_began(call.workflow_id)
         began = time.perf_counter()
         number = count()
 

@@ -53,6 +53,16 @@ class Outbox:
         if not self.stalled:
             self._bus.tell(batch.commit)
 
+    @property
+    def oldest(self) -> Batch | None:
+        """The batch that is to be acknowledged next."""
+        return self._batches[0] if self._batches else None
+
+    def send_all_again(self) -> None:
+        """Send every batch again: none of them is in the log or on its way."""
+        for batch in self._batches:
+            self._bus.tell(batch.commit)
+
     def durable(self, offset: int) -> list[Batch]:
         """The batches that are durable now that everything up to `offset` is."""
         done: list[Batch] = []

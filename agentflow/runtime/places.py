@@ -22,6 +22,9 @@ class Places:
         self._queue = queue
         self._at_work = at_work
         self._order: OrderedDict[str, Command] = OrderedDict()
+        self._suspects: OrderedDict[str, Command] = OrderedDict()
+        self.on_trial: str | None = None
+        """The run that was taken up last of those which are taken up one at a time."""
         self._turns: dict[str, asyncio.Future[None]] = {}
         self._reserved: set[str] = set()  # runs on their way to their place
 
@@ -45,16 +48,32 @@ class Places:
             self._turns[workflow_id] = asyncio.get_running_loop().create_future()
             self._order[workflow_id] = command
 
+    def suspect(self, workflow_id: str, command: Command) -> None:
+        """Wait in the queue of the runs that are taken up one at a time. New runs do not wait behind it."""
+        if workflow_id not in self._turns:
+            self._turns[workflow_id] = asyncio.get_running_loop().create_future()
+            self._suspects[workflow_id] = command
+
+    def is_suspect(self, workflow_id: str) -> bool:
+        """Return whether the run waits to be taken up alone."""
+        return workflow_id in self._suspects
+
+    @property
+    def suspects(self) -> int:
+        """How many runs wait to be taken up alone."""
+        return len(self._suspects)
+
     def __contains__(self, workflow_id: str) -> bool:
         """Whether the run waits, or is on its way to its place."""
         return workflow_id in self._turns
 
     def leave(self, workflow_id: str, *, only: type[Command] | None = None) -> None:
         """Wait no more; with `only`, when it is such a command that the run waits to be told."""
-        waits = self._order.get(workflow_id)
+        waits = self._order.get(workflow_id) or self._suspects.get(workflow_id)
         if only is not None and waits is not None and not isinstance(waits, only):
             return
         self._order.pop(workflow_id, None)
+        self._suspects.pop(workflow_id, None)
         self._settle(workflow_id)
 
     def turn(self, workflow_id: str) -> asyncio.Future[None] | None:
@@ -63,9 +82,15 @@ class Places:
 
     def take(self) -> tuple[str, Command] | None:
         """The run whose turn it is, if there is a place for it; kept for it until it has `arrived`."""
-        if not self._order or not self._free:
+        if not self._free:
             return None
-        workflow_id, command = self._order.popitem(last=False)
+        if self._suspects and self.on_trial is None:
+            workflow_id, command = self._suspects.popitem(last=False)
+            self.on_trial = workflow_id
+        elif self._order:
+            workflow_id, command = self._order.popitem(last=False)
+        else:
+            return None
         self._reserved.add(workflow_id)
         return workflow_id, command
 
@@ -76,12 +101,13 @@ class Places:
     def over(self, workflow_id: str) -> None:
         """The run has had its turn, whatever came of it."""
         self._reserved.discard(workflow_id)
-        if workflow_id not in self._order:
+        if workflow_id not in self._order and workflow_id not in self._suspects:
             self._settle(workflow_id)
 
     def clear(self) -> None:
         """Nobody gets a place any more."""
         self._order.clear()
+        self._suspects.clear()
         for workflow_id in list(self._turns):
             self._settle(workflow_id)
 

@@ -8,6 +8,7 @@ only waits has no supervisor; the next command or deadline starts one.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -33,24 +34,27 @@ from agentflow.events.envelope import Draft
 from agentflow.events.log import EventLog
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.admission import Admission
-from agentflow.runtime.clock import Clock
+from agentflow.runtime.clock import Clock, monotonic_of
 from agentflow.runtime.crew import Crew
 from agentflow.runtime.folding import fold
 from agentflow.runtime.kept_folds import Fold
 from agentflow.runtime.messages import (
     Barrier,
     Cancel,
+    CheckAcknowledged,
     Command,
     Commit,
     CommitFailed,
     Committed,
     Done,
     KeepResult,
+    LogEnd,
     LookedUp,
     ModelCallFailure,
     ModelCallSuccess,
     Pause,
     Refusal,
+    Republish,
     Resume,
     SendAgain,
     Suspend,
@@ -68,7 +72,14 @@ __all__ = ["RunSupervisor"]
 
 Settle = Callable[[Done | Refusal], object]
 
-_HOLD = 10_000_000  # microseconds that a command waits for a store that takes nothing
+_ACK_CHECK_S = 1.0
+_LOST = "the run belongs to another process now"
+_HOLD_US = 10_000_000
+"""How long a command waits for a store that takes nothing."""
+
+
+def _as_it_is(message: LogEnd) -> LogEnd:
+    return message
 
 
 class RunSupervisor(Actor, mailbox=100_000):
@@ -81,6 +92,8 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._bus = bus
         self._log = log
         self._clock = clock
+        self._monotonic = monotonic_of(clock)
+        self._timeline = admission.timeline
         run_id = admission.workflow_id
         fold = admission.take_fold() or Fold(
             RunState(run_id, admission.plan, admission.bindings), RunTracer(run_id), 0
@@ -88,6 +101,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._state, self._tracer = fold.state, fold.tracer
         self._outbox = Outbox(bus)
         self._armed: int | None = None
+        self._decided_at = -1  # the time at which `decide` last had nothing more to say (µs)
         self._replies: deque[tuple[int, Settle]] = deque()  # given once the offset is durable
         self._suspending: Suspend | None = None
         self._warned: set[str] = set()  # of the adapters' warnings, those that are recorded
@@ -97,6 +111,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         self._held: deque[tuple[int, Command, Settle]] = deque()  # until the store takes something again
         self._results = Results(log, clock)
         self._to_keep: list[KeepResult] = []
+        self._watching = False  # whether a look at the outbox is due
         self._caches = any(node.node.cache is not None for node in admission.plan.nodes.values())
 
     # -- beginning ------------------------------------------------------------------------------
@@ -104,15 +119,33 @@ class RunSupervisor(Actor, mailbox=100_000):
     def on_start(self) -> Awaitable[None] | None:
         admission = self._admission
         self._crew = Crew(self.ctx, self._state, admission.directory, self._tracer)
-        if admission.begins:
+        if not admission.begins:
+            return self._fold()
+        if admission.begun:
+            return self._begin_or_fold()
+        self._begin()
+        return None
+
+    async def _begin_or_fold(self) -> None:
+        """Begin a run, unless a supervisor that died since has made its first events durable."""
+        admission = self._admission
+        await self._bus.ask(Barrier(workflow_id=admission.workflow_id), timeout=60)
+        try:
+            row = await self._log.run(admission.workflow_id)
+        except RunNotFound:
             self._begin()
-            return None
-        return self._fold()
+            return
+        if row.owner != admission.owner:
+            admission.reject(RunExists(f"{admission.workflow_id} exists already"))
+            self.ctx.self.kill()
+            return
+        admission.accepted.set_result(None)
+        await self._fold()
 
     def _begin(self) -> None:
         """A new run: its first events, and at once what follows from them, unless it has to wait its turn."""
         admission, state = self._admission, self._state
-        now = self._clock.now()
+        now = self._now()
         drafts: list[Draft] = []
         state.base = admission.base
         self._take(admission.first_events, drafts, now)
@@ -122,6 +155,7 @@ class RunSupervisor(Actor, mailbox=100_000):
             self._take(engine.interrupted(state, now), drafts, now)
         if not admission.queued:
             self._decide(drafts, now)
+        admission.begun = True
         self._commit(0, drafts, now)
         if not admission.queued:
             self._arm(now)
@@ -132,15 +166,17 @@ class RunSupervisor(Actor, mailbox=100_000):
         # An earlier incarnation of this actor may have appends on the way to the disk.
         await self._bus.ask(Barrier(workflow_id=state.workflow_id), timeout=60)
         try:
-            await fold(self._log, state, see=self._tracer.take)
+            see = self._timeline.following(state, self._tracer.take)
+            await fold(self._log, state, see=see)
         except RunNotFound as error:
             admission.reject(error)
             raise
         state.take_fresh()
         state.take_closed()
+        self._timeline.taken_up(state, self._clock.now())
         if not admission.accepted.done():
             admission.accepted.set_result(None)
-        command, now = admission.command, self._clock.now()
+        command, now = admission.command, self._now()
         if state.terminal:
             if command is not None:
                 self._obey(command, admission.settle)
@@ -163,6 +199,8 @@ class RunSupervisor(Actor, mailbox=100_000):
             self._advance([*self._mended(), *([] if still else engine.interrupted(state, now))])
         if command is not None:
             self._obey(command, admission.settle)
+        if admission.trial is not None:
+            admission.trial.begin(state)
         self._resume_when_due()
         if not self._outbox:
             self._maybe_rest()
@@ -180,11 +218,17 @@ class RunSupervisor(Actor, mailbox=100_000):
             for text in notices
         ]
 
+    def _now(self) -> int:
+        """Return the wall time, with the state moved by the step that the clock may have made."""
+        now = self._clock.now()
+        self._timeline.move(self._state, now, self._monotonic)
+        return now
+
     # -- deciding -------------------------------------------------------------------------------
 
     def _advance(self, moves: Moves) -> None:
         """Fold what happened and what follows from it, and append it all as one batch."""
-        now = self._clock.now()
+        now = self._now()
         first = self._state.next_offset
         drafts: list[Draft] = []
         self._take(moves, drafts, now)
@@ -200,6 +244,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         decide = engine.expire if self._admission.queued else engine.decide
         while decided := decide(self._state, now):
             self._take(decided, drafts, now)
+        self._decided_at = now
         if self._caches:
             self._look_up()
 
@@ -260,6 +305,8 @@ class RunSupervisor(Actor, mailbox=100_000):
         )
         results, self._to_keep = self._to_keep, []
         self._outbox.put(Batch(commit, state.take_fresh(), state.take_closed(), results))
+        if not self._watching:
+            self._watch_acknowledgement()
 
     @on(Committed)
     def committed(self, message: Committed) -> None:
@@ -269,6 +316,8 @@ class RunSupervisor(Actor, mailbox=100_000):
         for batch in self._outbox.durable(message.offset):
             for key in batch.closed:
                 self._crew.dismiss(key)
+                if admission.trial is not None and key not in self._state.open:
+                    admission.trial.end(key)
             if self._suspending is None:
                 for call in batch.calls:
                     self._crew.launch(call)
@@ -292,7 +341,7 @@ class RunSupervisor(Actor, mailbox=100_000):
 
     def _maybe_rest(self) -> None:
         state = self._state
-        if self._admission.queued and engine.resume_is_due(state, self._clock.now()):
+        if self._admission.queued and engine.resume_is_due(state, self._now()):
             self.ctx.self.stop()  # its pause is over; it comes back when there is a place for it
         elif state.status in ("completed", "failed", "cancelled", "waiting"):
             self._rest()
@@ -305,14 +354,66 @@ class RunSupervisor(Actor, mailbox=100_000):
         """Nothing moves without somebody else: tell who waits, and end. A waiting run costs no memory; its
         deadlines are watched by whoever started this actor."""
         admission = self._admission
+        self._timeline.end = self._state.next_offset
         if not self._state.terminal:
             resting = self._state.status in ("waiting", "paused")
-            admission.alarm = engine.next_due(self._state) if resting else None
+            admission.alarm = engine.next_due(self._state, self._decided_at) if resting else None
             if not self._outbox:
                 admission.fold = Fold(self._state, self._tracer, self._state.next_offset)
         if not admission.rested.done():
             admission.rested.set_result(self._state)
         self.ctx.self.stop()
+
+    # -- an acknowledgement that does not come ----------------------------------------------------
+
+    def _watch_acknowledgement(self) -> None:
+        oldest = self._outbox.oldest
+        self._watching = oldest is not None
+        if oldest is not None:
+            check = CheckAcknowledged(expected=oldest.commit.expected)
+            self.ctx.timers.start("acknowledged", _ACK_CHECK_S, check)
+
+    @on(CheckAcknowledged)
+    def check_acknowledged(self, message: CheckAcknowledged) -> None:
+        """Look for a batch, or its acknowledgement, that a failure of the EventBus may have lost.
+
+        A slow disk loses neither: once the bus has nothing of this run on its way, the end of the log tells.
+        """
+        oldest = self._outbox.oldest
+        if oldest is None or self._outbox.stalled or oldest.commit.expected != message.expected:
+            self._watch_acknowledgement()
+            return
+
+        def failed(error: BaseException) -> CheckAcknowledged:
+            # The bus has just been made anew, or the store cannot be read: look again after a while.
+            return CheckAcknowledged(expected=-1)
+
+        self.ctx.pipe(self._log_end(message.expected), _as_it_is, failed)
+
+    async def _log_end(self, expected: int) -> LogEnd:
+        run_id = self._state.workflow_id
+        await self._bus.ask(Barrier(workflow_id=run_id), timeout=math.inf)
+        try:
+            row = await self._log.run(run_id)
+        except RunNotFound:
+            return LogEnd(expected=expected, epoch=self._admission.epoch, last=-1)
+        return LogEnd(expected=expected, epoch=row.epoch, last=row.last_offset)
+
+    @on(LogEnd)
+    def log_ends(self, message: LogEnd) -> None:
+        oldest = self._outbox.oldest
+        self._watch_acknowledgement()
+        if oldest is None or self._outbox.stalled or oldest.commit.expected != message.expected:
+            return
+        if message.epoch != self._admission.epoch:
+            self.commit_failed(CommitFailed(expected=message.expected, error=_LOST, kind=Fenced.code))
+        elif message.last >= oldest.last:
+            self._bus.tell(Republish(workflow_id=self._state.workflow_id, first=message.expected))
+            self.committed(Committed(offset=message.last))
+        elif message.last == message.expected - 1:
+            self._outbox.send_all_again()
+        else:
+            raise RuntimeError(f"the log ends at {message.last}, inside a batch from {message.expected} on")
 
     # -- a store that refuses -------------------------------------------------------------------
 
@@ -344,7 +445,7 @@ class RunSupervisor(Actor, mailbox=100_000):
         refusal = Refusal(
             code=StorageUnavailable.code, message="the store takes nothing now; nothing changed"
         )
-        while self._held and self._held[0][0] <= self._clock.now():
+        while self._held and self._held[0][0] <= self._monotonic():
             self._held.popleft()[2](refusal)
 
     def _write_down_the_stall(self) -> None:
@@ -364,19 +465,13 @@ class RunSupervisor(Actor, mailbox=100_000):
 
     @on(Terminated)
     def worker_lost(self, signal: Terminated) -> None:
-        """An agent's actor died of a bug: its open calls are closed as interrupted, and made anew by a
-        fresh actor from the recorded conversation. So are the calls of a service that is gone for good."""
+        """Close the open calls of an agent whose actor died of a bug as interrupted; a fresh actor makes them
+        anew from the recorded conversation."""
         key = self._crew.lost(signal.ref)
-        if key is not None:
-            unit = self._state.open.get(key)
-            if unit is not None:
-                reason = known_secrets.hide(f"the agent's actor died: {signal.error!r}")
-                self._advance(engine.unit_lost(self._state, unit, reason, self._clock.now()))
-            return
-        message = f"{signal.ref.path} ended during the call"
-        info = ErrorInfo(category="interrupted", code="worker_lost", message=message)
-        for call_id in self._crew.calls_at(signal.ref):
-            self.tool_failed(ToolCallFailure(call_id=call_id, error=info, duration_ms=0, unknown=True))
+        unit = None if key is None else self._state.open.get(key)
+        if unit is not None:
+            reason = known_secrets.hide(f"the agent's actor died: {signal.error!r}")
+            self._advance(engine.unit_lost(self._state, unit, reason, self._now()))
 
     # -- answers from outside -------------------------------------------------------------------
 
@@ -407,7 +502,7 @@ class RunSupervisor(Actor, mailbox=100_000):
                 message.error,
                 retry_after=message.retry_after,
                 duration_ms=message.duration_ms,
-                now=self._clock.now(),
+                now=self._now(),
                 draw=self._clock.draw(),
                 partial=message.partial,
                 usage=message.usage,
@@ -435,7 +530,7 @@ class RunSupervisor(Actor, mailbox=100_000):
                 executed=message.executed,
                 unknown=message.unknown,
                 duration_ms=message.duration_ms,
-                now=self._clock.now(),
+                now=self._now(),
                 draw=self._clock.draw(),
             )
         )
@@ -451,12 +546,12 @@ class RunSupervisor(Actor, mailbox=100_000):
         if self._suspending is not None:
             settle(Refusal(code="draining", message="the Runtime is being closed; nothing changed"))
         elif self._outbox.stalled:
-            self._held.append((self._clock.now() + _HOLD, command, settle))
+            self._held.append((self._monotonic() + _HOLD_US, command, settle))
         else:
             self._obey(command, settle)
 
     def _obey(self, command: Command, settle: Settle) -> None:
-        state, now = self._state, self._clock.now()
+        state, now = self._state, self._now()
         try:
             if isinstance(command, Cancel):
                 check_offset(state, command)
@@ -513,17 +608,23 @@ class RunSupervisor(Actor, mailbox=100_000):
     def _finish_cancel(self, *, forced: bool) -> None:
         self.ctx.timers.cancel("grace")
         self._crew.dismiss_all()
-        self._advance(engine.cancel_finished(self._state, self._clock.now(), forced=forced))
+        self._advance(engine.cancel_finished(self._state, self._now(), forced=forced))
 
     # -- time -----------------------------------------------------------------------------------
 
     def _arm(self, now: int) -> None:
-        due = engine.next_due(self._state) if self._state.timers else None
-        if due is None or self._admission.queued:
+        """Wake up at the next deadline that lies ahead.
+
+        `decide` has just seen all that have passed: one that is left moves nothing now (the run has ended, is
+        paused or is being cancelled), so that waking up for it again would only spin.
+        """
+        state = self._state
+        if not state.timers or state.terminal or self._admission.queued:
             return
-        if due != self._armed:
+        due = engine.next_due(state, now)
+        if due is not None and due != self._armed:
             self._armed = due
-            self.ctx.timers.start("wake", max(0.0, (due - now) / 1e6), Wake())
+            self.ctx.timers.start("wake", (due - now) / 1e6, Wake())
 
     @on(Wake)
     def woken(self, message: Wake) -> None:
@@ -533,7 +634,7 @@ class RunSupervisor(Actor, mailbox=100_000):
 
     def _resume_when_due(self) -> bool:
         """Resume the run if its quota pause is over; return whether it was."""
-        if self._admission.queued or not engine.resume_is_due(self._state, self._clock.now()):
+        if self._admission.queued or not engine.resume_is_due(self._state, self._now()):
             return False
         self._obey(Resume(by="runtime", reason="quota"), lambda answer: None)
         return True
@@ -576,6 +677,6 @@ class RunSupervisor(Actor, mailbox=100_000):
             if not self._outbox:
                 self._rest()
         else:
-            moves = engine.interrupted(state, self._clock.now(), stopped=True)
+            moves = engine.interrupted(state, self._now(), stopped=True)
             moves.append(ev.WorkflowPaused(reason=self._suspending.reason, detail=None, by="local"))
             self._advance(moves)

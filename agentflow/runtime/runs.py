@@ -103,7 +103,9 @@ class Runs(Actor, mailbox=100_000):
         del self._live[run_id]
         admission = self._admissions.pop(run_id)
         error = signal.error
-        if error is not None and not isinstance(error, StoreError) and not admission.begins:
+        begun = admission.begun or not admission.begins
+        lost = error is not None and not isinstance(error, StoreError)
+        if error is not None and lost and begun and admission.at_rest is None:
             self.ctx.pipe(self._give_up(run_id, admission.epoch, error), _nothing, _nothing)
         elif admission.at_rest is None or not admission.at_rest.terminal:
             # Another process may go on with it from here on; with one that has ended nobody will.

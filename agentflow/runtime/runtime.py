@@ -159,10 +159,10 @@ class Runtime(RunCommands):
                 system.on_shutdown("flush_log", telemetry.aclose, 15)
             if isinstance(self._store, str):
                 system.on_shutdown("flush_log", log.close, 60, raises=True)
-            self._workshop = Workshop(system, self.delta_hub)
+            self._workshop: Workshop = Workshop(system, self.delta_hub, self._keeper.work_began)
             system.on_shutdown("flush_log", self._workshop.loader.aclose, 30, raises=True)
             observer = telemetry.observer if telemetry is not None else None
-            bus = partial(EventBus, log, self.hub, self._ids, self.owner, observer)
+            bus = partial(EventBus, log, self.hub, self._ids, self.owner, observer, {})
             self._bus = await system.spawn(ChildSpec("bus", bus))
             if telemetry is not None:
                 await telemetry.start(
@@ -187,6 +187,7 @@ class Runtime(RunCommands):
             admission.fail(AgentflowError(f"the Runtime was closed before run {run_id} came to rest"))
             with suppress(StoreError):
                 await self.log.release(run_id, self.owner)
+        await self._keeper.ledger.close()
 
     async def _park(self) -> None:
         """Let every live run write down where it stopped, within the grace."""
@@ -539,12 +540,31 @@ class Runtime(RunCommands):
         return RunHandle(self, workflow_id, self._keeper.admissions.get(workflow_id))
 
     async def rest(self, workflow_id: str, admission: Admission | None = None) -> RunResult:
-        """Wait until a run is terminal, paused or waits for a person, and say where it stands. `admission`:
-        the one that began it here, which remembers how it ended."""
-        state = await self._keeper.rest(workflow_id, admission)
-        if state is None:
-            return await self.result(workflow_id)
-        return run_result(state, self.clock.now())
+        """Wait until a run is terminal, paused or waits for a person, and return where it stands.
+
+        `admission`: the one that began it here, which remembers how it ended. A run that another live process
+        works on is returned as it stands, and so is one that this Runtime left when it was closed. Raises
+        AgentflowError if no process works on a run that has not come to rest.
+        """
+        try:
+            state = await self._keeper.rest(workflow_id, admission)
+        except AgentflowError:
+            row = await self.log.run(workflow_id)
+            if not row.ended:
+                raise
+            state = None  # what kept it from its end was overcome since
+        if state is not None:
+            return run_result(state, self.clock.now())
+        result = await self.result(workflow_id)
+        if result.state in ("pending", "running") and not self._keeper.closed:
+            owner = (await self.log.run(workflow_id)).owner
+            if owner is not None and owner != self.owner and self.log.is_alive(owner):
+                return result
+            raise AgentflowError(
+                f"{workflow_id} is {result.state}, but no process works on it",
+                hint="`resume` takes it up here",
+            )
+        return result
 
 
 def _price_hint(model: str) -> str:

@@ -1,12 +1,13 @@
 """ToolActor: one for each service; executes its functions, a bounded number at once.
 
-Who asks gets a reply, who tells gets the result as a message, and takes a call back with CancelCall.
+A caller asks, and cancels a call by ceasing to wait or with CancelCall.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -28,8 +29,9 @@ class ToolActor(Actor, mailbox=10_000):
     while it is being cancelled, since it may still do what the limit of the service protects from.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, work_began: Callable[[str], None]) -> None:
         self._service = service
+        self._work_began = work_began
 
     def on_start(self) -> None:
         self._limiter = self.ctx.limiter(self._service.spec.max_concurrency)
@@ -38,10 +40,10 @@ class ToolActor(Actor, mailbox=10_000):
     def call(self, message: CallTool) -> None:
         self._limiter.submit(
             partial(self._answer, message),
-            key=message.call_id,
+            # A fork has the calls of its base under the same ids: the id alone would cancel the other run's.
+            key=(message.workflow_id, message.call_id),
             timeout=message.timeout,
             on_timeout=partial(_timed_out, message),
-            tell_back=True,
         )
 
     async def on_stop(self) -> None:
@@ -52,7 +54,7 @@ class ToolActor(Actor, mailbox=10_000):
 
     @on(CancelCall)
     def cancel_call(self, message: CancelCall) -> None:
-        self._limiter.cancel(message.call_id)
+        self._limiter.cancel((message.workflow_id, message.call_id))
 
     async def _answer(self, message: CallTool) -> ToolCallSuccess | ToolCallFailure:
         """Execute the function; no error that leaves this actor holds a known secret."""
@@ -62,6 +64,7 @@ class ToolActor(Actor, mailbox=10_000):
         return result
 
     async def _execute(self, message: CallTool) -> ToolCallSuccess | ToolCallFailure:
+        self._work_began(message.workflow_id)
         began = time.perf_counter()
         tool = self._service.tools.get(message.function)
         if tool is None:

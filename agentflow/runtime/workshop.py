@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,11 +25,13 @@ _PATIENCE = 8.0
 class Workshop:
     """Starts these actors when they are first needed; one that is gone for good is replaced.
 
-    `loader` holds the declared services themselves. It is closed when no actor is left.
+    `loader` holds the declared services themselves. It is closed when no actor is left. `work_began` is
+    called with the id of a run when one of its calls has got a place of its provider or service.
     """
 
-    def __init__(self, system: ActorSystem, deltas: DeltaHub) -> None:
+    def __init__(self, system: ActorSystem, deltas: DeltaHub, work_began: Callable[[str], None]) -> None:
         self._system = system
+        self._work_began = work_began
         self._deltas = deltas
         self._providers: dict[str, tuple[dict[str, ModelProvider], Ref[Any] | None]] = {}
         self._services: dict[tuple[Any, ...], tuple[Service, Ref[Any]]] = {}
@@ -52,7 +55,7 @@ class Workshop:
         sharing[provider.name] = provider
         if ref is None or not ref.is_alive:
             name = f"model-{provider.name}-{next(self._numbers)}"
-            factory = partial(ModelActor, provider.max_concurrency, sharing, self._deltas)
+            factory = partial(ModelActor, provider.max_concurrency, sharing, self._deltas, self._work_began)
             ref = self._system.spawn_soon(ChildSpec(name, factory))
             self._providers[key] = (sharing, ref)
         return ref
@@ -62,7 +65,8 @@ class Workshop:
         known = self._services.get(service.identity)
         if known is None or not known[1].is_alive:
             name = f"tools-{service.name}-{next(self._numbers)}"
-            ref = self._system.spawn_soon(ChildSpec(name, partial(ToolActor, service), shutdown=_PATIENCE))
+            factory = partial(ToolActor, service, self._work_began)
+            ref = self._system.spawn_soon(ChildSpec(name, factory, shutdown=_PATIENCE))
             # Keeps the functions, and so what they are known by.
             known = self._services[service.identity] = (service, ref)
         return known[1]

@@ -19,6 +19,7 @@ __all__ = [
     "InputFrom",
     "InputsBody",
     "PauseBody",
+    "ResumeAllBody",
     "ResumeBody",
     "RetryBody",
     "SignalBody",
@@ -109,6 +110,13 @@ class ResumeBody(_Command, frozen=True, kw_only=True, omit_defaults=True):
 
     budget: dict[str, Any] | None = None
     reason: Text | None = None
+
+
+class ResumeAllBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
+    """Which paused runs are to go on: those that paused for `reason`. `budget` raises the limits of each."""
+
+    reason: Text
+    budget: dict[str, Any] | None = None
 
 
 class RetryBody(_Command, frozen=True, kw_only=True, omit_defaults=True):

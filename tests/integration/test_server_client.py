@@ -41,7 +41,8 @@ from tests.unit.server.logs import Writer
 # Who asks is known to the daemon; how an answer came is too.
 OWN = {"by", "trusted", "via"}
 SHARED = (
-    *("submit", "run", "attach", "cancel", "pause", "resume", "retry", "fork", "signal", "requests"),
+    *("submit", "run", "attach", "cancel", "pause", "resume", "resume_all", "retry", "fork", "signal"),
+    "requests",
     *("decide", "answer", "answer_all", "withdraw", "record", "result", "rest", "list", "events", "graph"),
 )
 

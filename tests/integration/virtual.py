@@ -16,10 +16,15 @@ def seconds() -> float:
 
 
 class LoopClock:
-    """Draws are always in the middle."""
+    """Draws are always in the middle. `step` is what the wall clock is off (µs)."""
+
+    step = 0
 
     def now(self) -> int:
-        return _EPOCH + round(seconds() * 1e6)
+        return _EPOCH + self.monotonic() + self.step
+
+    def monotonic(self) -> int:
+        return round(seconds() * 1e6)
 
     def draw(self) -> float:
         return 0.5

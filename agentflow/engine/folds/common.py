@@ -78,9 +78,13 @@ def extend_attempt(state: RunState, unit: Unit, ts: int) -> None:
 
 
 def was_away(state: RunState, unit: Unit, error: ErrorInfo, ts: int) -> None:
-    """A call of this unit was lost with the process or actor that made it. The time when nobody was at work
-    counts against no limit, so that recorded turns survive a long night."""
-    unit.interruptions += 1
+    """Note that a call of this unit was lost with the process or the actor that made it.
+
+    Extends running time limits by the downtime, except those of `WALL_CLOCK`. Only an actor's death counts
+    against the unit: who caused the death of a process is judged by the ledger of recovery.
+    """
+    if error.code not in ("interrupted", "stopped"):
+        unit.interruptions += 1
     gap = ts - state.last_ts
     if gap > 0 and error.code == "interrupted":
         for key in state.timers:

@@ -8,15 +8,17 @@ from starlette.responses import Response
 
 from agentflow.errors import RunTerminal
 from agentflow.runtime import RunRecord
+from agentflow.runtime.bulk import Resumed
 from agentflow.server.bodies import (
     CancelBody,
     ForkBody,
     PauseBody,
+    ResumeAllBody,
     ResumeBody,
     RetryBody,
     SignalBody,
 )
-from agentflow.server.operations import Call, json_response
+from agentflow.server.operations import Call, Operation, json_response
 from agentflow.server.problems import Refusal
 from agentflow.server.routes.records import record_of
 from agentflow.server.routes.submitting import own_labels
@@ -83,6 +85,13 @@ async def resume(call: Call) -> Response:
     return json_response(await record_of(call, call.id))
 
 
+async def resume_all(call: Call) -> Response:
+    """Let all runs go on that are paused for one reason."""
+    body: ResumeAllBody = call.body
+    found = await call.service.runtime.resume_all(reason=body.reason, budget=body.budget, by=call.actor.name)
+    return json_response(found)
+
+
 async def retry(call: Call) -> Response:
     """Decide about a step that is held after its failure."""
     body: RetryBody = call.body
@@ -136,6 +145,18 @@ async def signal(call: Call) -> Response:
 _TAKEN = {202: RunRecord, 200: RunRecord}
 
 OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/workflows/resume",
+        handler=resume_all,
+        summary="Let all runs go on that are paused for one reason",
+        tag="commands",
+        scope="run",
+        body=ResumeAllBody,
+        answers={200: Resumed},
+        problems=("storage_unavailable", "draining"),
+        while_draining=False,
+    ),
     command("cancel", cancel, "End a run", CancelBody, body_required=False, answers=_TAKEN),
     command("pause", pause, "Let a run stand still", PauseBody, body_required=False, answers=_TAKEN),
     command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from agentflow import engine
 from agentflow.definition.conversation import Message, ToolCall
 from agentflow.definition.ir import ConditionNode, EndNode, Options, Policy, StartNode, Workflow
 from agentflow.definition.policy import Backoff, RetryPolicy
@@ -119,10 +120,21 @@ def test_a_run_over_its_time_counts_the_steps_that_it_ended():
     assert failed.steps.failed == 2
 
 
-def test_five_interruptions_without_progress_pause_the_run():
+def test_no_number_of_crashes_is_held_against_a_unit():
+    """daemon D4: who caused the deaths of a process is judged by the ledger of recovery, not by each run."""
+    driver = Driver(steps(agent("a")))
+    for _ in range(30):
+        driver.crash()
+    assert driver.state.status == "running"
+    assert driver.run().status == "completed"
+
+
+def test_six_deaths_of_an_actor_without_progress_pause_the_run():
     driver = Driver(steps(agent("a")))
     for _ in range(6):
-        driver.crash()
+        unit = driver.state.open["/a#0"]
+        driver.waiting.clear()
+        driver.advance(engine.unit_lost(driver.state, unit, "a bug", driver.now))
     assert (driver.state.status, driver.state.pause) == ("paused", "recovery_limit")
     driver.advance([ev.WorkflowResumed(reason="resume")])
     assert driver.run().status == "completed"
