@@ -107,6 +107,7 @@ class SyncClient:
     result = _blocking(Client.result)
     record = _blocking(Client.record)
     list = _blocking(Client.list)
+    records = _blocking(Client.records)
     summaries = _blocking(Client.summaries)
     requests = _blocking(Client.requests)
     history = _blocking(Client.history)

@@ -287,12 +287,18 @@ class RunCommands(RunReader):
         return [*(row.workflow_id for row in (*rows, *drained)), *timed]
 
     async def resume_all(
-        self, *, reason: str, budget: Mapping[str, Any] | None = None, by: str = "local"
+        self,
+        *,
+        reason: str,
+        budget: Mapping[str, Any] | None = None,
+        by: str = "local",
+        trusted: bool = True,
     ) -> Resumed:
         """Resume every run that is paused for `reason`, as `recovery_limit`, `quota` or `operator`.
 
         Returns which go on and which could not, each with its own reason; one failure stops no other. Raises
-        ConfigurationError if `budget` is none, and StoreError if the store cannot list its runs.
+        ConfigurationError if `budget` is none, and StoreError if the store cannot list its runs. `trusted`: see
+        `resume`.
         """
         raised = checked_budget(budget) or None
         resumed: list[str] = []
@@ -301,6 +307,8 @@ class RunCommands(RunReader):
             try:
                 if (await self._pause_of(run_id))[0] != reason:
                     continue
+                if not trusted:
+                    await self._check_untrusted(run_id)
                 await self._tell(run_id, Resume(budget=raised, by=by))
                 resumed.append(run_id)
             except (RunTerminal, RunGone, RunNotFound):

@@ -14,7 +14,7 @@ from agentflow.events.catalogue import WorkflowPaused
 from agentflow.models import ModelError
 from agentflow.testing import ScriptedModel
 from tests.integration.support.runs import log_of, must_be_sound
-from tests.integration.test_cli_control import model, refusing, sandbox  # noqa: F401 — fixtures
+from tests.integration.test_cli_control import model, refusals, refusing, sandbox  # noqa: F401 — fixtures
 from tests.unit.cli.support import ModelServer, Sandbox
 from tests.unit.server.kit import agents, serving
 

@@ -122,7 +122,7 @@ def test_an_interrupt_parks_the_run_and_resume_goes_on(sandbox: Sandbox, gate: G
     ]
     shown = sandbox.invoke("show", "wf_a").stdout
     assert "state      paused (drain)\n" in shown
-    assert shown.endswith("go on with: agentflow resume wf_a\n")
+    assert shown.endswith("go on with `agentflow resume wf_a`\n")
     gate.open.set()
     resumed = sandbox.invoke("resume", "wf_a", "--json")
     assert resumed.exit_code == 0

@@ -412,7 +412,7 @@ async def test_results_that_serve_again_do_not_cross_trust(bench: Bench) -> None
 async def test_a_document_cannot_send_the_key_of_a_provider_elsewhere(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`base_url` beside a model is a parameter of the request, never the address that it goes to."""
+    """`base_url` beside a model is refused, and in `extra` a member of the request: never its address."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-daemon")
     monkeypatch.setenv("OPENAI_BASE_URL", bench.marked.url + "/provider")
     thief = bench.marked.url + "/thief"
@@ -421,7 +421,7 @@ async def test_a_document_cannot_send_the_key_of_a_provider_elsewhere(
     document: dict[str, Any] = {"agents": [agent], "models": {"mine": {**model, "base_url": thief}}}
     answer = await bench.submit(False, {"definition": document, "input": "x"})
     assert answer.json()["diagnostics"][0]["code"] == "E_UNKNOWN_KEY"
-    model["parameters"] = {"base_url": thief, "api_base": thief, "extra_headers": {"Host": thief}}
+    model["extra"] = {"base_url": thief, "api_base": thief, "extra_headers": {"Host": thief}}
     document["models"] = {"mine": model}
     answer = await bench.submit(False, {"definition": document, "input": "x"})
     assert answer.status_code == 201, answer.text

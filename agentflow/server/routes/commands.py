@@ -88,7 +88,9 @@ async def resume(call: Call) -> Response:
 async def resume_all(call: Call) -> Response:
     """Let all runs go on that are paused for one reason."""
     body: ResumeAllBody = call.body
-    found = await call.service.runtime.resume_all(reason=body.reason, budget=body.budget, by=call.actor.name)
+    found = await call.service.runtime.resume_all(
+        reason=body.reason, budget=body.budget, by=call.actor.name, trusted=call.actor.trusted
+    )
     return json_response(found)
 
 
