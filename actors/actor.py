@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_
 
 from actors.errors import SpecError
 from actors.messages import SIGNALS
+from actors.states import HOOK_TIME
 from actors.supervision import DEFAULT_STRATEGY, Strategy
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ class Actor(Generic[M]):
 
     Class arguments: `mailbox` (slots for messages, default 1,000; 0 is unbounded), `overflow` (what `tell`
     does with a full mailbox: `raise` MailboxFull, or `drop_new` / `drop_old` to the dead letters), `stash`
-    (slots of the stash, default 100). `supervise` says what happens when a child fails. `Actor[Research |
+    (slots of the stash, default 100), `start_timeout` (seconds that `on_start` may take, default 30) and
+    `stop_timeout` (seconds for `on_stop` and `on_restart`, default the child's `shutdown` time, which is 5,
+    or 30 where that is None). A hook that takes longer is cancelled; `math.inf` sets no limit. `supervise` says what happens when a child fails. `Actor[Research |
     Brief]` declares the protocol for type checkers; each of its types must have a handler. Raises
     `SpecError` when the class is defined wrongly.
     """
@@ -96,6 +99,8 @@ class Actor(Generic[M]):
     __mailbox__: ClassVar[int] = 1000
     __overflow__: ClassVar[Overflow] = "raise"
     __stash__: ClassVar[int] = 100
+    __start_timeout__: ClassVar[float] = HOOK_TIME
+    __stop_timeout__: ClassVar[float | None] = None
     __handlers__: ClassVar[Table] = Table()
     __handler_names__: ClassVar[dict[type, str]] = {}
 
@@ -117,6 +122,8 @@ class Actor(Generic[M]):
         mailbox: int | None = None,
         overflow: Overflow | None = None,
         stash: int | None = None,
+        start_timeout: float | None = None,
+        stop_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init_subclass__(**kwargs)
@@ -134,6 +141,11 @@ class Actor(Generic[M]):
             if stash < 0:
                 raise SpecError(f"{cls.__name__}(stash={stash}): slots of the stash")
             cls.__stash__ = stash
+        for name, seconds in (("start_timeout", start_timeout), ("stop_timeout", stop_timeout)):
+            if seconds is not None:
+                if not seconds > 0:
+                    raise SpecError(f"{cls.__name__}({name}={seconds}): must be more than 0 seconds")
+                setattr(cls, f"__{name}__", seconds)
         if not isinstance(cls.supervise, Strategy):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SpecError(
                 f"{cls.__name__}.supervise: {cls.supervise!r} is not OneForOne, OneForAll or RestForOne"

@@ -9,8 +9,11 @@ That is what makes one message at a time true. This module never decides about f
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
-from typing import Any
+from contextvars import Context, copy_context
+from typing import Any, cast
+from weakref import ReferenceType
 
 from actors import failures, orders
 from actors.actor import Handler
@@ -19,7 +22,7 @@ from actors.extras import Envelope, Extras, Failure
 from actors.mailbox import Mailbox
 from actors.messages import SIGNALS, DeadLetter, DeadLetterReason
 from actors.question import Question
-from actors.routines import thrown_away
+from actors.routines import awaiting, thrown_away
 from actors.states import (
     BLOCKED,
     BUSY,
@@ -36,6 +39,20 @@ from actors.states import (
 from actors.trace import FRAME, Frame
 
 __all__ = ["Cell", "Envelope", "Extras"]
+
+log = logging.getLogger("actors")
+
+
+def find_refusal(exc: BaseException) -> Reject | None:
+    """Return the `Reject` that an exception is, or that a group of nothing else holds."""
+    if isinstance(exc, Reject):
+        return exc
+    if isinstance(exc, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", exc)
+        refusals = [find_refusal(part) for part in group.exceptions]
+        if all(refusals):
+            return refusals[0]
+    return None
 
 
 def ignore(actor: object, message: object) -> None:
@@ -65,7 +82,8 @@ class Cell(Mailbox):
         self.mode = QUEUED
         if scheduler.at_once():
             running = scheduler.running
-            scheduler.base.copy().run(self.turn, scheduler.yield_at)
+            context = scheduler.base.copy()
+            context.run(self.turn, scheduler.yield_at, context)
             scheduler.running = running
             late = scheduler.clock() - scheduler.yield_at
             if late > BLOCKED:
@@ -75,9 +93,12 @@ class Cell(Mailbox):
         if not scheduler.armed:
             scheduler.arm()
 
-    def turn(self, until: float) -> None:
-        """Serve up to 64 messages, not past `until` (perf_counter seconds). Called by the run queue."""
-        if (self.order or self.urgent is not None) and self.attend(until):
+    def turn(self, until: float, context: Context) -> None:
+        """Serve up to 64 messages, not past `until` (perf_counter seconds). Called by the run queue.
+
+        `context` is the one in which it runs; a handler that sets a variable there is the last of its turn.
+        """
+        if (self.order or self.urgent is not None) and self.attend(until, context):
             return
         box = self.box
         if not box:
@@ -86,7 +107,7 @@ class Cell(Mailbox):
         scheduler = self.scheduler
         actor = self.actor
         popleft = box.popleft
-        budget, clock = scheduler.burst, scheduler.clock
+        budget, clock, clean = scheduler.burst, scheduler.clock, scheduler.base
         scheduler.running = self
         try:
             while True:
@@ -98,7 +119,7 @@ class Cell(Mailbox):
                     self.bury(envelope, "expired")
                 else:
                     result = handler(actor, message)
-                    if type(result) is COROUTINE:
+                    if result is not None and hasattr(type(result), "__await__"):
                         self.take_over(result)
                         return
                     if question is not None and not question.deferred:
@@ -109,7 +130,8 @@ class Cell(Mailbox):
                             question.answered = True
                             future.set_result(result)
                 budget -= 1
-                if not box or not budget or clock() > until:
+                # Copies of one context that no one changed are equal at the cost of comparing two pointers.
+                if not box or not budget or clock() > until or context != clean:
                     break
         except BaseException as exc:
             scheduler.running = None
@@ -119,7 +141,7 @@ class Cell(Mailbox):
             scheduler.running = None
         self.conclude()
 
-    def attend(self, until: float) -> bool:
+    def attend(self, until: float, context: Context) -> bool:
         """See to orders and the signal lane; true if the cell has passed into other hands."""
         if self.order and orders.obey(self):
             return True
@@ -132,11 +154,11 @@ class Cell(Mailbox):
                 if handler is None:
                     continue
                 result = handler(self.actor, self.hand[0])
-                if type(result) is COROUTINE:
+                if result is not None and hasattr(type(result), "__await__"):
                     self.take_over(result)
                     return True
                 budget -= 1
-                if self.order & ~DRAIN or not budget or clock() > until:
+                if self.order & ~DRAIN or not budget or clock() > until or context != scheduler.base:
                     break
         except BaseException as exc:
             scheduler.running = None
@@ -146,7 +168,7 @@ class Cell(Mailbox):
             scheduler.running = None
         if not self.urgent:
             self.urgent = None
-        if self.order & ~DRAIN or self.urgent:
+        if self.order & ~DRAIN or self.urgent or context != scheduler.base:
             self.conclude()
             return True
         return False
@@ -158,8 +180,6 @@ class Cell(Mailbox):
         message, _, _, condition = envelope
         if condition is not None:
             if isinstance(condition, Failure):
-                if isinstance(condition.error, Reject):
-                    condition.error.passing = envelope  # of owned work: nobody here is to blame for it
                 raise condition.error
             if not condition.due():
                 return None
@@ -202,11 +222,14 @@ class Cell(Mailbox):
     def judge(self, exc: BaseException) -> BaseException | None:
         """A handler raised: tell the asker. Returns the error by which the actor fails, if it does."""
         question = self.hand[3] if type(self.hand[3]) is Question else None
-        if isinstance(exc, Reject) and exc.passing is not self.hand:
-            if question is None:
+        refusal = find_refusal(exc)
+        if refusal is not None:
+            if type(self.hand[3]) is Failure:
+                log.warning("%s: its own work was rejected: %s", self.path, refusal)
+            elif question is None:
                 self.bury(self.hand, "unhandled")
-            elif not question.fail(exc):
-                self.late_answer(question, exc)
+            elif not question.fail(refusal):
+                self.late_answer(question, refusal)
             return None
         fault: BaseException | None = exc
         if isinstance(exc, KeyboardInterrupt | SystemExit):
@@ -231,9 +254,10 @@ class Cell(Mailbox):
                 self.late_answer(question, fault)
         return fault
 
-    def take_over(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """A handler awaits: a pump task serves the actor from here on."""
+    def take_over(self, awaitable: Any) -> None:
+        """Hand the actor over to a pump task, because a handler awaits."""
         scheduler = self.scheduler
+        coroutine = awaitable if type(awaitable) is COROUTINE else awaiting(awaitable)
         if self.limit == 0:
             self.grant()
         self.mode = BUSY
@@ -247,6 +271,8 @@ class Cell(Mailbox):
     async def pump(self, coroutine: Coroutine[Any, Any, Any] | None) -> None:
         """Serve the actor, beginning with a handler's coroutine, for one turn: 64 messages or 2 ms."""
         self.fresh = None
+        # Before anything else: in an eager first step (3.12) `take_over` does not know the task yet.
+        self.task = task = cast("asyncio.Task[Any]", asyncio.current_task())
         if self.order & (
             KILL | FAIL | HALT
         ):  # before the first step, which a cancelled task would never take
@@ -256,7 +282,10 @@ class Cell(Mailbox):
             self.conclude()
             return
         frame: Frame | None = None
-        bare: Frame = (self, None, None, True)
+        own = ReferenceType(task)  # weak, or the task and its context would be a cycle
+        del task
+        bare: Frame = (self, None, None, own, True)
+        clean: Context | None = None
         fault: BaseException | None = None
         handler: Handler = self.unhandled
         message, _, trace, question = self.hand
@@ -265,14 +294,15 @@ class Cell(Mailbox):
         budget, clock = self.scheduler.burst, self.scheduler.clock
         until = self.since + SLICE
         while True:
-            wanted = bare if question is None and trace is None else (self, trace, question, True)
+            wanted = bare if question is None and trace is None else (self, trace, question, own, True)
             if wanted is not frame:
                 FRAME.set(wanted)
                 frame = wanted
+                clean = copy_context()
             try:
                 if coroutine is None:
                     result: Any = handler(self.actor, message)
-                    if type(result) is COROUTINE:
+                    if result is not None and hasattr(type(result), "__await__"):
                         result = await result
                 else:
                     result = await coroutine
@@ -299,7 +329,7 @@ class Cell(Mailbox):
                 break
             budget -= 1
             self.since = clock()
-            if not budget or self.since > until:
+            if not budget or self.since > until or copy_context() != clean:
                 break
             self.hand = envelope = box.popleft()
             if self.limit == 0:
@@ -328,13 +358,13 @@ class Cell(Mailbox):
             self.box.appendleft(self.hand)
 
     def conclude(self, fault: BaseException | None = None) -> None:
-        """End a turn: pass the cell on to whoever serves it next."""
-        self.hand = NOTHING
+        """End a turn: pass the cell on to what serves it next."""
+        hand, self.hand = self.hand, NOTHING
         if self.mode == BUSY:
             self.task = None
             del self.scheduler.busy[self]
         if fault is not None:
-            failures.failed(self, fault)
+            failures.failed(self, fault, hand)
             return
         if self.limit == 0:
             self.grant()

@@ -110,7 +110,7 @@ class Context:
         """Get exactly one `Terminated` signal when that actor is gone; at once if it already is."""
         cell, target = self._cell, ref.cell
         if target.phase == DEAD:
-            cell.signal(Terminated(ref, "stopped"))
+            cell.signal(Terminated(ref, target.fate))
             return
         extras = cell.living()
         extras.muted.discard(target)

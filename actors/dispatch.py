@@ -14,9 +14,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from random import Random
+from reprlib import Repr
 from time import perf_counter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ReferenceType, WeakSet
 
 from actors.actor import Table
 from actors.errors import ActorStopped, MailboxFull
@@ -44,6 +46,19 @@ _eager_task: Any = asyncio.Task
 AGAIN = 1.0
 """Seconds after which a task that was cancelled and lives is cancelled again."""
 
+CANCELS = 10
+"""Cancellations that a task may swallow; after as many seconds its coroutine is closed by force."""
+
+
+_REPR = Repr()
+_REPR.maxother = _REPR.maxstring = 200
+
+
+def show_message(message: object) -> str:
+    """Return a message's repr of at most 200 characters, for the report of a crash."""
+    text = _REPR.repr(message)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
 
 class Scheduler:
     """What the cells of one system share; see the module."""
@@ -66,7 +81,10 @@ class Scheduler:
         self.wheel = Wheel(loop)
         self.uid = 0
         self.aborting: asyncio.Task[Any] | None = None
+        self.given_up: dict[asyncio.Task[Any], asyncio.Future[None]] = {}
+        self._cancelled: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.random = Random()
+        self.show: Callable[[Any], str] = show_message
         self.dead_letters = dead_letters
         self.crash = crash
         self.ref_type: type[Ref[Any]]
@@ -99,7 +117,8 @@ class Scheduler:
         try:
             while queue:
                 cell = queue.popleft()
-                copy().run(cell.turn, until)
+                context = copy()
+                context.run(cell.turn, until, context)
                 now = clock()
                 if now > until:
                     if now - until > BLOCKED:
@@ -155,9 +174,10 @@ class Scheduler:
         """A task in a context of its own; it works for `cell`, which waits for it if `held`, and on a
         question."""
         context = self.base.copy()
+        task = asyncio.Task(coroutine, loop=self.loop, name=name, context=context)
         if cell is not None:
-            context.run(FRAME.set, (cell, trace, question, held))
-        return asyncio.Task(coroutine, loop=self.loop, name=name, context=context)
+            context.run(FRAME.set, (cell, trace, question, ReferenceType(task), held))
+        return task
 
     def at_once(self) -> bool:
         """Whether a question to an idle actor may skip the run queue.
@@ -192,10 +212,28 @@ class Scheduler:
         task.add_done_callback(self._controls.discard)
 
     def cancel(self, task: asyncio.Task[Any]) -> None:
-        """Cancel a task, again and again if it swallows the cancellation."""
+        """Cancel a task; every second again if it swallows the cancellation, after 10 s by force."""
         if not task.done():
             task.cancel()
-            self.loop.call_later(AGAIN, self.cancel, task)
+            if task not in self._cancelled:
+                self._cancelled.add(task)
+                self.loop.call_later(AGAIN, self._cancel_again, ReferenceType(task), 1)
+
+    def _cancel_again(self, reference: ReferenceType[asyncio.Task[Any]], times: int) -> None:
+        task = reference()
+        if task is None or task.done():
+            return
+        if times < CANCELS:
+            task.cancel()
+        elif times == CANCELS:
+            log.error("%r swallowed its cancellation %d times; closing it by force", task, times)
+            self.abort(task)
+        else:  # the one who waits for its end goes on; the close of the system names it
+            given_up = self.given_up.pop(task, None)
+            if given_up is not None and not given_up.done():
+                given_up.set_result(None)
+            task.cancel()
+        self.loop.call_later(AGAIN, self._cancel_again, reference, times + 1)
 
     def abort(self, task: asyncio.Task[Any]) -> None:
         """The last resort against a task that swallows its cancellation: close its coroutine where it waits.

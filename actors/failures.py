@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING
 
 from actors import lifecycle, orders, routines, states
@@ -19,15 +20,18 @@ from actors.routines import Routine
 from actors.supervision import DEFAULT_STRATEGY, Intensity, OneForOne, Strategy, Streak
 
 if TYPE_CHECKING:
-    from actors.cell import Cell, Extras
+    from actors.cell import Cell, Envelope, Extras
 
 __all__ = ["failed"]
 
 log = logging.getLogger("actors")
 
 
-def failed(cell: Cell, error: BaseException) -> None:
-    """The actor failed, and its cell is in nobody's hands: decide, tell the parent, carry it out."""
+def failed(cell: Cell, error: BaseException, hand: Envelope = states.NOTHING) -> None:
+    """Decide about a failure of an actor that no one serves, tell the parent, and carry it out.
+
+    `hand` is the message whose handler failed.
+    """
     scheduler = cell.scheduler
     cell.mode = states.HELD
     if cell.order & states.FAIL:
@@ -43,21 +47,21 @@ def failed(cell: Cell, error: BaseException) -> None:
         return
     parent = cell.parent
     assert parent is not None
-    action = verdict(parent, cell, error)
+    action = verdict(parent, cell, error, hand)
     if action == "resume":
         cell.conclude()
     elif action == "stop":
         routines.drive(scheduler, lifecycle.finish(cell, "failed", error))
     elif action == "escalate":
-        cell.phase = states.FAILED
+        cell.phase, cell.mode = states.FAILED, states.PARKED
         orders.fail(parent, error)
     else:
-        cell.phase = states.RESTARTING
+        cell.phase, cell.mode = states.RESTARTING, states.PARKED
         _restart(parent, cell, error)
 
 
-def verdict(parent: Cell, cell: Cell, error: BaseException) -> Action:
-    """What the parent's strategy does about this failure, after counting it; the parent gets the signal."""
+def verdict(parent: Cell, cell: Cell, error: BaseException, hand: Envelope = states.NOTHING) -> Action:
+    """Count a failure, report it, signal it to the parent; return what the parent's strategy does about it."""
     strategy = _strategy(parent)
     extras = cell.extra()
     if extras.streak is None:
@@ -86,11 +90,24 @@ def verdict(parent: Cell, cell: Cell, error: BaseException) -> Action:
                 )
                 action = "escalate"
     parent.signal(Failed(cell.ref, error, action))
-    if action == "escalate" or action == "stop":
-        log.error("%s failed (%s)", cell.path, action, exc_info=error)
-    elif log.isEnabledFor(logging.WARNING):
-        log.warning("%s failed (%s): %r", cell.path, action, error)
+    level = logging.ERROR if action in ("escalate", "stop") else logging.WARNING
+    if log.isEnabledFor(level):
+        _report(level, cell, action, error, hand)
     return action
+
+
+def _report(level: int, cell: Cell, action: Action, error: BaseException, hand: Envelope) -> None:
+    """Log one record about a crash: who, what is done, the last message, and the traceback."""
+    message = ""
+    if hand is not states.NOTHING:
+        try:
+            message = f" on {cell.scheduler.show(hand[0])}"
+        except Exception as exc:
+            message = f" on {type(hand[0]).__name__} (its repr raised {type(exc).__name__})"
+    try:
+        log.log(level, "%s failed (%s)%s: %r", cell.path, action, message, error, exc_info=error)
+    except Exception as exc:  # the error's own repr
+        log.log(level, "%s failed (%s)%s: %s, %r", cell.path, action, message, type(error).__name__, exc)
 
 
 def _has_failed_children(cell: Cell) -> bool:
@@ -118,57 +135,80 @@ def _restart_groups(parent: Cell, extras: Extras) -> Routine:
     assert extras.group is not None
     while extras.group:
         cell, error = extras.group.popleft()
-        if cell.phase == states.RESTARTING and cell.mode == states.HELD:
+        if cell.phase == states.RESTARTING and cell.mode == states.PARKED:
             yield from restart(parent, cell, error)
     extras.group = None
 
 
 def restart(parent: Cell, culprit: Cell, error: BaseException) -> Routine:
-    """Restart `culprit` and whoever the strategy restarts with it, until they live or it is given up."""
+    """Restart `culprit` and those that the strategy restarts with it, until they live or it is given up.
+
+    A member is held only while its own hooks and parts are at work, and parked for the rest of the time, so
+    that an order to end it is obeyed at once, whatever the others do.
+    """
     while True:
         strategy = _strategy(parent)
         members = _members(parent, strategy, culprit)
         for cell in reversed(members):
             if cell.phase == states.RUNNING:
                 yield from _halt(cell)
-            if cell.phase == states.RESTARTING:
+            if _take(cell):
                 yield from _dismantle(cell, error)
+                _park(cell)
         if strategy.backoff is not None:
             yield from _back_off(culprit, strategy)
-        retry: tuple[Cell, BaseException] | None = None
-        for cell in members:
-            if cell.phase != states.RESTARTING:
-                continue
-            if cell.order & states.ENDING:
-                yield from lifecycle.end(cell)
-                continue
-            if cell.restart == "temporary":
-                yield from lifecycle.finish(cell, "stopped", None)
-                continue
-            fault = yield from lifecycle.build(cell)
-            if cell.order & states.ENDING:
-                yield from lifecycle.end(cell)
-            elif fault is None:
-                _restarted(parent, cell)
-            else:
-                action = verdict(parent, cell, fault)
-                if action == "stop":
-                    yield from lifecycle.finish(cell, "failed", fault)
-                elif action == "escalate":
-                    for other in members:
-                        if other.phase == states.RESTARTING and other.mode == states.HELD:
-                            other.phase = states.FAILED
-                            if other.order & states.ENDING:
-                                yield from lifecycle.end(other)
-                    orders.fail(parent, fault)
-                    return
-                else:
-                    retry = cell, fault
-                    break
+        retry = yield from _start_again(parent, members)
         if retry is None:
             return
         culprit, error = retry
         yield asyncio.sleep(0)  # one that never starts must not freeze the loop
+
+
+def _start_again(
+    parent: Cell, members: list[Cell]
+) -> Generator[Awaitable[object], None, tuple[Cell, BaseException] | None]:
+    """Start each member; return the first that fails again and is to be restarted, with its error."""
+    for cell in members:
+        if not _take(cell):
+            continue
+        if cell.restart == "temporary":
+            yield from lifecycle.finish(cell, "stopped", None)
+            continue
+        fault = yield from lifecycle.build(cell)
+        if cell.order & states.ENDING:
+            yield from lifecycle.end(cell)
+        elif fault is None:
+            _restarted(parent, cell)
+        else:
+            action = verdict(parent, cell, fault)
+            if action == "stop":
+                yield from lifecycle.finish(cell, "failed", fault)
+            elif action == "escalate":
+                _park(cell)
+                for other in members:
+                    if other.phase == states.RESTARTING:
+                        other.phase = states.FAILED
+                orders.fail(parent, fault)
+                return None
+            else:
+                _park(cell)
+                return cell, fault
+    return None
+
+
+def _take(cell: Cell) -> bool:
+    """Hold a parked member; false if it has ended, or ends."""
+    if cell.phase != states.RESTARTING or cell.mode != states.PARKED:
+        return False
+    cell.mode = states.HELD
+    return True
+
+
+def _park(cell: Cell) -> None:
+    """Let go of a member; it ends at once if that was ordered meanwhile."""
+    cell.mode = states.PARKED
+    if cell.order & states.ENDING:
+        orders.unpark(cell)
 
 
 def _members(parent: Cell, strategy: Strategy, culprit: Cell) -> list[Cell]:
@@ -187,7 +227,13 @@ def _restarted(parent: Cell, cell: Cell) -> None:
     if streak is None:
         streak = cell.extra().streak = Streak()
     streak.restarts += 1
-    parent.signal(Restarted(cell.ref, streak.restarts))
+    restarted = Restarted(cell.ref, streak.restarts)
+    parent.signal(restarted)
+    extras = cell.extras
+    if extras is not None:
+        for watcher in extras.watchers:
+            if watcher is not parent:
+                watcher.signal(restarted)
     lifecycle.release(cell)
 
 
@@ -212,16 +258,17 @@ def _back_off(cell: Cell, strategy: Strategy) -> Routine:
     extras = cell.extra()
     delay = 0.0 if extras.streak is None else extras.streak.delay(strategy, cell.scheduler.random.random)
     if delay > 0 and not cell.order & states.ENDING:
-        extras.wake = cell.scheduler.loop.create_future()
-        yield routines.within(extras.wake, delay)
-        extras.wake = None
+        extras.wake = wake = cell.scheduler.loop.create_future()
+        yield routines.within(wake, delay)
+        extras.wake = None  # also of a cell that has ended meanwhile
 
 
 def _dismantle(cell: Cell, error: BaseException) -> Routine:
     """Take the old instance apart: its hook, timers, children, owned work, context managers."""
     actor, cell.actor = cell.actor, None
     if actor is not None and type(actor).on_restart is not Actor.on_restart:
-        fault = yield from routines.hook(cell, actor.on_restart, error)
+        limit = lifecycle.stop_limit(cell, actor)
+        fault = yield from routines.hook(cell, limit, actor.on_restart, error)
         if fault is not None:
             log.error("%s: on_restart failed", cell.path, exc_info=fault)
     if lifecycle.owns(cell):

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
+from contextvars import copy_context
+from inspect import iscoroutine
 from typing import Any
+from weakref import ReferenceType
+
+from actors.trace import FRAME, owns_task
 
 __all__ = ["gather"]
 
@@ -15,7 +20,7 @@ async def gather(
     """See `Context.gather`. The tasks inherit the caller's context, and with it deadline and ask chain."""
     if first is not None and collect:
         raise ValueError("gather: `first` and `collect` exclude each other")
-    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
+    tasks = [_begin(awaitable) for awaitable in awaitables]
     if first is not None and not 0 <= first <= len(tasks):
         await _cancel(tasks)
         raise ValueError(f"gather: cannot have the first {first} of {len(tasks)}")
@@ -25,6 +30,17 @@ async def gather(
         return await _outcome(tasks, first, collect, deadline)
     finally:
         await _cancel(tasks)
+
+
+def _begin(awaitable: Awaitable[Any]) -> asyncio.Future[Any]:
+    """Start one of the awaitables; a handler that awaits them all waits for it as if it did so itself."""
+    frame = FRAME.get()
+    if not iscoroutine(awaitable) or frame is None or not owns_task(frame):
+        return asyncio.ensure_future(awaitable)
+    context = copy_context()
+    task = asyncio.Task(awaitable, loop=asyncio.get_running_loop(), context=context)
+    context.run(FRAME.set, (*frame[:3], ReferenceType(task), frame[4]))
+    return task
 
 
 async def _outcome(

@@ -41,10 +41,6 @@ __all__ = [
 
 log = logging.getLogger("actors")
 
-CLOSE_TIME = 5.0
-"""Seconds that the context managers of a killed actor may take to close before they are cancelled."""
-
-
 def build(cell: Cell) -> Generator[Awaitable[object], None, BaseException | None]:
     """Make the actor and start it; returns what went wrong."""
     fault = construct(cell)
@@ -68,10 +64,27 @@ def _welcome(cell: Cell) -> Generator[Awaitable[object], None, BaseException | N
     assert actor is not None
     if type(actor).on_start is Actor.on_start:
         return None
-    fault = yield from routines.hook(cell, actor.on_start)
+    if cell.order & states.KILL:
+        return ActorStopped(f"{cell.path} was killed while it started")
+    fault = yield from routines.hook(cell, start_limit(cell), actor.on_start)
     if fault is not None:
         cell.actor = None
     return fault
+
+
+def start_limit(cell: Cell) -> float:
+    """Return the seconds that `on_start` may take: the child spec's, or else the class's."""
+    spec, actor = cell.spec, cell.actor
+    if spec is not None and spec.start_timeout is not None:
+        return spec.start_timeout
+    return states.HOOK_TIME if actor is None else actor.__start_timeout__
+
+
+def stop_limit(cell: Cell, actor: Actor[Any]) -> float:
+    """Return the seconds that `on_stop` and `on_restart` may take: the class's, or else the shutdown time."""
+    if actor.__stop_timeout__ is not None:
+        return actor.__stop_timeout__
+    return states.HOOK_TIME if cell.shutdown is None else cell.shutdown
 
 
 def adopt(cell: Cell, actor: Actor[Any]) -> None:
@@ -79,12 +92,13 @@ def adopt(cell: Cell, actor: Actor[Any]) -> None:
     if not isinstance(actor, Actor):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SpecError(f"{cell.path}: the factory made {type(actor).__name__}, which is not an Actor")
     context = getattr(actor, "ctx", None)
-    if context is not None and context.self.cell is not cell and context.self.cell.actor is actor:
+    if context is not None and (context.self.cell is cell or context.self.cell.actor is actor):
         raise SpecError(f"{cell.path}: the factory gave the actor of {context.self.path}; make one each time")
     actor.ctx = cell.context
     cell.actor = actor
     cell.table = cell.scheduler.table(actor.__handlers__)
     cell.capacity = actor.__mailbox__
+    cell.overflow = actor.__overflow__
     if cell.limit > 0:  # 0: senders wait, and have precedence
         cell.limit = cell.capacity
 
@@ -152,8 +166,10 @@ def finish(
     orders.shut(cell)
     yield from clear(cell, ActorStopped(f"{cell.path} stopped before it answered"))
     actor = cell.actor
-    if actor is not None and not cell.order & states.KILL:
-        fault = yield from routines.hook(cell, actor.on_stop)
+    if (
+        actor is not None and not cell.order & states.KILL and type(actor).on_stop is not Actor.on_stop
+    ):
+        fault = yield from routines.hook(cell, stop_limit(cell, actor), actor.on_stop)
         if fault is not None and not cell.order & states.KILL:
             log.error("%s: on_stop failed", cell.path, exc_info=fault)
     yield from clear(cell, ActorStopped(f"{cell.path} stopped before it answered"))  # what on_stop began
@@ -185,19 +201,32 @@ def _stop_children(cell: Cell) -> Routine:
 def _stop_child(child: Cell) -> Routine:
     if child.phase == states.DEAD:
         return
-    if child.phase == states.FAILED or (child.mode == states.IDLE and not child.children):
+    spec = child.spec
+    if spec is not None and spec.drain:
+        orders.drain(child)
+    elif child.mode == states.IDLE and _ends_at_once(child):  # the common case, without a turn
         child.order |= states.STOP
         orders.shut(child)
         yield from finish(child, "stopped", None)
         return
-    orders.stop(child)
+    else:
+        orders.stop(child)
     if child.phase == states.DEAD:
         return
     ended = ended_future(child)
     yield routines.within(ended, child.shutdown)
     if not ended.done():
+        yield asyncio.sleep(0)  # what ends in this very moment has ended in time
+        yield asyncio.sleep(0)
+    if not ended.done():
         orders.kill(child)
         yield routines.within(ended, None)
+
+
+def _ends_at_once(cell: Cell) -> bool:
+    """True if the end of an idle actor runs no code of its own, which could take any time."""
+    actor = cell.actor
+    return (actor is None or type(actor).on_stop is Actor.on_stop) and not owns(cell)
 
 
 def ended_future(cell: Cell) -> asyncio.Future[None]:
@@ -251,7 +280,7 @@ def clear(cell: Cell, unanswered: ActorStopped) -> Routine:
         for pipe in pipes:
             pipe.end()
         for pipe in pipes:
-            yield routines.done(pipe.task)
+            yield routines.settled(cell.scheduler, pipe.task)
             extras.pipes.pop(pipe, None)
     for question in list(extras.deferred):
         question.fail(ActorStopped(str(unanswered)))
@@ -266,11 +295,16 @@ def close(cell: Cell) -> Routine:
     stack, extras.stack = extras.stack, None
     coroutine = stack.aclose()
     extras.closing = task = cell.scheduler.task(routines.caught(coroutine), cell.name, cell)
-    yield routines.done(task, None if cell.shutdown is None else max(cell.shutdown, CLOSE_TIME))
+    limit = states.HOOK_TIME if cell.shutdown is None else max(cell.shutdown, states.CLOSE_TIME)
+    if cell.order & states.KILL:
+        limit = min(limit, states.CLOSE_TIME)
+    yield routines.settled(cell.scheduler, task, limit)
     if not task.done():
         cell.scheduler.cancel(task)
-        yield routines.done(task)
+        yield routines.settled(cell.scheduler, task)
     extras.closing = None
+    if not task.done():
+        return
     coroutine.close()
     fault = None if task.cancelled() else routines.outcome(task)
     if fault is not None:
@@ -280,6 +314,7 @@ def close(cell: Cell) -> Routine:
 def _bury(cell: Cell, terminated: Terminated, tell_parent: bool) -> None:
     orders.shut(cell)
     cell.phase = states.DEAD
+    cell.fate = terminated.reason  # not the error, whose traceback would keep frames alive
     parent = cell.parent
     extras, cell.extras = cell.extras, None
     cell.actor = cell.urgent = cell.box = None

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from actors.actor import UNBOUNDED, Actor, Table
+from actors.actor import Actor, Overflow, Table
 from actors.errors import ActorStopped, MailboxFull
 from actors.extras import Envelope, Extras, Failure
-from actors.messages import SIGNALS, DeadLetter, DeadLetterReason
+from actors.messages import SIGNALS, DeadLetter, DeadLetterReason, EndReason
 from actors.states import DEAD, HELD, IDLE, NOTHING, STARTING, STOPPING
-from actors.supervision import RestartType
+from actors.supervision import ChildSpec, RestartType
 
 if TYPE_CHECKING:
     from actors.cell import Cell
@@ -41,12 +41,14 @@ class Mailbox:
         "context",
         "extras",
         "factory",
+        "fate",
         "fresh",
         "hand",
         "limit",
         "mode",
         "name",
         "order",
+        "overflow",
         "parent",
         "phase",
         "ref",
@@ -54,6 +56,7 @@ class Mailbox:
         "scheduler",
         "shutdown",
         "since",
+        "spec",
         "table",
         "task",
         "uid",
@@ -71,6 +74,7 @@ class Mailbox:
         factory: Callable[[], Actor[Any]],
         restart: RestartType,
         shutdown: float | None,
+        spec: ChildSpec[Any] | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.parent = parent
@@ -82,7 +86,13 @@ class Mailbox:
         self.table = NO_HANDLERS
         self.box: deque[Envelope] | None = None
         self.urgent: deque[Envelope] | None = None
-        self.capacity = self.limit = UNBOUNDED
+        self.spec = spec
+        self.fate: EndReason = "stopped"
+        kind = getattr(factory, "func", factory)  # of a functools.partial
+        if not (isinstance(kind, type) and issubclass(kind, Actor)):
+            kind = Actor  # the class is known once the factory has made the first instance
+        self.capacity = self.limit = kind.__mailbox__
+        self.overflow: Overflow = kind.__overflow__
         self.mode = HELD
         self.phase = STARTING
         self.order: int = 0
@@ -144,19 +154,17 @@ class Mailbox:
             self.accept(envelope)
         elif self.overflow == "drop_new":
             self.bury(envelope, "full")
-        elif self.overflow == "drop_old" and box and limit:
-            self.bury(box.popleft(), "full")
-            box.append(envelope)
+        elif self.overflow == "drop_old":
+            if box:  # waiting senders keep their places: the number of free slots stays the same
+                self.bury(box.popleft(), "full")
+                box.append(envelope)
+            else:  # waiting senders have every slot
+                self.bury(envelope, "full")
         else:
             raise MailboxFull(
                 f"{self.path}: the mailbox has no free slot of {self.capacity}; "
                 f"wait with `await ref.send(...)`, slow down, or enlarge it (`mailbox=`)"
             )
-
-    @property
-    def overflow(self) -> str:
-        actor = self.actor
-        return "raise" if actor is None else actor.__overflow__
 
     def signal(self, message: Any, condition: Any = None, trace: Any = None) -> None:
         """Deliver past the mailbox: signals (ignored if not declared), timers, results of pipes."""

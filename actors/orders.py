@@ -14,7 +14,7 @@ from actors.errors import ActorStopped
 if TYPE_CHECKING:
     from actors.cell import Cell
 
-__all__ = ["cancel", "drain", "fail", "kill", "obey", "shut", "stop"]
+__all__ = ["cancel", "drain", "fail", "kill", "obey", "shut", "stop", "unpark"]
 
 
 def stop(cell: Cell) -> None:
@@ -91,6 +91,9 @@ def _refuse_waiters(cell: Cell) -> None:
 def cancel(cell: Cell) -> None:
     """Cancel the user code that runs. A pump that has not begun sees the order in its first step instead."""
     task = cell.task
+    extras = cell.extras
+    if extras is not None and extras.closing is not None and cell.order & states.KILL:
+        cell.scheduler.loop.call_later(states.CLOSE_TIME, cell.scheduler.cancel, extras.closing)
     if task is None:
         return
     if task.done() and cell.mode == states.BUSY:  # a stranger cancelled the pump before its first step
@@ -106,10 +109,16 @@ def cancel(cell: Cell) -> None:
 def _nudge(cell: Cell) -> None:
     if cell.mode == states.IDLE:
         cell.enqueue()
-    elif cell.phase == states.FAILED:  # waits for its supervisor's fate; that is decided now
-        routines.drive(cell.scheduler, lifecycle.end(cell))
-    elif cell.extras is not None and cell.extras.wake is not None and not cell.extras.wake.done():
+    elif cell.mode == states.PARKED and cell.order & states.ENDING:
+        unpark(cell)
+    if cell.extras is not None and cell.extras.wake is not None and not cell.extras.wake.done():
         cell.extras.wake.set_result(None)
+
+
+def unpark(cell: Cell) -> None:
+    """Take a parked cell away from the routine that it waits for: it is to end now."""
+    cell.mode = states.IDLE
+    cell.enqueue()
 
 
 def _drained(cell: Cell) -> bool:
@@ -132,7 +141,7 @@ def obey(cell: Cell) -> bool:
         routines.drive(cell.scheduler, lifecycle.begin(cell))
     elif order & states.HALT:
         cell.order &= ~states.HALT
-        cell.mode, cell.phase = states.HELD, states.RESTARTING
+        cell.mode, cell.phase = states.PARKED, states.RESTARTING
         extras = cell.extra()
         if extras.halted is not None and not extras.halted.done():
             extras.halted.set_result(None)

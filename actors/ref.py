@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from actors import lifecycle, orders
-from actors.errors import ActorStopped, AskTimeout, DeadlockError, Reject, WrongThread
+from actors.errors import ActorStopped, AskTimeout, DeadlockError, WrongThread
 from actors.messages import Asks
 from actors.question import Question
 from actors.states import DEAD, IDLE, QUEUED
@@ -92,7 +92,7 @@ class Ref(Generic[M]):
             if frame is None:
                 trace = None
             else:
-                sender, trace, _, _ = frame
+                sender, trace, _, _, _ = frame
         box = cell.box
         if box is not None and len(box) < cell.limit:
             box.append((message, sender, trace, None))
@@ -139,10 +139,12 @@ class Ref(Generic[M]):
         if frame is None:
             sender = waiting = trace = parent = None
         else:
-            sender, trace, parent, held = frame
-            waiting = sender if held else None
-            if waiting is not None or parent is not None:
-                self._check_cycle(waiting, parent)
+            sender, trace, parent, own, held = frame
+            waiting = None
+            if own is not None and own() is asyncio.current_task():  # else it was begun here, and no one waits for it
+                waiting = sender if held else None
+                if waiting is not None or parent is not None:
+                    self._check_cycle(waiting, parent)
             if parent is not None:
                 if parent.future.done():
                     parent = None
@@ -167,9 +169,6 @@ class Ref(Generic[M]):
             else:
                 await _deliver(cell, (message, sender, trace, question))
             return await question.future
-        except Reject as exc:
-            exc.passing = None if sender is None else sender.hand
-            raise
         except asyncio.CancelledError:
             future = question.future
             if future.done() and not future.cancelled():

@@ -31,10 +31,10 @@ def make_cell(
 ) -> Cell:
     """A cell that has its name and waits to be started."""
     if isinstance(spec, ChildSpec):
-        factory, restart, shutdown = spec.factory, spec.restart, spec.shutdown
+        factory, restart, shutdown, kept = spec.factory, spec.restart, spec.shutdown, spec
         name = name or spec.name
     elif callable(spec):
-        factory, restart, shutdown = spec, PERMANENT, SHUTDOWN
+        factory, restart, shutdown, kept = spec, PERMANENT, SHUTDOWN, None
     else:
         ChildSpec(name, spec)  # says what is wrong
         raise AssertionError
@@ -52,9 +52,9 @@ def make_cell(
             raise NameTaken(
                 f"{siblings[name].path} is alive; wait for its `terminated()` or choose another name"
             )
-        siblings[name] = cell = Cell(scheduler, parent, name, factory, restart, shutdown)
+        siblings[name] = cell = Cell(scheduler, parent, name, factory, restart, shutdown, kept)
     else:
-        cell = Cell(scheduler, None, name, factory, restart, shutdown)
+        cell = Cell(scheduler, None, name, factory, restart, shutdown, kept)
     cell.ref = scheduler.ref_type(cell)
     cell.context = scheduler.context_type(cell)
     return cell

@@ -115,10 +115,7 @@ class Strategy:
         """The action for this failure: `restart`, `resume`, `stop` or `escalate`."""
         table = self._table()
         if table is not None:
-            for base in type(error).__mro__:
-                if base in table:
-                    return table[base]
-            return "restart"
+            return _look_up(table, error)
         if self.decide is None:
             return "restart"
         action = cast("Callable[[BaseException, History], Action]", self.decide)(error, history)
@@ -154,6 +151,20 @@ class RestForOne(Strategy):
         return children[children.index(failed) :]
 
 
+_SEVERITY: Sequence[Action] = ("resume", "restart", "stop", "escalate")
+
+
+def _look_up(table: Mapping[type[BaseException], Action], error: BaseException) -> Action:
+    """Return the action for the nearest base class; of a group that is not listed, the severest of its parts."""
+    for base in type(error).__mro__:
+        if base in table and not (isinstance(error, BaseExceptionGroup) and not issubclass(base, BaseExceptionGroup)):
+            return table[base]
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return max((_look_up(table, part) for part in group.exceptions), key=_SEVERITY.index)
+    return "restart"
+
+
 def _check_action(name: str, action: object) -> None:
     if action not in get_args(Action):
         raise SpecError(f"{name}(decide=...): {action!r} is not one of restart, resume, stop, escalate")
@@ -174,6 +185,10 @@ class ChildSpec(Generic[M]):
     factory: Callable[[], Actor[M]]
     restart: RestartType = field(default="permanent", kw_only=True)
     shutdown: float | None = field(default=5.0, kw_only=True)
+    start_timeout: float | None = field(default=None, kw_only=True)
+    """Seconds that `on_start` may take; None is the limit of the class (30 s), `math.inf` none."""
+    drain: bool = field(default=False, kw_only=True)
+    """True if the stop of the parent drains this child: it handles what it has accepted, within `shutdown`."""
 
     def __post_init__(self) -> None:
         if self.name is not None and not isinstance(self.name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -190,6 +205,10 @@ class ChildSpec(Generic[M]):
             )
         if self.shutdown is not None and self.shutdown < 0:
             raise SpecError(f"ChildSpec({self.name!r}, shutdown={self.shutdown}): must not be negative")
+        if self.start_timeout is not None and not self.start_timeout > 0:
+            raise SpecError(
+                f"ChildSpec({self.name!r}, start_timeout={self.start_timeout}): must be more than 0 seconds"
+            )
 
 
 def check_name(name: str | None) -> None:

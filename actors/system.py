@@ -27,7 +27,7 @@ from actors.ref import DebugRef, Ref
 from actors.shutdown import Callback, Phase, Shutdown
 from actors.states import DEAD, IDLE, RUNNING
 from actors.supervision import ChildSpec, Strategy
-from actors.trace import FRAME, current_trace
+from actors.trace import FRAME, current_trace, owns_task
 
 if TYPE_CHECKING:
     from actors.cell import Cell
@@ -103,7 +103,7 @@ class ActorSystem:
     ) -> None:
         cancelled: asyncio.CancelledError | None = None
         frame = FRAME.get()
-        actor = None if frame is None or not frame[3] else frame[0]
+        actor = None if frame is None or not frame[4] or not owns_task(frame) else frame[0]
         mine = actor is not None and actor.scheduler is self.scheduler
         if actor is not None and mine and actor.task in (None, asyncio.current_task()):
             raise ActorError(f"{actor.path}: an actor cannot wait for the end of its system")

@@ -119,7 +119,8 @@ class _Scheduler(Scheduler):
         self.burst = self.random.choice((1, 2, 3, BURST))
         try:
             cell = self.queue.popleft()
-            self.base.copy().run(cell.turn, self.clock())
+            context = self.base.copy()
+            context.run(cell.turn, self.clock(), context)
         finally:
             self.armed = False
             if self.queue:

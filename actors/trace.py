@@ -7,11 +7,13 @@ holds the frame, by which code that runs in a task knows for which actor it runs
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
+from weakref import ReferenceType
 
 if TYPE_CHECKING:
     from actors.cell import Cell
@@ -20,14 +22,21 @@ if TYPE_CHECKING:
 
 __all__ = ["current_trace", "tracing"]
 
-Frame = tuple["Cell | None", Any, "Question | None", bool]
-"""The actor that this code works for, the trace, the question in hand, whether the actor waits for it."""
+Frame = tuple["Cell | None", Any, "Question | None", "ReferenceType[asyncio.Task[Any]] | None", bool]
+"""The actor that this code works for, the trace, the question in hand, the task to which this belongs, and
+whether the actor waits for that task. Tasks and callbacks begun in it inherit the frame, and are not it."""
 
 FRAME: ContextVar[Frame | None] = ContextVar("actors.frame", default=None)
 
 # Plain handlers run without a frame (setting a context variable costs as much as a hop); `Scheduler.running`
 # names their actor. These are the open schedulers by thread, for the two functions below.
 SCHEDULERS: dict[int, list[Scheduler]] = {}
+
+
+def owns_task(frame: Frame) -> bool:
+    """Return true if this code runs in the frame's own task, not in one that only inherited the frame."""
+    own = frame[3]
+    return own is not None and own() is asyncio.current_task()
 
 
 def current_trace() -> Any:
@@ -45,7 +54,7 @@ def tracing(trace: Any) -> Generator[None]:
     scheduler = next((s for s in SCHEDULERS.get(threading.get_ident(), ()) if s.running is not None), None)
     if scheduler is not None:  # a plain handler: give it a frame for the time of the block
         cell, scheduler.running = scheduler.running, None
-        token = FRAME.set((cell, trace, None, False))
+        token = FRAME.set((cell, trace, None, None, False))
         try:
             yield
         finally:
@@ -53,7 +62,7 @@ def tracing(trace: Any) -> Generator[None]:
             scheduler.running = cell
         return
     frame = FRAME.get()
-    token = FRAME.set((None, trace, None, False) if frame is None else (frame[0], trace, frame[2], frame[3]))
+    token = FRAME.set((None, trace, None, None, False) if frame is None else (frame[0], trace, *frame[2:]))
     try:
         yield
     finally:

@@ -31,34 +31,33 @@ ask that would close the circle raises `DeadlockError` with the path, also over 
 ```python
 import asyncio
 
-from actors import Actor, ActorSystem, AskTimeout, DeadlockError, Ref, on
+from actors import Actor, ActorSystem, AskTimeout, DeadlockError, on
 from actors.testing import run
 
 
 class Clerk(Actor):
-    other: "Ref[str]"
+    def __init__(self, other: str) -> None:
+        self.other = other
 
     @on(str)
     async def answer(self, question: str) -> str:
         if question == "slow":
             await asyncio.sleep(60)
         if question == "ask the other":
-            return await self.other.ask("ask the other")
+            return await self.ctx.system.find(self.other).ask("ask the other")
         return question.upper()
 
 
 async def main() -> None:
-    ann, bob = Clerk(), Clerk()
     async with ActorSystem() as system:
-        bob.other = await system.spawn(lambda: ann, "ann")
-        ann.other = await system.spawn(lambda: bob, "bob")
-        assert await bob.other.ask("hello") == "HELLO"
+        ann, bob = await system.spawn(lambda: Clerk("/bob"), "ann"), await system.spawn(lambda: Clerk("/ann"), "bob")
+        assert await ann.ask("hello") == "HELLO"
         try:
-            await ann.other.ask("ask the other")
+            await bob.ask("ask the other")
         except DeadlockError as error:
             assert "/bob asks /ann asks /bob" in str(error)
         try:
-            await bob.other.ask("slow", timeout=1)
+            await ann.ask("slow", timeout=1)
         except AskTimeout as error:
             assert "/ann did not answer in time; it has been at str for" in str(error)
 
@@ -68,5 +67,7 @@ run(main())
 
 **Several at once**: `await ctx.gather(...)` with one deadline: all, the first n, or each with its outcome.
 
-**A handler that lets the `Reject` of another pass** fails by it: its own asker is not to blame.
+**A `Reject` passes on.** A handler that asks, is rejected, and does not catch the `Reject` passes it on to its
+own asker. No actor on the way fails or restarts, so that no client can take a service down by wrong questions.
+The same holds for a group of nothing but rejections, as a task group raises it.
 """
