@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
+from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, overload
 
 from actors.errors import SpecError
@@ -76,6 +77,11 @@ def on(*types: type[Any]) -> Callable[[Callable[[A, Any], R]], Callable[[A, Any]
         raise SpecError(f"@on{types!r}: give one or more message classes, as in @on(Research)")
 
     def declare(method: Callable[[A, Any], R]) -> Callable[[A, Any], R]:
+        if isgeneratorfunction(method) or isasyncgenfunction(method):
+            raise SpecError(
+                f"{method.__qualname__}: a handler must return its reply, and this is a generator function; "
+                f"return a list, or tell the parts one by one"
+            )
         method.__actor_messages__ = types  # type: ignore[attr-defined]
         return method
 

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
+from math import inf
 from random import Random
 from reprlib import Repr
 from time import perf_counter
@@ -60,6 +61,13 @@ def show_message(message: object) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
+STARTS = 100
+"""Pump tasks that one turn of the run queue may start; each takes a step of its own at the loop's next turn."""
+
+DOOR = 10_000
+"""Messages of other threads that may wait to be delivered."""
+
+
 class Scheduler:
     """What the cells of one system share; see the module."""
 
@@ -74,6 +82,7 @@ class Scheduler:
         self.burst = BURST
         self.thread = threading.get_ident()
         self.queue: deque[Cell] = deque()
+        self.started = 0
         self.armed = False
         self.running: Cell | None = None
         self.boxes: list[deque[Envelope]] = []
@@ -100,6 +109,7 @@ class Scheduler:
         self._starting = False
         self.yield_at = 0.0
         self._door: deque[tuple[Cell, Any, Any]] | None = deque()
+        self._door_open = False
         SCHEDULERS.setdefault(self.thread, []).append(self)
 
     def arm(self) -> None:
@@ -114,6 +124,7 @@ class Scheduler:
         copy = self.base.copy
         clock = self.clock
         until = clock() + SLICE
+        self.started = 0
         try:
             while queue:
                 cell = queue.popleft()
@@ -123,6 +134,8 @@ class Scheduler:
                 if now > until:
                     if now - until > BLOCKED:
                         self.report_blocked(cell, now - until)
+                    break
+                if self.started >= STARTS:  # the pumps need the next turn of the loop for themselves
                     break
         finally:
             self.armed = False
@@ -191,7 +204,8 @@ class Scheduler:
         return False
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """A task for a pump. Where the interpreter can (3.12), its first step is taken at once."""
+        """Start a task for a pump. Where the interpreter can (3.12), its first step is taken at once."""
+        self.started += 1
         if not EAGER or self._starting:  # nested, a chain of asks would exhaust the stack
             return asyncio.Task(coroutine, loop=self.loop, name=name, context=self.base.copy())
         running, self.running = self.running, None
@@ -256,29 +270,50 @@ class Scheduler:
     # The door for other threads
 
     def knock(self, cell: Cell, message: Any, trace: Any) -> None:
-        """Deliver from another thread. Raises `ActorStopped` when the system is closed."""
+        """Deliver from another thread.
+
+        Raises `ActorStopped` when the system is closed, or its loop was, and `MailboxFull` while 10,000
+        messages of other threads wait to be taken in.
+        """
         with self._lock:
-            if self._door is None:
+            door = self._door
+            if door is None:
                 raise ActorStopped("the actor system is closed")
-            self._door.append((cell, message, trace))
-            if len(self._door) == 1:
-                self.loop.call_soon_threadsafe(self._open_door)
+            if len(door) >= DOOR:
+                raise MailboxFull(f"{DOOR:,} messages of other threads wait to be delivered; slow down")
+            if not self._door_open:
+                try:
+                    self.loop.call_soon_threadsafe(self._open_door, context=self.base)
+                except RuntimeError as exc:  # closed before the system
+                    self._door = None
+                    raise ActorStopped("the event loop of the actor system is closed") from exc
+                self._door_open = True
+            door.append((cell, message, trace))
 
     def _open_door(self) -> None:
-        with self._lock:
-            if self._door is None:
-                return
-            arrived, self._door = self._door, deque()
-        for cell, message, trace in arrived:
+        """Take in at most 64 messages, for at most 2 ms; the rest at the next turn of the loop."""
+        if self._take_in(BURST, self.clock() + SLICE):
+            self.loop.call_soon(self._open_door, context=self.base)
+
+    def _take_in(self, budget: float, until: float) -> bool:
+        """Deliver messages of other threads; true if some are left."""
+        while self._door:
+            if not budget or self.clock() > until:
+                return True
+            cell, message, trace = self._door.popleft()  # atomic, as threads append to the other end
             envelope = (message, None, trace, None)
             try:
                 cell.receive(envelope)
             except MailboxFull:
                 cell.bury(envelope, "full")
+            budget -= 1
+        with self._lock:
+            self._door_open = bool(self._door)  # one may have come in after the last look
+            return self._door_open
 
     def close(self) -> None:
         """Stop taking messages from other threads, and forget all deadlines."""
-        self._open_door()
+        self._take_in(inf, inf)
         with self._lock:
             self._door = None
         self.wheel.close()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from actors.errors import ActorStopped, MailboxFull
-from actors.messages import DeadLetter
+from actors.errors import ActorStopped
 from actors.states import DEAD
 
 if TYPE_CHECKING:
-    from actors.deadletters import DeadLetters
     from actors.ref import Ref
 
 __all__ = ["Group"]
@@ -18,9 +16,8 @@ __all__ = ["Group"]
 class Group:
     """`system.group(name)`. A member leaves by itself when it ends; a restart does not end its membership."""
 
-    def __init__(self, name: str, dead_letters: DeadLetters) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._dead_letters = dead_letters
         self._members: dict[Ref[Any], None] = {}
 
     @property
@@ -42,17 +39,9 @@ class Group:
             ref.cell.extras.groups.pop(self, None)
 
     def publish(self, message: Any) -> int:
-        """Tell every member, in the order in which they joined; returns how many got it.
+        """Tell every member, in the order in which they joined; returns how many took it.
 
-        One whose mailbox is full misses it: a dead letter (`full`). Never waits, never raises for a member's
+        One whose mailbox is full, or that is ending, misses it: a dead letter (`full`, `stopped`). Never waits, never raises for a member's
         sake.
         """
-        reached = 0
-        for ref in tuple(self._members):
-            try:
-                ref.tell(message)
-            except MailboxFull:
-                self._dead_letters.publish(DeadLetter("full", message, ref, None))
-            else:
-                reached += 1
-        return reached
+        return sum([ref.try_tell(message) for ref in tuple(self._members)])

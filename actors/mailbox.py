@@ -135,6 +135,10 @@ class Mailbox:
         """Ask for a turn, if nobody serves this cell."""
         raise NotImplementedError
 
+    def is_full(self) -> bool:
+        """Return true if there is no free slot."""
+        return (0 if self.box is None else len(self.box)) >= self.limit
+
     def accept(self, envelope: Envelope) -> None:
         """Put a message into the mailbox; the caller has seen that there is room."""
         box = self.box

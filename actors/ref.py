@@ -12,8 +12,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from actors import lifecycle, orders
-from actors.errors import ActorStopped, AskTimeout, DeadlockError, WrongThread
-from actors.messages import Asks
+from actors.errors import ActorStopped, AskTimeout, DeadlockError, MailboxFull, WrongThread
+from actors.messages import Asks, DeadLetter
 from actors.question import Question
 from actors.states import DEAD, IDLE, QUEUED
 from actors.trace import FRAME, current_trace
@@ -106,6 +106,23 @@ class Ref(Generic[M]):
                 scheduler.arm()
         else:
             cell.receive((message, sender, trace, None))
+
+    def try_tell(self, message: M) -> bool:
+        """Send as `tell` does; false, and no exception, if the message is refused.
+
+        Refused are messages to an actor that takes no more (a dead letter, `stopped`) or has no free slot
+        (`full`).
+        """
+        cell = self.cell
+        if cell.limit < 0 or (cell.overflow == "drop_new" and cell.is_full()):
+            self.tell(message)
+            return False
+        try:
+            self.tell(message)
+        except MailboxFull:
+            cell.scheduler.dead_letters.publish(DeadLetter("full", message, self, None, current_trace()))
+            return False
+        return True
 
     async def send(self, message: M) -> None:
         """Send, and wait for a free slot if there is none; waiters are served first come first served.

@@ -107,13 +107,13 @@ class ActorSystem:
         mine = actor is not None and actor.scheduler is self.scheduler
         if actor is not None and mine and actor.task in (None, asyncio.current_task()):
             raise ActorError(f"{actor.path}: an actor cannot wait for the end of its system")
-        if self._closing is not None:  # closed by hand, and again
+        if self._closing is not None:  # closed by hand, or by its own failure, and again
             await asyncio.wait((self._closing,))
+            if self.error is not None and exc is None:
+                raise self.error
             return
-        assert self._root is not None
-        self._closing = self.scheduler.task(
-            self._end.run(self.scheduler, self._root), f"{self.name}-shutdown"
-        )
+        self._begin_end()
+        assert self._closing is not None
         with anyio.CancelScope(shield=True):
             while not self._closing.done():
                 try:
@@ -178,7 +178,7 @@ class ActorSystem:
         """The publish/subscribe group of this name, made on first use."""
         group = self._groups.get(name)
         if group is None:
-            group = self._groups[name] = Group(name, self.dead_letters)
+            group = self._groups[name] = Group(name)
         return group
 
     def tree(self) -> ActorInfo:
@@ -206,6 +206,18 @@ class ActorSystem:
         if self.error is None:
             self.error = error
             log.critical("the actor system %r fails", self.name, exc_info=error)
-            if self._host is not None and self._closing is None and not self._host.done():
+            if self._closing is not None:
+                return
+            if self._host is not None and not self._host.done():
                 self._cancelled_host = True
                 self._host.cancel()
+            else:  # no block will be left: end the actors now, so that no ask waits for its deadline
+                self._begin_end()
+
+    def _begin_end(self) -> asyncio.Task[None]:
+        """Begin the shutdown in a task of its own."""
+        assert self._root is not None
+        self._closing = self.scheduler.task(
+            self._end.run(self.scheduler, self._root), f"{self.name}-shutdown"
+        )
+        return self._closing
