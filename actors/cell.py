@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import Future
 from collections.abc import Coroutine
 from contextvars import Context, copy_context
 from typing import Any, cast
@@ -119,7 +120,7 @@ class Cell(Mailbox):
                     self.bury(envelope, "expired")
                 else:
                     result = handler(actor, message)
-                    if result is not None and hasattr(type(result), "__await__"):
+                    if result is not None and (type(result) is COROUTINE or isinstance(result, Future)):
                         self.take_over(result)
                         return
                     if question is not None and not question.deferred:
@@ -154,7 +155,7 @@ class Cell(Mailbox):
                 if handler is None:
                     continue
                 result = handler(self.actor, self.hand[0])
-                if result is not None and hasattr(type(result), "__await__"):
+                if result is not None and (type(result) is COROUTINE or isinstance(result, Future)):
                     self.take_over(result)
                     return True
                 budget -= 1
@@ -302,7 +303,7 @@ class Cell(Mailbox):
             try:
                 if coroutine is None:
                     result: Any = handler(self.actor, message)
-                    if result is not None and hasattr(type(result), "__await__"):
+                    if result is not None and (type(result) is COROUTINE or isinstance(result, Future)):
                         result = await result
                 else:
                     result = await coroutine

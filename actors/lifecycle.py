@@ -41,6 +41,7 @@ __all__ = [
 
 log = logging.getLogger("actors")
 
+
 def build(cell: Cell) -> Generator[Awaitable[object], None, BaseException | None]:
     """Make the actor and start it; returns what went wrong."""
     fault = construct(cell)
@@ -166,9 +167,7 @@ def finish(
     orders.shut(cell)
     yield from clear(cell, ActorStopped(f"{cell.path} stopped before it answered"))
     actor = cell.actor
-    if (
-        actor is not None and not cell.order & states.KILL and type(actor).on_stop is not Actor.on_stop
-    ):
+    if actor is not None and not cell.order & states.KILL and type(actor).on_stop is not Actor.on_stop:
         fault = yield from routines.hook(cell, stop_limit(cell, actor), actor.on_stop)
         if fault is not None and not cell.order & states.KILL:
             log.error("%s: on_stop failed", cell.path, exc_info=fault)

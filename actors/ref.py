@@ -158,7 +158,9 @@ class Ref(Generic[M]):
         else:
             sender, trace, parent, own, held = frame
             waiting = None
-            if own is not None and own() is asyncio.current_task():  # else it was begun here, and no one waits for it
+            if (
+                own is not None and own() is asyncio.current_task()
+            ):  # else it was begun here, and no one waits for it
                 waiting = sender if held else None
                 if waiting is not None or parent is not None:
                     self._check_cycle(waiting, parent)

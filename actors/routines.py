@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from actors.cell import Cell
     from actors.dispatch import Scheduler
 
-__all__ = ["Routine", "awaiting", "caught", "drive", "fault_of", "hook", "outcome", "settled", "thrown_away", "within"]
+__all__ = [
+    "Routine",
+    "awaiting",
+    "caught",
+    "drive",
+    "fault_of",
+    "hook",
+    "outcome",
+    "settled",
+    "thrown_away",
+    "within",
+]
 
 Routine = Generator[Awaitable[object], None, None]
 T = TypeVar("T")
