@@ -268,7 +268,7 @@ def _dismantle(cell: Cell, error: BaseException) -> Routine:
     actor, cell.actor = cell.actor, None
     if actor is not None and type(actor).on_restart is not Actor.on_restart:
         limit = lifecycle.stop_limit(cell, actor)
-        fault = yield from routines.hook(cell, limit, actor.on_restart, error)
+        fault = yield from routines.hook(cell, limit, actor, "on_restart", error)
         if fault is not None:
             log.error("%s: on_restart failed", cell.path, exc_info=fault)
     if lifecycle.owns(cell):

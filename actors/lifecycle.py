@@ -67,7 +67,7 @@ def _welcome(cell: Cell) -> Generator[Awaitable[object], None, BaseException | N
         return None
     if cell.order & states.KILL:
         return ActorStopped(f"{cell.path} was killed while it started")
-    fault = yield from routines.hook(cell, start_limit(cell), actor.on_start)
+    fault = yield from routines.hook(cell, start_limit(cell), actor, "on_start")
     if fault is not None:
         cell.actor = None
     return fault
@@ -168,7 +168,7 @@ def finish(
     yield from clear(cell, ActorStopped(f"{cell.path} stopped before it answered"))
     actor = cell.actor
     if actor is not None and not cell.order & states.KILL and type(actor).on_stop is not Actor.on_stop:
-        fault = yield from routines.hook(cell, stop_limit(cell, actor), actor.on_stop)
+        fault = yield from routines.hook(cell, stop_limit(cell, actor), actor, "on_stop")
         if fault is not None and not cell.order & states.KILL:
             log.error("%s: on_stop failed", cell.path, exc_info=fault)
     yield from clear(cell, ActorStopped(f"{cell.path} stopped before it answered"))  # what on_stop began

@@ -9,7 +9,7 @@ after it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Coroutine, Generator
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +17,7 @@ from actors.errors import ActorStopped, HandlerCancelled, HookTimeout
 from actors.states import COROUTINE, FAIL, GRACE, KILL
 
 if TYPE_CHECKING:
+    from actors.actor import Actor
     from actors.cell import Cell
     from actors.dispatch import Scheduler
 
@@ -103,15 +104,15 @@ async def within(future: asyncio.Future[None], timeout: float | None) -> None:
 
 
 def hook(
-    cell: Cell, limit: float, hook: Callable[..., Any], *arguments: object
+    cell: Cell, limit: float, actor: Actor[Any], name: str, *arguments: object
 ) -> Generator[Awaitable[object], None, BaseException | None]:
-    """Call a hook, in a task if it awaits; return what it raised.
+    """Call the hook of this name, in a task if it awaits; return what it raised.
 
     After `limit` seconds it is cancelled, as by a kill, and the result is `HookTimeout`.
     """
     scheduler = cell.scheduler
     try:
-        result = scheduler.call(cell, hook, *arguments)
+        result = scheduler.call(cell, getattr(actor, name), *arguments)
     except BaseException as exc:
         return fault_of(cell, exc)
     if result is None or not hasattr(type(result), "__await__"):
@@ -129,7 +130,6 @@ def hook(
     if task.done():
         coroutine.close()  # a task that was cancelled before its first step never began it
     if late and not cell.order & (KILL | FAIL):
-        name = getattr(hook, "__name__", "a hook")
         return HookTimeout(f"{cell.path}: {name} took more than {limit:g} s and was cancelled")
     fault = outcome(task) if task.done() else asyncio.CancelledError()
     return None if fault is None else fault_of(cell, fault)

@@ -18,7 +18,7 @@ from actors import lifecycle, spawning
 from actors.actor import Actor
 from actors.context import Context
 from actors.deadletters import DeadLetters
-from actors.dispatch import Scheduler
+from actors.dispatch import Scheduler, show_message
 from actors.errors import ActorError, ActorStopped
 from actors.groups import Group
 from actors.introspection import ActorInfo, describe
@@ -49,7 +49,8 @@ class ActorSystem:
     `supervise`: what happens when an actor spawned here fails; a failure that it escalates, or one too many,
     ends the block with that very exception. `shutdown`: seconds for the actors to end before they are
     killed. `debug`: refuse other threads. `slow_handler`: seconds after which a handler at work is reported
-    in the log.
+    in the log. `show_message`: what the report of a crash says of the message that the handler failed on, its
+    `repr` of at most 200 characters unless you say otherwise; give one that says less if messages hold secrets.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class ActorSystem:
         debug: bool = False,
         slow_handler: float | None = None,
         interceptor: Interceptor | None = None,
+        show_message: Callable[[Any], str] = show_message,
     ) -> None:
         self.name = name
         self.error: BaseException | None = None
@@ -69,6 +71,7 @@ class ActorSystem:
         self._debug = debug
         self._slow_handler = slow_handler
         self._interceptor = interceptor
+        self._show_message = show_message
         self._groups: dict[str, Group] = {}
         self._host: asyncio.Task[Any] | None = None
         self._cancelled_host = False
@@ -84,6 +87,7 @@ class ActorSystem:
         make = getattr(loop, "actors_scheduler", Scheduler)  # the loop of `actors.testing` brings its own
         scheduler: Scheduler = make(loop, self.dead_letters, self._crash)
         scheduler.interceptor = self._interceptor
+        scheduler.show = self._show_message
         if self._slow_handler is not None:
             scheduler.watch(self._slow_handler)
         scheduler.system = self
