@@ -217,18 +217,20 @@ from actors.errors import (
     Unhandled,
     WrongThread,
 )
-from actors.groups import Group
+from actors.groups import Group, Registry
 from actors.interceptor import Interceptor
 from actors.introspection import ActorInfo
+from actors.kernel.owned import Pipe
 from actors.limiter import Limiter
-from actors.messages import Action, DeadLetter, Failed, Message, ReceiveTimeout, Restarted, Terminated
+from actors.messages import Message
 from actors.pool import Pool
 from actors.question import Reply
 from actors.ref import Ref
 from actors.shutdown import Phase
-from actors.supervision import Backoff, ChildSpec, History, OneForAll, OneForOne, RestForOne, Strategy
+from actors.signals import DeadLetter, Failed, ReceiveTimeout, Restarted, Terminated
+from actors.specs import ChildSpec
+from actors.supervision import Action, Backoff, History, OneForAll, OneForOne, RestForOne, Strategy
 from actors.system import ActorSystem
-from actors.timers import Pipe
 from actors.trace import current_trace, tracing
 
 __all__ = [
@@ -248,8 +250,8 @@ __all__ = [
     "Finished",
     "Group",
     "HandlerCancelled",
-    "HookTimeout",
     "History",
+    "HookTimeout",
     "Interceptor",
     "Limiter",
     "LinkBroken",
@@ -263,6 +265,7 @@ __all__ = [
     "Pool",
     "ReceiveTimeout",
     "Ref",
+    "Registry",
     "Reject",
     "Reply",
     "RestForOne",

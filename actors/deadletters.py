@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.errors import MailboxFull
-from actors.messages import DeadLetter, DeadLetterReason
-
-if TYPE_CHECKING:
-    from actors.ref import Ref
+from actors.ref import Ref
+from actors.signals import DeadLetter, DeadLetterReason
 
 __all__ = ["DeadLetters"]
 

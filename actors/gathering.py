@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from contextvars import copy_context
-from inspect import iscoroutine
+from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 from typing import Any
 from weakref import ReferenceType
 
+from actors.handle import LocalRef
 from actors.trace import FRAME, owns_task
 
 __all__ = ["gather"]
+
+_ASK = LocalRef.ask.__code__
 
 
 async def gather(
@@ -34,8 +37,18 @@ async def gather(
 
 def _begin(awaitable: Awaitable[Any]) -> asyncio.Future[Any]:
     """Start one of the awaitables; a handler that awaits them all waits for it as if it did so itself."""
+    if not iscoroutine(awaitable):
+        return asyncio.ensure_future(awaitable)
+    if awaitable.cr_code is _ASK and getcoroutinestate(awaitable) == CORO_CREATED:
+        # An ask that has not begun needs no task: the future of its answer is enough.
+        asked = awaitable.cr_frame.f_locals
+        question: asyncio.Future[Any] = asked["self"].question(
+            asked["message"], asked["timeout"], awaited=True
+        )
+        awaitable.close()
+        return question
     frame = FRAME.get()
-    if not iscoroutine(awaitable) or frame is None or not owns_task(frame):
+    if frame is None or not owns_task(frame):
         return asyncio.ensure_future(awaitable)
     context = copy_context()
     task = asyncio.Task(awaitable, loop=asyncio.get_running_loop(), context=context)

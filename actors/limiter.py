@@ -11,17 +11,16 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.errors import ActorStopped, AskTimeout, HandlerCancelled, MailboxFull, SpecError
-from actors.messages import DeadLetter
+from actors.kernel.answers import defer
+from actors.kernel.cell import Cell, Envelope
+from actors.kernel.owned import Pipe
+from actors.kernel.routines import thrown_away
 from actors.question import Reply
-from actors.routines import thrown_away
+from actors.signals import DeadLetter
 from actors.states import DRAIN
-from actors.timers import Pipe
-
-if TYPE_CHECKING:
-    from actors.cell import Cell, Envelope
 
 __all__ = ["Limiter"]
 
@@ -127,7 +126,7 @@ class Limiter:
         cell = self._cell
         if self._closed:
             raise ActorStopped(f"{cell.path} is ending; it begins no more work")
-        reply = cell.context.defer()
+        reply = defer(cell)
         if reply.abandoned:
             return False
         job = _Job(work, reply, cell.taken())

@@ -8,38 +8,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
-import anyio
-
-from actors import lifecycle, spawning
-from actors.actor import Actor
-from actors.context import Context
+from actors.behaviour import Behaviour
 from actors.deadletters import DeadLetters
-from actors.dispatch import Scheduler, show_message
-from actors.errors import ActorError, ActorStopped
-from actors.groups import Group
+from actors.errors import ActorError, ActorStopped, SpecError
+from actors.groups import Group, Registry, check_kind
+from actors.handle import DebugRef, LocalRef
+from actors.interceptor import Interceptor
 from actors.introspection import ActorInfo, describe
-from actors.messages import DeadLetter
-from actors.ref import DebugRef, Ref
+from actors.kernel import life, spawning
+from actors.kernel.cell import Cell
+from actors.kernel.scheduler import Scheduler, show_message
+from actors.ref import Ref
 from actors.shutdown import Callback, Phase, Shutdown
+from actors.signals import DeadLetter
+from actors.specs import ChildSpec
 from actors.states import DEAD, IDLE, RUNNING
-from actors.supervision import ChildSpec, Strategy
+from actors.supervision import Strategy
 from actors.trace import FRAME, current_trace, owns_task
-
-if TYPE_CHECKING:
-    from actors.cell import Cell
-    from actors.interceptor import Interceptor
 
 __all__ = ["ActorSystem"]
 
-M = TypeVar("M")
+C = TypeVar("C", contravariant=True)
+T = TypeVar("T")
 log = logging.getLogger("actors")
 
 
-class _Guardian(Actor):
+def _shield() -> AbstractContextManager[object]:
+    """Return anyio's shield, if the program uses anyio: else no scope of it can surround a system."""
+    anyio = sys.modules.get("anyio")
+    return nullcontext() if anyio is None else anyio.CancelScope(shield=True)
+
+
+class _Guardian(Behaviour[Any]):
     """The root of the tree: handles nothing, supervises."""
 
 
@@ -72,7 +78,8 @@ class ActorSystem:
         self._slow_handler = slow_handler
         self._interceptor = interceptor
         self._show_message = show_message
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, Group[Any]] = {}
+        self.registry = Registry()
         self._host: asyncio.Task[Any] | None = None
         self._cancelled_host = False
         self._closing: asyncio.Task[None] | None = None
@@ -85,20 +92,19 @@ class ActorSystem:
         self._host = asyncio.current_task()
         self.dead_letters = DeadLetters(loop.time)
         make = getattr(loop, "actors_scheduler", Scheduler)  # the loop of `actors.testing` brings its own
-        scheduler: Scheduler = make(loop, self.dead_letters, self._crash)
+        scheduler: Scheduler[Cell] = make(loop, self.dead_letters, self._crash)
         scheduler.interceptor = self._interceptor
         scheduler.show = self._show_message
         if self._slow_handler is not None:
             scheduler.watch(self._slow_handler)
         scheduler.system = self
-        scheduler.ref_type = DebugRef if self._debug else Ref
-        scheduler.context_type = Context
+        scheduler.make_ref = DebugRef if self._debug else LocalRef
         self.scheduler = scheduler
         root = self._root = spawning.make_cell(scheduler, None, _Guardian, "root")
         guardian = _Guardian()
         if self._supervise is not None:
             guardian.supervise = self._supervise
-        lifecycle.adopt(root, guardian)
+        life.adopt(root, guardian)
         root.phase, root.mode = RUNNING, IDLE
         return self
 
@@ -118,7 +124,7 @@ class ActorSystem:
             return
         self._begin_end()
         assert self._closing is not None
-        with anyio.CancelScope(shield=True):
+        with _shield():
             while not self._closing.done():
                 try:
                     await asyncio.wait((self._closing,))
@@ -143,7 +149,7 @@ class ActorSystem:
             raise ActorStopped(f"the actor system {self.name!r} is not open")
         return root
 
-    async def spawn(self, spec: ChildSpec[M] | Callable[[], Actor[M]], name: str | None = None) -> Ref[M]:
+    async def spawn(self, spec: ChildSpec[C] | Callable[[], Behaviour[C]], name: str | None = None) -> Ref[C]:
         """Start an actor; returns when its `on_start` is done.
 
         Raises what its constructor or `on_start` raised, `NameTaken`, `SpecError`, or `ActorStopped` when
@@ -151,7 +157,7 @@ class ActorSystem:
         """
         return await spawning.spawn(self._guardian(), spec, name)
 
-    def spawn_soon(self, spec: ChildSpec[M] | Callable[[], Actor[M]], name: str | None = None) -> Ref[M]:
+    def spawn_soon(self, spec: ChildSpec[C] | Callable[[], Behaviour[C]], name: str | None = None) -> Ref[C]:
         """Start an actor at the next turn; returns at once. A failure of its start is supervised."""
         return spawning.spawn_soon(self._guardian(), spec, name)
 
@@ -161,14 +167,21 @@ class ActorSystem:
         root = self._root
         return {} if root is None else {name: cell.ref for name, cell in (root.children or {}).items()}
 
-    def find(self, path: str) -> Ref[Any] | None:
-        """The living actor of a path like `/desk/r0`; None if there is none."""
+    @overload
+    def find(self, path: str) -> Ref[Any] | None: ...
+    @overload
+    def find(self, path: str, kind: type[Behaviour[C]]) -> Ref[C] | None: ...
+    def find(self, path: str, kind: type[Behaviour[Any]] | None = None) -> Ref[Any] | None:
+        """Return the living actor of a path like `/desk/r0`, or None.
+
+        With `kind`, an `Actor` class, the ref is typed; raises `SpecError` if the actor is of another class.
+        """
         cell = self._root
         for name in path.strip("/").split("/"):
             if cell is None:
                 return None
             cell = (cell.children or {}).get(name)
-        return None if cell is None else cell.ref
+        return None if cell is None else check_kind(cell.ref, kind)
 
     def tell(self, path: str, message: Any) -> None:
         """Tell the actor of a path; a dead letter (`unknown`) if there is none. Raises `MailboxFull`."""
@@ -178,11 +191,22 @@ class ActorSystem:
         else:
             ref.tell(message)
 
-    def group(self, name: str) -> Group:
-        """The publish/subscribe group of this name, made on first use."""
+    @overload
+    def group(self, name: str) -> Group[Any]: ...
+    @overload
+    def group(self, name: str, message: type[T]) -> Group[T]: ...
+    def group(self, name: str, message: type[Any] | None = None) -> Group[Any]:
+        """Return the publish/subscribe group of this name, made on first use.
+
+        `message` is the type that is published there. Raises `SpecError` if the group has another one.
+        """
         group = self._groups.get(name)
         if group is None:
-            group = self._groups[name] = Group(name)
+            group = self._groups[name] = Group(name, message)
+        elif message is not None and group.message is None:
+            group.message = message
+        elif message is not None and group.message is not message:
+            raise SpecError(f"the group {name!r} is of {group.message}, not of {message}")
         return group
 
     def tree(self) -> ActorInfo:

@@ -12,17 +12,21 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import ReferenceType
 
-if TYPE_CHECKING:
-    from actors.cell import Cell
-    from actors.dispatch import Scheduler
-    from actors.question import Question
+from actors.question import Question
 
 __all__ = ["current_trace", "tracing"]
 
-Frame = tuple["Cell | None", Any, "Question | None", "ReferenceType[asyncio.Task[Any]] | None", bool]
+
+class Turn(Protocol):
+    """A scheduler, as far as it matters here: whose plain handler runs at this moment."""
+
+    running: Any
+
+
+Frame = tuple[Any, Any, Question | None, "ReferenceType[asyncio.Task[Any]] | None", bool]
 """The actor that this code works for, the trace, the question in hand, the task to which this belongs, and
 whether the actor waits for that task. Tasks and callbacks begun in it inherit the frame, and are not it."""
 
@@ -30,7 +34,7 @@ FRAME: ContextVar[Frame | None] = ContextVar("actors.frame", default=None)
 
 # Plain handlers run without a frame (setting a context variable costs as much as a hop); `Scheduler.running`
 # names their actor. These are the open schedulers by thread, for the two functions below.
-SCHEDULERS: dict[int, list[Scheduler]] = {}
+SCHEDULERS: dict[int, list[Turn]] = {}
 
 
 def owns_task(frame: Frame) -> bool:

@@ -12,32 +12,45 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from math import inf
 from random import Random
 from reprlib import Repr
 from time import perf_counter
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import ReferenceType, WeakSet
 
-from actors.actor import Table
+from actors.behaviour import Table
+from actors.deadletters import DeadLetters
 from actors.errors import ActorStopped, MailboxFull
 from actors.interceptor import Interceptor, intercepted
+from actors.kernel.wheel import Target, Wheel
+from actors.question import Question
+from actors.ref import Ref
+from actors.signals import DeadLetterReason
 from actors.states import BLOCKED, BURST, SLICE
 from actors.trace import FRAME, SCHEDULERS
-from actors.wheel import Wheel
-
-if TYPE_CHECKING:
-    from actors.cell import Cell, Envelope
-    from actors.context import Context
-    from actors.deadletters import DeadLetters
-    from actors.question import Question
-    from actors.ref import Ref
-    from actors.system import ActorSystem
 
 __all__ = ["Scheduler"]
 
+Envelope = tuple[Any, Any, Any, Any]
+
+
+class Served(Target, Protocol):
+    """What the scheduler serves: the cell of an actor, as far as it matters here."""
+
+    since: float
+    hand: Envelope
+
+    def turn(self, until: float, context: Context) -> None: ...
+
+    def receive(self, envelope: Envelope) -> None: ...
+
+    def bury(self, envelope: Envelope, reason: DeadLetterReason) -> None: ...
+
+
+C = TypeVar("C", bound=Served)
 T = TypeVar("T")
 log = logging.getLogger("actors")
 
@@ -68,7 +81,7 @@ DOOR = 10_000
 """Messages of other threads that may wait to be delivered."""
 
 
-class Scheduler:
+class Scheduler(Generic[C]):
     """What the cells of one system share; see the module."""
 
     def __init__(
@@ -81,12 +94,12 @@ class Scheduler:
         self.clock: Callable[[], float] = perf_counter  # uvloop's `loop.time()` ticks in milliseconds
         self.burst = BURST
         self.thread = threading.get_ident()
-        self.queue: deque[Cell] = deque()
+        self.queue: deque[C] = deque()
         self.started = 0
         self.armed = False
-        self.running: Cell | None = None
+        self.running: C | None = None
         self.boxes: list[deque[Envelope]] = []
-        self.busy: dict[Cell, None] = {}
+        self.busy: dict[C, None] = {}
         self.wheel = Wheel(loop)
         self.uid = 0
         self.aborting: asyncio.Task[Any] | None = None
@@ -96,11 +109,10 @@ class Scheduler:
         self.show: Callable[[Any], str] = show_message
         self.dead_letters = dead_letters
         self.crash = crash
-        self.ref_type: type[Ref[Any]]
-        self.context_type: type[Context]
-        self.system: ActorSystem
+        self.make_ref: Callable[[C], Ref[Any]]
+        self.system: Any = None
         self.interceptor: Interceptor | None = None
-        self._reported: dict[Cell, float] = {}
+        self._reported: dict[C, float] = {}
         self._watchdog: asyncio.TimerHandle | None = None
         self.base = copy_context()
         self.base.run(FRAME.set, None)
@@ -108,7 +120,7 @@ class Scheduler:
         self._lock = threading.Lock()
         self._starting = False
         self.yield_at = 0.0
-        self._door: deque[tuple[Cell, Any, Any]] | None = deque()
+        self._door: deque[tuple[C, Any, Any]] | None = deque()
         self._door_open = False
         SCHEDULERS.setdefault(self.thread, []).append(self)
 
@@ -142,7 +154,7 @@ class Scheduler:
             if queue:
                 self.arm()
 
-    def report_blocked(self, cell: Cell, seconds: float) -> None:
+    def report_blocked(self, cell: C, seconds: float) -> None:
         """Say who held up the loop."""
         log.warning("%s kept the event loop from all else for %.3f s", cell.path, seconds)
 
@@ -167,7 +179,7 @@ class Scheduler:
             del self._reported[cell]
         self._watchdog = self.loop.call_later(slow / 2, self.watch, slow, context=self.base)
 
-    def call(self, cell: Cell, function: Callable[..., T], *arguments: object) -> T:
+    def call(self, cell: C, function: Callable[..., T], *arguments: object) -> T:
         """Call user code in place on behalf of an actor, in a context of its own."""
         previous, self.running = self.running, cell
         try:
@@ -179,7 +191,7 @@ class Scheduler:
         self,
         coroutine: Coroutine[Any, Any, T],
         name: str,
-        cell: Cell | None = None,
+        cell: C | None = None,
         trace: Any = None,
         question: Question | None = None,
         held: bool = True,
@@ -269,7 +281,7 @@ class Scheduler:
 
     # The door for other threads
 
-    def knock(self, cell: Cell, message: Any, trace: Any) -> None:
+    def knock(self, cell: C, message: Any, trace: Any) -> None:
         """Deliver from another thread.
 
         Raises `ActorStopped` when the system is closed, or its loop was, and `MailboxFull` while 10,000

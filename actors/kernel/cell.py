@@ -1,7 +1,7 @@
-"""A cell's state and its mailbox: how messages get in, wait, and are refused.
+"""A cell: the state of one actor's runtime, and its mailbox; how messages get in, wait, and are refused.
 
 Two lanes: the mailbox, bounded, and the signal lane, which is neither bounded nor ever refused while the
-actor lives. The mailbox exists only while it holds something. Nothing here serves messages; that is `cell`.
+actor lives. The mailbox exists only while it holds something. Nothing here serves messages; that is `turn`.
 """
 
 from __future__ import annotations
@@ -9,29 +9,127 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from contextlib import AsyncExitStack
+from contextvars import Context
+from typing import Any, Protocol
 
-from actors.actor import Actor, Overflow, Table
+from actors.behaviour import Behaviour, Overflow, Table
 from actors.errors import ActorStopped, MailboxFull
-from actors.extras import Envelope, Extras, Failure
-from actors.messages import SIGNALS, DeadLetter, DeadLetterReason, EndReason
-from actors.states import DEAD, HELD, IDLE, NOTHING, STARTING, STOPPING
-from actors.supervision import ChildSpec, RestartType
+from actors.kernel.scheduler import Scheduler
+from actors.question import Question
+from actors.ref import Ref
+from actors.signals import SIGNALS, DeadLetter, DeadLetterReason, EndReason
+from actors.specs import ChildSpec, RestartType
+from actors.states import BUSY, DEAD, HELD, IDLE, KILL, NOTHING, QUEUED, STARTING, STOPPING
+from actors.supervision import Intensity, Streak
 
-if TYPE_CHECKING:
-    from actors.cell import Cell
-    from actors.context import Context
-    from actors.dispatch import Scheduler
-    from actors.question import Question
-    from actors.ref import Ref
-
-__all__ = ["Mailbox"]
+__all__ = ["Cell", "Envelope", "Extras", "Failure"]
 
 NO_HANDLERS = Table()
 
+Envelope = tuple[Any, "Cell | None", Any, Any]
+"""message, sender, trace, and the `Question` of an ask (in the signal lane: what makes the item
+conditional)."""
 
-class Mailbox:
-    """The part of a `Cell` that receives."""
+
+class Ends(Protocol):
+    """A timer that ends with the instance."""
+
+    def cancel(self) -> None: ...
+
+    def touch(self) -> None: ...
+
+
+class Work(Protocol):
+    """A task that the instance owns."""
+
+    task: asyncio.Task[None]
+
+    def end(self) -> None: ...
+
+
+class Limits(Protocol):
+    """A limiter of the instance."""
+
+    def close(self) -> None: ...
+
+    def owed(self) -> bool: ...
+
+
+class Membership(Protocol):
+    """Something that keeps refs and drops each when its actor is gone."""
+
+    def leave(self, ref: Ref[Any], /) -> None: ...
+
+
+class Failure:
+    """An item of the signal lane that makes the actor fail, as if a handler had raised: owned work raised."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class Extras:
+    """What most actors never need; made on first use, so that an idle actor costs a few hundred bytes."""
+
+    __slots__ = (
+        "closing",
+        "deferred",
+        "ended",
+        "failure",
+        "grace",
+        "group",
+        "groups",
+        "halted",
+        "idle",
+        "intensity",
+        "leftover",
+        "limiters",
+        "links",
+        "muted",
+        "pipes",
+        "reserved",
+        "stack",
+        "stash",
+        "streak",
+        "timers",
+        "waiters",
+        "wake",
+        "watchers",
+        "watching",
+    )
+
+    def __init__(self) -> None:
+        self.closing: asyncio.Task[Any] | None = None
+        self.deferred: dict[Question, None] = {}
+        self.ended: dict[asyncio.Future[None], None] = {}
+        self.failure: BaseException | None = None
+        self.grace: asyncio.TimerHandle | None = None
+        self.group: deque[tuple[Cell, BaseException]] | None = None
+        self.groups: dict[Membership, None] = {}
+        self.halted: asyncio.Future[None] | None = None
+        self.idle: Ends | None = None
+        self.intensity: Intensity | None = None
+        self.leftover: deque[Envelope] | None = None
+        self.limiters: list[Limits] = []
+        self.links: dict[Cell, None] = {}
+        self.muted: set[Cell] = set()
+        self.pipes: dict[Work, None] = {}
+        self.reserved = 0
+        self.stack: AsyncExitStack | None = None
+        self.stash: deque[Envelope] = deque()
+        self.streak: Streak | None = None
+        self.timers: dict[Any, Ends] = {}
+        self.waiters: deque[asyncio.Future[None]] = deque()
+        self.wake: asyncio.Future[None] | None = None
+        self.watchers: dict[Cell, None] = {}
+        self.watching: dict[Cell, None] = {}
+
+
+class Cell:
+    """The state and the mailbox of one actor; see the module."""
 
     __slots__ = (
         "actor",
@@ -64,14 +162,14 @@ class Mailbox:
     )
 
     ref: Ref[Any]
-    context: Context
+    context: Any
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: Scheduler[Cell],
         parent: Cell | None,
         name: str,
-        factory: Callable[[], Actor[Any]],
+        factory: Callable[[], Behaviour[Any]],
         restart: RestartType,
         shutdown: float | None,
         spec: ChildSpec[Any] | None = None,
@@ -82,15 +180,16 @@ class Mailbox:
         self.factory = factory
         self.restart: RestartType = restart
         self.shutdown = shutdown
-        self.actor: Actor[Any] | None = None
+        self.actor: Behaviour[Any] | None = None
+        self.context = None
         self.table = NO_HANDLERS
         self.box: deque[Envelope] | None = None
         self.urgent: deque[Envelope] | None = None
         self.spec = spec
         self.fate: EndReason = "stopped"
         kind = getattr(factory, "func", factory)  # of a functools.partial
-        if not (isinstance(kind, type) and issubclass(kind, Actor)):
-            kind = Actor  # the class is known once the factory has made the first instance
+        if not (isinstance(kind, type) and issubclass(kind, Behaviour)):
+            kind = Behaviour  # the class is known once the factory has made the first instance
         self.capacity = self.limit = kind.__mailbox__
         self.overflow: Overflow = kind.__overflow__
         self.mode = HELD
@@ -107,7 +206,7 @@ class Mailbox:
     @property
     def path(self) -> str:
         parts: list[str] = []
-        cell: Mailbox = self
+        cell = self
         while cell.parent is not None:
             parts.append(cell.name)
             cell = cell.parent
@@ -131,8 +230,61 @@ class Mailbox:
             return None, None
         return type(self.hand[0]).__name__, max(0.0, self.scheduler.clock() - self.since)
 
+    @property
+    def depth(self) -> int:
+        """Messages that wait."""
+        return 0 if self.box is None else len(self.box)
+
     def enqueue(self) -> None:
-        """Ask for a turn, if nobody serves this cell."""
+        """Ask for a turn, if no one serves this cell."""
+        if self.mode == IDLE:
+            self.mode = QUEUED
+            scheduler = self.scheduler
+            scheduler.queue.append(self)
+            if not scheduler.armed:
+                scheduler.arm()
+
+    def resume(self) -> None:
+        """End what held this cell: it is idle, or has a turn if anything waits for it."""
+        if self.mode == BUSY:
+            self.task = None
+            self.scheduler.busy.pop(self, None)
+        if self.limit == 0:
+            self.grant()
+        if self.extras is not None and self.extras.idle is not None:
+            self.extras.idle.touch()
+        self.mode = IDLE
+        if self.order or self.box or self.urgent:
+            self.enqueue()
+        else:
+            self.box = None
+
+    def give_back(self) -> None:
+        """Return the message in hand, whose handler never began."""
+        message, _, _, question = self.hand
+        if isinstance(message, SIGNALS) or (question is not None and type(question) is not Question):
+            return  # from the signal lane, which ends with the instance
+        if self.order & KILL:
+            self.bury(self.hand, "stopped")
+        else:
+            self.box = self.box if self.box is not None else self.scheduler.new_box()
+            self.box.appendleft(self.hand)
+
+    def wake(self, envelope: Envelope) -> None:
+        """Put a question to an idle actor; see `turn.ActorCell`."""
+        raise NotImplementedError
+
+    def late_answer(self, question: Question, value: Any) -> None:
+        """Publish an answer that comes too late; see `turn.ActorCell`."""
+        raise NotImplementedError
+
+    def taken(self) -> Envelope:
+        """Return the message in hand, to be kept, without what made an item of the signal lane conditional."""
+        message, sender, trace, question = self.hand
+        return self.hand if type(question) is Question else (message, sender, trace, None)
+
+    def turn(self, until: float, context: Context) -> None:
+        """Serve the actor for one turn; see `turn.ActorCell`."""
         raise NotImplementedError
 
     def is_full(self) -> bool:

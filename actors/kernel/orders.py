@@ -1,20 +1,16 @@
 """Orders: what others ask of an actor. Stop, drain, kill, fail.
 
-Each only notes the order and sees to it that somebody carries it out: who serves the actor at that time does
-so between two messages, by `obey`.
+Each only notes the order and sees to it that the cell has a turn. What serves the actor at that time carries
+the order out between two messages (`turn.ActorCell.obey`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from actors import failures, lifecycle, routines, states
+from actors import states
 from actors.errors import ActorStopped
+from actors.kernel.cell import Cell
 
-if TYPE_CHECKING:
-    from actors.cell import Cell
-
-__all__ = ["cancel", "drain", "fail", "kill", "obey", "shut", "stop", "unpark"]
+__all__ = ["cancel", "drain", "fail", "halt", "kill", "shut", "stop", "unpark"]
 
 
 def stop(cell: Cell) -> None:
@@ -101,7 +97,7 @@ def cancel(cell: Cell) -> None:
             cell.fresh.close()
             cell.fresh = None
             cell.give_back()
-        cell.conclude()
+        cell.resume()
     elif cell.fresh is None:
         cell.scheduler.cancel(task)
 
@@ -121,34 +117,10 @@ def unpark(cell: Cell) -> None:
     cell.enqueue()
 
 
-def _drained(cell: Cell) -> bool:
-    """Whether everything that was accepted is handled and answered."""
-    if cell.box or cell.urgent:
-        return False
-    extras = cell.extras
-    return extras is None or not (extras.deferred or any(limiter.owed() for limiter in extras.limiters))
-
-
-def obey(cell: Cell) -> bool:
-    """Carry out what was ordered, between two messages; true if the cell has passed into a routine."""
-    order = cell.order
-    if order & states.KILL:
-        routines.drive(cell.scheduler, lifecycle.finish(cell, "killed", None))
-    elif order & states.STOP or (order == states.DRAIN and _drained(cell)):
-        routines.drive(cell.scheduler, lifecycle.finish(cell, "stopped", None))
-    elif order & states.START:
-        cell.order &= ~states.START
-        routines.drive(cell.scheduler, lifecycle.begin(cell))
-    elif order & states.HALT:
-        cell.order &= ~states.HALT
-        cell.mode, cell.phase = states.PARKED, states.RESTARTING
-        extras = cell.extra()
-        if extras.halted is not None and not extras.halted.done():
-            extras.halted.set_result(None)
-    elif order & states.FAIL:
-        extras = cell.extra()
-        assert extras.failure is not None
-        failures.failed(cell, extras.failure)
-    else:
-        return False
-    return True
+def halt(cell: Cell) -> None:
+    """Take a cell that serves no message out of service, for the group restart that asked for it."""
+    cell.order &= ~states.HALT
+    cell.mode, cell.phase = states.PARKED, states.RESTARTING
+    extras = cell.extra()
+    if extras.halted is not None and not extras.halted.done():
+        extras.halted.set_result(None)

@@ -10,21 +10,31 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Generator
-from typing import TYPE_CHECKING
 
-from actors import lifecycle, orders, routines, states
-from actors.actor import Actor
+from actors import states
+from actors.behaviour import Behaviour
 from actors.errors import ActorStopped
-from actors.messages import Action, Failed, Restarted
-from actors.routines import Routine
-from actors.supervision import DEFAULT_STRATEGY, Intensity, OneForOne, Strategy, Streak
+from actors.kernel import life, orders, routines
+from actors.kernel.cell import Cell, Envelope, Extras
+from actors.kernel.routines import Routine
+from actors.signals import Failed, Restarted
+from actors.supervision import DEFAULT_STRATEGY, Action, Intensity, OneForOne, Strategy, Streak
 
-if TYPE_CHECKING:
-    from actors.cell import Cell, Envelope, Extras
-
-__all__ = ["failed"]
+__all__ = ["begin", "failed"]
 
 log = logging.getLogger("actors")
+
+
+def begin(cell: Cell) -> Routine:
+    """Start an actor whose spawner does not wait; a failure is one of a running actor."""
+    cell.mode, cell.phase = states.HELD, states.STARTING
+    fault = yield from life.build(cell)
+    if cell.order & states.ENDING:
+        yield from life.end(cell)
+    elif fault is None:
+        life.release(cell)
+    else:
+        failed(cell, fault)
 
 
 def failed(cell: Cell, error: BaseException, hand: Envelope = states.NOTHING) -> None:
@@ -39,19 +49,19 @@ def failed(cell: Cell, error: BaseException, hand: Envelope = states.NOTHING) ->
         cell.extra().failure = None
     if cell.order & states.ENDING:
         routines.drive(
-            scheduler, lifecycle.finish(cell, "killed" if cell.order & states.KILL else "failed", error)
+            scheduler, life.finish(cell, "killed" if cell.order & states.KILL else "failed", error)
         )
         return
     if cell.order & states.HALT:  # it restarts with its siblings anyway
-        orders.obey(cell)
+        cell.resume()
         return
     parent = cell.parent
     assert parent is not None
     action = verdict(parent, cell, error, hand)
     if action == "resume":
-        cell.conclude()
+        cell.resume()
     elif action == "stop":
-        routines.drive(scheduler, lifecycle.finish(cell, "failed", error))
+        routines.drive(scheduler, life.finish(cell, "failed", error))
     elif action == "escalate":
         cell.phase, cell.mode = states.FAILED, states.PARKED
         orders.fail(parent, error)
@@ -172,17 +182,17 @@ def _start_again(
         if not _take(cell):
             continue
         if cell.restart == "temporary":
-            yield from lifecycle.finish(cell, "stopped", None)
+            yield from life.finish(cell, "stopped", None)
             continue
-        fault = yield from lifecycle.build(cell)
+        fault = yield from life.build(cell)
         if cell.order & states.ENDING:
-            yield from lifecycle.end(cell)
+            yield from life.end(cell)
         elif fault is None:
             _restarted(parent, cell)
         else:
             action = verdict(parent, cell, fault)
             if action == "stop":
-                yield from lifecycle.finish(cell, "failed", fault)
+                yield from life.finish(cell, "failed", fault)
             elif action == "escalate":
                 _park(cell)
                 for other in members:
@@ -234,7 +244,7 @@ def _restarted(parent: Cell, cell: Cell) -> None:
         for watcher in extras.watchers:
             if watcher is not parent:
                 watcher.signal(restarted)
-    lifecycle.release(cell)
+    life.release(cell)
 
 
 def _halt(cell: Cell) -> Routine:
@@ -242,10 +252,10 @@ def _halt(cell: Cell) -> Routine:
     extras = cell.extra()
     extras.halted = cell.scheduler.loop.create_future()
     cell.order |= states.HALT
-    if cell.mode == states.IDLE:
-        orders.obey(cell)
+    if cell.mode == states.IDLE and cell.order == states.HALT:
+        orders.halt(cell)
     if not extras.halted.done() and cell.phase == states.RUNNING:
-        ended = lifecycle.ended_future(cell)
+        ended = life.ended_future(cell)
         yield asyncio.wait((extras.halted, ended), timeout=cell.shutdown, return_when=asyncio.FIRST_COMPLETED)
         if not extras.halted.done() and cell.phase == states.RUNNING:
             orders.cancel(cell)
@@ -266,18 +276,18 @@ def _back_off(cell: Cell, strategy: Strategy) -> Routine:
 def _dismantle(cell: Cell, error: BaseException) -> Routine:
     """Take the old instance apart: its hook, timers, children, owned work, context managers."""
     actor, cell.actor = cell.actor, None
-    if actor is not None and type(actor).on_restart is not Actor.on_restart:
-        limit = lifecycle.stop_limit(cell, actor)
+    if actor is not None and type(actor).on_restart is not Behaviour.on_restart:
+        limit = life.stop_limit(cell, actor)
         fault = yield from routines.hook(cell, limit, actor, "on_restart", error)
         if fault is not None:
             log.error("%s: on_restart failed", cell.path, exc_info=fault)
-    if lifecycle.owns(cell):
-        yield from lifecycle.clear(cell, ActorStopped(f"{cell.path} failed and restarts before it answered"))
-        yield from lifecycle.close(cell)
+    if life.owns(cell):
+        yield from life.clear(cell, ActorStopped(f"{cell.path} failed and restarts before it answered"))
+        yield from life.close(cell)
     cell.urgent = None
     extras = cell.extras
     if extras is not None:
-        lifecycle.unstash(cell)
+        life.unstash(cell)
         for target in extras.watching:
             if target.extras is not None:
                 target.extras.watchers.pop(cell, None)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from actors import lifecycle, orders
-from actors.cell import Cell
+from actors.behaviour import Behaviour
 from actors.errors import ActorStopped, NameTaken
+from actors.kernel import life, orders
+from actors.kernel.cell import Cell
+from actors.kernel.scheduler import Scheduler
+from actors.kernel.turn import ActorCell
+from actors.ref import Ref
+from actors.specs import ChildSpec, RestartType, check_name
 from actors.states import ENDING, QUEUED, RESTARTING, START
-from actors.supervision import ChildSpec, RestartType, check_name
-
-if TYPE_CHECKING:
-    from actors.actor import Actor
-    from actors.dispatch import Scheduler
-    from actors.ref import Ref
 
 __all__ = ["make_cell", "spawn", "spawn_soon"]
 
@@ -24,17 +23,19 @@ PERMANENT: RestartType = "permanent"
 
 
 def make_cell(
-    scheduler: Scheduler,
+    scheduler: Scheduler[Cell],
     parent: Cell | None,
-    spec: ChildSpec[Any] | Callable[[], Actor[Any]],
+    spec: ChildSpec[Any] | Callable[[], Behaviour[Any]],
     name: str | None,
 ) -> Cell:
     """A cell that has its name and waits to be started."""
+    kept: ChildSpec[Any] | None = None
     if isinstance(spec, ChildSpec):
-        factory, restart, shutdown, kept = spec.factory, spec.restart, spec.shutdown, spec
+        kept = spec
+        factory, restart, shutdown = kept.factory, kept.restart, kept.shutdown
         name = name or spec.name
     elif callable(spec):
-        factory, restart, shutdown, kept = spec, PERMANENT, SHUTDOWN, None
+        factory, restart, shutdown = spec, PERMANENT, SHUTDOWN
     else:
         ChildSpec(name, spec)  # says what is wrong
         raise AssertionError
@@ -52,11 +53,10 @@ def make_cell(
             raise NameTaken(
                 f"{siblings[name].path} is alive; wait for its `terminated()` or choose another name"
             )
-        siblings[name] = cell = Cell(scheduler, parent, name, factory, restart, shutdown, kept)
+        siblings[name] = cell = ActorCell(scheduler, parent, name, factory, restart, shutdown, kept)
     else:
-        cell = Cell(scheduler, None, name, factory, restart, shutdown, kept)
-    cell.ref = scheduler.ref_type(cell)
-    cell.context = scheduler.context_type(cell)
+        cell = ActorCell(scheduler, None, name, factory, restart, shutdown, kept)
+    cell.ref = scheduler.make_ref(cell)
     return cell
 
 
@@ -76,11 +76,13 @@ class _Start:
             self.waiter.set_result(None)
 
 
-async def spawn(parent: Cell, spec: ChildSpec[Any] | Callable[[], Actor[Any]], name: str | None) -> Ref[Any]:
+async def spawn(
+    parent: Cell, spec: ChildSpec[Any] | Callable[[], Behaviour[Any]], name: str | None
+) -> Ref[Any]:
     """Start a child, wait for its `on_start`; raises what went wrong. Cancelled, it kills the child."""
     cell = make_cell(parent.scheduler, parent, spec, name)
     start = _Start()
-    lifecycle.launch(cell, start)
+    life.launch(cell, start)
     if not start.known:
         start.waiter = parent.scheduler.loop.create_future()
         try:
@@ -93,7 +95,9 @@ async def spawn(parent: Cell, spec: ChildSpec[Any] | Callable[[], Actor[Any]], n
     return cell.ref
 
 
-def spawn_soon(parent: Cell, spec: ChildSpec[Any] | Callable[[], Actor[Any]], name: str | None) -> Ref[Any]:
+def spawn_soon(
+    parent: Cell, spec: ChildSpec[Any] | Callable[[], Behaviour[Any]], name: str | None
+) -> Ref[Any]:
     """Start a child at the next turn; a failure of its start is the supervisor's affair."""
     cell = make_cell(parent.scheduler, parent, spec, name)
     cell.order |= START

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Generator
+from inspect import isawaitable
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from actors.behaviour import Behaviour
 from actors.errors import ActorStopped, HandlerCancelled, HookTimeout
+from actors.kernel.cell import Cell
+from actors.kernel.scheduler import Scheduler
 from actors.states import COROUTINE, FAIL, GRACE, KILL
-
-if TYPE_CHECKING:
-    from actors.actor import Actor
-    from actors.cell import Cell
-    from actors.dispatch import Scheduler
 
 __all__ = [
     "Routine",
@@ -38,7 +37,7 @@ Routine = Generator[Awaitable[object], None, None]
 T = TypeVar("T")
 
 
-def drive(scheduler: Scheduler, routine: Routine) -> None:
+def drive(scheduler: Scheduler[Cell], routine: Routine) -> None:
     """Run a routine in place, and in a task from its first wait on."""
     try:
         awaited = next(routine)
@@ -50,7 +49,7 @@ def drive(scheduler: Scheduler, routine: Routine) -> None:
     scheduler.control(_proceed(scheduler, routine, awaited))
 
 
-async def _proceed(scheduler: Scheduler, routine: Routine, awaited: Awaitable[object]) -> None:
+async def _proceed(scheduler: Scheduler[Cell], routine: Routine, awaited: Awaitable[object]) -> None:
     try:
         while True:
             await awaited
@@ -89,7 +88,7 @@ def thrown_away(exc: BaseException, task: asyncio.Task[Any] | None) -> bool:
         return True
 
 
-async def settled(scheduler: Scheduler, task: asyncio.Task[Any], timeout: float | None = None) -> None:
+async def settled(scheduler: Scheduler[Cell], task: asyncio.Task[Any], timeout: float | None = None) -> None:
     """Wait until the task is done, or was given up because it survives even being closed by force."""
     given_up = scheduler.given_up.get(task)
     if given_up is None:
@@ -104,7 +103,7 @@ async def within(future: asyncio.Future[None], timeout: float | None) -> None:
 
 
 def hook(
-    cell: Cell, limit: float, actor: Actor[Any], name: str, *arguments: object
+    cell: Cell, limit: float, actor: Behaviour[Any], name: str, *arguments: object
 ) -> Generator[Awaitable[object], None, BaseException | None]:
     """Call the hook of this name, in a task if it awaits; return what it raised.
 
@@ -115,7 +114,7 @@ def hook(
         result = scheduler.call(cell, getattr(actor, name), *arguments)
     except BaseException as exc:
         return fault_of(cell, exc)
-    if result is None or not hasattr(type(result), "__await__"):
+    if not isawaitable(result):
         return None
     coroutine = result if type(result) is COROUTINE else awaiting(result)
     cell.task = task = scheduler.task(caught(coroutine), cell.name, cell)

@@ -3,7 +3,7 @@
 A cell lives from spawn to `Terminated`, across restarts. Exactly one party serves it at any time, and `mode`
 says which: nobody (IDLE), the run queue (QUEUED), a pump task (BUSY) or a routine of `lifecycle` (HELD).
 That is what makes one message at a time true. This module never decides about failures; it hands them to
-`lifecycle`.
+`fate`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from contextvars import Context, copy_context
 from typing import Any, cast
 from weakref import ReferenceType
 
-from actors import failures, orders
-from actors.actor import Handler
+from actors.behaviour import Handler
 from actors.errors import ActorStopped, HandlerCancelled, Reject, Unhandled
-from actors.extras import Envelope, Extras, Failure
-from actors.mailbox import Mailbox
-from actors.messages import SIGNALS, DeadLetter, DeadLetterReason
+from actors.kernel import fate, life, orders
+from actors.kernel.cell import Cell, Envelope, Failure
+from actors.kernel.routines import awaiting, drive, thrown_away
 from actors.question import Question
-from actors.routines import awaiting, thrown_away
+from actors.signals import SIGNALS, DeadLetter, DeadLetterReason
 from actors.states import (
     BLOCKED,
     BUSY,
@@ -36,10 +35,12 @@ from actors.states import (
     NOTHING,
     QUEUED,
     SLICE,
+    START,
+    STOP,
 )
 from actors.trace import FRAME, Frame
 
-__all__ = ["Cell", "Envelope", "Extras"]
+__all__ = ["ActorCell"]
 
 log = logging.getLogger("actors")
 
@@ -60,19 +61,10 @@ def ignore(actor: object, message: object) -> None:
     """What happens to a signal that the actor does not declare."""
 
 
-class Cell(Mailbox):
-    """The runtime of one actor; see the module."""
+class ActorCell(Cell):
+    """A cell that serves its actor; see the module."""
 
     __slots__ = ()
-
-    def enqueue(self) -> None:
-        """Ask for a turn, if nobody serves this cell."""
-        if self.mode == IDLE:
-            self.mode = QUEUED
-            scheduler = self.scheduler
-            scheduler.queue.append(self)
-            if not scheduler.armed:
-                scheduler.arm()
 
     def wake(self, envelope: Envelope) -> None:
         """Put a question to an idle actor: served in the asker's time, unless it is time to yield."""
@@ -129,6 +121,8 @@ class Cell(Mailbox):
                             self.too_late(question, result)
                         else:
                             question.answered = True
+                            if question.bucket is not None:
+                                question.bucket.pop(question, None)
                             future.set_result(result)
                 budget -= 1
                 # Copies of one context that no one changed are equal at the cost of comparing two pointers.
@@ -144,7 +138,7 @@ class Cell(Mailbox):
 
     def attend(self, until: float, context: Context) -> bool:
         """See to orders and the signal lane; true if the cell has passed into other hands."""
-        if self.order and orders.obey(self):
+        if self.order and self.obey():
             return True
         scheduler = self.scheduler
         budget, clock = scheduler.burst, scheduler.clock
@@ -217,8 +211,9 @@ class Cell(Mailbox):
 
     def late_answer(self, question: Question, value: Any) -> None:
         reason: DeadLetterReason = "duplicate" if question.answered else "late"
-        target = None if question.waiting is None else question.waiting.ref
-        self.scheduler.dead_letters.publish(DeadLetter(reason, value, target, self.ref, self.hand[2]))
+        self.scheduler.dead_letters.publish(
+            DeadLetter(reason, value, question.waiting, self.ref, self.hand[2])
+        )
 
     def judge(self, exc: BaseException) -> BaseException | None:
         """A handler raised: tell the asker. Returns the error by which the actor fails, if it does."""
@@ -324,6 +319,8 @@ class Cell(Mailbox):
                         self.too_late(question, result)
                     else:
                         question.answered = True
+                        if question.bucket is not None:
+                            question.bucket.pop(question, None)
                         future.set_result(result)
             box = self.box
             if not box or self.urgent is not None or self.order & ~DRAIN:
@@ -342,22 +339,6 @@ class Cell(Mailbox):
                 handler = self.table.get(type(message)) or self.handler(message)
         self.conclude(fault)
 
-    def taken(self) -> Envelope:
-        """The message in hand, to be kept; without what made an item of the signal lane conditional."""
-        message, sender, trace, question = self.hand
-        return self.hand if type(question) is Question else (message, sender, trace, None)
-
-    def give_back(self) -> None:
-        """Return the message in hand, whose handler never began."""
-        message, _, _, question = self.hand
-        if isinstance(message, SIGNALS) or (question is not None and type(question) is not Question):
-            return  # from the signal lane, which ends with the instance
-        if self.order & KILL:
-            self.bury(self.hand, "stopped")
-        else:
-            self.box = self.box if self.box is not None else self.scheduler.new_box()
-            self.box.appendleft(self.hand)
-
     def conclude(self, fault: BaseException | None = None) -> None:
         """End a turn: pass the cell on to what serves it next."""
         hand, self.hand = self.hand, NOTHING
@@ -365,7 +346,7 @@ class Cell(Mailbox):
             self.task = None
             del self.scheduler.busy[self]
         if fault is not None:
-            failures.failed(self, fault, hand)
+            fate.failed(self, fault, hand)
             return
         if self.limit == 0:
             self.grant()
@@ -374,7 +355,7 @@ class Cell(Mailbox):
         box = self.box
         if self.order and (self.order & ~DRAIN or not (box or self.urgent)):
             self.mode = QUEUED
-            if orders.obey(self):
+            if self.obey():
                 return
         if box or self.urgent:
             self.mode = QUEUED
@@ -388,3 +369,30 @@ class Cell(Mailbox):
             if len(self.scheduler.boxes) < 1024:
                 self.scheduler.boxes.append(box)
         self.mode = IDLE
+
+    def obey(self) -> bool:
+        """Carry out what was ordered, between two messages; true if the cell has passed into a routine."""
+        order = self.order
+        if order & KILL:
+            drive(self.scheduler, life.finish(self, "killed", None))
+        elif order & STOP or (order == DRAIN and self.drained()):
+            drive(self.scheduler, life.finish(self, "stopped", None))
+        elif order & START:
+            self.order &= ~START
+            drive(self.scheduler, fate.begin(self))
+        elif order & HALT:
+            orders.halt(self)
+        elif order & FAIL:
+            extras = self.extra()
+            assert extras.failure is not None
+            fate.failed(self, extras.failure)
+        else:
+            return False
+        return True
+
+    def drained(self) -> bool:
+        """Return true if everything that was accepted is handled and answered."""
+        if self.box or self.urgent:
+            return False
+        extras = self.extras
+        return extras is None or not (extras.deferred or any(limiter.owed() for limiter in extras.limiters))

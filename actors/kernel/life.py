@@ -11,21 +11,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from actors import failures, orders, routines, states
-from actors.actor import Actor
+from actors import states
+from actors.behaviour import Behaviour
 from actors.errors import ActorStopped, LinkBroken, SpecError
-from actors.messages import EndReason, Terminated
+from actors.kernel import orders, routines
+from actors.kernel.cell import Cell
+from actors.kernel.routines import Routine
 from actors.question import Question
-from actors.routines import Routine
-
-if TYPE_CHECKING:
-    from actors.cell import Cell
+from actors.signals import EndReason, Terminated
 
 __all__ = [
     "adopt",
-    "begin",
     "build",
     "clear",
     "close",
@@ -63,7 +61,7 @@ def _welcome(cell: Cell) -> Generator[Awaitable[object], None, BaseException | N
     """Call `on_start`; returns what went wrong."""
     actor = cell.actor
     assert actor is not None
-    if type(actor).on_start is Actor.on_start:
+    if type(actor).on_start is Behaviour.on_start:
         return None
     if cell.order & states.KILL:
         return ActorStopped(f"{cell.path} was killed while it started")
@@ -81,22 +79,22 @@ def start_limit(cell: Cell) -> float:
     return states.HOOK_TIME if actor is None else actor.__start_timeout__
 
 
-def stop_limit(cell: Cell, actor: Actor[Any]) -> float:
+def stop_limit(cell: Cell, actor: Behaviour[Any]) -> float:
     """Return the seconds that `on_stop` and `on_restart` may take: the class's, or else the shutdown time."""
     if actor.__stop_timeout__ is not None:
         return actor.__stop_timeout__
     return states.HOOK_TIME if cell.shutdown is None else cell.shutdown
 
 
-def adopt(cell: Cell, actor: Actor[Any]) -> None:
+def adopt(cell: Cell, actor: Behaviour[Any]) -> None:
     """Make `actor` the instance that this cell serves."""
-    if not isinstance(actor, Actor):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(actor, Behaviour):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SpecError(f"{cell.path}: the factory made {type(actor).__name__}, which is not an Actor")
-    context = getattr(actor, "ctx", None)
-    if context is not None and (context.self.cell is cell or context.self.cell.actor is actor):
-        raise SpecError(f"{cell.path}: the factory gave the actor of {context.self.path}; make one each time")
-    actor.ctx = cell.context
+    earlier = actor.__bound__()
+    if earlier is not None and (earlier.cell is cell or earlier.cell.actor is actor):
+        raise SpecError(f"{cell.path}: the factory gave the actor of {earlier.path}; make one each time")
     cell.actor = actor
+    cell.context = actor.__bind__(cell, cell.context)
     cell.table = cell.scheduler.table(actor.__handlers__)
     cell.capacity = actor.__mailbox__
     cell.overflow = actor.__overflow__
@@ -113,29 +111,18 @@ def release(cell: Cell) -> None:
     if cell.limit >= 0 and cell.extras is not None:
         cell.limit = 0
         cell.grant()
-    cell.conclude()
-
-
-def begin(cell: Cell, started: Callable[[BaseException | None], None] | None = None) -> Routine:
-    """The first start. A failure goes to `started`, the spawner; without one, to supervision."""
-    cell.mode, cell.phase = states.HELD, states.STARTING
-    fault = yield from build(cell)
-    yield from _begun(cell, fault, started)
+    cell.resume()
 
 
 def _begun(
-    cell: Cell, fault: BaseException | None, started: Callable[[BaseException | None], None] | None
+    cell: Cell, fault: BaseException | None, started: Callable[[BaseException | None], None]
 ) -> Routine:
     if cell.order & states.ENDING:
-        if started is not None:
-            started(ActorStopped(f"{cell.path} was stopped while it started"))
+        started(ActorStopped(f"{cell.path} was stopped while it started"))
         yield from end(cell)
     elif fault is None:
         release(cell)
-        if started is not None:
-            started(None)
-    elif started is None:
-        failures.failed(cell, fault)
+        started(None)
     else:
         yield from finish(cell, "failed", fault, tell_parent=False)
         started(fault)
@@ -147,7 +134,7 @@ def launch(cell: Cell, started: Callable[[BaseException | None], None]) -> None:
     actor = cell.actor
     if actor is None:
         routines.drive(cell.scheduler, _begun(cell, fault, started))
-    elif type(actor).on_start is Actor.on_start and not cell.order:
+    elif type(actor).on_start is Behaviour.on_start and not cell.order:
         release(cell)  # the common case, without a routine
         started(None)
     else:
@@ -167,7 +154,7 @@ def finish(
     orders.shut(cell)
     yield from clear(cell, ActorStopped(f"{cell.path} stopped before it answered"))
     actor = cell.actor
-    if actor is not None and not cell.order & states.KILL and type(actor).on_stop is not Actor.on_stop:
+    if actor is not None and not cell.order & states.KILL and type(actor).on_stop is not Behaviour.on_stop:
         fault = yield from routines.hook(cell, stop_limit(cell, actor), actor, "on_stop")
         if fault is not None and not cell.order & states.KILL:
             log.error("%s: on_stop failed", cell.path, exc_info=fault)
@@ -225,7 +212,7 @@ def _stop_child(child: Cell) -> Routine:
 def _ends_at_once(cell: Cell) -> bool:
     """True if the end of an idle actor runs no code of its own, which could take any time."""
     actor = cell.actor
-    return (actor is None or type(actor).on_stop is Actor.on_stop) and not owns(cell)
+    return (actor is None or type(actor).on_stop is Behaviour.on_stop) and not owns(cell)
 
 
 def ended_future(cell: Cell) -> asyncio.Future[None]:
