@@ -116,7 +116,7 @@ def hook(
         return fault_of(cell, exc)
     if not isawaitable(result):
         return None
-    coroutine = result if type(result) is COROUTINE else awaiting(result)
+    coroutine: Coroutine[Any, Any, Any] = result if type(result) is COROUTINE else awaiting(result)
     cell.task = task = scheduler.task(caught(coroutine), cell.name, cell)
     if cell.order & KILL:  # the plain part of the hook gave the order
         scheduler.cancel(task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from actors.behaviour import Behaviour
 from actors.errors import ActorStopped, NameTaken
@@ -31,7 +31,7 @@ def make_cell(
     """A cell that has its name and waits to be started."""
     kept: ChildSpec[Any] | None = None
     if isinstance(spec, ChildSpec):
-        kept = spec
+        kept = cast("ChildSpec[Any]", spec)
         factory, restart, shutdown = kept.factory, kept.restart, kept.shutdown
         name = name or spec.name
     elif callable(spec):
