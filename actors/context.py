@@ -102,6 +102,22 @@ class Context(Generic[M]):
         """
         return spawning.spawn_soon(self._cell, spec, name)
 
+    async def restart_child(self, name: str) -> Ref[Any]:
+        """Start a child that has ended anew, by its kept spec (`ChildSpec(keep=True)`); a new incarnation.
+
+        Raises `SpecError` if no spec of this name is kept (as while the child lives), or as `spawn` does.
+        """
+        return await spawning.restart_child(self._cell, name)
+
+    @property
+    def kept(self) -> dict[str, ChildSpec[Any]]:
+        """The kept specs of children that have ended, by name; a copy."""
+        return {} if self._cell.extras is None else dict(self._cell.extras.kept)
+
+    def forget(self, name: str) -> bool:
+        """Drop a kept spec; false if there is none."""
+        return self._cell.extras is not None and self._cell.extras.kept.pop(name, None) is not None
+
     # Watching
 
     def watch(self, ref: Ref[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from contextvars import copy_context
-from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
+from inspect import iscoroutine
 from typing import Any
 from weakref import ReferenceType
 
@@ -30,16 +30,57 @@ async def gather(
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     try:
+        if first is None and not collect:
+            return await _all(tasks, deadline)
         return await _outcome(tasks, first, collect, deadline)
     finally:
-        await _cancel(tasks)
+        await _cancel([task for task in tasks if not task.done() or task.cancelled() or task.exception()])
+
+
+async def _all(tasks: Sequence[asyncio.Future[Any]], deadline: float | None) -> list[Any]:
+    """Wait for all of them, or for the first failure; a fan-out of thousands costs one callback each."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+    left = 0
+
+    def settled(task: asyncio.Future[Any]) -> None:
+        nonlocal left
+        left -= 1
+        if (not left or task.cancelled() or task.exception() is not None) and not waiter.done():
+            waiter.set_result(None)
+
+    for task in tasks:
+        if not task.done():
+            left += 1
+            task.add_done_callback(settled)
+    failing = any(task.done() and (task.cancelled() or task.exception()) for task in tasks)
+    if left and not failing:
+        handle = None if deadline is None else loop.call_at(deadline, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            if handle is not None:
+                handle.cancel()
+    failed = next((task for task in tasks if task.done() and (task.cancelled() or task.exception())), None)
+    if failed is not None:
+        raise asyncio.CancelledError if failed.cancelled() else failed.exception() or AssertionError
+    late = sum(not task.done() for task in tasks)
+    if late:
+        raise TimeoutError(f"gather: {late} of {len(tasks)} took too long")
+    return [task.result() for task in tasks]
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _begin(awaitable: Awaitable[Any]) -> asyncio.Future[Any]:
     """Start one of the awaitables; a handler that awaits them all waits for it as if it did so itself."""
     if not iscoroutine(awaitable):
         return asyncio.ensure_future(awaitable)
-    if awaitable.cr_code is _ASK and getcoroutinestate(awaitable) == CORO_CREATED:
+    begun = awaitable.cr_suspended or awaitable.cr_running
+    if awaitable.cr_code is _ASK and not begun and awaitable.cr_frame is not None:
         # An ask that has not begun needs no task: the future of its answer is enough.
         asked = awaitable.cr_frame.f_locals
         question: asyncio.Future[Any] = asked["self"].question(

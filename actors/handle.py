@@ -197,16 +197,19 @@ class LocalRef(Ref[M]):
     def _check_cycle(self, asker: Ref[Any] | None, question: Question | None) -> None:
         """Raise `DeadlockError` if the target waits, over any number of asks, for this very asker, or for
         the question that it works on."""
-        chain = [] if asker is None else [asker]
+        first = question
         if asker is not self:
             while question is not None and not question.future.done():
-                if question.waiting is not None:
-                    chain.append(question.waiting)
-                    if question.waiting is self:
-                        break
+                if question.waiting is self:
+                    break
                 question = question.parent
             else:
                 return
+        chain = [] if asker is None else [asker]
+        while first is not None and asker is not self:
+            if first.waiting is not None:
+                chain.append(first.waiting)
+            first = None if first is question else first.parent
         path = " asks ".join([*(each.path for each in reversed(chain)), self.path])
         raise DeadlockError(
             f"{path}: none of them could ever answer; ask from `ctx.pipe`, or tell, in one of them"
@@ -231,7 +234,7 @@ class LocalRef(Ref[M]):
         orders.kill(self.cell)
 
     async def terminated(self) -> None:
-        if self.cell.phase != DEAD:
+        if self.cell.phase != DEAD and not life.end_at_once(self.cell):
             await life.ended_future(self.cell)
 
 

@@ -34,6 +34,11 @@ class ChildSpec(Generic[M]):
     """Seconds that `on_start` may take; None is the limit of the class (30 s), `math.inf` none."""
     drain: bool = field(default=False, kw_only=True)
     """True if the stop of the parent drains this child: it handles what it has accepted, within `shutdown`."""
+    significant: bool = field(default=False, kw_only=True)
+    """True if the parent stops when this child has ended for good, however it ended (`auto_shutdown=` of the
+    strategy: after any significant child, or all). Not for a permanent child."""
+    keep: bool = field(default=False, kw_only=True)
+    """True if the parent keeps this spec after the child's end, for `ctx.restart_child(name)`."""
 
     def __post_init__(self) -> None:
         if self.name is not None and not isinstance(self.name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -48,6 +53,13 @@ class ChildSpec(Generic[M]):
             raise SpecError(
                 f"ChildSpec({self.name!r}, restart={self.restart!r}): give permanent, transient or temporary"
             )
+        if self.significant and self.restart == "permanent":
+            raise SpecError(
+                f"ChildSpec({self.name!r}, significant=True): a permanent child never ends by itself; "
+                f"give restart='transient' or 'temporary'"
+            )
+        if self.keep and self.name is None:
+            raise SpecError("ChildSpec(None, keep=True): a kept spec needs a name")
         if self.shutdown is not None and self.shutdown < 0:
             raise SpecError(f"ChildSpec({self.name!r}, shutdown={self.shutdown}): must not be negative")
         if self.start_timeout is not None and not self.start_timeout > 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from actors.errors import SpecError
 
@@ -59,8 +59,7 @@ class Backoff:
         return base * (1 + rand * self.jitter)
 
 
-@dataclass(frozen=True, slots=True)
-class History:  # quicker to make than a dataclass
+class History(NamedTuple):  # quicker to make than a dataclass
     """What a decider function sees of the past of the actor that failed."""
 
     failures: int
@@ -86,6 +85,8 @@ class Strategy:
     within: float = 5.0
     backoff: Backoff | None = None
     decide: Decider | None = field(default=None, compare=False)
+    auto_shutdown: Literal["any", "all"] = "any"
+    """When the supervisor itself stops because significant children ended: after the first, or the last."""
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -93,6 +94,8 @@ class Strategy:
             raise SpecError(f"{name}(max_restarts={self.max_restarts}): must not be negative")
         if self.within <= 0:
             raise SpecError(f"{name}(within={self.within}): must be more than 0 seconds")
+        if self.auto_shutdown not in ("any", "all"):
+            raise SpecError(f"{name}(auto_shutdown={self.auto_shutdown!r}): give any or all")
         if not (self.decide is None or callable(self.decide) or isinstance(self.decide, Mapping)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SpecError(
                 f"{name}(decide={self.decide!r}): give a mapping of exception types, or a function"

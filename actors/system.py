@@ -161,6 +161,13 @@ class ActorSystem:
         """Start an actor at the next turn; returns at once. A failure of its start is supervised."""
         return spawning.spawn_soon(self._guardian(), spec, name)
 
+    async def restart_child(self, name: str) -> Ref[Any]:
+        """Start an actor that was spawned here and has ended anew, by its kept spec (`ChildSpec(keep=True)`).
+
+        Raises `SpecError` if no spec of this name is kept, or as `spawn` does.
+        """
+        return await spawning.restart_child(self._guardian(), name)
+
     @property
     def children(self) -> dict[str, Ref[Any]]:
         """The living actors spawned here, by name, in start order."""

@@ -85,6 +85,7 @@ class Extras:
         "halted",
         "idle",
         "intensity",
+        "kept",
         "leftover",
         "limiters",
         "links",
@@ -112,6 +113,7 @@ class Extras:
         self.halted: asyncio.Future[None] | None = None
         self.idle: Ends | None = None
         self.intensity: Intensity | None = None
+        self.kept: dict[str, ChildSpec[Any]] = {}
         self.leftover: deque[Envelope] | None = None
         self.limiters: list[Limits] = []
         self.links: dict[Cell, None] = {}
@@ -333,6 +335,10 @@ class Cell:
         self.urgent.append((message, None, trace, condition))
         if self.mode == IDLE:
             self.enqueue()
+
+    def wants(self, signal: type[Any]) -> bool:
+        """Return true if the actor lives and declares this signal."""
+        return self.phase < STOPPING and self.table.find(signal) is not None
 
     def signal_failure(self, error: BaseException) -> None:
         """Let the actor fail by `error` as soon as it has handled the message in hand."""

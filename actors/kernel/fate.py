@@ -99,7 +99,8 @@ def verdict(parent: Cell, cell: Cell, error: BaseException, hand: Envelope = sta
                     f"{strategy.within:g} s, and that was one more"
                 )
                 action = "escalate"
-    parent.signal(Failed(cell.ref, error, action))
+    if parent.wants(Failed):
+        parent.signal(Failed(cell.ref, error, action))
     level = logging.ERROR if action in ("escalate", "stop") else logging.WARNING
     if log.isEnabledFor(level):
         _report(level, cell, action, error, hand)
@@ -237,13 +238,11 @@ def _restarted(parent: Cell, cell: Cell) -> None:
     if streak is None:
         streak = cell.extra().streak = Streak()
     streak.restarts += 1
-    restarted = Restarted(cell.ref, streak.restarts)
-    parent.signal(restarted)
-    extras = cell.extras
-    if extras is not None:
-        for watcher in extras.watchers:
-            if watcher is not parent:
-                watcher.signal(restarted)
+    if parent.wants(Restarted):
+        parent.signal(Restarted(cell.ref, streak.restarts))
+    for watcher in cell.extra().watchers:
+        if watcher is not parent:
+            watcher.signal(Restarted(cell.ref, streak.restarts))
     life.release(cell)
 
 
@@ -293,3 +292,4 @@ def _dismantle(cell: Cell, error: BaseException) -> Routine:
                 target.extras.watchers.pop(cell, None)
         extras.watching.clear()
         extras.muted.clear()
+        extras.kept.clear()

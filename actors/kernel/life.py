@@ -17,10 +17,11 @@ from actors import states
 from actors.behaviour import Behaviour
 from actors.errors import ActorStopped, LinkBroken, SpecError
 from actors.kernel import orders, routines
-from actors.kernel.cell import Cell
+from actors.kernel.cell import Cell, Extras
 from actors.kernel.routines import Routine
 from actors.question import Question
 from actors.signals import EndReason, Terminated
+from actors.specs import ChildSpec
 
 __all__ = [
     "adopt",
@@ -34,6 +35,7 @@ __all__ = [
     "owns",
     "release",
     "stack_of",
+    "end_at_once",
     "unstash",
 ]
 
@@ -162,7 +164,7 @@ def finish(
     yield from close(cell)
     if cell.order & states.KILL and error is None:
         reason = "killed"
-    _bury(cell, Terminated(cell.ref, reason, error), tell_parent)
+    _bury(cell, reason, error, tell_parent)
 
 
 def end(cell: Cell) -> Routine:
@@ -192,8 +194,8 @@ def _stop_child(child: Cell) -> Routine:
         orders.drain(child)
     elif child.mode == states.IDLE and _ends_at_once(child):  # the common case, without a turn
         child.order |= states.STOP
-        orders.shut(child)
-        yield from finish(child, "stopped", None)
+        child.mode = states.QUEUED
+        end_at_once(child)
         return
     else:
         orders.stop(child)
@@ -297,49 +299,85 @@ def close(cell: Cell) -> Routine:
         log.error("%s: closing a context manager failed", cell.path, exc_info=fault)
 
 
-def _bury(cell: Cell, terminated: Terminated, tell_parent: bool) -> None:
+def _bury(cell: Cell, reason: EndReason, error: BaseException | None, tell_parent: bool) -> None:
+    """Complete the end: dead letters, name, watchers, links, parent, in this order."""
     orders.shut(cell)
     cell.phase = states.DEAD
-    cell.fate = terminated.reason  # not the error, whose traceback would keep frames alive
+    cell.fate = reason  # not the error, whose traceback would keep frames alive
     parent = cell.parent
     extras, cell.extras = cell.extras, None
     cell.actor = cell.urgent = cell.box = None
     if extras is not None:
-        for envelope in (*(extras.leftover or ()), *extras.stash):
-            cell.bury(envelope, "stopped")
-        for target in extras.watching:
-            if target.extras is not None:
-                target.extras.watchers.pop(cell, None)
-        for group in list(extras.groups):
-            group.leave(cell.ref)
-        if extras.grace is not None:
-            extras.grace.cancel()
+        _let_go(cell, extras)
     if parent is not None and parent.children is not None:
         parent.children.pop(cell.name, None)
     if extras is not None:
-        for watcher in extras.watchers:
-            if watcher is not parent and watcher.extras is not None:
-                watcher.extras.watching.pop(cell, None)
-                watcher.signal(terminated)
-        for peer in extras.links:
-            if peer.extras is not None:
-                peer.extras.links.pop(cell, None)
-            if terminated.reason != "stopped":
-                broken = LinkBroken(f"{cell.path}, linked with {peer.path}, {terminated.reason}")
-                broken.__cause__ = terminated.error
-                orders.fail(peer, broken)
+        _tell_watchers(cell, extras, reason, error)
     if parent is not None and parent.phase != states.DEAD:
         mine = parent.extras
         if mine is not None:
             mine.watching.pop(cell, None)
         if mine is not None and cell in mine.muted:
             mine.muted.discard(cell)
-        elif tell_parent:
-            parent.signal(terminated)
+        elif tell_parent and parent.wants(Terminated):
+            parent.signal(Terminated(cell.ref, reason, error))
+        if cell.spec is not None:
+            _consult_spec(parent, cell.name, cell.spec)
     if extras is not None:
         for future in list(extras.ended):
             if not future.done():
                 future.set_result(None)
+
+
+def _let_go(cell: Cell, extras: Extras) -> None:
+    for envelope in (*(extras.leftover or ()), *extras.stash):
+        cell.bury(envelope, "stopped")
+    for target in extras.watching:
+        if target.extras is not None:
+            target.extras.watchers.pop(cell, None)
+    for group in list(extras.groups):
+        group.leave(cell.ref)
+    if extras.grace is not None:
+        extras.grace.cancel()
+
+
+def _tell_watchers(cell: Cell, extras: Extras, reason: EndReason, error: BaseException | None) -> None:
+    terminated = Terminated(cell.ref, reason, error) if extras.watchers else None
+    for watcher in extras.watchers:
+        if watcher is not cell.parent and watcher.extras is not None:
+            watcher.extras.watching.pop(cell, None)
+            watcher.signal(terminated)
+    for peer in extras.links:
+        if peer.extras is not None:
+            peer.extras.links.pop(cell, None)
+        if reason != "stopped":
+            broken = LinkBroken(f"{cell.path}, linked with {peer.path}, {reason}")
+            broken.__cause__ = error
+            orders.fail(peer, broken)
+
+
+def _consult_spec(parent: Cell, name: str, spec: ChildSpec[Any]) -> None:
+    """Keep the spec of a child that has ended, and stop a parent whose significant children have."""
+    if parent.phase != states.RUNNING or parent.order & states.ENDING:
+        return
+    if spec.keep:
+        parent.extra().kept[name] = spec
+    if not spec.significant or parent.actor is None:
+        return
+    others = (parent.children or {}).values()
+    if parent.actor.supervise.auto_shutdown == "any" or not any(
+        other.spec is not None and other.spec.significant for other in others
+    ):
+        orders.stop(parent)
+
+
+def end_at_once(cell: Cell) -> bool:
+    """End a stopped actor that waits for its turn in place, if that runs no code of its own; else false."""
+    if cell.order != states.STOP or cell.mode != states.QUEUED or not _ends_at_once(cell):
+        return False
+    cell.mode, cell.phase = states.HELD, states.STOPPING
+    _bury(cell, "stopped", None, True)
+    return True
 
 
 def unstash(cell: Cell) -> None:

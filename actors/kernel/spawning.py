@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from actors.behaviour import Behaviour
-from actors.errors import ActorStopped, NameTaken
+from actors.errors import ActorStopped, NameTaken, SpecError
 from actors.kernel import life, orders
 from actors.kernel.cell import Cell
 from actors.kernel.scheduler import Scheduler
@@ -16,7 +16,7 @@ from actors.ref import Ref
 from actors.specs import ChildSpec, RestartType, check_name
 from actors.states import ENDING, QUEUED, RESTARTING, START
 
-__all__ = ["make_cell", "spawn", "spawn_soon"]
+__all__ = ["make_cell", "restart_child", "spawn", "spawn_soon"]
 
 SHUTDOWN = 5.0
 PERMANENT: RestartType = "permanent"
@@ -93,6 +93,19 @@ async def spawn(
     if start.fault is not None:
         raise start.fault
     return cell.ref
+
+
+async def restart_child(parent: Cell, name: str) -> Ref[Any]:
+    """Start a child anew by the spec that its parent kept."""
+    kept = {} if parent.extras is None else parent.extras.kept
+    spec = kept.get(name)
+    if spec is None:
+        raise SpecError(
+            f"{parent.path} keeps no spec of a child {name!r}; spawn it by ChildSpec({name!r}, ..., keep=True)"
+        )
+    ref = await spawn(parent, spec, name)
+    kept.pop(name, None)
+    return ref
 
 
 def spawn_soon(

@@ -27,6 +27,7 @@ from actors.states import (
     BLOCKED,
     BUSY,
     COROUTINE,
+    DEAD,
     DRAIN,
     FAIL,
     HALT,
@@ -373,6 +374,8 @@ class ActorCell(Cell):
     def obey(self) -> bool:
         """Carry out what was ordered, between two messages; true if the cell has passed into a routine."""
         order = self.order
+        if self.phase == DEAD or life.end_at_once(self):
+            return True  # dead: it was in the run queue when `Ref.terminated` ended it
         if order & KILL:
             drive(self.scheduler, life.finish(self, "killed", None))
         elif order & STOP or (order == DRAIN and self.drained()):
