@@ -31,17 +31,25 @@ async def gather(
     deadline = None if timeout is None else loop.time() + timeout
     try:
         if first is None and not collect:
-            return await _all(tasks, deadline)
-        return await _outcome(tasks, first, collect, deadline)
-    finally:
-        await _cancel([task for task in tasks if not task.done() or task.cancelled() or task.exception()])
+            results = await _all(tasks, deadline)
+        else:
+            results = await _outcome(tasks, first, collect, deadline)
+    except BaseException:
+        await _cancel(tasks)
+        raise
+    if first is not None or collect:
+        await _cancel(tasks)
+    return results
 
 
 async def _all(tasks: Sequence[asyncio.Future[Any]], deadline: float | None) -> list[Any]:
     """Wait for all of them, or for the first failure; a fan-out of thousands costs one callback each."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
-    left = 0
+    pending = [task for task in tasks if not task.done()]
+    if not pending or len(pending) < len(tasks):
+        _raise_first(tasks)
+    left = len(pending)
 
     def settled(task: asyncio.Future[Any]) -> None:
         nonlocal left
@@ -49,25 +57,27 @@ async def _all(tasks: Sequence[asyncio.Future[Any]], deadline: float | None) -> 
         if (not left or task.cancelled() or task.exception() is not None) and not waiter.done():
             waiter.set_result(None)
 
-    for task in tasks:
-        if not task.done():
-            left += 1
-            task.add_done_callback(settled)
-    failing = any(task.done() and (task.cancelled() or task.exception()) for task in tasks)
-    if left and not failing:
+    for task in pending:
+        task.add_done_callback(settled)
+    if pending:
         handle = None if deadline is None else loop.call_at(deadline, _wake, waiter)
         try:
             await waiter
         finally:
             if handle is not None:
                 handle.cancel()
-    failed = next((task for task in tasks if task.done() and (task.cancelled() or task.exception())), None)
-    if failed is not None:
-        raise asyncio.CancelledError if failed.cancelled() else failed.exception() or AssertionError
-    late = sum(not task.done() for task in tasks)
-    if late:
+    if left:
+        _raise_first(pending)
+        late = sum(not task.done() for task in tasks)
         raise TimeoutError(f"gather: {late} of {len(tasks)} took too long")
     return [task.result() for task in tasks]
+
+
+def _raise_first(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Raise the error of the first task that has failed, if any."""
+    for task in tasks:
+        if task.done():
+            task.result()
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
@@ -83,11 +93,9 @@ def _begin(awaitable: Awaitable[Any]) -> asyncio.Future[Any]:
     if awaitable.cr_code is _ASK and not begun and awaitable.cr_frame is not None:
         # An ask that has not begun needs no task: the future of its answer is enough.
         asked = awaitable.cr_frame.f_locals
-        question: asyncio.Future[Any] = asked["self"].question(
-            asked["message"], asked["timeout"], awaited=True
-        )
         awaitable.close()
-        return question
+        ref: LocalRef[Any] = asked["self"]
+        return ref.question(asked["message"], asked["timeout"], True)
     frame = FRAME.get()
     if frame is None or not owns_task(frame):
         return asyncio.ensure_future(awaitable)
