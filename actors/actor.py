@@ -43,7 +43,7 @@ def on(one: type[P], /) -> Callable[[Callable[[A, P], X]], Callable[[A, P], X]]:
 def on(
     one: type[Asks[T, R]], two: type[Asks[T2, R2]], /
 ) -> Callable[
-    [Callable[[A, T | T2], Answer[R] | Answer[R2]]], Callable[[A, T | T2], Answer[R] | Answer[R2]]
+    [Callable[[A, T | T2], Answer[R | R2]]], Callable[[A, T | T2], Answer[R | R2]]
 ]: ...
 @overload
 def on(one: type[T], two: type[T2], /) -> Callable[[Callable[[A, T | T2], X]], Callable[[A, T | T2], X]]: ...

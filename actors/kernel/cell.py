@@ -27,7 +27,7 @@ __all__ = ["Cell", "Envelope", "Extras", "Failure"]
 
 NO_HANDLERS = Table()
 
-Envelope = tuple[Any, "Cell | None", Any, Any]
+Envelope = tuple[object, "Cell | None", Any, Any]
 """message, sender, trace, and the `Question` of an ask (in the signal lane: what makes the item
 conditional)."""
 

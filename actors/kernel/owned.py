@@ -66,7 +66,7 @@ class Timer:
             if self._due is None:
                 due = now + self._delay
             else:
-                self._due += self._delay * max(1, int((now - self._due) / self._delay))
+                self._due += self._delay * max(1, int((now - self._due) / self._delay) + 1)
                 due = self._due
             self._handle = scheduler.loop.call_at(due, self._fire, context=scheduler.base)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Generator
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutine
 from math import inf
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from actors.behaviour import Behaviour
 from actors.errors import ActorStopped, HandlerCancelled, HookTimeout
 from actors.kernel.cell import Cell
 from actors.kernel.scheduler import Scheduler
-from actors.states import COROUTINE, FAIL, GRACE, KILL
+from actors.states import FAIL, GRACE, KILL
 
 __all__ = [
     "Routine",
@@ -116,7 +116,7 @@ def hook(
         return fault_of(cell, exc)
     if not isawaitable(result):
         return None
-    coroutine: Coroutine[Any, Any, Any] = result if type(result) is COROUTINE else awaiting(result)
+    coroutine: Coroutine[Any, Any, object] = result if iscoroutine(result) else awaiting(result)
     cell.task = task = scheduler.task(caught(coroutine), cell.name, cell)
     if cell.order & KILL:  # the plain part of the hook gave the order
         scheduler.cancel(task)

@@ -269,7 +269,8 @@ class ActorCell(Cell):
         """Serve the actor, beginning with a handler's coroutine, for one turn: 64 messages or 2 ms."""
         self.fresh = None
         # Before anything else: in an eager first step (3.12) `take_over` does not know the task yet.
-        self.task = task = cast("asyncio.Task[Any]", asyncio.current_task())
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self.task = cast("asyncio.Task[Any] | None", task)
         if self.order & (
             KILL | FAIL | HALT
         ):  # before the first step, which a cancelled task would never take
@@ -284,6 +285,7 @@ class ActorCell(Cell):
         bare: Frame = (self, None, None, own, True)
         clean: Context | None = None
         fault: BaseException | None = None
+        result: Any = None
         handler: Handler = self.unhandled
         message, _, trace, question = self.hand
         if type(question) is not Question:
@@ -298,15 +300,16 @@ class ActorCell(Cell):
                 clean = copy_context()
             try:
                 if coroutine is None:
-                    result: Any = handler(self.actor, message)
+                    result = handler(self.actor, message)
                     if result is not None and (type(result) is COROUTINE or isinstance(result, Future)):
                         result = await result
                 else:
                     result = await coroutine
                     coroutine = None
             except BaseException as exc:
-                if thrown_away(exc, self.task):
-                    if self.task is None or self.scheduler.aborting is not self.task:
+                own_task: asyncio.Task[Any] | None = self.task
+                if thrown_away(exc, own_task):
+                    if own_task is None or self.scheduler.aborting is not own_task:
                         raise
                     exc = asyncio.CancelledError()  # it swallowed this until now
                 coroutine = None
