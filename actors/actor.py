@@ -30,7 +30,7 @@ R2 = TypeVar("R2")
 X = TypeVar("X")
 P = TypeVar("P", bound=Plain)
 
-# What a handler of a message that is answered by an `R` may return: the answer, or the `Reply` of `ctx.defer()`.
+# What the handler of a message that is answered by an `R` may return: the answer, or `ctx.defer()`'s `Reply`.
 Answer: TypeAlias = R | Reply[R] | Coroutine[Any, Any, R] | Coroutine[Any, Any, Reply[R]] | asyncio.Future[R]
 
 
@@ -42,9 +42,7 @@ def on(one: type[P], /) -> Callable[[Callable[[A, P], X]], Callable[[A, P], X]]:
 @overload
 def on(
     one: type[Asks[T, R]], two: type[Asks[T2, R2]], /
-) -> Callable[
-    [Callable[[A, T | T2], Answer[R | R2]]], Callable[[A, T | T2], Answer[R | R2]]
-]: ...
+) -> Callable[[Callable[[A, T | T2], Answer[R | R2]]], Callable[[A, T | T2], Answer[R | R2]]]: ...
 @overload
 def on(one: type[T], two: type[T2], /) -> Callable[[Callable[[A, T | T2], X]], Callable[[A, T | T2], X]]: ...
 @overload
@@ -82,9 +80,9 @@ class Actor(Behaviour[M], Generic[M]):
     does with a full mailbox: `raise` MailboxFull, or `drop_new` / `drop_old` to the dead letters), `stash`
     (slots of the stash, default 100), `start_timeout` (seconds that `on_start` may take, default 30) and
     `stop_timeout` (seconds for `on_stop` and `on_restart`, default the child's `shutdown` time, which is 5,
-    or 30 where that is None). A hook that takes longer is cancelled; `math.inf` sets no limit. `supervise` says what happens when a child fails. `Actor[Research |
-    Brief]` declares the protocol for type checkers; each of its types must have a handler. Raises
-    `SpecError` when the class is defined wrongly.
+    or 30 where that is None). A hook that takes longer is cancelled; `math.inf` sets no limit. `supervise`
+    says what happens when a child fails. `Actor[Research | Brief]` declares the protocol for type checkers;
+    each of its types must have a handler. Raises `SpecError` when the class is defined wrongly.
     """
 
     __slots__ = ("ctx",)

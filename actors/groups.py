@@ -43,8 +43,8 @@ class Group(Generic[M]):
     def publish(self, message: M) -> int:
         """Tell every member, in the order in which they joined; returns how many took it.
 
-        One whose mailbox is full, or that is ending, misses it: a dead letter (`full`, `stopped`). Never waits, never raises for a member's
-        sake.
+        One whose mailbox is full, or that is ending, misses it: a dead letter (`full`, `stopped`). Never
+        waits, never raises because of a member.
         """
         return sum([ref.try_tell(message) for ref in tuple(self._members)])
 

@@ -105,8 +105,8 @@ class Ref(Generic[M]):
     def tell_threadsafe(self, message: M) -> None:
         """Send from any thread; if the mailbox is full, to the dead letters.
 
-        Raises `ActorStopped` when the system or its loop is closed, and `MailboxFull` while 10,000 messages of
-        threads wait to be delivered to the system.
+        Raises `ActorStopped` when the system or its loop is closed, and `MailboxFull` while 10,000
+        messages of threads wait to be delivered to the system.
         """
         raise NotImplementedError
 

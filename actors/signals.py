@@ -34,8 +34,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """Signal to the parent and to every watcher: the actor lives again, with a new state, the same ref and the
-    same mailbox."""
+    """Signal to the parent and to every watcher: the actor lives again, with a new state, the same ref and
+    the same mailbox."""
 
     ref: Ref[Any]
     restarts: int

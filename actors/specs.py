@@ -33,7 +33,7 @@ class ChildSpec(Generic[M]):
     start_timeout: float | None = field(default=None, kw_only=True)
     """Seconds that `on_start` may take; None is the limit of the class (30 s), `math.inf` none."""
     drain: bool = field(default=False, kw_only=True)
-    """True if the stop of the parent drains this child: it handles what it has accepted, within `shutdown`."""
+    """True if the stop of the parent drains this child: it handles what it accepted, within `shutdown`."""
     significant: bool = field(default=False, kw_only=True)
     """True if the parent stops when this child has ended for good, however it ended (`auto_shutdown=` of the
     strategy: after any significant child, or all). Not for a permanent child."""

@@ -8,7 +8,7 @@ COROUTINE: type[Any] = CoroutineType
 
 IDLE, QUEUED, BUSY, HELD, PARKED = range(5)
 """`Cell.mode`, who serves the cell: no one, the run queue, a pump task, a routine. A parked cell waits for a
-routine that is busy with others, or for its supervisor's fate: an order to end takes it from there at once."""
+routine that is busy with others, or for its supervisor's fate: an order to end takes it from there."""
 
 STARTING, RUNNING, RESTARTING, FAILED, STOPPING, DEAD = range(6)
 """`Cell.phase`; FAILED waits for the fate of its supervisor."""

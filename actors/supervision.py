@@ -151,7 +151,7 @@ _SEVERITY: Sequence[Action] = ("resume", "restart", "stop", "escalate")
 
 
 def _look_up(table: Mapping[type[BaseException], Action], error: BaseException) -> Action:
-    """Return the action for the nearest base class; of a group that is not listed, the severest of its parts."""
+    """Return the action for the nearest base class; of an unlisted group, the severest of its parts."""
     for base in type(error).__mro__:
         if base in table and not (
             isinstance(error, BaseExceptionGroup) and not issubclass(base, BaseExceptionGroup)

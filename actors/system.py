@@ -56,7 +56,7 @@ class ActorSystem:
     ends the block with that very exception. `shutdown`: seconds for the actors to end before they are
     killed. `debug`: refuse other threads. `slow_handler`: seconds after which a handler at work is reported
     in the log. `show_message`: what the report of a crash says of the message that the handler failed on, its
-    `repr` of at most 200 characters unless you say otherwise; give one that says less if messages hold secrets.
+    `repr` of at most 200 characters unless you say otherwise; show less where messages hold secrets.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""Run the tests of `actors` on every other CPython of this machine, 3.11 to 3.14, in an environment of its own.
+"""Run the tests of `actors` on every other CPython of this machine, 3.11 to 3.14, in its own environment.
 
     python -m tests.interpreters
 
-An interpreter counts if `python3.12` (and so on) is on the path and starts; a shim that selects no version does
-not. Its environment is made once, under `.cache`. Without package downloads that interpreter is passed over. The
-exit code is 1 if a test failed on any of them.
+An interpreter counts if `python3.12` (and so on) is on the path and starts; a shim that selects no version
+does not. Its environment is made once, under `.cache`. Without package downloads that interpreter is passed
+over. The exit code is 1 if a test failed on any of them.
 """
 
 from __future__ import annotations
@@ -41,12 +41,9 @@ def prepare(python: str, folder: Path) -> bool:
     if ready.exists() and ready.read_text() == " ".join(PACKAGES):
         return True
     shutil.rmtree(folder, ignore_errors=True)
-    steps = [
-        [python, "-m", "venv", str(folder)],
-        [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
-        + ["--timeout", "10", "--retries", "1", "-c", str(ROOT / "constraints.txt"), *PACKAGES],
-    ]
-    for step in steps:
+    install = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    limits = ["--timeout", "10", "--retries", "1", "-c", str(ROOT / "constraints.txt")]
+    for step in ([python, "-m", "venv", str(folder)], [*install, *limits, *PACKAGES]):
         done = subprocess.run(step, capture_output=True, text=True, check=False)
         if done.returncode:
             print(done.stderr[-500:].strip(), file=sys.stderr)

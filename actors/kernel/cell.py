@@ -281,7 +281,7 @@ class Cell:
         raise NotImplementedError
 
     def taken(self) -> Envelope:
-        """Return the message in hand, to be kept, without what made an item of the signal lane conditional."""
+        """Return the message in hand, to be kept, without the condition of the signal lane."""
         message, sender, trace, question = self.hand
         return self.hand if type(question) is Question else (message, sender, trace, None)
 

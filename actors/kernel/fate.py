@@ -71,7 +71,7 @@ def failed(cell: Cell, error: BaseException, hand: Envelope = states.NOTHING) ->
 
 
 def verdict(parent: Cell, cell: Cell, error: BaseException, hand: Envelope = states.NOTHING) -> Action:
-    """Count a failure, report it, signal it to the parent; return what the parent's strategy does about it."""
+    """Count, report and signal a failure; return what the parent's strategy does about it."""
     strategy = _strategy(parent)
     extras = cell.extra()
     if extras.streak is None:

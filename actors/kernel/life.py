@@ -29,13 +29,13 @@ __all__ = [
     "clear",
     "close",
     "end",
+    "end_at_once",
     "ended_future",
     "finish",
     "launch",
     "owns",
     "release",
     "stack_of",
-    "end_at_once",
     "unstash",
 ]
 

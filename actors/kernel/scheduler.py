@@ -75,7 +75,7 @@ def show_message(message: object) -> str:
 
 
 STARTS = 100
-"""Pump tasks that one turn of the run queue may start; each takes a step of its own at the loop's next turn."""
+"""Pump tasks that one turn of the run queue may start; each takes a step at the loop's next turn."""
 
 DOOR = 10_000
 """Messages of other threads that may wait to be delivered."""

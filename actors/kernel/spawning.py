@@ -101,7 +101,8 @@ async def restart_child(parent: Cell, name: str) -> Ref[Any]:
     spec = kept.get(name)
     if spec is None:
         raise SpecError(
-            f"{parent.path} keeps no spec of a child {name!r}; spawn it by ChildSpec({name!r}, ..., keep=True)"
+            f"{parent.path} keeps no spec of a child {name!r}; spawn it by "
+            f"ChildSpec({name!r}, ..., keep=True)"
         )
     ref = await spawn(parent, spec, name)
     kept.pop(name, None)

@@ -1,6 +1,7 @@
-"""Every ending is bounded: hooks have time limits, kill counts in each phase, and what hangs is closed by force."""
+"""Every ending is bounded: hooks have time limits, kill counts in each phase, force ends what hangs."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 
@@ -208,10 +209,8 @@ async def test_a_handler_that_swallows_its_cancellation_is_closed_by_force():
         @on(str)
         async def work(self, _):
             while True:
-                try:
+                with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(FOREVER)
-                except asyncio.CancelledError:
-                    pass
 
     async with ActorSystem() as system:
         ref = await system.spawn(Deaf)
@@ -391,7 +390,8 @@ async def life(phase, order, strategy, hook, swallows):
 
 async def settle(system, family):
     """Wait until no actor starts, restarts or stops any more, but for a backoff without an end."""
-    while any(info.phase not in ("running", "restarting", "failed") for info in system.tree().children):
+    settled = ("running", "restarting", "failed")
+    while any(info.phase not in settled for info in system.tree().children):  # noqa: ASYNC110
         await asyncio.sleep(1)
 
 

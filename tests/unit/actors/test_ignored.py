@@ -1,4 +1,4 @@
-"""Nothing is ignored: overflow policies and bounds in every state, context variables, odd handlers and ends."""
+"""Nothing is ignored: overflow policies and bounds in every state, context variables, odd handlers."""
 
 import asyncio
 import threading
@@ -299,7 +299,7 @@ async def test_the_door_for_threads_is_sliced_and_bounded():
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert len(seen) + (len(ref.cell.box) if ref.cell.box else 0) <= 3 * 64
-        while len(seen) < 10_000:
+        while len(seen) < 10_000:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert seen == list(range(10_000))
 

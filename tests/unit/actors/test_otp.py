@@ -1,4 +1,4 @@
-"""What users of OTP expect: limits of starts, significant children, kept specs, a registry, timers of a fixed rate."""
+"""What users of OTP expect: significant children, kept specs, a registry, timers of a fixed rate."""
 
 import asyncio
 import time

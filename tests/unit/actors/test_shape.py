@@ -1,4 +1,4 @@
-"""The shape of the package: `help` works, signatures and type hints resolve, no import is for type checkers only."""
+"""The shape of the package: `help` works, signatures and hints resolve, no import is for checkers only."""
 
 import ast
 import enum
