@@ -4,6 +4,8 @@ The first three are defects of old. `test_fuzz.py` finds those by itself, withou
 Slow: each mistake costs a run of the tests that should notice it.
 """
 
+# ruff: noqa: E501 - lines of the package are quoted whole
+
 from __future__ import annotations
 
 import os
