@@ -131,8 +131,12 @@ def _strategy(parent: Cell) -> Strategy:
 
 def _restart(parent: Cell, cell: Cell, error: BaseException) -> None:
     scheduler = cell.scheduler
-    if isinstance(_strategy(parent), OneForOne):
-        routines.drive(scheduler, restart(parent, cell, error))
+    strategy = _strategy(parent)
+    if isinstance(strategy, OneForOne):
+        if strategy.backoff is None and not cell.order and cell.restart != "temporary" and _is_plain(cell):
+            _restart_in_place(parent, cell)
+        else:
+            routines.drive(scheduler, restart(parent, cell, error))
         return
     extras = parent.extra()
     if extras.group is not None:  # one group restart at a time: the running one takes this failure next
@@ -140,6 +144,31 @@ def _restart(parent: Cell, cell: Cell, error: BaseException) -> None:
         return
     extras.group = deque([(cell, error)])
     routines.drive(scheduler, _restart_groups(parent, extras))
+
+
+def _is_plain(cell: Cell) -> bool:
+    """Return true if a restart of this actor runs none of its code but the constructor."""
+    if cell.actor is None or not isinstance(cell.factory, type) or life.owns(cell):
+        return False
+    kind = type(cell.actor)
+    return kind.on_restart is Behaviour.on_restart and kind.on_start is Behaviour.on_start
+
+
+def _restart_in_place(parent: Cell, cell: Cell) -> None:
+    """Restart an actor without a routine: the common case, in which nothing waits."""
+    cell.mode = states.HELD
+    cell.actor = None
+    _forget(cell)
+    fault = life.construct(cell)
+    if fault is None:
+        _restarted(parent, cell)
+    else:
+        routines.drive(cell.scheduler, _fail_again(cell, fault))
+
+
+def _fail_again(cell: Cell, fault: BaseException) -> Routine:
+    yield asyncio.sleep(0)  # one that never starts must not freeze the loop
+    failed(cell, fault)
 
 
 def _restart_groups(parent: Cell, extras: Extras) -> Routine:
@@ -283,6 +312,11 @@ def _dismantle(cell: Cell, error: BaseException) -> Routine:
     if life.owns(cell):
         yield from life.clear(cell, ActorStopped(f"{cell.path} failed and restarts before it answered"))
         yield from life.close(cell)
+    _forget(cell)
+
+
+def _forget(cell: Cell) -> None:
+    """Drop what the old instance left in the cell: signals that wait, stash, watches, kept specs."""
     cell.urgent = None
     extras = cell.extras
     if extras is not None:

@@ -302,7 +302,7 @@ class ActorCell(Cell):
                 if coroutine is None:
                     result = handler(self.actor, message)
                     if result is not None and (type(result) is COROUTINE or isinstance(result, Future)):
-                        result = await result
+                        result = await cast("Future[Any]", result)
                 else:
                     result = await coroutine
                     coroutine = None

@@ -116,7 +116,8 @@ def run_mutant(folder, edits, tests, python=sys.executable):
         assert source.count(old) == 1, f"{name} has {source.count(old)} times {old!r}"
         path.write_text(source.replace(old, new))
     paths = [f"tests/unit/actors/{name}" for name in tests]
-    command = [python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "15", *paths]
+    command = [python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "10"]
+    command += ["--timeout-method", "thread", *paths]  # which ends a loop without end
     env = {**os.environ, "PYTHONPATH": str(folder)}
     try:
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, timeout=240, check=False)

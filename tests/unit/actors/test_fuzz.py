@@ -36,7 +36,7 @@ from actors.testing import run
 CHUNKS, RUNS = 17, 30
 FOREVER = 1e9
 KILL_LIMIT = 30
-"""Seconds in which a killed subtree must end: 10 swallowed cancellations, 5 to close what it entered, and again."""
+"""Seconds in which a killed subtree must end: 10 swallowed cancellations, 5 to close, and both again."""
 CLOSE_LIMIT = 600
 """Seconds in which a whole system must end by an ordinary stop, before it would be killed."""
 
