@@ -51,7 +51,8 @@ never later than that of the question in hand. An ask settles exactly once: by t
 exception, `AskTimeout`, or `ActorStopped`, at once if the actor is gone. What nobody waits for any more is
 not begun. Actors that ask each other in a circle get a `DeadlockError` instead of waiting.
 
-**Failing.** `Reject` is the asker's fault and harms nobody. Any other exception reaches the asker *and*
+**Failing.** `Reject` is the asker's fault: it passes through every actor that asked on its behalf and fails
+none. Any other exception reaches the asker *and*
 fails the actor; its supervisor's strategy decides: restart, resume, stop or escalate. A restart keeps the
 ref and the mailbox and makes a new instance. One restart too many fails the supervisor; at the top it leaves
 the `async with` block.
@@ -182,7 +183,7 @@ run(main())
 
 **Where to look.** Delivery, order, asks: `Ref`. Children, timers, owned work, stash, `become`: `Context`.
 Strategies: `OneForOne`, `OneForAll`, `RestForOne`. Many workers behind one ref: `Pool`; a limit on what one
-actor does at once: `ctx.limiter`. Publish and subscribe: `system.group`. Threads: `Ref.tell_threadsafe`.
+actor does at once: `ctx.limiter`. Publish and subscribe: `system.group`. By key: `system.registry`. Threads: `Ref.tell_threadsafe`.
 Trace context, spans for the types of messages you choose: `tracing`, `Interceptor`. What runs:
 `system.tree()`, `system.dead_letters`, `ActorSystem(slow_handler=)`. Tests: `actors.testing`.
 
