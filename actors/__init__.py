@@ -48,7 +48,7 @@ run(main())
 
 **Asking** always has a deadline: 5 s, `timeout=` otherwise, `math.inf` for none. Inside a handler it is
 never later than that of the question in hand. An ask settles exactly once: by the reply, the handler's
-exception, `AskTimeout`, or `ActorStopped`, at once if the actor is gone. What nobody waits for any more is
+exception, `AskTimeout`, or `ActorStopped`, at once if the actor is gone. A question without a waiting asker is
 not begun. Actors that ask each other in a circle get a `DeadlockError` instead of waiting.
 
 **Failing.** `Reject` is the asker's fault: it passes through every actor that asked on its behalf and fails
@@ -151,7 +151,7 @@ run(main())
 ```
 
 **Ending.** `stop` ends after the message in hand, `drain` after everything accepted, `kill` at once, the
-whole subtree. Children end first, the last started first. Whoever watches is told once, by `Terminated`.
+whole subtree. Children end first, the last started first. Each watcher is told once, by `Terminated`.
 Undeliverable messages are dead letters with a reason. Leaving the system ends every actor, within a
 deadline, whatever happens around it.
 
@@ -183,7 +183,8 @@ run(main())
 
 **Where to look.** Delivery, order, asks: `Ref`. Children, timers, owned work, stash, `become`: `Context`.
 Strategies: `OneForOne`, `OneForAll`, `RestForOne`. Many workers behind one ref: `Pool`; a limit on what one
-actor does at once: `ctx.limiter`. Publish and subscribe: `system.group`. By key: `system.registry`. Threads: `Ref.tell_threadsafe`.
+actor does at once: `ctx.limiter`. Publish and subscribe: `system.group`. By key: `system.registry`.
+Threads: `Ref.tell_threadsafe`.
 Trace context, spans for the types of messages you choose: `tracing`, `Interceptor`. What runs:
 `system.tree()`, `system.dead_letters`, `ActorSystem(slow_handler=)`. Tests: `actors.testing`.
 

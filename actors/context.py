@@ -75,7 +75,7 @@ class Context(Generic[M]):
 
     @property
     def remaining(self) -> float:
-        """Seconds until the asker of the message in hand stops waiting; `inf` if nobody waits."""
+        """Seconds until the asker of the message in hand stops waiting; `inf` without one."""
         question = answers.question_in_hand(self._cell)
         return inf if question is None else max(0.0, question.deadline - self._cell.scheduler.loop.time())
 

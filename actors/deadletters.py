@@ -1,4 +1,4 @@
-"""Messages that nobody handled: counted, published, logged at a limited rate, never kept."""
+"""Messages that were not handled: counted, published, logged at a limited rate, never kept."""
 
 from __future__ import annotations
 

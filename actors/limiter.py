@@ -1,7 +1,7 @@
 """A limit on how much an actor does at once: `ctx.limiter(n)`.
 
 `submit` takes the message in hand over and does its work beside the mailbox, in the order of submitting, at
-most n pieces at a time. The result is the answer. Work that nobody wants any more is dropped, or cancelled
+most n pieces at a time. The result is the answer. Work whose asker has gone is dropped, or cancelled
 when it has begun. It all belongs to one instance of the actor and ends with it.
 """
 
@@ -154,7 +154,7 @@ class Limiter:
         return True
 
     async def vacancy(self) -> None:
-        """Wait until a place is free. For the one handler that submits: nobody else takes it meanwhile."""
+        """Wait until a place is free. For the one handler that submits: no other takes it meanwhile."""
         while self._active >= self._limit or self._waiting:
             if self._vacancy is None:
                 self._vacancy = self._cell.scheduler.loop.create_future()

@@ -57,7 +57,7 @@ class Pool(Actor[M], Generic[M]):
                 return await delegate(worker, message, remaining)
             except Exception:
                 if asked:
-                    raise  # else there is nobody to tell; the strategy has seen to it
+                    raise  # else there is no asker; the strategy has seen to it
             finally:
                 self._load[worker] -= 1
 

@@ -1,6 +1,6 @@
 """The two ends of an ask: `Question` (the asker's, internal) and `Reply` (an answer that a handler puts off).
 
-A question is settled exactly once, by whoever comes first: the answer, the handler's exception, the
+A question is settled exactly once, by what comes first: the answer, the handler's exception, the
 deadline, the end of the actor, or the asker who goes away. What comes later is a dead letter.
 """
 
@@ -81,7 +81,7 @@ class Reply(Generic[R]):
         self._late = late
 
     def set(self, value: R) -> bool:
-        """Answer; true if the asker gets it (or nobody asked)."""
+        """Answer; true if the asker gets it (or the message was told)."""
         question = self._question
         if question is None:
             return True

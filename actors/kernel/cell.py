@@ -369,7 +369,7 @@ class Cell:
         if question is not None:
             question.future = waiter  # the deadline now ends this wait
         extras.waiters.append(waiter)
-        self.limit = 0  # nobody barges in while someone waits
+        self.limit = 0  # FIFO: later senders queue behind waiting ones
         try:
             await waiter
         except BaseException:

@@ -2,7 +2,7 @@
 
 A start makes the instance and calls `on_start`. An end, in this order: children (the last started first),
 owned work, `on_stop`, entered context managers, mailbox, name, watchers, parent. While a routine of this
-module owns a cell, the cell's mode is HELD and nobody else serves it.
+module owns a cell, the cell's mode is HELD and nothing else serves it.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def ended_future(cell: Cell) -> asyncio.Future[None]:
     else:
         ended = cell.extra().ended
         ended[future] = None
-        future.add_done_callback(lambda _: ended.pop(future, None))  # whoever waited may have gone away
+        future.add_done_callback(lambda _: ended.pop(future, None))  # the waiter may have gone away
     return future
 
 

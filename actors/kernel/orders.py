@@ -92,7 +92,7 @@ def cancel(cell: Cell) -> None:
         cell.scheduler.loop.call_later(states.CLOSE_TIME, cell.scheduler.cancel, extras.closing)
     if task is None:
         return
-    if task.done() and cell.mode == states.BUSY:  # a stranger cancelled the pump before its first step
+    if task.done() and cell.mode == states.BUSY:  # code outside cancelled the pump before its first step
         if cell.fresh is not None:
             cell.fresh.close()
             cell.fresh = None

@@ -127,7 +127,7 @@ class Scheduler(Generic[C]):
     def arm(self) -> None:
         """See to it that the run queue is served."""
         self.armed = True
-        # Without a context of its own the callback would run in that of whoever happened to send first.
+        # Without a context of its own the callback would run in that of the first sender.
         self.loop.call_soon(self.turn, context=self.base)
 
     def turn(self) -> None:
@@ -232,7 +232,7 @@ class Scheduler(Generic[C]):
             self.running = running
 
     def control(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a routine of the runtime, which nobody cancels."""
+        """Run a routine of the runtime, which is never cancelled."""
         task = self.task(coroutine, "actors-control")
         self._controls.add(task)
         task.add_done_callback(self._controls.discard)

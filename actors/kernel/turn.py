@@ -1,7 +1,7 @@
 """One actor's runtime: its turn on the run queue, and the pump that takes over when a handler awaits.
 
 A cell lives from spawn to `Terminated`, across restarts. Exactly one party serves it at any time, and `mode`
-says which: nobody (IDLE), the run queue (QUEUED), a pump task (BUSY) or a routine of `lifecycle` (HELD).
+says which: none (IDLE), the run queue (QUEUED), a pump task (BUSY) or a routine (HELD; PARKED between two).
 That is what makes one message at a time true. This module never decides about failures; it hands them to
 `fate`.
 """
