@@ -23,6 +23,7 @@ ENDINGS = [
     "test_endings.py",
     "test_otp.py",
     "test_spread.py",
+    "test_ignored.py",
     "test_rules_ending.py",
     "test_rules_supervision.py",
 ]

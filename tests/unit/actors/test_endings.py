@@ -163,6 +163,25 @@ async def test_one_member_of_a_group_restart_can_be_killed_while_another_backs_o
         assert now() == 1000
 
 
+@pytest.mark.parametrize("order", ["stop", "kill"])
+@virtual
+async def test_an_order_during_on_restart_does_not_wait_for_the_backoff(order):
+    """D4, its relative"""
+
+    class Slow(Puppet):
+        async def on_restart(self, exc):
+            await asyncio.sleep(1)
+
+    async with ActorSystem(supervise=OneForAll(backoff=Backoff(1000, 1000))) as system:
+        culprit = await system.spawn(Puppet)
+        ref = await system.spawn(Slow)
+        culprit.tell(Boom())
+        await run_until_idle()
+        getattr(ref, order)()
+        await ref.terminated()
+        assert now() == (1 if order == "stop" else 0)
+
+
 @virtual
 async def test_on_restart_has_a_time_limit(caplog):
     """D4"""
