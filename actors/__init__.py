@@ -48,8 +48,8 @@ run(main())
 
 **Asking** always has a deadline: 5 s, `timeout=` otherwise, `math.inf` for none. Inside a handler it is
 never later than that of the question in hand. An ask settles exactly once: by the reply, the handler's
-exception, `AskTimeout`, or `ActorStopped`, at once if the actor is gone. A question without a waiting asker is
-not begun. Actors that ask each other in a circle get a `DeadlockError` instead of waiting.
+exception, `AskTimeout`, or `ActorStopped`, at once if the actor is gone. A question whose asker no longer
+waits is not begun. Actors that ask each other in a circle get a `DeadlockError` instead of waiting.
 
 **Failing.** `Reject` is the asker's fault: it passes through every actor that asked on its behalf and fails
 none. Any other exception reaches the asker *and*
