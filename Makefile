@@ -21,6 +21,7 @@ demo: $(VENV)/.local
 test: $(VENV)/.dev
 	@$(BIN)/agentflow model install $(MODEL)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
+	$(BIN)/python -m tests.interpreters
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -48,10 +48,11 @@ run(main())
 
 **Asking** always has a deadline: 5 s, `timeout=` otherwise, `math.inf` for none. Inside a handler it is
 never later than that of the question in hand. An ask settles exactly once: by the reply, the handler's
-exception, `AskTimeout`, or `ActorStopped`, at once if the actor is gone. What nobody waits for any more is
-not begun. Actors that ask each other in a circle get a `DeadlockError` instead of waiting.
+exception, `AskTimeout`, or `ActorStopped`, at once if the actor is gone. A question whose asker no longer
+waits is not begun. Actors that ask each other in a circle get a `DeadlockError` instead of waiting.
 
-**Failing.** `Reject` is the asker's fault and harms nobody. Any other exception reaches the asker *and*
+**Failing.** `Reject` is the asker's fault: it passes through every actor that asked on its behalf and fails
+none. Any other exception reaches the asker *and*
 fails the actor; its supervisor's strategy decides: restart, resume, stop or escalate. A restart keeps the
 ref and the mailbox and makes a new instance. One restart too many fails the supervisor; at the top it leaves
 the `async with` block.
@@ -150,7 +151,7 @@ run(main())
 ```
 
 **Ending.** `stop` ends after the message in hand, `drain` after everything accepted, `kill` at once, the
-whole subtree. Children end first, the last started first. Whoever watches is told once, by `Terminated`.
+whole subtree. Children end first, the last started first. Each watcher is told once, by `Terminated`.
 Undeliverable messages are dead letters with a reason. Leaving the system ends every actor, within a
 deadline, whatever happens around it.
 
@@ -182,11 +183,12 @@ run(main())
 
 **Where to look.** Delivery, order, asks: `Ref`. Children, timers, owned work, stash, `become`: `Context`.
 Strategies: `OneForOne`, `OneForAll`, `RestForOne`. Many workers behind one ref: `Pool`; a limit on what one
-actor does at once: `ctx.limiter`. Publish and subscribe: `system.group`. Threads: `Ref.tell_threadsafe`.
+actor does at once: `ctx.limiter`. Publish and subscribe: `system.group`. By key: `system.registry`.
+Threads: `Ref.tell_threadsafe`.
 Trace context, spans for the types of messages you choose: `tracing`, `Interceptor`. What runs:
 `system.tree()`, `system.dead_letters`, `ActorSystem(slow_handler=)`. Tests: `actors.testing`.
 
-Each promise has a page, `help("actors.promises")`: delivery, backpressure, asking, supervision, stopping,
+Each promise has a page in `docs/actors`: delivery, backpressure, asking, supervision, stopping,
 time-outs.
 
 Promises in short: delivery is at most once and in order for each sender and receiver. One message at a time.
@@ -206,6 +208,7 @@ from actors.errors import (
     DeadlockError,
     Finished,
     HandlerCancelled,
+    HookTimeout,
     LinkBroken,
     MailboxFull,
     NameTaken,
@@ -216,18 +219,20 @@ from actors.errors import (
     Unhandled,
     WrongThread,
 )
-from actors.groups import Group
+from actors.groups import Group, Registry
 from actors.interceptor import Interceptor
 from actors.introspection import ActorInfo
+from actors.kernel.owned import Pipe
 from actors.limiter import Limiter
-from actors.messages import Action, DeadLetter, Failed, Message, ReceiveTimeout, Restarted, Terminated
+from actors.messages import Message
 from actors.pool import Pool
 from actors.question import Reply
 from actors.ref import Ref
 from actors.shutdown import Phase
-from actors.supervision import Backoff, ChildSpec, History, OneForAll, OneForOne, RestForOne, Strategy
+from actors.signals import DeadLetter, Failed, ReceiveTimeout, Restarted, Terminated
+from actors.specs import ChildSpec
+from actors.supervision import Action, Backoff, History, OneForAll, OneForOne, RestForOne, Strategy
 from actors.system import ActorSystem
-from actors.timers import Pipe
 from actors.trace import current_trace, tracing
 
 __all__ = [
@@ -248,6 +253,7 @@ __all__ = [
     "Group",
     "HandlerCancelled",
     "History",
+    "HookTimeout",
     "Interceptor",
     "Limiter",
     "LinkBroken",
@@ -261,6 +267,7 @@ __all__ = [
     "Pool",
     "ReceiveTimeout",
     "Ref",
+    "Registry",
     "Reject",
     "Reply",
     "RestForOne",

@@ -6,65 +6,52 @@ is built when the class is defined, so that a message costs one dictionary look-
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, overload
+import asyncio
+from collections.abc import Callable, Coroutine
+from inspect import isasyncgenfunction, isgeneratorfunction
+from typing import Any, Generic, TypeAlias, TypeVar, get_args, get_origin, overload
 
+from actors.behaviour import UNBOUNDED, Behaviour, Overflow, Table
+from actors.context import Context
 from actors.errors import SpecError
-from actors.messages import SIGNALS
-from actors.supervision import DEFAULT_STRATEGY, Strategy
+from actors.messages import Asks, M, Plain
+from actors.question import Reply
+from actors.ref import Ref
+from actors.supervision import Strategy
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar as DefaultTypeVar
-
-    from actors.context import Context
-
-    # A bare `Actor` or `Ref` is one that takes anything.
-    M = DefaultTypeVar("M", contravariant=True, default=Any)
-else:
-    M = TypeVar("M", contravariant=True)
-
-__all__ = ["Actor", "Overflow", "on"]
+__all__ = ["Actor", "on"]
 
 A = TypeVar("A")
 T = TypeVar("T")
 T2 = TypeVar("T2")
 T3 = TypeVar("T3")
 R = TypeVar("R")
+R2 = TypeVar("R2")
+X = TypeVar("X")
+P = TypeVar("P", bound=Plain)
 
-Overflow = Literal["raise", "drop_new", "drop_old"]
-Handler = Callable[[Any, Any], Any]
-
-
-class Table(dict[type[Any], Handler | None]):
-    """The handlers of a class by type of message; remembers what it finds by base classes."""
-
-    def find(self, message: type[Any]) -> Handler | None:
-        """The handler of a message class, of its own or of its nearest base; None if there is none."""
-        if message in self:
-            return self[message]
-        found = None
-        if message not in SIGNALS:
-            found = next((self[base] for base in message.__mro__ if self.get(base) is not None), None)
-        self[message] = found
-        return found
-
-
-UNBOUNDED = sys.maxsize
+# What the handler of a message that is answered by an `R` may return: the answer, or `ctx.defer()`'s `Reply`.
+Answer: TypeAlias = R | Reply[R] | Coroutine[Any, Any, R] | Coroutine[Any, Any, Reply[R]] | asyncio.Future[R]
 
 
 # One overload for each number of types: mypy joins them to `object` otherwise.
 @overload
-def on(one: type[T], /) -> Callable[[Callable[[A, T], R]], Callable[[A, T], R]]: ...
+def on(one: type[Asks[T, R]], /) -> Callable[[Callable[[A, T], Answer[R]]], Callable[[A, T], Answer[R]]]: ...
 @overload
-def on(one: type[T], two: type[T2], /) -> Callable[[Callable[[A, T | T2], R]], Callable[[A, T | T2], R]]: ...
+def on(one: type[P], /) -> Callable[[Callable[[A, P], X]], Callable[[A, P], X]]: ...
+@overload
+def on(
+    one: type[Asks[T, R]], two: type[Asks[T2, R2]], /
+) -> Callable[[Callable[[A, T | T2], Answer[R | R2]]], Callable[[A, T | T2], Answer[R | R2]]]: ...
+@overload
+def on(one: type[T], two: type[T2], /) -> Callable[[Callable[[A, T | T2], X]], Callable[[A, T | T2], X]]: ...
 @overload
 def on(
     one: type[T], two: type[T2], three: type[T3], /
-) -> Callable[[Callable[[A, T | T2 | T3], R]], Callable[[A, T | T2 | T3], R]]: ...
+) -> Callable[[Callable[[A, T | T2 | T3], X]], Callable[[A, T | T2 | T3], X]]: ...
 @overload
-def on(*types: type[T]) -> Callable[[Callable[[A, T], R]], Callable[[A, T], R]]: ...
-def on(*types: type[Any]) -> Callable[[Callable[[A, Any], R]], Callable[[A, Any], R]]:
+def on(*types: type[T]) -> Callable[[Callable[[A, T], X]], Callable[[A, T], X]]: ...
+def on(*types: type[Any]) -> Callable[[Callable[[A, Any], Any]], Callable[[A, Any], Any]]:
     """Declare that a method handles messages of these types (exactly, or as their nearest declared base
     class).
 
@@ -74,42 +61,41 @@ def on(*types: type[Any]) -> Callable[[Callable[[A, Any], R]], Callable[[A, Any]
     if not types or not all(isinstance(t, type) for t in types):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SpecError(f"@on{types!r}: give one or more message classes, as in @on(Research)")
 
-    def declare(method: Callable[[A, Any], R]) -> Callable[[A, Any], R]:
+    def declare(method: Callable[[A, Any], Any]) -> Callable[[A, Any], Any]:
+        if isgeneratorfunction(method) or isasyncgenfunction(method):
+            raise SpecError(
+                f"{method.__qualname__}: a handler must return its reply, and this is a generator function; "
+                f"return a list, or tell the parts one by one"
+            )
         method.__actor_messages__ = types  # type: ignore[attr-defined]
         return method
 
     return declare
 
 
-class Actor(Generic[M]):
+class Actor(Behaviour[M], Generic[M]):
     """State that only its own handlers touch, one message at a time.
 
     Class arguments: `mailbox` (slots for messages, default 1,000; 0 is unbounded), `overflow` (what `tell`
     does with a full mailbox: `raise` MailboxFull, or `drop_new` / `drop_old` to the dead letters), `stash`
-    (slots of the stash, default 100). `supervise` says what happens when a child fails. `Actor[Research |
-    Brief]` declares the protocol for type checkers; each of its types must have a handler. Raises
-    `SpecError` when the class is defined wrongly.
+    (slots of the stash, default 100), `start_timeout` (seconds that `on_start` may take, default 30) and
+    `stop_timeout` (seconds for `on_stop` and `on_restart`, default the child's `shutdown` time, which is 5,
+    or 30 where that is None). A hook that takes longer is cancelled; `math.inf` sets no limit. `supervise`
+    says what happens when a child fails. `Actor[Research | Brief]` declares the protocol for type checkers;
+    each of its types must have a handler. Raises `SpecError` when the class is defined wrongly.
     """
 
-    __slots__ = ("__weakref__", "ctx")
+    __slots__ = ("ctx",)
 
-    __mailbox__: ClassVar[int] = 1000
-    __overflow__: ClassVar[Overflow] = "raise"
-    __stash__: ClassVar[int] = 100
-    __handlers__: ClassVar[Table] = Table()
-    __handler_names__: ClassVar[dict[type, str]] = {}
+    ctx: Context[M]
 
-    supervise: Strategy = DEFAULT_STRATEGY
-    ctx: Context
+    def __bind__(self, cell: Any, context: Any) -> Any:
+        self.ctx = Context(cell) if context is None else context
+        return self.ctx
 
-    def on_start(self) -> Awaitable[None] | None:
-        """Called before the first message, with `ctx` set. An exception fails the start."""
-
-    def on_stop(self) -> Awaitable[None] | None:
-        """Called when the actor ends, after its children have, except by kill. An exception is logged."""
-
-    def on_restart(self, exc: BaseException) -> Awaitable[None] | None:
-        """Called on the old instance before a new one takes over. An exception is logged."""
+    def __bound__(self) -> Ref[Any] | None:
+        context = getattr(self, "ctx", None)
+        return None if context is None else context.self
 
     def __init_subclass__(
         cls,
@@ -117,6 +103,8 @@ class Actor(Generic[M]):
         mailbox: int | None = None,
         overflow: Overflow | None = None,
         stash: int | None = None,
+        start_timeout: float | None = None,
+        stop_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init_subclass__(**kwargs)
@@ -134,6 +122,11 @@ class Actor(Generic[M]):
             if stash < 0:
                 raise SpecError(f"{cls.__name__}(stash={stash}): slots of the stash")
             cls.__stash__ = stash
+        for name, seconds in (("start_timeout", start_timeout), ("stop_timeout", stop_timeout)):
+            if seconds is not None:
+                if not seconds > 0:
+                    raise SpecError(f"{cls.__name__}({name}={seconds}): must be more than 0 seconds")
+                setattr(cls, f"__{name}__", seconds)
         if not isinstance(cls.supervise, Strategy):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SpecError(
                 f"{cls.__name__}.supervise: {cls.supervise!r} is not OneForOne, OneForAll or RestForOne"

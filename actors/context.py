@@ -6,37 +6,34 @@ loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from inspect import iscoroutine, iscoroutinefunction
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
-from actors import gathering, lifecycle, orders, spawning
-from actors.actor import Table
+from actors import gathering
+from actors.behaviour import Behaviour, Table
 from actors.errors import ActorError, ActorStopped, Finished, StashFull
+from actors.kernel import answers, life, orders, spawning
+from actors.kernel.cell import Cell
+from actors.kernel.owned import Idle, Pipe, Timers
 from actors.limiter import Limiter
-from actors.messages import Terminated
-from actors.question import Question, Reply
-from actors.states import DEAD, DRAIN, FAIL, NOTHING
-from actors.timers import Idle, Pipe, Timers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from actors.actor import Actor
-    from actors.cell import Cell
-    from actors.ref import Ref
-    from actors.supervision import ChildSpec
-    from actors.system import ActorSystem
+from actors.messages import M
+from actors.question import Reply
+from actors.ref import Ref
+from actors.signals import Terminated
+from actors.specs import ChildSpec
+from actors.states import DEAD, FAIL, NOTHING
+from actors.system import ActorSystem
 
 __all__ = ["Context"]
 
-M = TypeVar("M")
+C = TypeVar("C", contravariant=True)
 T = TypeVar("T")
 
 
-class Context:
+class Context(Generic[M]):
     """`self.ctx`; see the module."""
 
     __slots__ = ("_cell",)
@@ -45,7 +42,7 @@ class Context:
         self._cell = cell
 
     @property
-    def self(self) -> Ref[Any]:
+    def self(self) -> Ref[M]:
         """The actor's own ref."""
         return self._cell.ref
 
@@ -78,17 +75,18 @@ class Context:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the asker of the message in hand stops waiting; `inf` if nobody waits."""
-        question = self._question()
+        """Seconds until the asker of the message in hand stops waiting; `inf` without one."""
+        question = answers.question_in_hand(self._cell)
         return inf if question is None else max(0.0, question.deadline - self._cell.scheduler.loop.time())
 
-    def _question(self) -> Question | None:
-        question = self._cell.hand[3]
-        return question if isinstance(question, Question) else None
+    @property
+    def asked(self) -> bool:
+        """True if the message in hand was asked, so that its sender waits for an answer."""
+        return answers.question_in_hand(self._cell) is not None
 
     # Children
 
-    async def spawn(self, spec: ChildSpec[M] | Callable[[], Actor[M]], name: str | None = None) -> Ref[M]:
+    async def spawn(self, spec: ChildSpec[C] | Callable[[], Behaviour[C]], name: str | None = None) -> Ref[C]:
         """Start a child; returns when its `on_start` is done.
 
         Raises what its constructor or `on_start` raised, `NameTaken`, `SpecError`, or `ActorStopped` when
@@ -96,7 +94,7 @@ class Context:
         """
         return await spawning.spawn(self._cell, spec, name)
 
-    def spawn_soon(self, spec: ChildSpec[M] | Callable[[], Actor[M]], name: str | None = None) -> Ref[M]:
+    def spawn_soon(self, spec: ChildSpec[C] | Callable[[], Behaviour[C]], name: str | None = None) -> Ref[C]:
         """Start a child at the next turn and return its ref at once; messages wait until it has started.
 
         A failure of its start is supervised like any other failure. Raises `NameTaken`, `SpecError`,
@@ -104,13 +102,29 @@ class Context:
         """
         return spawning.spawn_soon(self._cell, spec, name)
 
+    async def restart_child(self, name: str) -> Ref[Any]:
+        """Start a child that has ended anew, by its kept spec (`ChildSpec(keep=True)`); a new incarnation.
+
+        Raises `SpecError` if no spec of this name is kept (as while the child lives), or as `spawn` does.
+        """
+        return await spawning.restart_child(self._cell, name)
+
+    @property
+    def kept(self) -> dict[str, ChildSpec[Any]]:
+        """The kept specs of children that have ended, by name; a copy."""
+        return {} if self._cell.extras is None else dict(self._cell.extras.kept)
+
+    def forget(self, name: str) -> bool:
+        """Drop a kept spec; false if there is none."""
+        return self._cell.extras is not None and self._cell.extras.kept.pop(name, None) is not None
+
     # Watching
 
     def watch(self, ref: Ref[Any]) -> None:
         """Get exactly one `Terminated` signal when that actor is gone; at once if it already is."""
         cell, target = self._cell, ref.cell
         if target.phase == DEAD:
-            cell.signal(Terminated(ref, "stopped"))
+            cell.signal(Terminated(ref, target.fate))
             return
         extras = cell.living()
         extras.muted.discard(target)
@@ -153,7 +167,7 @@ class Context:
     # Time and owned work
 
     @property
-    def timers(self) -> Timers:
+    def timers(self) -> Timers[M]:
         """Keyed timers: `start(key, seconds, message, repeat=False)` and `cancel(key)`."""
         return Timers(self._cell)
 
@@ -190,7 +204,7 @@ class Context:
         It is left in another task than it was entered in, so it cannot be a task group or a cancel scope.
         """
         self._cell.living()
-        stack = lifecycle.stack_of(self._cell)
+        stack = life.stack_of(self._cell)
         if isinstance(manager, AbstractAsyncContextManager):
             return await stack.enter_async_context(manager)
         return stack.enter_context(manager)
@@ -208,19 +222,7 @@ class Context:
 
     def defer(self) -> Reply[Any]:
         """Take over the answer to the message in hand: `Reply` gives it, not the return value."""
-        question = self._question()
-        if question is not None and not question.deferred:
-            question.deferred = True
-            self._cell.extra().deferred[question] = None
-            question.future.add_done_callback(lambda _: self._answered(question))
-        return Reply(self._cell, question)
-
-    def _answered(self, question: Question) -> None:
-        cell = self._cell
-        if cell.extras is not None:
-            cell.extras.deferred.pop(question, None)
-            if cell.order & DRAIN:
-                cell.enqueue()
+        return answers.defer(self._cell)
 
     @overload
     async def gather(
@@ -255,7 +257,7 @@ class Context:
 
     # Behaviour
 
-    def become(self, handlers: Mapping[type, Callable[[Any], Any]]) -> None:
+    def become(self, handlers: Mapping[type[M], Callable[[Any], object]]) -> None:
         """From the next message on handle by these functions (usually bound methods) instead of the class's
         handlers.
 
@@ -284,14 +286,14 @@ class Context:
                 f"{cell.path}: the stash has no free slot of {cell.actor.__stash__}; "
                 f"unstash or reject messages earlier, or enlarge it (`stash=`)"
             )
-        question = self._question()
+        question = answers.question_in_hand(self._cell)
         if question is not None:
             question.deferred = True
         extras.stash.append(cell.taken())
 
     def unstash_all(self) -> None:
         """Put what was stashed back, in its order, before everything else in the mailbox."""
-        lifecycle.unstash(self._cell)
+        life.unstash(self._cell)
 
     def finish(self) -> None:
         """The work is done: end after the message in hand. A permanent child is restarted, others are gone.

@@ -1,16 +1,14 @@
-"""Messages that nobody handled: counted, published, logged at a limited rate, never kept."""
+"""Messages that were not handled: counted, published, logged at a limited rate, never kept."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.errors import MailboxFull
-from actors.messages import DeadLetter, DeadLetterReason
-
-if TYPE_CHECKING:
-    from actors.ref import Ref
+from actors.ref import Ref
+from actors.signals import DeadLetter, DeadLetterReason
 
 __all__ = ["DeadLetters"]
 

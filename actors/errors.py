@@ -8,6 +8,7 @@ ActorError
 ├── AskTimeout         no answer within the deadline (also a TimeoutError)
 ├── ActorStopped       the actor is gone, or went before it answered
 ├── DeadlockError      a cycle of asks
+├── HookTimeout        `on_start`, `on_stop` or `on_restart` took too long (also a TimeoutError)
 ├── HandlerCancelled   a handler was cancelled by someone other than the runtime
 ├── Finished           a permanent actor called `ctx.finish()`; its supervisor restarts it
 ├── LinkBroken         a linked actor failed or was killed
@@ -26,6 +27,7 @@ __all__ = [
     "DeadlockError",
     "Finished",
     "HandlerCancelled",
+    "HookTimeout",
     "LinkBroken",
     "MailboxFull",
     "NameTaken",
@@ -47,10 +49,6 @@ class ActorError(Exception):
 
 class Reject(ActorError):
     """The message was rejected; correct it and send it again. The actor lives on."""
-
-    passing: object = None
-    """The message in whose handling an ask raised it. A handler that lets it pass fails by it: its own asker
-    is not to blame."""
 
 
 class Unhandled(ActorError):
@@ -75,6 +73,10 @@ class ActorStopped(ActorError):
 
 class DeadlockError(ActorError):
     """These actors would wait for each other for ever; use `ctx.pipe` or `tell` in one of them."""
+
+
+class HookTimeout(ActorError, TimeoutError):
+    """A hook took more than its time limit; see `start_timeout=` and `stop_timeout=` of the class."""
 
 
 class HandlerCancelled(ActorError):

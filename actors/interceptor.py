@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from actors.actor import Handler, Table
-
-if TYPE_CHECKING:
-    from actors.actor import Actor
-    from actors.ref import Ref
+from actors.behaviour import Handler, Table
+from actors.ref import Ref
 
 __all__ = ["Interceptor", "intercepted"]
 
@@ -57,13 +54,13 @@ def intercepted(table: Table, interceptor: Interceptor) -> Table:
 def _wrap(handler: Handler, interceptor: Interceptor) -> Handler:
     if iscoroutinefunction(handler):
 
-        async def awaiting(actor: Actor[Any], message: Any) -> Any:
+        async def awaiting(actor: Any, message: Any) -> Any:
             with interceptor.handling(actor.ctx.self, message, actor.ctx.trace):
                 return await handler(actor, message)
 
         return awaiting
 
-    def plain(actor: Actor[Any], message: Any) -> Any:
+    def plain(actor: Any, message: Any) -> Any:
         with interceptor.handling(actor.ctx.self, message, actor.ctx.trace):
             return handler(actor, message)
 

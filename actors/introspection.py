@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-import msgspec
-
-from actors.actor import UNBOUNDED
+from actors.behaviour import UNBOUNDED
+from actors.kernel.cell import Cell
 from actors.states import PHASES
-
-if TYPE_CHECKING:
-    from actors.cell import Cell
 
 __all__ = ["ActorInfo", "describe"]
 
 
-class ActorInfo(msgspec.Struct, frozen=True):
-    """One actor of `system.tree()`; encodes to JSON as it is."""
+@dataclass(frozen=True, slots=True)
+class ActorInfo:
+    """One actor of `system.tree()`; `dataclasses.asdict` makes JSON of it."""
 
     path: str
     incarnation: int

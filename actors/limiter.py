@@ -1,7 +1,7 @@
 """A limit on how much an actor does at once: `ctx.limiter(n)`.
 
 `submit` takes the message in hand over and does its work beside the mailbox, in the order of submitting, at
-most n pieces at a time. The result is the answer. Work that nobody wants any more is dropped, or cancelled
+most n pieces at a time. The result is the answer. Work whose asker has gone is dropped, or cancelled
 when it has begun. It all belongs to one instance of the actor and ends with it.
 """
 
@@ -11,17 +11,16 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.errors import ActorStopped, AskTimeout, HandlerCancelled, MailboxFull, SpecError
-from actors.messages import DeadLetter
+from actors.kernel.answers import defer
+from actors.kernel.cell import Cell, Envelope
+from actors.kernel.owned import Pipe
+from actors.kernel.routines import thrown_away
 from actors.question import Reply
-from actors.routines import thrown_away
+from actors.signals import DeadLetter
 from actors.states import DRAIN
-from actors.timers import Pipe
-
-if TYPE_CHECKING:
-    from actors.cell import Cell, Envelope
 
 __all__ = ["Limiter"]
 
@@ -127,7 +126,7 @@ class Limiter:
         cell = self._cell
         if self._closed:
             raise ActorStopped(f"{cell.path} is ending; it begins no more work")
-        reply = cell.context.defer()
+        reply = defer(cell)
         if reply.abandoned:
             return False
         job = _Job(work, reply, cell.taken())
@@ -155,7 +154,7 @@ class Limiter:
         return True
 
     async def vacancy(self) -> None:
-        """Wait until a place is free. For the one handler that submits: nobody else takes it meanwhile."""
+        """Wait until a place is free. For the one handler that submits: no other takes it meanwhile."""
         while self._active >= self._limit or self._waiting:
             if self._vacancy is None:
                 self._vacancy = self._cell.scheduler.loop.create_future()

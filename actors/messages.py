@@ -1,40 +1,28 @@
-"""What travels between actors: the typed base of messages, the signals, and dead letters.
+"""The typed base of messages.
 
 A message may be an object of any class. Deriving it from `Message[Reply]` adds nothing at run time; it tells
-a type checker what an `ask` returns and that the actor's declared protocol takes it.
+a type checker what an `ask` returns, what the handler must return, and that a declared protocol takes it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from actors.ref import Ref
+    from typing_extensions import TypeVar as DefaultTypeVar
 
-__all__ = [
-    "Action",
-    "Asks",
-    "DeadLetter",
-    "DeadLetterReason",
-    "EndReason",
-    "Failed",
-    "Message",
-    "ReceiveTimeout",
-    "Restarted",
-    "Terminated",
-]
+    # A bare `Actor` or `Ref` is one that takes anything.
+    M = DefaultTypeVar("M", contravariant=True, default=Any)
+else:
+    M = TypeVar("M", contravariant=True)
+
+__all__ = ["Asks", "M", "Message", "Plain"]
 
 R = TypeVar("R")
 M_co = TypeVar("M_co", covariant=True)
 R_co = TypeVar("R_co", covariant=True)
-
-Action = Literal["restart", "resume", "stop", "escalate"]
-EndReason = Literal["stopped", "killed", "failed"]
-DeadLetterReason = Literal["stopped", "unknown", "full", "expired", "late", "duplicate", "unhandled"]
 
 
 class Message(Generic[R]):
@@ -47,6 +35,9 @@ class Message(Generic[R]):
 
         def __ask__(self) -> tuple[Self, R]: ...
 
+        # What tells a message apart from `Plain`; every other object has the method of `object`.
+        def __sizeof__(self, _: object) -> int: ...  # type: ignore[override]
+
 
 class Asks(Protocol[M_co, R_co]):
     """For type checkers: a message of the type `M_co` that is answered by an `R_co`."""
@@ -54,50 +45,7 @@ class Asks(Protocol[M_co, R_co]):
     def __ask__(self) -> tuple[M_co, R_co]: ...
 
 
-class Failed(msgspec.Struct, frozen=True):
-    """Signal to the parent: a child raised `error`, and the strategy took `action`."""
+class Plain(Protocol):
+    """For type checkers: an object that is no `Message`, so that its answer may be anything."""
 
-    ref: Ref[Any]
-    error: BaseException
-    action: Action
-
-
-class Restarted(msgspec.Struct, frozen=True):
-    """Signal to the parent: a child lives again, with a new state, the same ref and the same mailbox."""
-
-    ref: Ref[Any]
-    restarts: int
-
-
-class Terminated(msgspec.Struct, frozen=True):
-    """Signal to the parent and to every watcher: the actor is gone. Each of them gets it exactly once."""
-
-    ref: Ref[Any]
-    reason: EndReason
-    error: BaseException | None = None
-
-
-class ReceiveTimeout(msgspec.Struct, frozen=True):
-    """Signal to the actor itself: no message came for `after` seconds (`ctx.receive_timeout`)."""
-
-    after: float
-
-
-class DeadLetter(msgspec.Struct, frozen=True):
-    """A message that nobody handled.
-
-    `reason`: `stopped` (the addressee is gone), `unknown` (no such path), `full` (dropped by the mailbox's
-    policy), `expired` (the asker no longer waits), `late` (an answer after the deadline), `duplicate` (a
-    second answer), `unhandled` (no handler, or rejected with nobody to tell). `target` is the addressee,
-    `path` where it was sought.
-    """
-
-    reason: DeadLetterReason
-    message: Any
-    target: Ref[Any] | None
-    sender: Ref[Any] | None
-    trace: Any = None
-    path: str = ""
-
-
-SIGNALS = (Failed, Restarted, Terminated, ReceiveTimeout)
+    def __sizeof__(self) -> int: ...

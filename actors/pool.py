@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic
 
-from actors.actor import Actor, M, on
+from actors.actor import Actor, on
 from actors.errors import ActorStopped, SpecError
-from actors.ref import Ref, delegate
-from actors.supervision import ChildSpec, Strategy
+from actors.handle import delegate
+from actors.messages import M
+from actors.ref import Ref
+from actors.specs import ChildSpec
+from actors.supervision import Strategy
 
 __all__ = ["Pool"]
 
@@ -47,14 +50,14 @@ class Pool(Actor[M], Generic[M]):
     async def work(self, message: Any) -> None:
         """Give the message to a worker as soon as one is free."""
         worker = await self._free()
-        asked, remaining = self.ctx.self.cell.hand[3] is not None, self.ctx.remaining
+        asked, remaining = self.ctx.asked, self.ctx.remaining
 
         async def hand_over() -> Any:
             try:
                 return await delegate(worker, message, remaining)
             except Exception:
                 if asked:
-                    raise  # else there is nobody to tell; the strategy has seen to it
+                    raise  # else there is no asker; the strategy has seen to it
             finally:
                 self._load[worker] -= 1
 

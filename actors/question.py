@@ -1,6 +1,6 @@
 """The two ends of an ask: `Question` (the asker's, internal) and `Reply` (an answer that a handler puts off).
 
-A question is settled exactly once, by whoever comes first: the answer, the handler's exception, the
+A question is settled exactly once, by what comes first: the answer, the handler's exception, the
 deadline, the end of the actor, or the asker who goes away. What comes later is a dead letter.
 """
 
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from actors.cell import Cell
+from actors.ref import Ref
 
 __all__ = ["Question", "Reply"]
 
@@ -22,19 +21,21 @@ class Question:
     """One ask under way. `waiting` is the asking actor if it can do nothing else meanwhile, `parent` the
     question that it is handling: together the chain in which a cycle is a deadlock."""
 
-    __slots__ = ("answered", "deadline", "deferred", "future", "parent", "waiting")
+    __slots__ = ("answered", "bucket", "deadline", "deferred", "future", "parent", "waiting")
 
     def __init__(
         self,
         future: asyncio.Future[Any],
         deadline: float,
         parent: Question | None,
-        waiting: Cell | None,
+        waiting: Ref[Any] | None,
     ) -> None:
         self.future = future
         self.deadline = deadline
         self.parent = parent
         self.waiting = waiting
+        self.bucket: dict[Question, Any] | None = None
+        """Where the deadline hangs; a settled question leaves it."""
         self.answered = False
         self.deferred = False
 
@@ -44,6 +45,8 @@ class Question:
         if future.done():
             return False
         self.answered = True
+        if self.bucket is not None:
+            self.bucket.pop(self, None)
         future.set_result(value)
         return True
 
@@ -53,6 +56,8 @@ class Question:
         if future.done():
             return False
         self.answered = True
+        if self.bucket is not None:
+            self.bucket.pop(self, None)
         if isinstance(error, StopIteration):  # a future cannot carry it
             wrapped = RuntimeError("the handler raised StopIteration")
             wrapped.__cause__ = error
@@ -69,20 +74,20 @@ class Reply(Generic[R]):
     first, the asker gets `ActorStopped`.
     """
 
-    __slots__ = ("_cell", "_question")
+    __slots__ = ("_late", "_question")
 
-    def __init__(self, cell: Cell, question: Question | None) -> None:
-        self._cell = cell
+    def __init__(self, question: Question | None, late: Callable[[Question, Any], object]) -> None:
         self._question = question
+        self._late = late
 
     def set(self, value: R) -> bool:
-        """Answer; true if the asker gets it (or nobody asked)."""
+        """Answer; true if the asker gets it (or the message was told)."""
         question = self._question
         if question is None:
             return True
         if question.answer(value):
             return True
-        self._cell.late_answer(question, value)
+        self._late(question, value)
         return False
 
     def fail(self, error: BaseException) -> bool:
@@ -92,7 +97,7 @@ class Reply(Generic[R]):
             return True
         if question.fail(error):
             return True
-        self._cell.late_answer(question, error)
+        self._late(question, error)
         return False
 
     @property

@@ -9,14 +9,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-from actors import lifecycle, orders
 from actors.errors import ShutdownTimeout
-
-if TYPE_CHECKING:
-    from actors.cell import Cell
-    from actors.dispatch import Scheduler
+from actors.kernel import life, orders
+from actors.kernel.cell import Cell
+from actors.kernel.scheduler import Scheduler
 
 __all__ = ["Callback", "Phase", "Shutdown"]
 
@@ -51,7 +49,7 @@ class Shutdown:
             raise ValueError(f"{phase!r} is no phase of a shutdown: {', '.join(get_args(Phase))}")
         self._callbacks.setdefault(phase, []).append((callback, timeout, raises))
 
-    async def run(self, scheduler: Scheduler, root: Cell) -> None:
+    async def run(self, scheduler: Scheduler[Cell], root: Cell) -> None:
         """All phases. Raises `ShutdownTimeout`, at the end, when actors had to be ended by force."""
         hurry = scheduler.task(self.hurry.wait(), "actors-hurry")
         impatient: asyncio.Task[Any] | None = hurry
@@ -72,7 +70,7 @@ class Shutdown:
 
     async def _call(
         self,
-        scheduler: Scheduler,
+        scheduler: Scheduler[Cell],
         phase: str,
         callback: Callback,
         timeout: float,
@@ -95,10 +93,10 @@ class Shutdown:
         return fault
 
     async def _end_actors(
-        self, scheduler: Scheduler, root: Cell, hurry: asyncio.Task[Any]
+        self, scheduler: Scheduler[Cell], root: Cell, hurry: asyncio.Task[Any]
     ) -> ShutdownTimeout | None:
         orders.stop(root)
-        ended = lifecycle.ended_future(root)
+        ended = life.ended_future(root)
         await asyncio.wait((ended, hurry), timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         if not ended.done():

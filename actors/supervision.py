@@ -1,7 +1,7 @@
-"""What to do when an actor fails: child specs, strategies, backoff, restart intensity.
+"""What to do when an actor fails: strategies, backoff, restart intensity.
 
 Everything here is data and pure functions; it never touches a loop, a task or an actor. The runtime carries
-decisions out (`lifecycle`).
+decisions out (`kernel.fate`).
 """
 
 from __future__ import annotations
@@ -9,33 +9,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args
-
-import msgspec
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from actors.errors import SpecError
-from actors.messages import Action
-
-if TYPE_CHECKING:
-    from actors.actor import Actor
 
 __all__ = [
+    "Action",
     "Backoff",
-    "ChildSpec",
     "History",
     "Intensity",
     "OneForAll",
     "OneForOne",
     "RestForOne",
-    "RestartType",
     "Strategy",
     "Streak",
 ]
 
-M = TypeVar("M", contravariant=True)
 T = TypeVar("T")
 
-RestartType = Literal["permanent", "transient", "temporary"]
+Action = Literal["restart", "resume", "stop", "escalate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +59,7 @@ class Backoff:
         return base * (1 + rand * self.jitter)
 
 
-class History(msgspec.Struct, frozen=True):  # quicker to make than a dataclass
+class History(NamedTuple):  # quicker to make than a dataclass
     """What a decider function sees of the past of the actor that failed."""
 
     failures: int
@@ -93,6 +85,8 @@ class Strategy:
     within: float = 5.0
     backoff: Backoff | None = None
     decide: Decider | None = field(default=None, compare=False)
+    auto_shutdown: Literal["any", "all"] = "any"
+    """When the supervisor itself stops because significant children ended: after the first, or the last."""
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -100,6 +94,8 @@ class Strategy:
             raise SpecError(f"{name}(max_restarts={self.max_restarts}): must not be negative")
         if self.within <= 0:
             raise SpecError(f"{name}(within={self.within}): must be more than 0 seconds")
+        if self.auto_shutdown not in ("any", "all"):
+            raise SpecError(f"{name}(auto_shutdown={self.auto_shutdown!r}): give any or all")
         if not (self.decide is None or callable(self.decide) or isinstance(self.decide, Mapping)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SpecError(
                 f"{name}(decide={self.decide!r}): give a mapping of exception types, or a function"
@@ -115,10 +111,7 @@ class Strategy:
         """The action for this failure: `restart`, `resume`, `stop` or `escalate`."""
         table = self._table()
         if table is not None:
-            for base in type(error).__mro__:
-                if base in table:
-                    return table[base]
-            return "restart"
+            return _look_up(table, error)
         if self.decide is None:
             return "restart"
         action = cast("Callable[[BaseException, History], Action]", self.decide)(error, history)
@@ -154,48 +147,27 @@ class RestForOne(Strategy):
         return children[children.index(failed) :]
 
 
+_SEVERITY: Sequence[Action] = ("resume", "restart", "stop", "escalate")
+
+
+def _look_up(table: Mapping[type[BaseException], Action], error: BaseException) -> Action:
+    """Return the action for the nearest base class; of an unlisted group, the severest of its parts."""
+    for base in type(error).__mro__:
+        if base in table and not (
+            isinstance(error, BaseExceptionGroup) and not issubclass(base, BaseExceptionGroup)
+        ):
+            return table[base]
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return max(
+            (_look_up(table, part) for part in group.exceptions), key=lambda action: _SEVERITY.index(action)
+        )
+    return "restart"
+
+
 def _check_action(name: str, action: object) -> None:
     if action not in get_args(Action):
         raise SpecError(f"{name}(decide=...): {action!r} is not one of restart, resume, stop, escalate")
-
-
-@dataclass(frozen=True, slots=True)
-class ChildSpec(Generic[M]):
-    """How to start a child and how long it lives.
-
-    `factory` makes the actor anew at each start: an `Actor` class or a function of no arguments (bind
-    arguments with `functools.partial`). `restart`: `permanent` (restarted after a failure and after
-    `ctx.finish()`), `transient` (after a failure only), `temporary` (never). A stop, drain or kill through a
-    ref is final for all three. `shutdown`: seconds that a stop may take before it becomes a kill; None waits
-    for ever.
-    """
-
-    name: str | None
-    factory: Callable[[], Actor[M]]
-    restart: RestartType = field(default="permanent", kw_only=True)
-    shutdown: float | None = field(default=5.0, kw_only=True)
-
-    def __post_init__(self) -> None:
-        if self.name is not None and not isinstance(self.name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise SpecError(f"ChildSpec(name={self.name!r}): the name comes first and is a string or None")
-        check_name(self.name)
-        if not callable(self.factory):
-            raise SpecError(
-                f"ChildSpec({self.name!r}, {self.factory!r}): the factory is an Actor class or a function "
-                f"of no arguments, not an actor"
-            )
-        if self.restart not in get_args(RestartType):
-            raise SpecError(
-                f"ChildSpec({self.name!r}, restart={self.restart!r}): give permanent, transient or temporary"
-            )
-        if self.shutdown is not None and self.shutdown < 0:
-            raise SpecError(f"ChildSpec({self.name!r}, shutdown={self.shutdown}): must not be negative")
-
-
-def check_name(name: str | None) -> None:
-    """Raise `SpecError` unless `name` can be a part of a path."""
-    if name is not None and (not name or "/" in name):
-        raise SpecError(f"{name!r} is no name for an actor: it must not be empty nor contain '/'")
 
 
 class Intensity:

@@ -17,16 +17,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from actors.actor import Actor, on
-from actors.dispatch import Scheduler
-from actors.messages import Failed, ReceiveTimeout, Restarted, Terminated
+from actors.kernel.cell import Cell
+from actors.kernel.scheduler import Scheduler
+from actors.ref import Ref
+from actors.signals import Failed, ReceiveTimeout, Restarted, Terminated
 from actors.states import BURST
-
-if TYPE_CHECKING:
-    from actors.ref import Ref
-    from actors.system import ActorSystem
+from actors.system import ActorSystem
 
 __all__ = ["Probe", "VirtualLoop", "run", "run_until_idle", "virtual"]
 
@@ -91,12 +90,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             future.set_result(None)
         return bool(waiting)
 
-    def actors_scheduler(self, *arguments: Any) -> Scheduler:
+    def actors_scheduler(self, *arguments: Any) -> Scheduler[Cell]:
         """The scheduler of the actor systems on this loop."""
         return _Scheduler(self._seed, *arguments)
 
 
-class _Scheduler(Scheduler):
+class _Scheduler(Scheduler[Cell]):
     """Slices by the virtual clock; with a seed, serves in a random order."""
 
     def __init__(self, seed: int | None, *arguments: Any) -> None:
@@ -119,7 +118,8 @@ class _Scheduler(Scheduler):
         self.burst = self.random.choice((1, 2, 3, BURST))
         try:
             cell = self.queue.popleft()
-            self.base.copy().run(cell.turn, self.clock())
+            context = self.base.copy()
+            context.run(cell.turn, self.clock(), context)
         finally:
             self.armed = False
             if self.queue:

@@ -7,27 +7,40 @@ holds the frame, by which code that runs in a task knows for which actor it runs
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
+from weakref import ReferenceType
 
-if TYPE_CHECKING:
-    from actors.cell import Cell
-    from actors.dispatch import Scheduler
-    from actors.question import Question
+from actors.question import Question
 
 __all__ = ["current_trace", "tracing"]
 
-Frame = tuple["Cell | None", Any, "Question | None", bool]
-"""The actor that this code works for, the trace, the question in hand, whether the actor waits for it."""
+
+class Turn(Protocol):
+    """A scheduler, as far as it matters here: whose plain handler runs at this moment."""
+
+    running: Any
+
+
+Frame = tuple[Any, Any, Question | None, "ReferenceType[asyncio.Task[Any]] | None", bool]
+"""The actor that this code works for, the trace, the question in hand, the task to which this belongs, and
+whether the actor waits for that task. Tasks and callbacks begun in it inherit the frame, and are not it."""
 
 FRAME: ContextVar[Frame | None] = ContextVar("actors.frame", default=None)
 
 # Plain handlers run without a frame (setting a context variable costs as much as a hop); `Scheduler.running`
 # names their actor. These are the open schedulers by thread, for the two functions below.
-SCHEDULERS: dict[int, list[Scheduler]] = {}
+SCHEDULERS: dict[int, list[Turn]] = {}
+
+
+def owns_task(frame: Frame) -> bool:
+    """Return true if this code runs in the frame's own task, not in one that only inherited the frame."""
+    own = frame[3]
+    return own is not None and own() is asyncio.current_task()
 
 
 def current_trace() -> Any:
@@ -45,7 +58,7 @@ def tracing(trace: Any) -> Generator[None]:
     scheduler = next((s for s in SCHEDULERS.get(threading.get_ident(), ()) if s.running is not None), None)
     if scheduler is not None:  # a plain handler: give it a frame for the time of the block
         cell, scheduler.running = scheduler.running, None
-        token = FRAME.set((cell, trace, None, False))
+        token = FRAME.set((cell, trace, None, None, False))
         try:
             yield
         finally:
@@ -53,7 +66,7 @@ def tracing(trace: Any) -> Generator[None]:
             scheduler.running = cell
         return
     frame = FRAME.get()
-    token = FRAME.set((None, trace, None, False) if frame is None else (frame[0], trace, frame[2], frame[3]))
+    token = FRAME.set((None, trace, None, None, False) if frame is None else (frame[0], trace, *frame[2:]))
     try:
         yield
     finally:

@@ -136,7 +136,10 @@ class Runtime(RunCommands):
         # The actors of services and providers restart as often as they must: one that fails for a while
         # is no reason to end all others.
         patient = OneForOne(max_restarts=1_000_000, within=60, backoff=Backoff(0.05, 5, jitter=0.2))
-        self._system = system = await ActorSystem(name="agentflow", supervise=patient).__aenter__()
+        # Messages hold prompts and arguments of tools: the report of a crash names their type alone.
+        self._system = system = await ActorSystem(
+            name="agentflow", supervise=patient, show_message=lambda message: type(message).__name__
+        ).__aenter__()
         try:
             # The log, and what actors use, are closed when no actor is left: in the phases after theirs.
             limit, queue = self._places

@@ -128,6 +128,34 @@ async def spawn(_: Path) -> AsyncIterator[Any]:
         yield work
 
 
+@asynccontextmanager
+async def fan_out(_: Path) -> AsyncIterator[Any]:
+    actors = [Count() for _ in range(1000)]
+    rounds = 0
+
+    async def work() -> int:
+        nonlocal rounds
+        rounds += 1
+        assert sum(await asyncio.gather(*(actor.ask(1) for actor in actors))) == rounds * len(actors)
+        return len(actors)
+
+    async with living(actors):
+        yield work
+
+
+@asynccontextmanager
+async def stop(_: Path) -> AsyncIterator[Any]:
+    async def work() -> int:
+        for _ in range(STARTS):
+            actor = Count()
+            await asyncio.sleep(0)
+            actor.task.cancel()
+            await asyncio.wait([actor.task])
+        return STARTS
+
+    yield work
+
+
 SUBJECTS = {
     "asyncio task + Queue": {
         "tell": tell,
@@ -137,5 +165,7 @@ SUBJECTS = {
         "tell_async": tell,
         "ask_async": asking(1),
         "spawn": spawn,
+        "fan_out": fan_out,
+        "stop": stop,
     }
 }

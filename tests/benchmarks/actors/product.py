@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from actors import Actor, ActorSystem, on
+from actors import Actor, ActorSystem, OneForOne, on
 
 logging.disable(logging.CRITICAL)
 MESSAGES, QUESTIONS, HOPS, STARTS = 20_000, 2_000, 10_000, 2_000
@@ -33,6 +33,18 @@ class CountAsync(Actor, mailbox=0):
     async def add(self, _: int) -> int:
         self.n += 1
         return self.n
+
+
+class Crashes(Count, mailbox=0):
+    @on(str)
+    def crash(self, _: str) -> None:
+        raise ValueError
+
+
+class Fan(Actor):
+    @on(list)
+    async def ask_all(self, refs: list[Any]) -> int:
+        return sum(await self.ctx.gather(ref.ask_soon(1) for ref in refs))
 
 
 class Node(Actor):
@@ -121,6 +133,51 @@ async def spawn(_: Path) -> AsyncIterator[Any]:
         assert len(system.children) >= STARTS
 
 
+@asynccontextmanager
+async def fan_out(_: Path) -> AsyncIterator[Any]:
+    async with ActorSystem() as system:
+        refs = [await system.spawn(Count) for _ in range(1000)]
+        fan = await system.spawn(Fan)
+        rounds = 0
+
+        async def work() -> int:
+            nonlocal rounds
+            rounds += 1
+            assert await fan.ask(refs) == rounds * len(refs)
+            return len(refs)
+
+        yield work
+
+
+@asynccontextmanager
+async def stop(_: Path) -> AsyncIterator[Any]:
+    async with ActorSystem() as system:
+
+        async def work() -> int:
+            for _ in range(STARTS):
+                ref = await system.spawn(Count)
+                ref.stop()
+                await ref.terminated()
+            assert not system.children
+            return STARTS
+
+        yield work
+
+
+@asynccontextmanager
+async def crash(_: Path) -> AsyncIterator[Any]:
+    async with ActorSystem(supervise=OneForOne(max_restarts=10**9)) as system:
+        ref = await system.spawn(Crashes)
+
+        async def work() -> int:
+            for _ in range(STARTS):
+                ref.tell("crash")
+                assert await ref.ask(0) == 1
+            return STARTS
+
+        yield work
+
+
 SUBJECTS = {
     "agentflow": {
         "tell": telling(Count),
@@ -130,5 +187,8 @@ SUBJECTS = {
         "tell_async": telling(CountAsync),
         "ask_async": asking(CountAsync, 1),
         "spawn": spawn,
+        "fan_out": fan_out,
+        "stop": stop,
+        "crash": crash,
     }
 }

@@ -106,4 +106,32 @@ async def spawn(_: Path) -> AsyncIterator[Any]:
     yield work
 
 
-SUBJECTS = {"pykka": {"tell": tell, "ask": asking(1), "ask64": asking(64), "ring100": ring, "spawn": spawn}}
+@asynccontextmanager
+async def fan_out(_: Path) -> AsyncIterator[Any]:
+    refs = [Count.start() for _ in range(100)]
+    rounds = 0
+
+    async def work() -> int:
+        nonlocal rounds
+        rounds += 1
+        answers = [ref.ask(0, block=False) for ref in refs]
+        assert sum(answer.get(timeout=5) for answer in answers) == rounds * len(refs)
+        return len(refs)
+
+    try:
+        yield work
+    finally:
+        pykka.ActorRegistry.stop_all()
+
+
+SUBJECTS = {
+    "pykka": {
+        "tell": tell,
+        "ask": asking(1),
+        "ask64": asking(64),
+        "ring100": ring,
+        "spawn": spawn,
+        "fan_out": fan_out,
+        "stop": spawn,
+    }
+}

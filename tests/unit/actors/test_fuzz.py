@@ -2,7 +2,8 @@
 
 The model is an account of every message by its number. Invariants: an ask settles exactly once; what was
 accepted is handled once or is one dead letter; order holds for each sender and receiver; an actor handles one
-message at a time; a timer of an older instance never fires; no task and no actor is left.
+message at a time; a timer of an older instance never fires; no task and no actor is left. Liveness: hooks
+hang now and then, and yet every kill is obeyed, every ask settles and every life ends within its limit.
 """
 
 import asyncio
@@ -33,6 +34,11 @@ from actors import (
 from actors.testing import run
 
 CHUNKS, RUNS = 17, 30
+FOREVER = 1e9
+KILL_LIMIT = 30
+"""Seconds in which a killed subtree must end: 10 swallowed cancellations, 5 to close, and both again."""
+CLOSE_LIMIT = 600
+"""Seconds in which a whole system must end by an ordinary stop, before it would be killed."""
 
 
 class Boom(Exception):
@@ -67,6 +73,7 @@ class Model:
         self.at_work = Counter()
         self.serials = itertools.count()
         self.violations = []
+        self.killed = []
 
     @contextlib.contextmanager
     def handling(self, actor, letter):
@@ -123,10 +130,11 @@ class Worker(Actor, mailbox=3, stash=2):
             raise Boom("start")
 
     async def on_stop(self):
-        await asyncio.sleep(self.model.random.choice((0, 0, 1)))
+        await asyncio.sleep(self.model.random.choice((0, 0, 1) * 5 + (FOREVER,)))
 
     def on_restart(self, exc):
         assert isinstance(exc, Exception)
+        return asyncio.sleep(FOREVER) if self.model.random.random() < 0.1 else None
 
     def put_aside(self, letter):
         """Stash what is to be stashed, the first time."""
@@ -162,6 +170,9 @@ class Worker(Actor, mailbox=3, stash=2):
                 for _ in range(2):
                     with contextlib.suppress(asyncio.CancelledError):
                         await asyncio.sleep(random.choice((0.1, 3, 1000)))
+            elif letter.what == "suicide":
+                self.ctx.self.kill()
+                await asyncio.sleep(FOREVER)
             elif letter.what == "gather":
                 peers = random.sample(self.peers, 2)
                 await self.ctx.gather((peer.ask(Tick(None, True)) for peer in peers), collect=True)
@@ -242,7 +253,7 @@ COMMON = ["nothing"] * 6 + [
     "stash",
     "unstash",
 ]
-RARE = ["stop", "kill", "drain", "finish", "link", "deaf"]
+RARE = ["stop", "kill", "drain", "finish", "link", "deaf", "suicide"]
 
 
 class Sender:
@@ -322,6 +333,13 @@ class Sender:
                 target.drain()
             case "kill":
                 target.kill()
+                self.model.killed.append(asyncio.ensure_future(self.obeyed(target)))
+
+    async def obeyed(self, target):
+        try:
+            await asyncio.wait_for(target.terminated(), KILL_LIMIT)
+        except TimeoutError:
+            self.model.violations.append("a kill was not obeyed")
 
 
 def strategy(random):
@@ -340,7 +358,7 @@ class Supervisor(Actor):
         random = self.model.random
         for i in range(random.randrange(1, 4)):
             restart = random.choice(("permanent", "transient", "temporary"))
-            shutdown = random.choice((0.1, 2, None))
+            shutdown = random.choice((0.1, 2, 5))
             factory = lambda: Worker(self.model, self.peers)  # noqa: E731
             spec = ChildSpec(f"w{i}", factory, restart=restart, shutdown=shutdown)
             self.peers.append(self.ctx.spawn_soon(spec))
@@ -350,8 +368,9 @@ async def life(seed):
     model = Model(seed)
     random = model.random
     peers = []
+    began = 0.0
     try:
-        async with ActorSystem(supervise=strategy(random), shutdown=60) as system:
+        async with ActorSystem(supervise=strategy(random), shutdown=CLOSE_LIMIT) as system:
             system.dead_letters.subscribe(
                 lambda d: (
                     isinstance(d.message, Letter)
@@ -368,10 +387,14 @@ async def life(seed):
                 for name in range(random.randrange(1, 4)):
                     group.create_task(Sender(model, name, peers).run())
             await asyncio.sleep(random.choice((0, 0, 0.1, 10)))
+            began = asyncio.get_running_loop().time()
     except ShutdownTimeout:
         raise  # cancelled again, the deaf end too
     except (Boom, ActorError):
         pass  # the system itself failed; the account must hold all the same
+    if model.killed:
+        await asyncio.wait(model.killed)
+    assert asyncio.get_running_loop().time() - began < CLOSE_LIMIT, "a life did not end by itself"
     assert system.tree().children == []
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert not system.scheduler.queue

@@ -131,19 +131,20 @@ async def test_rule_7_one_reject_may_be_raised_again_and_again():
         for message in ("a", b"b") * 3:
             with pytest.raises(Reject):
                 await ref.ask(message)
-            with pytest.raises(Reject):  # the asker lets it pass, and is to blame
+            with pytest.raises(Reject):  # the asker lets it pass to its own asker, and lives
                 await asker.ask(Do(lambda a, m=message: ref.ask(m)))
-        assert [info.restarts for info in system.tree().children] == [0, 6]
+        assert [info.restarts for info in system.tree().children] == [0, 0]
 
 
 @virtual
-async def test_rule_7_a_reject_of_owned_work_fails_the_actor():
+async def test_rule_7_a_reject_of_owned_work_restarts_no_actor(caplog):
     async with ActorSystem() as system:
         ref = await system.spawn(Puppet)
         other = await system.spawn(Puppet)
         await ref.ask(Call(lambda a: a.ctx.pipe(other.ask(Reject("no")), lambda r: r)))
         await run_until_idle()
-        assert [info.restarts for info in system.tree().children] == [1, 0]
+        assert [info.restarts for info in system.tree().children] == [0, 0]
+        assert "its own work was rejected: no" in caplog.text
 
 
 @pytest.mark.parametrize("shape", [Call, Do])
@@ -496,8 +497,8 @@ async def test_rule_14_an_actor_cannot_wait_for_the_end_of_its_system():
         with pytest.raises(ActorError, match="cannot wait for the end of its system"):
             await ref.ask(Do(lambda _: system.__aexit__(None, None, None)))
         # But it can begin it, and not wait.
-        begun = Call(lambda _: asyncio.ensure_future(system.__aexit__(None, None, None)))
-        await (await ref.ask(begun))
+        begun = Call(lambda _: [asyncio.ensure_future(system.__aexit__(None, None, None))])
+        await (await ref.ask(begun))[0]
         assert not ref.is_alive
 
 

@@ -16,8 +16,8 @@ from actors import (
     OneForOne,
     ShutdownTimeout,
     Terminated,
-    dispatch,
 )
+from actors.kernel import scheduler
 from actors.testing import Probe, run, run_until_idle
 from tests.unit.actors.kit import Boom, Boss, Call, Do, Puppet, crash, virtual
 
@@ -151,7 +151,7 @@ async def test_rule_11_kill_cancels_the_handlers_of_the_whole_subtree():
 
 @virtual
 async def test_rule_11_kill_reaches_a_handler_that_has_not_taken_its_first_step(monkeypatch):
-    monkeypatch.setattr(dispatch, "EAGER", False)
+    monkeypatch.setattr(scheduler, "EAGER", False)
     async with ActorSystem() as system:
         ref = await system.spawn(Puppet)
         asking = asyncio.ensure_future(ref.ask(1000.0))

@@ -493,6 +493,7 @@ async def test_rule_10_a_restart_keeps_ref_mailbox_and_watchers_and_loses_state(
         other.stop()
         await asyncio.sleep(1)
         assert diaries[0] == ["start", "restart after crash", "start", 1]
+        assert await probe.expect(Restarted) == Restarted(child, 1)  # watchers learn of it too
         child.stop()
         assert await probe.expect(Terminated) == Terminated(child, "stopped")
 

@@ -50,7 +50,12 @@ class Researcher(Actor[Research | Ping | Note], mailbox=100):
     supervise = OneForOne(max_restarts=3, within=60)
 
     async def on_start(self) -> None:
-        assert_type(self.ctx, Context)
+        assert_type(self.ctx, Context[Research | Ping | Note])
+        assert_type(self.ctx.self, Ref[Research | Ping | Note])
+        self.ctx.timers.start("t", 1, Research("x"), repeat=True)
+        self.ctx.timers.start("t", 1, "text")  # rejected
+        self.ctx.become({Ping: self.ping, Note: self.ping})
+        self.ctx.become({str: self.ping})  # rejected
 
     def on_stop(self) -> None:
         pass
@@ -74,6 +79,72 @@ class Researcher(Actor[Research | Ping | Note], mailbox=100):
     @on(Research)
     def wrong(self, msg: Ping) -> None:  # the decorator's line is the one rejected
         pass
+
+
+class Deposit(msgspec.Struct, Message[int]):
+    amount: int
+
+
+class Account(Actor[Deposit]):
+    @on(Deposit)
+    def plain(self, message: Deposit) -> int:
+        return message.amount
+
+    @on(Deposit)
+    async def awaited(self, message: Deposit) -> int:
+        return message.amount
+
+    @on(Deposit)
+    def deferred(self, message: Deposit) -> Reply[int]:
+        return self.ctx.defer()
+
+    @on(Deposit)
+    def wrong_reply(self, message: Deposit) -> str:  # the decorator's line is the one rejected
+        return ""
+
+    @on(Deposit)
+    async def wrong_awaited(self, message: Deposit) -> str:  # the decorator's line is the one rejected
+        return ""
+
+    @on(Deposit)
+    def no_reply(self, message: Deposit) -> None:  # the decorator's line is the one rejected
+        pass
+
+    @on(Deposit)
+    def wrong_deferred(self, message: Deposit) -> Reply[str]:  # the decorator's line is the one rejected
+        return self.ctx.defer()
+
+    @on(Deposit, Ping)
+    async def two(self, message: Deposit | Ping) -> int | None:
+        return None
+
+
+async def typed_answers(system: ActorSystem) -> None:
+    account = await system.spawn(Account)
+    number: int = await account.ask(Deposit(1))
+    text: str = await account.ask(Deposit(1))  # rejected
+    soon: int = await account.ask_soon(Deposit(1))
+    later: str = await account.ask_soon(Deposit(1))  # rejected
+    print(number, text, soon, later)
+    await account.ask(Note())  # rejected
+    anything: Ref[Any] = account
+    assert_type(await anything.ask(Deposit(1)), int)
+    assert_type(await anything.ask("text"), Any)
+
+    found = system.find("/account", Account)
+    assert_type(found, Ref[Deposit] | None)
+    assert_type(system.find("/account"), Ref[Any] | None)
+    keyed = system.registry.find("ann", Account)
+    assert keyed is not None
+    keyed.tell("text")  # rejected
+
+    topic = system.group("deposits", Deposit)
+    topic.join(account)
+    topic.publish(Deposit(1))
+    topic.publish("text")  # rejected
+    pinged = await system.spawn(lambda: Researcher())
+    topic.join(pinged)  # rejected
+    assert_type(topic.members, list[Ref[Deposit]])
 
 
 class Untyped(Actor, mailbox=0):

@@ -1,20 +1,16 @@
 """Orders: what others ask of an actor. Stop, drain, kill, fail.
 
-Each only notes the order and sees to it that somebody carries it out: who serves the actor at that time does
-so between two messages, by `obey`.
+Each only notes the order and sees to it that the cell has a turn. What serves the actor at that time carries
+the order out between two messages (`turn.ActorCell.obey`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from actors import failures, lifecycle, routines, states
+from actors import states
 from actors.errors import ActorStopped
+from actors.kernel.cell import Cell
 
-if TYPE_CHECKING:
-    from actors.cell import Cell
-
-__all__ = ["cancel", "drain", "fail", "kill", "obey", "shut", "stop"]
+__all__ = ["cancel", "drain", "fail", "halt", "kill", "shut", "stop", "unpark"]
 
 
 def stop(cell: Cell) -> None:
@@ -91,14 +87,17 @@ def _refuse_waiters(cell: Cell) -> None:
 def cancel(cell: Cell) -> None:
     """Cancel the user code that runs. A pump that has not begun sees the order in its first step instead."""
     task = cell.task
+    extras = cell.extras
+    if extras is not None and extras.closing is not None and cell.order & states.KILL:
+        cell.scheduler.loop.call_later(states.CLOSE_TIME, cell.scheduler.cancel, extras.closing)
     if task is None:
         return
-    if task.done() and cell.mode == states.BUSY:  # a stranger cancelled the pump before its first step
+    if task.done() and cell.mode == states.BUSY:  # code outside cancelled the pump before its first step
         if cell.fresh is not None:
             cell.fresh.close()
             cell.fresh = None
             cell.give_back()
-        cell.conclude()
+        cell.resume()
     elif cell.fresh is None:
         cell.scheduler.cancel(task)
 
@@ -106,40 +105,22 @@ def cancel(cell: Cell) -> None:
 def _nudge(cell: Cell) -> None:
     if cell.mode == states.IDLE:
         cell.enqueue()
-    elif cell.phase == states.FAILED:  # waits for its supervisor's fate; that is decided now
-        routines.drive(cell.scheduler, lifecycle.end(cell))
-    elif cell.extras is not None and cell.extras.wake is not None and not cell.extras.wake.done():
+    elif cell.mode == states.PARKED and cell.order & states.ENDING:
+        unpark(cell)
+    if cell.extras is not None and cell.extras.wake is not None and not cell.extras.wake.done():
         cell.extras.wake.set_result(None)
 
 
-def _drained(cell: Cell) -> bool:
-    """Whether everything that was accepted is handled and answered."""
-    if cell.box or cell.urgent:
-        return False
-    extras = cell.extras
-    return extras is None or not (extras.deferred or any(limiter.owed() for limiter in extras.limiters))
+def unpark(cell: Cell) -> None:
+    """Take a parked cell away from the routine that it waits for: it is to end now."""
+    cell.mode = states.IDLE
+    cell.enqueue()
 
 
-def obey(cell: Cell) -> bool:
-    """Carry out what was ordered, between two messages; true if the cell has passed into a routine."""
-    order = cell.order
-    if order & states.KILL:
-        routines.drive(cell.scheduler, lifecycle.finish(cell, "killed", None))
-    elif order & states.STOP or (order == states.DRAIN and _drained(cell)):
-        routines.drive(cell.scheduler, lifecycle.finish(cell, "stopped", None))
-    elif order & states.START:
-        cell.order &= ~states.START
-        routines.drive(cell.scheduler, lifecycle.begin(cell))
-    elif order & states.HALT:
-        cell.order &= ~states.HALT
-        cell.mode, cell.phase = states.HELD, states.RESTARTING
-        extras = cell.extra()
-        if extras.halted is not None and not extras.halted.done():
-            extras.halted.set_result(None)
-    elif order & states.FAIL:
-        extras = cell.extra()
-        assert extras.failure is not None
-        failures.failed(cell, extras.failure)
-    else:
-        return False
-    return True
+def halt(cell: Cell) -> None:
+    """Take a cell that serves no message out of service, for the group restart that asked for it."""
+    cell.order &= ~states.HALT
+    cell.mode, cell.phase = states.PARKED, states.RESTARTING
+    extras = cell.extra()
+    if extras.halted is not None and not extras.halted.done():
+        extras.halted.set_result(None)

@@ -1,29 +1,33 @@
 """One actor's runtime: its turn on the run queue, and the pump that takes over when a handler awaits.
 
 A cell lives from spawn to `Terminated`, across restarts. Exactly one party serves it at any time, and `mode`
-says which: nobody (IDLE), the run queue (QUEUED), a pump task (BUSY) or a routine of `lifecycle` (HELD).
+says which: none (IDLE), the run queue (QUEUED), a pump task (BUSY) or a routine (HELD; PARKED between two).
 That is what makes one message at a time true. This module never decides about failures; it hands them to
-`lifecycle`.
+`fate`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from asyncio import Future
 from collections.abc import Coroutine
-from typing import Any
+from contextvars import Context, copy_context
+from typing import Any, cast
+from weakref import ReferenceType
 
-from actors import failures, orders
-from actors.actor import Handler
+from actors.behaviour import Handler
 from actors.errors import ActorStopped, HandlerCancelled, Reject, Unhandled
-from actors.extras import Envelope, Extras, Failure
-from actors.mailbox import Mailbox
-from actors.messages import SIGNALS, DeadLetter, DeadLetterReason
+from actors.kernel import fate, life, orders
+from actors.kernel.cell import Cell, Envelope, Failure
+from actors.kernel.routines import awaiting, drive, thrown_away
 from actors.question import Question
-from actors.routines import thrown_away
+from actors.signals import SIGNALS, DeadLetter, DeadLetterReason
 from actors.states import (
     BLOCKED,
     BUSY,
     COROUTINE,
+    DEAD,
     DRAIN,
     FAIL,
     HALT,
@@ -32,29 +36,36 @@ from actors.states import (
     NOTHING,
     QUEUED,
     SLICE,
+    START,
+    STOP,
 )
 from actors.trace import FRAME, Frame
 
-__all__ = ["Cell", "Envelope", "Extras"]
+__all__ = ["ActorCell"]
+
+log = logging.getLogger("actors")
+
+
+def find_refusal(exc: BaseException) -> Reject | None:
+    """Return the `Reject` that an exception is, or that a group of nothing else holds."""
+    if isinstance(exc, Reject):
+        return exc
+    if isinstance(exc, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", exc)
+        refusals = [find_refusal(part) for part in group.exceptions]
+        if all(refusals):
+            return refusals[0]
+    return None
 
 
 def ignore(actor: object, message: object) -> None:
     """What happens to a signal that the actor does not declare."""
 
 
-class Cell(Mailbox):
-    """The runtime of one actor; see the module."""
+class ActorCell(Cell):
+    """A cell that serves its actor; see the module."""
 
     __slots__ = ()
-
-    def enqueue(self) -> None:
-        """Ask for a turn, if nobody serves this cell."""
-        if self.mode == IDLE:
-            self.mode = QUEUED
-            scheduler = self.scheduler
-            scheduler.queue.append(self)
-            if not scheduler.armed:
-                scheduler.arm()
 
     def wake(self, envelope: Envelope) -> None:
         """Put a question to an idle actor: served in the asker's time, unless it is time to yield."""
@@ -65,7 +76,8 @@ class Cell(Mailbox):
         self.mode = QUEUED
         if scheduler.at_once():
             running = scheduler.running
-            scheduler.base.copy().run(self.turn, scheduler.yield_at)
+            context = scheduler.base.copy()
+            context.run(self.turn, scheduler.yield_at, context)
             scheduler.running = running
             late = scheduler.clock() - scheduler.yield_at
             if late > BLOCKED:
@@ -75,9 +87,12 @@ class Cell(Mailbox):
         if not scheduler.armed:
             scheduler.arm()
 
-    def turn(self, until: float) -> None:
-        """Serve up to 64 messages, not past `until` (perf_counter seconds). Called by the run queue."""
-        if (self.order or self.urgent is not None) and self.attend(until):
+    def turn(self, until: float, context: Context) -> None:
+        """Serve up to 64 messages, not past `until` (perf_counter seconds). Called by the run queue.
+
+        `context` is the one in which it runs; a handler that sets a variable there is the last of its turn.
+        """
+        if (self.order or self.urgent is not None) and self.attend(until, context):
             return
         box = self.box
         if not box:
@@ -86,7 +101,7 @@ class Cell(Mailbox):
         scheduler = self.scheduler
         actor = self.actor
         popleft = box.popleft
-        budget, clock = scheduler.burst, scheduler.clock
+        budget, clock, clean = scheduler.burst, scheduler.clock, scheduler.base
         scheduler.running = self
         try:
             while True:
@@ -98,7 +113,7 @@ class Cell(Mailbox):
                     self.bury(envelope, "expired")
                 else:
                     result = handler(actor, message)
-                    if type(result) is COROUTINE:
+                    if result is not None and (type(result) is COROUTINE or isinstance(result, Future)):
                         self.take_over(result)
                         return
                     if question is not None and not question.deferred:
@@ -107,9 +122,12 @@ class Cell(Mailbox):
                             self.too_late(question, result)
                         else:
                             question.answered = True
+                            if question.bucket is not None:
+                                question.bucket.pop(question, None)
                             future.set_result(result)
                 budget -= 1
-                if not box or not budget or clock() > until:
+                # Copies of one context that no one changed are equal at the cost of comparing two pointers.
+                if not box or not budget or clock() > until or context != clean:
                     break
         except BaseException as exc:
             scheduler.running = None
@@ -119,9 +137,9 @@ class Cell(Mailbox):
             scheduler.running = None
         self.conclude()
 
-    def attend(self, until: float) -> bool:
+    def attend(self, until: float, context: Context) -> bool:
         """See to orders and the signal lane; true if the cell has passed into other hands."""
-        if self.order and orders.obey(self):
+        if self.order and self.obey():
             return True
         scheduler = self.scheduler
         budget, clock = scheduler.burst, scheduler.clock
@@ -132,11 +150,11 @@ class Cell(Mailbox):
                 if handler is None:
                     continue
                 result = handler(self.actor, self.hand[0])
-                if type(result) is COROUTINE:
+                if result is not None and (type(result) is COROUTINE or isinstance(result, Future)):
                     self.take_over(result)
                     return True
                 budget -= 1
-                if self.order & ~DRAIN or not budget or clock() > until:
+                if self.order & ~DRAIN or not budget or clock() > until or context != scheduler.base:
                     break
         except BaseException as exc:
             scheduler.running = None
@@ -146,7 +164,7 @@ class Cell(Mailbox):
             scheduler.running = None
         if not self.urgent:
             self.urgent = None
-        if self.order & ~DRAIN or self.urgent:
+        if self.order & ~DRAIN or self.urgent or context != scheduler.base:
             self.conclude()
             return True
         return False
@@ -158,8 +176,6 @@ class Cell(Mailbox):
         message, _, _, condition = envelope
         if condition is not None:
             if isinstance(condition, Failure):
-                if isinstance(condition.error, Reject):
-                    condition.error.passing = envelope  # of owned work: nobody here is to blame for it
                 raise condition.error
             if not condition.due():
                 return None
@@ -196,17 +212,21 @@ class Cell(Mailbox):
 
     def late_answer(self, question: Question, value: Any) -> None:
         reason: DeadLetterReason = "duplicate" if question.answered else "late"
-        target = None if question.waiting is None else question.waiting.ref
-        self.scheduler.dead_letters.publish(DeadLetter(reason, value, target, self.ref, self.hand[2]))
+        self.scheduler.dead_letters.publish(
+            DeadLetter(reason, value, question.waiting, self.ref, self.hand[2])
+        )
 
     def judge(self, exc: BaseException) -> BaseException | None:
         """A handler raised: tell the asker. Returns the error by which the actor fails, if it does."""
         question = self.hand[3] if type(self.hand[3]) is Question else None
-        if isinstance(exc, Reject) and exc.passing is not self.hand:
-            if question is None:
+        refusal = find_refusal(exc)
+        if refusal is not None:
+            if type(self.hand[3]) is Failure:
+                log.warning("%s: its own work was rejected: %s", self.path, refusal)
+            elif question is None:
                 self.bury(self.hand, "unhandled")
-            elif not question.fail(exc):
-                self.late_answer(question, exc)
+            elif not question.fail(refusal):
+                self.late_answer(question, refusal)
             return None
         fault: BaseException | None = exc
         if isinstance(exc, KeyboardInterrupt | SystemExit):
@@ -231,9 +251,10 @@ class Cell(Mailbox):
                 self.late_answer(question, fault)
         return fault
 
-    def take_over(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """A handler awaits: a pump task serves the actor from here on."""
+    def take_over(self, awaitable: Any) -> None:
+        """Hand the actor over to a pump task, because a handler awaits."""
         scheduler = self.scheduler
+        coroutine = awaitable if type(awaitable) is COROUTINE else awaiting(awaitable)
         if self.limit == 0:
             self.grant()
         self.mode = BUSY
@@ -247,6 +268,9 @@ class Cell(Mailbox):
     async def pump(self, coroutine: Coroutine[Any, Any, Any] | None) -> None:
         """Serve the actor, beginning with a handler's coroutine, for one turn: 64 messages or 2 ms."""
         self.fresh = None
+        # Before anything else: in an eager first step (3.12) `take_over` does not know the task yet.
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self.task = cast("asyncio.Task[Any] | None", task)
         if self.order & (
             KILL | FAIL | HALT
         ):  # before the first step, which a cancelled task would never take
@@ -256,8 +280,12 @@ class Cell(Mailbox):
             self.conclude()
             return
         frame: Frame | None = None
-        bare: Frame = (self, None, None, True)
+        own = ReferenceType(task)  # weak, or the task and its context would be a cycle
+        del task
+        bare: Frame = (self, None, None, own, True)
+        clean: Context | None = None
         fault: BaseException | None = None
+        result: Any = None
         handler: Handler = self.unhandled
         message, _, trace, question = self.hand
         if type(question) is not Question:
@@ -265,21 +293,23 @@ class Cell(Mailbox):
         budget, clock = self.scheduler.burst, self.scheduler.clock
         until = self.since + SLICE
         while True:
-            wanted = bare if question is None and trace is None else (self, trace, question, True)
+            wanted = bare if question is None and trace is None else (self, trace, question, own, True)
             if wanted is not frame:
                 FRAME.set(wanted)
                 frame = wanted
+                clean = copy_context()
             try:
                 if coroutine is None:
-                    result: Any = handler(self.actor, message)
-                    if type(result) is COROUTINE:
-                        result = await result
+                    result = handler(self.actor, message)
+                    if result is not None and (type(result) is COROUTINE or isinstance(result, Future)):
+                        result = await cast("Future[Any]", result)
                 else:
                     result = await coroutine
                     coroutine = None
             except BaseException as exc:
-                if thrown_away(exc, self.task):
-                    if self.task is None or self.scheduler.aborting is not self.task:
+                own_task: asyncio.Task[Any] | None = self.task
+                if thrown_away(exc, own_task):
+                    if own_task is None or self.scheduler.aborting is not own_task:
                         raise
                     exc = asyncio.CancelledError()  # it swallowed this until now
                 coroutine = None
@@ -293,13 +323,15 @@ class Cell(Mailbox):
                         self.too_late(question, result)
                     else:
                         question.answered = True
+                        if question.bucket is not None:
+                            question.bucket.pop(question, None)
                         future.set_result(result)
             box = self.box
             if not box or self.urgent is not None or self.order & ~DRAIN:
                 break
             budget -= 1
             self.since = clock()
-            if not budget or self.since > until:
+            if not budget or self.since > until or copy_context() != clean:
                 break
             self.hand = envelope = box.popleft()
             if self.limit == 0:
@@ -311,30 +343,14 @@ class Cell(Mailbox):
                 handler = self.table.get(type(message)) or self.handler(message)
         self.conclude(fault)
 
-    def taken(self) -> Envelope:
-        """The message in hand, to be kept; without what made an item of the signal lane conditional."""
-        message, sender, trace, question = self.hand
-        return self.hand if type(question) is Question else (message, sender, trace, None)
-
-    def give_back(self) -> None:
-        """Return the message in hand, whose handler never began."""
-        message, _, _, question = self.hand
-        if isinstance(message, SIGNALS) or (question is not None and type(question) is not Question):
-            return  # from the signal lane, which ends with the instance
-        if self.order & KILL:
-            self.bury(self.hand, "stopped")
-        else:
-            self.box = self.box if self.box is not None else self.scheduler.new_box()
-            self.box.appendleft(self.hand)
-
     def conclude(self, fault: BaseException | None = None) -> None:
-        """End a turn: pass the cell on to whoever serves it next."""
-        self.hand = NOTHING
+        """End a turn: pass the cell on to what serves it next."""
+        hand, self.hand = self.hand, NOTHING
         if self.mode == BUSY:
             self.task = None
             del self.scheduler.busy[self]
         if fault is not None:
-            failures.failed(self, fault)
+            fate.failed(self, fault, hand)
             return
         if self.limit == 0:
             self.grant()
@@ -343,7 +359,7 @@ class Cell(Mailbox):
         box = self.box
         if self.order and (self.order & ~DRAIN or not (box or self.urgent)):
             self.mode = QUEUED
-            if orders.obey(self):
+            if self.obey():
                 return
         if box or self.urgent:
             self.mode = QUEUED
@@ -357,3 +373,32 @@ class Cell(Mailbox):
             if len(self.scheduler.boxes) < 1024:
                 self.scheduler.boxes.append(box)
         self.mode = IDLE
+
+    def obey(self) -> bool:
+        """Carry out what was ordered, between two messages; true if the cell has passed into a routine."""
+        order = self.order
+        if self.phase == DEAD or life.end_at_once(self):
+            return True  # dead: it was in the run queue when `Ref.terminated` ended it
+        if order & KILL:
+            drive(self.scheduler, life.finish(self, "killed", None))
+        elif order & STOP or (order == DRAIN and self.drained()):
+            drive(self.scheduler, life.finish(self, "stopped", None))
+        elif order & START:
+            self.order &= ~START
+            drive(self.scheduler, fate.begin(self))
+        elif order & HALT:
+            orders.halt(self)
+        elif order & FAIL:
+            extras = self.extra()
+            assert extras.failure is not None
+            fate.failed(self, extras.failure)
+        else:
+            return False
+        return True
+
+    def drained(self) -> bool:
+        """Return true if everything that was accepted is handled and answered."""
+        if self.box or self.urgent:
+            return False
+        extras = self.extras
+        return extras is None or not (extras.deferred or any(limiter.owed() for limiter in extras.limiters))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from math import inf
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from actors.errors import AskTimeout
+from actors.question import Question
 
-if TYPE_CHECKING:
-    from actors.cell import Cell
-    from actors.question import Question
-
-__all__ = ["TICKS", "Wheel"]
+__all__ = ["TICKS", "Target", "Wheel"]
 
 TICKS = 20
 """Ticks of the wheel in a second: a deadline is met up to 1/20 s late, never early."""
@@ -21,10 +18,22 @@ SWEEP = 1024
 """Buckets from which on the empty ones are thrown away."""
 
 
-def _late(target: Cell) -> str:
+class Target(Protocol):
+    """The actor that is asked, as far as a late answer is concerned."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def depth(self) -> int: ...
+
+    def busy(self) -> tuple[str | None, float | None]: ...
+
+
+def _late(target: Target) -> str:
     """What is to be said of an actor that did not answer in time: what it does instead."""
     busy, seconds = target.busy()
-    waiting = 0 if target.box is None else len(target.box)
+    waiting = target.depth
     doing = "" if busy is None or seconds is None else f"; it has been at {busy} for {seconds:.1f} s"
     return f"{target.path} did not answer in time{doing}" + (f"; {waiting} messages wait" if waiting else "")
 
@@ -36,12 +45,12 @@ class Wheel:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.buckets: dict[int, dict[Question, Cell]] = {}
+        self.buckets: dict[int, dict[Question, Target]] = {}
         self._handle: asyncio.TimerHandle | None = None
         self._next: float = inf
         self._roomy = SWEEP
 
-    def bucket(self, tick: int) -> dict[Question, Cell]:
+    def bucket(self, tick: int) -> dict[Question, Target]:
         """A new bucket: where to keep questions until loop time `tick / TICKS`, or until they are settled."""
         if len(self.buckets) >= self._roomy:  # of long deadlines whose questions were answered long ago
             self.buckets = {tick: bucket for tick, bucket in self.buckets.items() if bucket}

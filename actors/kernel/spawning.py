@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
-from actors import lifecycle, orders
-from actors.cell import Cell
-from actors.errors import ActorStopped, NameTaken
+from actors.behaviour import Behaviour
+from actors.errors import ActorStopped, NameTaken, SpecError
+from actors.kernel import life, orders
+from actors.kernel.cell import Cell
+from actors.kernel.scheduler import Scheduler
+from actors.kernel.turn import ActorCell
+from actors.ref import Ref
+from actors.specs import ChildSpec, RestartType, check_name
 from actors.states import ENDING, QUEUED, RESTARTING, START
-from actors.supervision import ChildSpec, RestartType, check_name
 
-if TYPE_CHECKING:
-    from actors.actor import Actor
-    from actors.dispatch import Scheduler
-    from actors.ref import Ref
-
-__all__ = ["make_cell", "spawn", "spawn_soon"]
+__all__ = ["make_cell", "restart_child", "spawn", "spawn_soon"]
 
 SHUTDOWN = 5.0
 PERMANENT: RestartType = "permanent"
 
 
 def make_cell(
-    scheduler: Scheduler,
+    scheduler: Scheduler[Cell],
     parent: Cell | None,
-    spec: ChildSpec[Any] | Callable[[], Actor[Any]],
+    spec: ChildSpec[Any] | Callable[[], Behaviour[Any]],
     name: str | None,
 ) -> Cell:
     """A cell that has its name and waits to be started."""
+    kept: ChildSpec[Any] | None = None
     if isinstance(spec, ChildSpec):
-        factory, restart, shutdown = spec.factory, spec.restart, spec.shutdown
+        kept = cast("ChildSpec[Any]", spec)
+        factory, restart, shutdown = kept.factory, kept.restart, kept.shutdown
         name = name or spec.name
     elif callable(spec):
         factory, restart, shutdown = spec, PERMANENT, SHUTDOWN
@@ -52,11 +53,10 @@ def make_cell(
             raise NameTaken(
                 f"{siblings[name].path} is alive; wait for its `terminated()` or choose another name"
             )
-        siblings[name] = cell = Cell(scheduler, parent, name, factory, restart, shutdown)
+        siblings[name] = cell = ActorCell(scheduler, parent, name, factory, restart, shutdown, kept)
     else:
-        cell = Cell(scheduler, None, name, factory, restart, shutdown)
-    cell.ref = scheduler.ref_type(cell)
-    cell.context = scheduler.context_type(cell)
+        cell = ActorCell(scheduler, None, name, factory, restart, shutdown, kept)
+    cell.ref = scheduler.make_ref(cell)
     return cell
 
 
@@ -76,11 +76,13 @@ class _Start:
             self.waiter.set_result(None)
 
 
-async def spawn(parent: Cell, spec: ChildSpec[Any] | Callable[[], Actor[Any]], name: str | None) -> Ref[Any]:
+async def spawn(
+    parent: Cell, spec: ChildSpec[Any] | Callable[[], Behaviour[Any]], name: str | None
+) -> Ref[Any]:
     """Start a child, wait for its `on_start`; raises what went wrong. Cancelled, it kills the child."""
     cell = make_cell(parent.scheduler, parent, spec, name)
     start = _Start()
-    lifecycle.launch(cell, start)
+    life.launch(cell, start)
     if not start.known:
         start.waiter = parent.scheduler.loop.create_future()
         try:
@@ -93,7 +95,23 @@ async def spawn(parent: Cell, spec: ChildSpec[Any] | Callable[[], Actor[Any]], n
     return cell.ref
 
 
-def spawn_soon(parent: Cell, spec: ChildSpec[Any] | Callable[[], Actor[Any]], name: str | None) -> Ref[Any]:
+async def restart_child(parent: Cell, name: str) -> Ref[Any]:
+    """Start a child anew by the spec that its parent kept."""
+    kept = {} if parent.extras is None else parent.extras.kept
+    spec = kept.get(name)
+    if spec is None:
+        raise SpecError(
+            f"{parent.path} keeps no spec of a child {name!r}; spawn it by "
+            f"ChildSpec({name!r}, ..., keep=True)"
+        )
+    ref = await spawn(parent, spec, name)
+    kept.pop(name, None)
+    return ref
+
+
+def spawn_soon(
+    parent: Cell, spec: ChildSpec[Any] | Callable[[], Behaviour[Any]], name: str | None
+) -> Ref[Any]:
     """Start a child at the next turn; a failure of its start is the supervisor's affair."""
     cell = make_cell(parent.scheduler, parent, spec, name)
     cell.order |= START

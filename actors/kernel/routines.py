@@ -9,22 +9,35 @@ after it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Coroutine, Generator
+from inspect import isawaitable, iscoroutine
+from math import inf
+from typing import Any, TypeVar
 
-from actors.errors import ActorStopped, HandlerCancelled
-from actors.states import COROUTINE, FAIL, KILL
+from actors.behaviour import Behaviour
+from actors.errors import ActorStopped, HandlerCancelled, HookTimeout
+from actors.kernel.cell import Cell
+from actors.kernel.scheduler import Scheduler
+from actors.states import FAIL, GRACE, KILL
 
-if TYPE_CHECKING:
-    from actors.cell import Cell
-    from actors.dispatch import Scheduler
-
-__all__ = ["Routine", "caught", "done", "drive", "fault_of", "hook", "outcome", "thrown_away", "within"]
+__all__ = [
+    "Routine",
+    "awaiting",
+    "caught",
+    "drive",
+    "fault_of",
+    "hook",
+    "outcome",
+    "settled",
+    "thrown_away",
+    "within",
+]
 
 Routine = Generator[Awaitable[object], None, None]
+T = TypeVar("T")
 
 
-def drive(scheduler: Scheduler, routine: Routine) -> None:
+def drive(scheduler: Scheduler[Cell], routine: Routine) -> None:
     """Run a routine in place, and in a task from its first wait on."""
     try:
         awaited = next(routine)
@@ -36,7 +49,7 @@ def drive(scheduler: Scheduler, routine: Routine) -> None:
     scheduler.control(_proceed(scheduler, routine, awaited))
 
 
-async def _proceed(scheduler: Scheduler, routine: Routine, awaited: Awaitable[object]) -> None:
+async def _proceed(scheduler: Scheduler[Cell], routine: Routine, awaited: Awaitable[object]) -> None:
     try:
         while True:
             await awaited
@@ -75,8 +88,14 @@ def thrown_away(exc: BaseException, task: asyncio.Task[Any] | None) -> bool:
         return True
 
 
-async def done(task: asyncio.Task[Any], timeout: float | None = None) -> None:
-    await asyncio.wait((task,), timeout=timeout)
+async def settled(scheduler: Scheduler[Cell], task: asyncio.Task[Any], timeout: float | None = None) -> None:
+    """Wait until the task is done, or was given up because it survives even being closed by force."""
+    given_up = scheduler.given_up.get(task)
+    if given_up is None:
+        given_up = scheduler.given_up[task] = scheduler.loop.create_future()
+    await asyncio.wait((task, given_up), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    if task.done() or given_up.done():
+        scheduler.given_up.pop(task, None)
 
 
 async def within(future: asyncio.Future[None], timeout: float | None) -> None:
@@ -84,22 +103,40 @@ async def within(future: asyncio.Future[None], timeout: float | None) -> None:
 
 
 def hook(
-    cell: Cell, hook: Callable[..., Any], *arguments: object
+    cell: Cell, limit: float, actor: Behaviour[Any], name: str, *arguments: object
 ) -> Generator[Awaitable[object], None, BaseException | None]:
-    """Call a hook, in a task if it awaits; returns what it raised."""
+    """Call the hook of this name, in a task if it awaits; return what it raised.
+
+    After `limit` seconds it is cancelled, as by a kill, and the result is `HookTimeout`.
+    """
     scheduler = cell.scheduler
     try:
-        result = scheduler.call(cell, hook, *arguments)
+        result = scheduler.call(cell, getattr(actor, name), *arguments)
     except BaseException as exc:
         return fault_of(cell, exc)
-    if type(result) is not COROUTINE:
+    if not isawaitable(result):
         return None
-    cell.task = task = scheduler.task(caught(result), cell.name, cell)
-    yield done(task)
+    coroutine: Coroutine[Any, Any, object] = result if iscoroutine(result) else awaiting(result)
+    cell.task = task = scheduler.task(caught(coroutine), cell.name, cell)
+    if cell.order & KILL:  # the plain part of the hook gave the order
+        scheduler.cancel(task)
+    yield settled(scheduler, task, None if limit == inf else limit + GRACE)
+    late = not task.done()
+    if late:
+        scheduler.cancel(task)
+        yield settled(scheduler, task)
     cell.task = None
-    result.close()  # a task that was cancelled before its first step never began it
-    fault = outcome(task)
+    if task.done():
+        coroutine.close()  # a task that was cancelled before its first step never began it
+    if late and not cell.order & (KILL | FAIL):
+        return HookTimeout(f"{cell.path}: {name} took more than {limit:g} s and was cancelled")
+    fault = outcome(task) if task.done() else asyncio.CancelledError()
     return None if fault is None else fault_of(cell, fault)
+
+
+async def awaiting(awaitable: Awaitable[T]) -> T:
+    """Await a future or another awaitable that is not a coroutine."""
+    return await awaitable
 
 
 def fault_of(cell: Cell, exc: BaseException) -> BaseException:

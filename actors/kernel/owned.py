@@ -6,17 +6,16 @@ Each ends with the instance that began it; a message of an older generation is n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from inspect import iscoroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from actors.errors import HandlerCancelled
-from actors.messages import ReceiveTimeout
-from actors.routines import thrown_away
+from actors.kernel.cell import Cell, Envelope
+from actors.kernel.routines import thrown_away
+from actors.messages import M
+from actors.signals import ReceiveTimeout
 from actors.trace import current_trace
-
-if TYPE_CHECKING:
-    from actors.cell import Cell, Envelope
 
 __all__ = ["Idle", "Pipe", "Timer", "Timers"]
 
@@ -26,9 +25,22 @@ T = TypeVar("T")
 class Timer:
     """One started timer. A repeating one has at most one message waiting, however slow the actor is."""
 
-    __slots__ = ("_cell", "_delay", "_handle", "_key", "_live", "_message", "_queued", "_repeat", "_trace")
+    __slots__ = (
+        "_cell",
+        "_delay",
+        "_due",
+        "_handle",
+        "_key",
+        "_live",
+        "_message",
+        "_queued",
+        "_repeat",
+        "_trace",
+    )
 
-    def __init__(self, cell: Cell, key: Any, delay: float, message: Any, repeat: bool) -> None:
+    def __init__(
+        self, cell: Cell, key: Any, delay: float, message: Any, repeat: bool, fixed: bool = False
+    ) -> None:
         self._cell = cell
         self._key = key
         self._delay = delay
@@ -38,7 +50,11 @@ class Timer:
         self._live = True
         self._queued = False
         scheduler = cell.scheduler
+        self._due = scheduler.loop.time() + delay if fixed else None
         self._handle = scheduler.loop.call_later(delay, self._fire, context=scheduler.base)
+
+    def touch(self) -> None:
+        """Do nothing: a timer is not moved by messages."""
 
     def _fire(self) -> None:
         if not self._queued:
@@ -46,7 +62,13 @@ class Timer:
             self._cell.signal(self._message, self, self._trace)
         if self._repeat:
             scheduler = self._cell.scheduler
-            self._handle = scheduler.loop.call_later(self._delay, self._fire, context=scheduler.base)
+            now = scheduler.loop.time()
+            if self._due is None:
+                due = now + self._delay
+            else:
+                self._due += self._delay * max(1, int((now - self._due) / self._delay) + 1)
+                due = self._due
+            self._handle = scheduler.loop.call_at(due, self._fire, context=scheduler.base)
 
     def due(self) -> bool:
         """Whether the message that waits is still wanted."""
@@ -60,7 +82,7 @@ class Timer:
         self._handle.cancel()
 
 
-class Timers:
+class Timers(Generic[M]):
     """`ctx.timers`: messages to oneself, later. They take no slot of the mailbox and end with a restart."""
 
     __slots__ = ("_cell",)
@@ -68,20 +90,25 @@ class Timers:
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
 
-    def start(self, key: Any, delay: float, message: Any, *, repeat: bool = False) -> None:
+    def start(
+        self, key: Hashable, delay: float, message: M, *, repeat: bool = False, fixed_rate: bool = False
+    ) -> None:
         """Send `message` to this actor after `delay` seconds, every `delay` seconds with `repeat`.
+
+        With `fixed_rate` too the times are `delay`, `2 * delay` and so on from now, and what is late for one
+        is not late for the next: the average rate is exact. Times that were missed altogether are skipped.
 
         An earlier timer of the same key is cancelled first, and its message with it if it waits unhandled.
         Raises `ValueError` for a delay that is none, `ActorStopped` when the actor is gone.
         """
-        if not delay >= 0 or (repeat and delay == 0):
+        if not delay >= 0 or ((repeat or fixed_rate) and delay == 0):
             raise ValueError(f"timer {key!r}: a delay of {delay} s is not possible")
         timers = self._cell.living().timers
         if key in timers:
             timers[key].cancel()
-        timers[key] = Timer(self._cell, key, delay, message, repeat)
+        timers[key] = Timer(self._cell, key, delay, message, repeat or fixed_rate, fixed_rate)
 
-    def cancel(self, key: Any) -> bool:
+    def cancel(self, key: Hashable) -> bool:
         """Cancel a timer; its message is not handled even if it waits already. False if there is none."""
         extras = self._cell.extras
         timer = None if extras is None else extras.timers.pop(key, None)

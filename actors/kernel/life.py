@@ -2,7 +2,7 @@
 
 A start makes the instance and calls `on_start`. An end, in this order: children (the last started first),
 owned work, `on_stop`, entered context managers, mailbox, name, watchers, parent. While a routine of this
-module owns a cell, the cell's mode is HELD and nobody else serves it.
+module owns a cell, the cell's mode is HELD and nothing else serves it.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from actors import failures, orders, routines, states
-from actors.actor import Actor
+from actors import states
+from actors.behaviour import Behaviour
 from actors.errors import ActorStopped, LinkBroken, SpecError
-from actors.messages import EndReason, Terminated
+from actors.kernel import orders, routines
+from actors.kernel.cell import Cell, Extras
+from actors.kernel.routines import Routine
 from actors.question import Question
-from actors.routines import Routine
-
-if TYPE_CHECKING:
-    from actors.cell import Cell
+from actors.signals import EndReason, Terminated
+from actors.specs import ChildSpec
 
 __all__ = [
     "adopt",
-    "begin",
     "build",
     "clear",
     "close",
     "end",
+    "end_at_once",
     "ended_future",
     "finish",
     "launch",
@@ -40,9 +40,6 @@ __all__ = [
 ]
 
 log = logging.getLogger("actors")
-
-CLOSE_TIME = 5.0
-"""Seconds that the context managers of a killed actor may take to close before they are cancelled."""
 
 
 def build(cell: Cell) -> Generator[Awaitable[object], None, BaseException | None]:
@@ -66,25 +63,43 @@ def _welcome(cell: Cell) -> Generator[Awaitable[object], None, BaseException | N
     """Call `on_start`; returns what went wrong."""
     actor = cell.actor
     assert actor is not None
-    if type(actor).on_start is Actor.on_start:
+    if type(actor).on_start is Behaviour.on_start:
         return None
-    fault = yield from routines.hook(cell, actor.on_start)
+    if cell.order & states.KILL:
+        return ActorStopped(f"{cell.path} was killed while it started")
+    fault = yield from routines.hook(cell, start_limit(cell), actor, "on_start")
     if fault is not None:
         cell.actor = None
     return fault
 
 
-def adopt(cell: Cell, actor: Actor[Any]) -> None:
+def start_limit(cell: Cell) -> float:
+    """Return the seconds that `on_start` may take: the child spec's, or else the class's."""
+    spec, actor = cell.spec, cell.actor
+    if spec is not None and spec.start_timeout is not None:
+        return spec.start_timeout
+    return states.HOOK_TIME if actor is None else actor.__start_timeout__
+
+
+def stop_limit(cell: Cell, actor: Behaviour[Any]) -> float:
+    """Return the seconds that `on_stop` and `on_restart` may take: the class's, or else the shutdown time."""
+    if actor.__stop_timeout__ is not None:
+        return actor.__stop_timeout__
+    return states.HOOK_TIME if cell.shutdown is None else cell.shutdown
+
+
+def adopt(cell: Cell, actor: Behaviour[Any]) -> None:
     """Make `actor` the instance that this cell serves."""
-    if not isinstance(actor, Actor):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(actor, Behaviour):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SpecError(f"{cell.path}: the factory made {type(actor).__name__}, which is not an Actor")
-    context = getattr(actor, "ctx", None)
-    if context is not None and context.self.cell is not cell and context.self.cell.actor is actor:
-        raise SpecError(f"{cell.path}: the factory gave the actor of {context.self.path}; make one each time")
-    actor.ctx = cell.context
+    earlier = actor.__bound__()
+    if earlier is not None and (earlier.cell is cell or earlier.cell.actor is actor):
+        raise SpecError(f"{cell.path}: the factory gave the actor of {earlier.path}; make one each time")
     cell.actor = actor
+    cell.context = actor.__bind__(cell, cell.context)
     cell.table = cell.scheduler.table(actor.__handlers__)
     cell.capacity = actor.__mailbox__
+    cell.overflow = actor.__overflow__
     if cell.limit > 0:  # 0: senders wait, and have precedence
         cell.limit = cell.capacity
 
@@ -98,29 +113,18 @@ def release(cell: Cell) -> None:
     if cell.limit >= 0 and cell.extras is not None:
         cell.limit = 0
         cell.grant()
-    cell.conclude()
-
-
-def begin(cell: Cell, started: Callable[[BaseException | None], None] | None = None) -> Routine:
-    """The first start. A failure goes to `started`, the spawner; without one, to supervision."""
-    cell.mode, cell.phase = states.HELD, states.STARTING
-    fault = yield from build(cell)
-    yield from _begun(cell, fault, started)
+    cell.resume()
 
 
 def _begun(
-    cell: Cell, fault: BaseException | None, started: Callable[[BaseException | None], None] | None
+    cell: Cell, fault: BaseException | None, started: Callable[[BaseException | None], None]
 ) -> Routine:
     if cell.order & states.ENDING:
-        if started is not None:
-            started(ActorStopped(f"{cell.path} was stopped while it started"))
+        started(ActorStopped(f"{cell.path} was stopped while it started"))
         yield from end(cell)
     elif fault is None:
         release(cell)
-        if started is not None:
-            started(None)
-    elif started is None:
-        failures.failed(cell, fault)
+        started(None)
     else:
         yield from finish(cell, "failed", fault, tell_parent=False)
         started(fault)
@@ -132,7 +136,7 @@ def launch(cell: Cell, started: Callable[[BaseException | None], None]) -> None:
     actor = cell.actor
     if actor is None:
         routines.drive(cell.scheduler, _begun(cell, fault, started))
-    elif type(actor).on_start is Actor.on_start and not cell.order:
+    elif type(actor).on_start is Behaviour.on_start and not cell.order:
         release(cell)  # the common case, without a routine
         started(None)
     else:
@@ -152,15 +156,15 @@ def finish(
     orders.shut(cell)
     yield from clear(cell, ActorStopped(f"{cell.path} stopped before it answered"))
     actor = cell.actor
-    if actor is not None and not cell.order & states.KILL:
-        fault = yield from routines.hook(cell, actor.on_stop)
+    if actor is not None and not cell.order & states.KILL and type(actor).on_stop is not Behaviour.on_stop:
+        fault = yield from routines.hook(cell, stop_limit(cell, actor), actor, "on_stop")
         if fault is not None and not cell.order & states.KILL:
             log.error("%s: on_stop failed", cell.path, exc_info=fault)
     yield from clear(cell, ActorStopped(f"{cell.path} stopped before it answered"))  # what on_stop began
     yield from close(cell)
     if cell.order & states.KILL and error is None:
         reason = "killed"
-    _bury(cell, Terminated(cell.ref, reason, error), tell_parent)
+    _bury(cell, reason, error, tell_parent)
 
 
 def end(cell: Cell) -> Routine:
@@ -185,19 +189,32 @@ def _stop_children(cell: Cell) -> Routine:
 def _stop_child(child: Cell) -> Routine:
     if child.phase == states.DEAD:
         return
-    if child.phase == states.FAILED or (child.mode == states.IDLE and not child.children):
+    spec = child.spec
+    if spec is not None and spec.drain:
+        orders.drain(child)
+    elif child.mode == states.IDLE and _ends_at_once(child):  # the common case, without a turn
         child.order |= states.STOP
-        orders.shut(child)
-        yield from finish(child, "stopped", None)
+        child.mode = states.QUEUED
+        end_at_once(child)
         return
-    orders.stop(child)
+    else:
+        orders.stop(child)
     if child.phase == states.DEAD:
         return
     ended = ended_future(child)
     yield routines.within(ended, child.shutdown)
     if not ended.done():
+        yield asyncio.sleep(0)  # what ends in this very moment has ended in time
+        yield asyncio.sleep(0)
+    if not ended.done():
         orders.kill(child)
         yield routines.within(ended, None)
+
+
+def _ends_at_once(cell: Cell) -> bool:
+    """True if the end of an idle actor runs no code of its own, which could take any time."""
+    actor = cell.actor
+    return (actor is None or type(actor).on_stop is Behaviour.on_stop) and not owns(cell)
 
 
 def ended_future(cell: Cell) -> asyncio.Future[None]:
@@ -208,7 +225,7 @@ def ended_future(cell: Cell) -> asyncio.Future[None]:
     else:
         ended = cell.extra().ended
         ended[future] = None
-        future.add_done_callback(lambda _: ended.pop(future, None))  # whoever waited may have gone away
+        future.add_done_callback(lambda _: ended.pop(future, None))  # the waiter may have gone away
     return future
 
 
@@ -251,7 +268,7 @@ def clear(cell: Cell, unanswered: ActorStopped) -> Routine:
         for pipe in pipes:
             pipe.end()
         for pipe in pipes:
-            yield routines.done(pipe.task)
+            yield routines.settled(cell.scheduler, pipe.task)
             extras.pipes.pop(pipe, None)
     for question in list(extras.deferred):
         question.fail(ActorStopped(str(unanswered)))
@@ -266,59 +283,101 @@ def close(cell: Cell) -> Routine:
     stack, extras.stack = extras.stack, None
     coroutine = stack.aclose()
     extras.closing = task = cell.scheduler.task(routines.caught(coroutine), cell.name, cell)
-    yield routines.done(task, None if cell.shutdown is None else max(cell.shutdown, CLOSE_TIME))
+    limit = states.HOOK_TIME if cell.shutdown is None else max(cell.shutdown, states.CLOSE_TIME)
+    if cell.order & states.KILL:
+        limit = min(limit, states.CLOSE_TIME)
+    yield routines.settled(cell.scheduler, task, limit)
     if not task.done():
         cell.scheduler.cancel(task)
-        yield routines.done(task)
+        yield routines.settled(cell.scheduler, task)
     extras.closing = None
+    if not task.done():
+        return
     coroutine.close()
     fault = None if task.cancelled() else routines.outcome(task)
     if fault is not None:
         log.error("%s: closing a context manager failed", cell.path, exc_info=fault)
 
 
-def _bury(cell: Cell, terminated: Terminated, tell_parent: bool) -> None:
+def _bury(cell: Cell, reason: EndReason, error: BaseException | None, tell_parent: bool) -> None:
+    """Complete the end: dead letters, name, watchers, links, parent, in this order."""
     orders.shut(cell)
     cell.phase = states.DEAD
+    cell.fate = reason  # not the error, whose traceback would keep frames alive
     parent = cell.parent
     extras, cell.extras = cell.extras, None
     cell.actor = cell.urgent = cell.box = None
     if extras is not None:
-        for envelope in (*(extras.leftover or ()), *extras.stash):
-            cell.bury(envelope, "stopped")
-        for target in extras.watching:
-            if target.extras is not None:
-                target.extras.watchers.pop(cell, None)
-        for group in list(extras.groups):
-            group.leave(cell.ref)
-        if extras.grace is not None:
-            extras.grace.cancel()
+        _let_go(cell, extras)
     if parent is not None and parent.children is not None:
         parent.children.pop(cell.name, None)
     if extras is not None:
-        for watcher in extras.watchers:
-            if watcher is not parent and watcher.extras is not None:
-                watcher.extras.watching.pop(cell, None)
-                watcher.signal(terminated)
-        for peer in extras.links:
-            if peer.extras is not None:
-                peer.extras.links.pop(cell, None)
-            if terminated.reason != "stopped":
-                broken = LinkBroken(f"{cell.path}, linked with {peer.path}, {terminated.reason}")
-                broken.__cause__ = terminated.error
-                orders.fail(peer, broken)
+        _tell_watchers(cell, extras, reason, error)
     if parent is not None and parent.phase != states.DEAD:
         mine = parent.extras
         if mine is not None:
             mine.watching.pop(cell, None)
         if mine is not None and cell in mine.muted:
             mine.muted.discard(cell)
-        elif tell_parent:
-            parent.signal(terminated)
+        elif tell_parent and parent.wants(Terminated):
+            parent.signal(Terminated(cell.ref, reason, error))
+        if cell.spec is not None:
+            _consult_spec(parent, cell.name, cell.spec)
     if extras is not None:
         for future in list(extras.ended):
             if not future.done():
                 future.set_result(None)
+
+
+def _let_go(cell: Cell, extras: Extras) -> None:
+    for envelope in (*(extras.leftover or ()), *extras.stash):
+        cell.bury(envelope, "stopped")
+    for target in extras.watching:
+        if target.extras is not None:
+            target.extras.watchers.pop(cell, None)
+    for group in list(extras.groups):
+        group.leave(cell.ref)
+    if extras.grace is not None:
+        extras.grace.cancel()
+
+
+def _tell_watchers(cell: Cell, extras: Extras, reason: EndReason, error: BaseException | None) -> None:
+    terminated = Terminated(cell.ref, reason, error) if extras.watchers else None
+    for watcher in extras.watchers:
+        if watcher is not cell.parent and watcher.extras is not None:
+            watcher.extras.watching.pop(cell, None)
+            watcher.signal(terminated)
+    for peer in extras.links:
+        if peer.extras is not None:
+            peer.extras.links.pop(cell, None)
+        if reason != "stopped":
+            broken = LinkBroken(f"{cell.path}, linked with {peer.path}, {reason}")
+            broken.__cause__ = error
+            orders.fail(peer, broken)
+
+
+def _consult_spec(parent: Cell, name: str, spec: ChildSpec[Any]) -> None:
+    """Keep the spec of a child that has ended, and stop a parent whose significant children have."""
+    if parent.phase != states.RUNNING or parent.order & states.ENDING:
+        return
+    if spec.keep:
+        parent.extra().kept[name] = spec
+    if not spec.significant or parent.actor is None:
+        return
+    others = (parent.children or {}).values()
+    if parent.actor.supervise.auto_shutdown == "any" or not any(
+        other.spec is not None and other.spec.significant for other in others
+    ):
+        orders.stop(parent)
+
+
+def end_at_once(cell: Cell) -> bool:
+    """End a stopped actor that waits for its turn in place, if that runs no code of its own; else false."""
+    if cell.order != states.STOP or cell.mode != states.QUEUED or not _ends_at_once(cell):
+        return False
+    cell.mode, cell.phase = states.HELD, states.STOPPING
+    _bury(cell, "stopped", None, True)
+    return True
 
 
 def unstash(cell: Cell) -> None:
