@@ -188,7 +188,7 @@ Threads: `Ref.tell_threadsafe`.
 Trace context, spans for the types of messages you choose: `tracing`, `Interceptor`. What runs:
 `system.tree()`, `system.dead_letters`, `ActorSystem(slow_handler=)`. Tests: `actors.testing`.
 
-Each promise has a page in `docs/actors`: delivery, backpressure, asking, supervision, stopping,
+Each promise has a page in `actors/docs`: delivery, backpressure, asking, supervision, stopping,
 time-outs.
 
 Promises in short: delivery is at most once and in order for each sender and receiver. One message at a time.

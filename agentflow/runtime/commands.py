@@ -297,8 +297,8 @@ class RunCommands(RunReader):
         """Resume every run that is paused for `reason`, as `recovery_limit`, `quota` or `operator`.
 
         Returns which go on and which could not, each with its own reason; one failure stops no other. Raises
-        ConfigurationError if `budget` is none, and StoreError if the store cannot list its runs. `trusted`: see
-        `resume`.
+        ConfigurationError if `budget` is none, and StoreError if the store cannot list its runs. `trusted` as
+        in `resume`.
         """
         raised = checked_budget(budget) or None
         resumed: list[str] = []

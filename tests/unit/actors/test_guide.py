@@ -8,7 +8,7 @@ import pytest
 import actors
 from actors.errors import ActorError
 
-DOCS = Path(__file__).parents[3] / "docs" / "actors"
+DOCS = Path(__file__).parents[3] / "actors" / "docs"
 PAGES = {page.stem: page.read_text() for page in sorted(DOCS.glob("[a-z]*.md"))}
 TEXTS = {"guide": actors.__doc__} | PAGES
 BLOCKS = {
