@@ -69,7 +69,8 @@ class JudgeProcess:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:
             self._kill()
-            command = [sys.executable, "-c", "from agentflow.judge import main; main()"]
+            # -P: nothing is imported from the folder that this process works in.
+            command = [sys.executable, "-P", "-c", "from agentflow.judge import main; main()"]
             environment = {
                 k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "SYSTEMROOT", "LANG")
             }
