@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from agentflow.definition.diagnostics import Diagnostic, Severity, did_you_mean
 
 if TYPE_CHECKING:
@@ -53,6 +55,11 @@ class Report:
         """Records an error and gives the exception to raise, as nothing after it can be read."""
         self._add("error", code, message, place, path, hint)
         return Fatal(code)
+
+    def take(self, other: Report) -> None:
+        """Record what another report of the same text has found."""
+        for key, (diagnostic, hint) in other._found.items():
+            self._found.setdefault(key, (msgspec.structs.replace(diagnostic, file=self._file), hint))
 
     @property
     def has_errors(self) -> bool:
