@@ -89,7 +89,7 @@ def _service(found: Found, report: Report) -> ServiceSpec:
     kind = found.get("type")
     _check_transport(found, report)
     functions: dict[str, dict[str, Any]] = {}
-    declared = found.get("functions")
+    declared = found.get("functions") if kind is not None else None
     for name, function in declared.items() if declared else ():
         for key in ("input_schema", "output_schema"):
             schema = function.get(key)

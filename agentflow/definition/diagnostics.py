@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Diagnostic", "Severity", "did_you_mean", "sort_diagnostics"]
+__all__ = ["Diagnostic", "Severity", "did_you_mean", "nearest", "sort_diagnostics"]
 
 Severity = Literal["error", "warning"]
 
@@ -41,22 +41,28 @@ def sort_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str | None:
-    """The hint *did you mean "X"?*, or None (page 001 §2).
+    """Return the hint *did you mean "X"?*, or None if no known name is near (page 001 §2)."""
+    best = nearest(name, known)
+    return f'did you mean "{best}"?' if best is not None else None
 
-    X is equal without case, `_` and `-`; else the nearest by optimal string alignment within
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that `name` probably means, or None.
+
+    It is equal without case, `_` and `-`; else the nearest by optimal string alignment within
     max(1, length/3), the first declared on a tie.
     """
     folded = _fold(name)
     for candidate in known:
         if candidate != name and _fold(candidate) == folded:
-            return f'did you mean "{candidate}"?'
+            return candidate
     best, best_distance = None, max(1, len(name) // 3) + 1
     for candidate in known:
         if abs(len(candidate) - len(name)) < best_distance and candidate != name:
             distance = _alignment_distance(name, candidate)
             if distance < best_distance:
                 best, best_distance = candidate, distance
-    return f'did you mean "{best}"?' if best is not None else None
+    return best
 
 
 def _fold(name: str) -> str:

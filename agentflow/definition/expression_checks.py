@@ -47,7 +47,7 @@ _STEP_PROPERTIES = ("outputs", "status", "error")
 
 class Scope(msgspec.Struct, frozen=True):
     """Where an expression stands: a key of a step, or `outputs`. `before`: the steps that it may read,
-    None in `outputs` (all of them)."""
+    None in `outputs` (all of them). `unsure`: these were reported as wrong."""
 
     where: str
     step_id: str | None = None
@@ -55,6 +55,7 @@ class Scope(msgspec.Struct, frozen=True):
     item: bool = False
     status: bool = False
     prompt: bool = False
+    unsure: bool = False
 
 
 class InputUse(msgspec.Struct, frozen=True):
@@ -194,9 +195,9 @@ class ExpressionChecks(msgspec.Struct):
                 self._not_dependency(message, "write steps.<id> of a dependency", at, node.offset)
             return
         name = first.name if isinstance(first, Member) else first.text
-        if name in self.graph.refused:
-            return
         if name not in self.graph.steps:
+            if self.graph.is_reported(name, self.report):
+                return
             self.report.error(
                 "E_UNKNOWN_STEP",
                 f'unknown step "{shown(name)}"',
@@ -207,7 +208,7 @@ class ExpressionChecks(msgspec.Struct):
             return
         if scope.before is not None and name == scope.step_id:
             self._not_dependency(f'"{name}" reads itself', None, at, first.offset)
-        elif scope.before is not None and name not in scope.before:
+        elif scope.before is not None and name not in scope.before and not scope.unsure:
             message = f'"{scope.step_id or "this step"}" reads "{name}", not a dependency'
             self._not_dependency(message, f"add {name} to depends_on", at, first.offset)
         self._properties(name, node, at)

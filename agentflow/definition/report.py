@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agentflow.definition.diagnostics import Diagnostic, Severity, did_you_mean
+from agentflow.definition.diagnostics import Diagnostic, Severity, nearest
 
 if TYPE_CHECKING:
     from agentflow.definition.nodes import Place
@@ -70,12 +70,17 @@ class Report:
         """A hint that is searched for only if its diagnostic is shown."""
 
         def search() -> str | None:
-            self._effort -= len(name) * sum(
-                len(k) for k in known if abs(len(k) - len(name)) <= len(name) // 3 + 1
-            )
-            return did_you_mean(name, known) if self._effort > 0 else None
+            best = self.nearest(name, known)
+            return f'did you mean "{best}"?' if best is not None else None
 
         return search
+
+    def nearest(self, name: str, known: Collection[str]) -> str | None:
+        """Return the known name that is probably meant; None too when the effort of the report is used up."""
+        self._effort -= len(name) * sum(
+            len(k) for k in known if abs(len(k) - len(name)) <= len(name) // 3 + 1
+        )
+        return nearest(name, known) if self._effort > 0 else None
 
     def diagnostics(self, *, strict: bool = False) -> list[Diagnostic]:
         """All that was found, sorted by line, column, code; at most 200, the last then E_LIMIT (a warning
@@ -84,7 +89,7 @@ class Report:
         With `strict` every warning is an error; codes stay.
         """
         found = sorted(
-            self._found.values(),
+            self._one_for_each_cause(),
             key=lambda pair: (pair[0].line or 0, pair[0].column or 0, pair[0].code, pair[0].path or ""),
         )
         shown_count = len(found) if len(found) <= MAX_DIAGNOSTICS else MAX_DIAGNOSTICS - 1
@@ -103,6 +108,17 @@ class Report:
                     hint="fix these first",
                 )
             )
+        return result
+
+    def _one_for_each_cause(self) -> list[tuple[Diagnostic, _Hint]]:
+        """Return what was found; where an error is at a W_YAML_AMBIGUOUS, only the error, with its hint."""
+        ambiguous = {d.path: hint for d, hint in self._found.values() if d.code == "W_YAML_AMBIGUOUS"}
+        wrong = {d.path for d, _ in self._found.values() if d.severity == "error"}
+        result: list[tuple[Diagnostic, _Hint]] = []
+        for diagnostic, hint in self._found.values():
+            if diagnostic.code == "W_YAML_AMBIGUOUS" and diagnostic.path in wrong:
+                continue
+            result.append((diagnostic, hint or ambiguous.get(diagnostic.path)))
         return result
 
     def _add(

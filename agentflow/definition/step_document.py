@@ -136,7 +136,9 @@ class _StepDocument:
             return []
         found = cast("list[Found]", steps.value)
         if not steps.json():
-            self._report.error("E_NO_STEPS", "workflow has no steps", steps.place, steps.pointer)
+            self._report.error(
+                "E_NO_STEPS", "workflow has no steps", steps.place, steps.pointer, "add a step"
+            )
         for step in found:
             agent = step.get("agent")
             if agent is not None:
@@ -191,10 +193,10 @@ class _StepDocument:
         iterates = step.has("for_each")
         named: str | None = step.plain("id")
         item: Any = True
-        before = self._graph.before_step(step)
+        before, unsure = self._graph.before_step(step), step.pointer in self._graph.unsure
         if for_each is not None:
-            item = self._expressions.for_each(for_each, Scope("for_each", named, before))
-        guard = self._guard(step, Scope("if", named, before, item=iterates, status=True), item)
+            item = self._expressions.for_each(for_each, Scope("for_each", named, before, unsure=unsure))
+        guard = self._guard(step, Scope("if", named, before, item=iterates, status=True, unsure=unsure), item)
         self._other_templates(step, named, item, iterates)
         return AgentNode(
             id=step_id,
@@ -228,17 +230,20 @@ class _StepDocument:
         return _Guard(found.value.strip(), "all_terminal" if with_status else "all_succeeded")
 
     def _other_templates(self, step: Found, name: str | None, item: Any, iterates: bool) -> None:
-        agent, before = step.get("agent"), self._graph.before_step(step)
+        agent = step.get("agent")
+        scope = Scope(
+            "", name, self._graph.before_step(step), item=iterates, unsure=step.pointer in self._graph.unsure
+        )
         for key in ("systemPrompt", "input", "context", "tags"):
-            scope = Scope(key, name, before, item=iterates, prompt=key == "systemPrompt")
-            self._expressions.template(agent.get(key) if agent else None, scope, item)
+            inner = msgspec.structs.replace(scope, where=key, prompt=key == "systemPrompt")
+            self._expressions.template(agent.get(key) if agent else None, inner, item)
         cache, approval = step.get("cache"), step.get("approval")
         if cache is not None:
-            self._expressions.template(
-                cache.get("key"), Scope("cache.key", name, before, item=iterates), item
-            )
+            inner = msgspec.structs.replace(scope, where="cache.key")
+            self._expressions.template(cache.get("key"), inner, item)
         if approval is not None and approval.value is not True:
-            self._expressions.template(approval.get("message"), Scope("approval.message", name, before))
+            inner = msgspec.structs.replace(scope, where="approval.message", item=False)
+            self._expressions.template(approval.get("message"), inner)
 
     def _agent(self, step_id: str, step: Found, agent: Found | None) -> AgentSpec:
         if agent is None:

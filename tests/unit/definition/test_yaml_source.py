@@ -181,7 +181,7 @@ def test_repeated_keys():
         ("a: {b: 1]", 1, 9, 'close "{" by "}"'),
         ("a: b: c", 1, 5, "put the value in quotes"),
         ("a: 'x", 1, 4, "close it on the same line"),
-        ("a: \"x\nb: y\nc: \"z\"\nd: 1", 1, 4, "close it on the same line"),
+        ('a: "x\nb: y\nc: "z"\nd: 1', 1, 4, "close it on the same line"),
         ("a: 'don't'", 1, 4, "write '' for an apostrophe inside single quotes, or use double quotes"),
         ("\ta: 1", 1, 1, "indent with spaces"),
         ("a:\n\tb: 1", 2, 1, "indent with spaces"),
