@@ -231,6 +231,8 @@ class _Load:
         chosen = _format_of(root, self._format, report)
         default = _default_name(self._file)
         needs = ANY_INPUT
+        from agentflow.definition.document_lints import warn_of_secrets
+
         if chosen == STEPS:
             from agentflow.definition.step_document import compile_step_document
 
@@ -239,6 +241,7 @@ class _Load:
             from agentflow.definition.agent_list import compile_agent_list
 
             workflow = compile_agent_list(root, default, report)
+        warn_of_secrets(root, source.text, report)
         if report.has_errors:
             return None
         return self._definition(root, source, chosen, workflow, needs)

@@ -16,13 +16,15 @@ from agentflow.definition.diagnostics import Diagnostic, Severity, nearest
 if TYPE_CHECKING:
     from agentflow.definition.nodes import Place
 
-__all__ = ["MAX_DIAGNOSTICS", "NOWHERE", "Fatal", "Report", "shown"]
+__all__ = ["MAX_DIAGNOSTICS", "NOWHERE", "Fatal", "Report", "known_names", "shown"]
 
 MAX_DIAGNOSTICS = 200
 NOWHERE: Place = (None, None)
 
 _SEARCH_EFFORT = 1_000_000
 _LONGEST_MESSAGE = 400
+_MOST_NAMES = 12
+_YIELDING = frozenset({"W_YAML_AMBIGUOUS", "W_LITERAL_SECRET"})
 
 
 class Fatal(Exception):
@@ -75,6 +77,15 @@ class Report:
 
         return search
 
+    def nearest_or_all(self, name: str, known: Collection[str]) -> Callable[[], str | None]:
+        """A hint as `did_you_mean`; where no name is near, the known names, at most 12."""
+
+        def search() -> str | None:
+            best = self.nearest(name, known)
+            return f'did you mean "{best}"?' if best is not None else known_names(list(known))
+
+        return search
+
     def nearest(self, name: str, known: Collection[str]) -> str | None:
         """Return the known name that is probably meant; None too when the effort of the report is used up."""
         self._effort -= len(name) * sum(
@@ -111,12 +122,14 @@ class Report:
         return result
 
     def _one_for_each_cause(self) -> list[tuple[Diagnostic, _Hint]]:
-        """Return what was found; where an error is at a W_YAML_AMBIGUOUS, only the error, with its hint."""
+        """Return what was found, without a W_YAML_AMBIGUOUS or W_LITERAL_SECRET at the value of an error: the
+        error takes the hint of the first.
+        """
         ambiguous = {d.path: hint for d, hint in self._found.values() if d.code == "W_YAML_AMBIGUOUS"}
         wrong = {d.path for d, _ in self._found.values() if d.severity == "error"}
         result: list[tuple[Diagnostic, _Hint]] = []
         for diagnostic, hint in self._found.values():
-            if diagnostic.code == "W_YAML_AMBIGUOUS" and diagnostic.path in wrong:
+            if diagnostic.code in _YIELDING and diagnostic.path in wrong:
                 continue
             result.append((diagnostic, hint or ambiguous.get(diagnostic.path)))
         return result
@@ -136,6 +149,12 @@ class Report:
                 path=path,
             )
             self._found[key] = (diagnostic, hint)
+
+
+def known_names(names: list[str]) -> str | None:
+    """Return the hint that lists names, at most 12 of them; None if there are none."""
+    more = ", …" if len(names) > _MOST_NAMES else ""
+    return f"known: {', '.join(shown(name, 40) for name in names[:_MOST_NAMES])}{more}" if names else None
 
 
 _Hint = str | Callable[[], str | None] | None

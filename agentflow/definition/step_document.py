@@ -13,6 +13,7 @@ from agentflow.definition.common_checks import (
     service_names,
     warn_undeclared,
 )
+from agentflow.definition.document_lints import warn_of_unused_inputs, warn_of_unused_services
 from agentflow.definition.expression_checks import ExpressionChecks, Scope
 from agentflow.definition.graph_checks import Graph, build_graph
 from agentflow.definition.input_checks import compile_inputs, input_needs
@@ -127,7 +128,20 @@ class _StepDocument:
             metadata=_metadata(document),
         )
         needs = input_needs(document, self._inputs, self._expressions.uses, self._expressions.all_inputs_used)
+        if not self._report.has_errors:
+            self._warn_of_unused(graph)
         return graph, needs
+
+    def _warn_of_unused(self, graph: Workflow) -> None:
+        """Warn of inputs and services without a use; not if a misspelt name may be the use."""
+        expressions = self._expressions
+        if not expressions.all_inputs_used:
+            used = {use.name for use in expressions.uses} | expressions.named
+            warn_of_unused_inputs(self._document, used, self._report)
+        granted = [node.agent.functions for node in graph.nodes if isinstance(node, AgentNode)]
+        services = {ref.service for functions in granted if functions for ref in functions}
+        if None not in granted and services <= set(self._services or ()):
+            warn_of_unused_services(self._document, services, self._report)
 
     def _checked_steps(self) -> list[Found]:
         workflow = self._document.get("workflow")
@@ -221,10 +235,11 @@ class _StepDocument:
 
     def _guard(self, step: Found, scope: Scope, item: Any) -> _Guard:
         found = step.get("if")
-        if found is None or found.value is True:
+        if found is None:
             return _Guard(None, "all_succeeded")
-        if found.value is False:
-            return _Guard("false", "all_succeeded")
+        if isinstance(found.value, bool):
+            self._expressions.constant_guard(found)
+            return _Guard(None if found.value else "false", "all_succeeded")
         expression = self._expressions.guard(found, scope, item)
         with_status = expression is not None and expression.status_functions
         return _Guard(found.value.strip(), "all_terminal" if with_status else "all_succeeded")

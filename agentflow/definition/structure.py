@@ -23,7 +23,7 @@ from agentflow.definition.nodes import (
     json_type,
     to_value,
 )
-from agentflow.definition.report import Report, shown
+from agentflow.definition.report import Report, known_names, shown
 from agentflow.definition.shapes import (
     ArrayOf,
     Field,
@@ -36,14 +36,6 @@ from agentflow.definition.shapes import (
 )
 
 __all__ = ["Found", "check_structure", "strings_of"]
-
-_MOST_KEYS = 12
-
-
-def _known_keys(names: list[str]) -> str:
-    """Return the hint that lists keys, at most 12 of them."""
-    more = ", …" if len(names) > _MOST_KEYS else ""
-    return f"known: {', '.join(names[:_MOST_KEYS])}{more}" if names else "leave it out"
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -171,7 +163,7 @@ class _Checker:
         else:
             meant = self._meant(key, shape, absent)
             nearest = meant or self._report.nearest(key, fields)
-            hint = f'did you mean "{nearest}"?' if nearest else _known_keys(absent or list(fields))
+            hint = f'did you mean "{nearest}"?' if nearest else known_names(absent or list(fields))
         self._report.error("E_UNKNOWN_KEY", f'unknown key "{shown(key)}"', place, pointer, hint)
         return meant
 
