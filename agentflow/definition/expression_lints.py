@@ -139,7 +139,7 @@ def lint_condition(tree: Node) -> Lint | None:
 def _truth(node: Node) -> bool | None:
     match node:
         case Lit():
-            return node.value not in (None, False, 0, "") or node.value is True
+            return bool(node.value)
         case Not():
             inner = _truth(node.operand)
             return None if inner is None else not inner

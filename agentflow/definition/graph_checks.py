@@ -103,7 +103,7 @@ def _name(step: Found, graph: Graph, report: Report) -> None:
 
 def _dependencies(step: Found, ids: list[str], graph: Graph, report: Report) -> tuple[str, ...]:
     declared: list[Found] = step.plain("depends_on", [])
-    written = step.json().get("depends_on") if step.has("depends_on") else []
+    written: Any = step.json().get("depends_on") if step.has("depends_on") else []
     if not isinstance(written, list) or len(cast("list[Any]", written)) != len(declared):
         graph.unsure.add(step.pointer)
     name = step.plain("id", "a step")

@@ -141,7 +141,7 @@ class _Checker:
         index = pointer.rpartition("/")[2]
         if wanted.code != "E_REQUIRED" and index.isdigit():
             name = f"{name} {int(index) + 1}"
-        self._report.error(wanted.code, f'{name} has no "{key}"', place, pointer, f"add {key}")
+        self._report.error(wanted.code, f'{name} has no "{key}"', place, pointer)
 
     def _unknown(
         self,

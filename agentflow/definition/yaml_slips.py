@@ -9,7 +9,7 @@ library's own message.
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import yaml
 
@@ -25,9 +25,9 @@ _INDENT = re.compile(r"[ ]*")
 
 
 class Slip(NamedTuple):
-    """What is wrong: the index of the character, the message, and what to do about it."""
+    """What is wrong: where (an index of the text), the message, and what to do about it."""
 
-    index: int
+    at: int
     message: str
     hint: str | None
 
@@ -39,7 +39,7 @@ def slip_of(text: str, error: yaml.MarkedYAMLError, loader: PythonLoader) -> Sli
     at: int = min(problem_mark.index if problem_mark else len(text), len(text))
     begin: int | None = context_mark.index if context_mark else None
     found = _look_back(text, at, begin, error, loader)
-    if any("${{" in _line(text, index) for index in (at, begin, found.index) if index is not None):
+    if any("${{" in _line(text, index) for index in (at, begin, found.at) if index is not None):
         return found._replace(hint=_QUOTE_EXPRESSION)
     return found
 
@@ -59,6 +59,9 @@ def _look_back(
         if end == at and text[start] == "'":
             hint = "write '' for an apostrophe inside single quotes, or use double quotes"
             return Slip(start, "the quote ' is closed before the value ends", hint)
+    marks: list[Any] = getattr(loader, "marks", [])
+    if cast("Any", loader).flow_level and marks and not text[at:].strip():
+        return _in_brackets(text, at, marks[-1].index)
     if context in ("while parsing a flow sequence", "while parsing a flow mapping") and begin is not None:
         return _in_brackets(text, at, begin)
     if begin is not None and problem == "could not find expected ':'":

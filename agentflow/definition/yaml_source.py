@@ -74,7 +74,7 @@ def parse_yaml(source: Source, report: Report) -> Node:
     except (yaml.YAMLError, ValueError, OverflowError):
         # The parser in Python gives chr() and int() what the text says.
         slip = Slip(min(cast("Any", loader).index, len(source.text)), "the text is not YAML here", None)
-    raise report.fatal("E_SYNTAX", slip.message, source.lines.place(slip.index), hint=slip.hint)
+    raise report.fatal("E_SYNTAX", slip.message, source.lines.place(slip.at), hint=slip.hint)
 
 
 class _Anchor(msgspec.Struct, frozen=True):
