@@ -28,10 +28,15 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
     hint: str | None = None
 
     def render(self) -> str:
-        """The line (two with a hint) that the CLI prints: `FILE:LINE:COL: error CODE: message`."""
+        """Return the line (two with a hint) that the CLI prints: `FILE:LINE:COL: error CODE: message`.
+
+        What has no line, as in a document that is a Python value, ends with its JSON pointer: `(at /name)`.
+        """
         place = ":".join(str(p) for p in (self.file, self.line, self.column) if p is not None)
         head = f"{place}: " if place else ""
         text = f"{head}{self.severity} {self.code}: {self.message}"
+        if self.line is None and self.path:
+            text += f" (at {self.path})"
         return f"{text}\n  hint: {self.hint}" if self.hint else text
 
 
