@@ -160,6 +160,8 @@ def _stray_token(text: str, at: int, problem: str, context: str) -> Slip:
         if context.startswith("while") and word in context:
             return Slip(at, message, hint)
     word = shown(_word(text, at), 40)
+    if word in ("]", "}"):
+        return Slip(at, f'"{word}" closes nothing', "take it away")
     if "block" in context and word:
         if re.match(r"[\"']", text[at:]) or ":" not in _line(text, at)[at - _line_start(text, at) :]:
             return Slip(at, f'unexpected "{word}" behind the value', _QUOTE)
