@@ -99,6 +99,7 @@ class _Parser:
                     f'key "{shown(key)}" is repeated, first at {first.line}:{first.column}',
                     (key_line, key_column),
                     pointer_of(self._path),
+                    "keep one of them",
                 )
             else:
                 members[key] = member

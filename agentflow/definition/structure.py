@@ -37,6 +37,9 @@ from agentflow.definition.shapes import (
 
 __all__ = ["Found", "check_structure", "strings_of"]
 
+_SHORTEST_BEGINNING = 4
+"""Characters of a key that is written in part: `max_cost` for `max_cost_usd`."""
+
 
 class Found(msgspec.Struct, frozen=True):
     """A checked value with its place.
@@ -172,6 +175,9 @@ class _Checker:
         other = shape.synonyms.get(key.casefold().replace("-", "_"))
         if other in absent:
             return other
+        begun = [name for name in absent if len(key) >= _SHORTEST_BEGINNING and name.startswith(f"{key}_")]
+        if len(begun) == 1:
+            return begun[0]
         return self._report.nearest(key, absent)
 
     def _field(self, member: Member, name: str, kind: Kind, pointer: str, code: str | None) -> Found | None:
@@ -286,7 +292,7 @@ class _Checker:
             message += f", not {json_type(node)}"
         full = f"retry.{message}" if code == "E_RETRY_POLICY" and name != "retry" else message
         hint = problem.hint
-        if name == "max_attempts" and code == "E_RETRY_POLICY":
+        if name == "max_attempts" and problem.code == "E_VALUE" and code == "E_RETRY_POLICY":
             hint = "use retry: false"
         self._report.error(code or problem.code, full, (node.line, node.column), pointer, hint)
 

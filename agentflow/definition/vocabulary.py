@@ -121,6 +121,7 @@ _STEP = Shape(
     },
     synonyms={
         "needs": "depends_on",
+        "retries": "retry",
         "after": "depends_on",
         "when": "if",
         "condition": "if",

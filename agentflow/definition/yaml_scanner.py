@@ -16,18 +16,25 @@ from yaml.tokens import ScalarToken
 
 __all__ = ["PythonLoader", "is_doubtful"]
 
-_DOUBTFUL = re.compile(
-    r"""
-    [\t\r\x85\u2028\u2029]         # separators and line breaks that the two count differently
-    | ^%                           # directives
-    | \\[UuxN_LP]                  # escapes of characters that may be none
-    | (?:^|[\s,\[{(])\?            # keys in long form
-    | :[ \n]*\#                    # an empty value behind a comment
-    | (?:^|[-:,?\[{]|[!&]\w+)[ \n]*(?:   # where a token may begin,
-        !(?!!\w+(?:[ \n]|$))             # a tag but !!name
-      | [&*](?!\w+(?:[ \n,\]}]|$)) )     # an anchor or alias but of letters
-    """,
-    re.VERBOSE | re.MULTILINE,
+# Each pattern is searched only if one of its characters is there.
+_DOUBTFUL: tuple[tuple[str, re.Pattern[str]], ...] = (
+    # Separators and line breaks that the two treat differently.
+    ("\t\r\x85\u2028\u2029", re.compile("[\t\r\x85\u2028\u2029]")),
+    # Directives.
+    ("%", re.compile(r"^%", re.MULTILINE)),
+    # Escapes of characters that may be none.
+    ("\\", re.compile(r"\\[UuxN_LP]")),
+    # Keys in long form.
+    ("?", re.compile(r"(?:^|[\s,\[{(])\?", re.MULTILINE)),
+    # An empty value behind a comment.
+    ("#", re.compile(r":[ \n]*#")),
+    # Where a token may begin: a tag but !!name, an anchor or alias but of letters.
+    (
+        "!&*",
+        re.compile(
+            r"(?:^|[-:,?\[{]|[!&]\w+)[ \n]*(?:!(?!!\w+(?:[ \n]|$))|[&*](?!\w+(?:[ \n,\]}]|$)))", re.MULTILINE
+        ),
+    ),
 )
 _FLOW_PLAIN = re.compile(r"(?:[^\0 \t\r\n\x85\u2028\u2029,\[\]{}:]|:(?![\0 \t\r\n\x85\u2028\u2029,\[\]{}]))+")
 _BLOCK_PLAIN = re.compile(r"(?:[^\0 \t\r\n\x85\u2028\u2029:]|:(?![\0 \t\r\n\x85\u2028\u2029]))+")
@@ -40,7 +47,10 @@ def is_doubtful(text: str) -> bool:
 
     Established by comparing both on mutated documents: what is listed here differed.
     """
-    return _DOUBTFUL.search(text) is not None
+    return any(
+        any(character in text for character in characters) and pattern.search(text) is not None
+        for characters, pattern in _DOUBTFUL
+    )
 
 
 class PythonLoader(yaml.SafeLoader):

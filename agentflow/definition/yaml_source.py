@@ -43,6 +43,7 @@ _OTHER_NUMBER = re.compile(
     re.VERBOSE,
 )
 _STYLES: dict[str, Style] = {"'": "single", '"': "double", "|": "literal", ">": "folded"}
+_KEEP = "keep one of them"
 _CORE = "tag:yaml.org,2002:"
 _SCALAR_TAGS = frozenset({"str", "int", "float", "bool", "null"})
 
@@ -194,7 +195,7 @@ class _Composer:
             if key in members:
                 first = members[key]
                 message = f'key "{shown(key)}" is repeated, first at {first.line}:{first.column}'
-                self._report.error("E_DUPLICATE_KEY", message, (line, column), pointer_of(self._path))
+                self._report.error("E_DUPLICATE_KEY", message, (line, column), pointer_of(self._path), _KEEP)
             else:
                 members[key] = Member(node, line, column)
             self._path.pop()
