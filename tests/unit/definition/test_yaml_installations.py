@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agentflow.definition import load_text, yaml_source
+from agentflow.definition import check_text, load_text, yaml_source
 from agentflow.definition.yaml_scanner import PythonLoader, is_doubtful
 from agentflow.errors import DefinitionError
 from tests.unit.definition.mutations import mutated_documents
@@ -64,7 +64,7 @@ def test_a_usual_document_is_read_by_the_fast_parser(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("text", ["name:\tjudge\n", "a: {required: [quali? y]}\n"])
 def test_what_one_parser_refused_is_read_by_both(monkeypatch: pytest.MonkeyPatch, text: str):
     text += "agents: [{name: a, system_prompt: p}]\n"
-    found = []
+    found: list[Any] = []
     for loader in (getattr(yaml, "CSafeLoader", PythonLoader), PythonLoader):
         monkeypatch.setattr(yaml_source, "_loader", loader)
         found.append(outcome(text.replace("a: {", "x-a: {")))
@@ -84,8 +84,7 @@ def test_no_message_of_a_parser_reaches_the_user():
     )
     seen = 0
     for text in mutated_documents(3, MUTATED):
-        result = outcome(text)
-        for diagnostic in result if isinstance(result, list) else ():
+        for diagnostic in check_text(text, media="yaml"):
             seen += diagnostic.code == "E_SYNTAX"
             said = f"{diagnostic.message} {diagnostic.hint}"
             assert not any(word in said for word in words), said
