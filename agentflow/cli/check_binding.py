@@ -54,6 +54,8 @@ def nearby_problems(definition: Definition, configuration: Callable[[], Config])
             check.openapi(name, str(service.options.get("document", "")))
         elif service.type == "python":
             check.module(name, str(service.options.get("module", "")))
+        elif service.type == "http":
+            check.declared(name, set(service.functions))
     with suppress(ConfigurationError):
         check.models(configuration().for_models().get("models"))
     return check.found
@@ -85,8 +87,11 @@ class _Nearby:
         path = self._folder.joinpath(*module.split("."))
         file = next((f for f in (path.with_suffix(".py"), path / "__init__.py") if f.is_file()), None)
         known = _names_of(file) if file is not None else None
-        if known is None:
-            return
+        if known is not None:
+            self.declared(name, known)
+
+    def declared(self, name: str, known: set[str]) -> None:
+        """Report functions of a service that are not among the known ones."""
         for wanted, pointer in self._functions(name):
             if wanted not in known:
                 message = f'"{name}" has no "{wanted}"'

@@ -6,6 +6,7 @@ left out. Nothing is evaluated.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -169,8 +170,21 @@ class ExpressionChecks(msgspec.Struct):
                 hint = 'quote the value, " #" begins a comment'
             elif problem.code == "E_EXPR_UNCLOSED" and hint is not None:
                 hint = "close it with }}, and every quote inside it"
+            elif problem.code == "E_EXPR_NAME" and hint is None:
+                hint = self._meant_by(problem.message)
             place = self.source.place(node, problem.offset)
             self.report.error(problem.code, problem.message, place, pointer, hint)
+
+    def _meant_by(self, message: str) -> str | None:
+        """Return the hint for a name that is no root: a step, an input, or a text without its quotes."""
+        found = re.search(r'"([A-Za-z_][\w-]*)"', message)
+        if found is None:
+            return None
+        if found[1] in self.graph.steps:
+            return f'did you mean "steps.{found[1]}"?'
+        if self.inputs is not None and found[1] in self.inputs:
+            return f'did you mean "inputs.{found[1]}"?'
+        return f"write '{found[1]}' if it is a text"
 
     def _check(self, expression: Expression, at: _Placed, scope: Scope, item: Any) -> None:
         optional = {r.offsets[0] for r in expression.references if r.optional}

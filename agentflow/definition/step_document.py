@@ -98,6 +98,8 @@ class _StepDocument:
         self._services = service_names(document)
         self._steps = self._checked_steps()
         self._graph: Graph = build_graph(self._steps, report)
+        if self._lacks_steps():
+            self._graph.nameless = True
         self._schemas = self._result_schemas()
         self._inputs: dict[str, InputSpec] | None = compile_inputs(document, report)
         self._models = Models(document.get("models"), report)
@@ -131,6 +133,12 @@ class _StepDocument:
         if not self._report.has_errors:
             self._warn_of_unused(graph)
         return graph, needs
+
+    def _lacks_steps(self) -> bool:
+        """Return True if steps of the document were reported as wrong and left out."""
+        workflow = self._document.get("workflow")
+        steps = workflow.get("steps") if workflow else None
+        return steps is None or len(steps.json()) != len(self._steps)
 
     def _warn_of_unused(self, graph: Workflow) -> None:
         """Warn of inputs and services without a use; not if a misspelt name may be the use."""

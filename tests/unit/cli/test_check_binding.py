@@ -55,6 +55,16 @@ def test_a_function_that_a_module_beside_the_document_lacks(sandbox: Sandbox):
     ]
 
 
+def test_a_function_that_an_http_service_does_not_declare(sandbox: Sandbox):
+    service = "{s: {type: http, base_url: 'http://h', functions: {find: {method: GET, path: /f}}}}"
+    sandbox.write("flow.yaml", document(service, "[{service: s, function: fnd}]"))
+    code, found = check(sandbox)
+    assert code == 3
+    assert [(d["code"], d["line"], d["hint"]) for d in found] == [
+        ("E_UNKNOWN_FUNCTION", line, 'did you mean "find"?') for line in (5, 6)
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [
