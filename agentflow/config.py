@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -203,12 +204,17 @@ def _read(path: Path) -> _File:
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is not TOML: {error}") from error
+        found = re.search(r"at line (\d+), column (\d+)", str(error))
+        place = f"{path}:{found[1]}:{found[2]}" if found else str(path)
+        raise ConfigurationError(f"{place} is not TOML", hint="quote texts; see toml.io") from error
     _check_keys(path, table)
     try:
         settings = msgspec.convert(table, _File)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{path}: {error}") from error
+        from agentflow.definition.type_errors import explain
+
+        problem = explain(error, _File)
+        raise ConfigurationError(f"{path}: {problem.sentence()}", hint=problem.hint) from error
     _check_models(path, settings)
     if settings.store is not None:
         settings.store = _relative_to(path.parent, settings.store)

@@ -26,6 +26,12 @@ __all__ = ["check"]
     help="Also tell of each run of it that is not at its end whether it could be forked to this version.",
 )
 @click.option(
+    "--bind",
+    "binds",
+    is_flag=True,
+    help="Also resolve models and functions as a run would: imports modules, starts and connects services.",
+)
+@click.option(
     "--color",
     type=click.Choice(["auto", "always", "never"]),
     default="auto",
@@ -33,16 +39,17 @@ __all__ = ["check"]
 )
 @click.option("--json", "as_json", is_flag=True, help="Print {valid, diagnostics} as JSON, and {runs}.")
 @target_options
-def check(file: str, strict: bool, against_runs: bool, color: str, as_json: bool, where: Where) -> Exit:
+def check(
+    file: str, strict: bool, against_runs: bool, binds: bool, color: str, as_json: bool, where: Where
+) -> Exit:
     """Check a workflow FILE without running it.
 
     Reports every problem at once, with its place and a hint. Nothing is started, no model is needed, and no
-    daemon is asked but for --against-runs. Exit code 3 when the document has errors, or when a run does not
-    fit.
+    daemon is asked but for --against-runs. Files that services name are looked at; with --bind the services
+    are opened in this process, and models resolved. Exit code 3 when the document has errors, or when a run
+    does not fit.
     """
-    from agentflow.definition.loader import check_file
-
-    diagnostics = check_file(file, strict=strict)
+    diagnostics = _diagnose(file, strict, binds, where)
     code = exit_of_diagnostics(diagnostics)
     report: dict[str, Any] = {"valid": code is Exit.DONE, "diagnostics": diagnostics}
     if not as_json:
@@ -60,6 +67,26 @@ def check(file: str, strict: bool, against_runs: bool, color: str, as_json: bool
     if as_json:
         emit_json(report)
     return code
+
+
+def _diagnose(file: str, strict: bool, binds: bool, where: Where) -> list[Diagnostic]:
+    """Return all that is wrong with the file, sorted."""
+    from agentflow.definition.diagnostics import sort_diagnostics
+    from agentflow.definition.loader import load_file
+    from agentflow.errors import DefinitionError
+
+    try:
+        definition = load_file(file, strict=strict)
+    except DefinitionError as error:
+        return list(error.diagnostics)
+    from msgspec.structs import replace
+
+    from agentflow.cli.check_binding import bind_problems, nearby_problems
+
+    found = bind_problems(definition, where.config()) if binds else nearby_problems(definition, where.config)
+    if strict:
+        found = [replace(diagnostic, severity="error") for diagnostic in found]
+    return sort_diagnostics([*definition.warnings, *found])
 
 
 def _tell(file: str, diagnostics: list[Diagnostic], valid: bool, color: str) -> None:

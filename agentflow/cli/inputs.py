@@ -141,7 +141,9 @@ def _parse_large(data: bytes, file: str | None) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _problem("E_SYNTAX", str(error), file) from None
+        at = re.search(r"byte (\d+)|position (\d+)", str(error))
+        where = f" at byte {at[1] or at[2]}" if at else ""
+        raise _problem("E_SYNTAX", f"the text is not JSON{where}", file) from None
 
 
 def _text(text: str, option: str) -> str:

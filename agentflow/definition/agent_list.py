@@ -12,6 +12,7 @@ from agentflow.definition.common_checks import (
     service_names,
     warn_undeclared,
 )
+from agentflow.definition.document_lints import warn_of_unused_services
 from agentflow.definition.ir import AgentNode, AgentSpec, EndNode, FunctionRef, Options, StartNode, Workflow
 from agentflow.definition.nodes import Object
 from agentflow.definition.policies import Models, compiled_budget, merged_policy
@@ -43,7 +44,9 @@ class _AgentList:
         agents = document.get("agents")
         self._agents = cast("list[Found]", agents.value) if agents else []
         if agents is not None and not agents.json():
-            report.error("E_NO_AGENTS", "definition has no agents", agents.place, agents.pointer)
+            report.error(
+                "E_NO_AGENTS", "definition has no agents", agents.place, agents.pointer, "add an agent"
+            )
 
     def compile(self, default_name: str) -> Workflow:
         document = self._document
@@ -51,6 +54,8 @@ class _AgentList:
         following = [*ids, _END][1:]
         nodes = [self._agent(i, *row) for i, row in enumerate(zip(self._agents, ids, following, strict=True))]
         description = document.plain("description")
+        if not self._report.has_errors:
+            self._warn_of_unused(nodes)
         return Workflow(
             name=document.plain("name", default_name),
             nodes=(
@@ -68,6 +73,12 @@ class _AgentList:
             metadata={"description": description} if description is not None else {},
         )
 
+    def _warn_of_unused(self, nodes: list[AgentNode]) -> None:
+        """Warn of services without a use; not if a tool without its service, or a misspelt one, may be it."""
+        services = {ref.service for node in nodes for ref in node.agent.functions or ()}
+        if services <= set(self._services or ()):
+            warn_of_unused_services(self._document, services, self._report)
+
     def _step_ids(self) -> list[str]:
         """A step id for each agent: its id, else its name, else `step_<index>`; repeated: `_2`, `_3` …"""
         explicit: dict[str, Found] = {}
@@ -82,7 +93,8 @@ class _AgentList:
             if first is not found:
                 where = f" at {first.place[0]}:{first.place[1]}" if first.place[0] else ""
                 message = f'agent id "{found.value}" is already used{where}'
-                self._report.error("E_DUPLICATE_ID", message, found.place, found.pointer)
+                hint = "give each agent an id of its own"
+                self._report.error("E_DUPLICATE_ID", message, found.place, found.pointer, hint)
         used = set(explicit)
         ids: list[str] = []
         for index, agent in enumerate(self._agents):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any, cast
 
 from agentflow.definition.expressions import escape_braces
@@ -48,8 +49,39 @@ def checked_schema(
     for problem in problems:
         place = positions.at(problem.path)
         message = prefix + shown(problem.message, 200)
-        report.error(problem.code or code, message, place, home.pointer + problem.path, problem.hint)
+        hint = problem.hint or _schema_hint(problem.path, problem.message)
+        report.error(problem.code or code, message, place, home.pointer + problem.path, hint)
     return True
+
+
+_TYPE_WORDS = {
+    "bool": "boolean",
+    "int": "integer",
+    "float": "number",
+    "double": "number",
+    "str": "string",
+    "text": "string",
+    "list": "array",
+    "dict": "object",
+    "map": "object",
+    "none": "null",
+}
+
+
+def _schema_hint(path: str, message: str) -> str | None:
+    """Return what helps with the slips that schemas have most often."""
+    key = path.rpartition("/")[2]
+    found = re.match(r'"(\w+)" is not a JSON Schema type', message)
+    if found is not None:
+        meant = _TYPE_WORDS.get(found[1].lower())
+        return f'did you mean "{meant}"?' if meant else None
+    if key == "required":
+        return 'list the required names beside "properties": required: [a, b]'
+    if key == "properties":
+        return "write each property as a key: name: {type: string}"
+    if re.match(r"'-?[0-9.]+' is not of type '(?:number|integer)'", message):
+        return "write the number without quotes"
+    return None
 
 
 def _remember(digest: bytes) -> None:
@@ -89,7 +121,7 @@ def _service(found: Found, report: Report) -> ServiceSpec:
     kind = found.get("type")
     _check_transport(found, report)
     functions: dict[str, dict[str, Any]] = {}
-    declared = found.get("functions")
+    declared = found.get("functions") if kind is not None else None
     for name, function in declared.items() if declared else ():
         for key in ("input_schema", "output_schema"):
             schema = function.get(key)
@@ -127,7 +159,8 @@ def _check_transport(found: Found, report: Report) -> None:
             continue
         if (wrong := address_problem(address.value)) is not None:
             # Not the address itself: it may have a password in it.
-            report.error("E_VALUE", f"{key} {wrong}", address.place, address.pointer)
+            hint = "write https://HOST/PATH" if "://" not in address.value else None
+            report.error("E_VALUE", f"{key} {wrong}", address.place, address.pointer, hint)
 
 
 def escaped(value: Any) -> Any:

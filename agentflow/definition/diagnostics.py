@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Diagnostic", "Severity", "did_you_mean", "sort_diagnostics"]
+__all__ = ["Diagnostic", "Severity", "did_you_mean", "nearest", "sort_diagnostics"]
 
 Severity = Literal["error", "warning"]
 
@@ -28,10 +28,15 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
     hint: str | None = None
 
     def render(self) -> str:
-        """The line (two with a hint) that the CLI prints: `FILE:LINE:COL: error CODE: message`."""
+        """Return the line (two with a hint) that the CLI prints: `FILE:LINE:COL: error CODE: message`.
+
+        What has no line, as in a document that is a Python value, ends with its JSON pointer: `(at /name)`.
+        """
         place = ":".join(str(p) for p in (self.file, self.line, self.column) if p is not None)
         head = f"{place}: " if place else ""
         text = f"{head}{self.severity} {self.code}: {self.message}"
+        if self.line is None and self.path:
+            text += f" (at {self.path})"
         return f"{text}\n  hint: {self.hint}" if self.hint else text
 
 
@@ -41,22 +46,28 @@ def sort_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str | None:
-    """The hint *did you mean "X"?*, or None (page 001 §2).
+    """Return the hint *did you mean "X"?*, or None if no known name is near (page 001 §2)."""
+    best = nearest(name, known)
+    return f'did you mean "{best}"?' if best is not None else None
 
-    X is equal without case, `_` and `-`; else the nearest by optimal string alignment within
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that `name` probably means, or None.
+
+    It is equal without case, `_` and `-`; else the nearest by optimal string alignment within
     max(1, length/3), the first declared on a tie.
     """
     folded = _fold(name)
     for candidate in known:
         if candidate != name and _fold(candidate) == folded:
-            return f'did you mean "{candidate}"?'
+            return candidate
     best, best_distance = None, max(1, len(name) // 3) + 1
     for candidate in known:
         if abs(len(candidate) - len(name)) < best_distance and candidate != name:
             distance = _alignment_distance(name, candidate)
             if distance < best_distance:
                 best, best_distance = candidate, distance
-    return f'did you mean "{best}"?' if best is not None else None
+    return best
 
 
 def _fold(name: str) -> str:

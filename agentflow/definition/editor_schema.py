@@ -18,6 +18,7 @@ from agentflow.definition.shapes import (
     Const,
     Duration,
     Enum,
+    ErrorName,
     Field,
     Id,
     Json,
@@ -168,7 +169,7 @@ class _Maker:
         }
 
 
-def _leaf(kind: Text | Id | Duration | Number | Const | Enum) -> dict[str, Any]:
+def _leaf(kind: Text | Id | ErrorName | Duration | Number | Const | Enum) -> dict[str, Any]:
     match kind:
         case Text():
             made: dict[str, Any] = {"type": "string"}
@@ -179,6 +180,8 @@ def _leaf(kind: Text | Id | Duration | Number | Const | Enum) -> dict[str, Any]:
             return made
         case Id():
             return {"type": "string", "pattern": _id_pattern(kind.max)}
+        case ErrorName():
+            return {"type": "string", "pattern": "^[a-z][a-z0-9_.]*$", "maxLength": kind.max}
         case Duration():
             text = {"type": "string", "pattern": _DURATION}
             return {"anyOf": [text, {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_SECONDS}]}

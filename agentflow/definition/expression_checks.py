@@ -6,11 +6,13 @@ left out. Nothing is evaluated.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
+from agentflow.definition.expression_lints import Lint, lint_comparison, lint_condition, text_references
 from agentflow.definition.expressions import Expression, ExpressionError, compile_template, parse_whole
 from agentflow.definition.expressions.nodes import (
     Call,
@@ -26,7 +28,7 @@ from agentflow.definition.expressions.nodes import (
 )
 from agentflow.definition.graph_checks import Ancestors, Graph
 from agentflow.definition.nodes import Node as Value
-from agentflow.definition.nodes import Place
+from agentflow.definition.nodes import Place, Scalar
 from agentflow.definition.report import Report, shown
 from agentflow.definition.source_text import Source
 from agentflow.definition.static_types import (
@@ -47,7 +49,7 @@ _STEP_PROPERTIES = ("outputs", "status", "error")
 
 class Scope(msgspec.Struct, frozen=True):
     """Where an expression stands: a key of a step, or `outputs`. `before`: the steps that it may read,
-    None in `outputs` (all of them)."""
+    None in `outputs` (all of them). `unsure`: these were reported as wrong."""
 
     where: str
     step_id: str | None = None
@@ -55,6 +57,7 @@ class Scope(msgspec.Struct, frozen=True):
     item: bool = False
     status: bool = False
     prompt: bool = False
+    unsure: bool = False
 
 
 class InputUse(msgspec.Struct, frozen=True):
@@ -68,7 +71,8 @@ class InputUse(msgspec.Struct, frozen=True):
 
 class ExpressionChecks(msgspec.Struct):
     """Checks the expressions of one document. `results`: by step, the schema of one result (True if
-    unknown); `inputs`: schemas of the declared inputs, None if they are not declared."""
+    unknown); `inputs`: schemas of the declared inputs, None if they are not declared. `named`:
+    inputs that stand in texts."""
 
     report: Report
     source: Source
@@ -77,6 +81,7 @@ class ExpressionChecks(msgspec.Struct):
     inputs: dict[str, Any] | None
     uses: list[InputUse] = []
     all_inputs_used: bool = False
+    named: set[str] = set()
     _steps_schema: Any = None
     _step_ids: list[str] = []
 
@@ -91,12 +96,17 @@ class ExpressionChecks(msgspec.Struct):
             return
         for scalar, pointer in strings_of(found.node, found.pointer):
             text = scalar.value
-            if not isinstance(text, str) or "${{" not in text:
+            if not isinstance(text, str):
+                continue
+            if "${{" not in text:
+                self._text_references(text, scalar, pointer, scope)
                 continue
             errors: list[ExpressionError] = []
             compiled = compile_template(text, errors=errors)
             for error in errors:
                 self._syntax(error, scalar, pointer)
+            if not errors:
+                self._text_references(text, scalar, pointer, scope)
             for _, start, expression in compiled.expressions:
                 place = _Placed(scalar, pointer, start)
                 self._check(expression, place, scope, item)
@@ -108,6 +118,7 @@ class ExpressionChecks(msgspec.Struct):
             return None
         at = _Placed(found.node, found.pointer, 0)
         self._check(expression, at, scope, item)
+        constant = lint_condition(expression.tree)
         if value_types(expression.tree, self._roots(item)) == frozenset({"string"}):
             self.report.warning(
                 "W_IF_STRING",
@@ -116,7 +127,15 @@ class ExpressionChecks(msgspec.Struct):
                 found.pointer,
                 hint='compare it: … == "yes"',
             )
+        elif constant is not None:
+            self._lint(constant, at, _begin(expression))
         return expression
+
+    def constant_guard(self, found: Found) -> None:
+        """Warn of an `if` that is a boolean of the document."""
+        lint = lint_condition(Lit(found.value, 0))
+        if lint is not None:
+            self.report.warning(lint.code, lint.message, found.place, found.pointer, lint.hint)
 
     def for_each(self, found: Found, scope: Scope) -> Any:
         """Checks a `for_each`; gives the schema of its items (True if unknown)."""
@@ -149,12 +168,31 @@ class ExpressionChecks(msgspec.Struct):
             hint = problem.hint
             if self.source.is_cut_by_comment(node) and problem.code in ("E_EXPR_UNCLOSED", "E_EXPR_SYNTAX"):
                 hint = 'quote the value, " #" begins a comment'
+            elif problem.code == "E_EXPR_UNCLOSED" and hint is not None:
+                hint = "close it with }}, and every quote inside it"
+            elif problem.code == "E_EXPR_NAME" and hint is None:
+                hint = self._meant_by(problem.message)
             place = self.source.place(node, problem.offset)
             self.report.error(problem.code, problem.message, place, pointer, hint)
+
+    def _meant_by(self, message: str) -> str | None:
+        """Return the hint for a name that is no root: a step, an input, or a text without its quotes."""
+        found = re.search(r'"([A-Za-z_][\w-]*)"', message)
+        if found is None:
+            return None
+        if found[1] in self.graph.steps:
+            return f'did you mean "steps.{found[1]}"?'
+        if self.inputs is not None and found[1] in self.inputs:
+            return f'did you mean "inputs.{found[1]}"?'
+        return f"write '{found[1]}' if it is a text"
 
     def _check(self, expression: Expression, at: _Placed, scope: Scope, item: Any) -> None:
         optional = {r.offsets[0] for r in expression.references if r.optional}
         for node in _nodes(expression.tree):
+            if isinstance(node, Compare):
+                lint = lint_comparison(node, self._roots(item))
+                if lint is not None:
+                    self._lint(lint, at, lint.offset)
             if isinstance(node, Call) and node.name in _STATUS_FUNCTIONS and not scope.status:
                 self._scope(f"{node.name}() is known in if only", None, at, node.offset)
             if not isinstance(node, Path) or not isinstance(node.base, str):
@@ -176,6 +214,26 @@ class ExpressionChecks(msgspec.Struct):
                     hint="pass it in input",
                 )
 
+    def _lint(self, lint: Lint, at: _Placed, offset: int) -> None:
+        self.report.warning(lint.code, lint.message, self._place(at, offset), at.pointer, lint.hint)
+
+    def _text_references(self, text: str, scalar: Scalar, pointer: str, scope: Scope) -> None:
+        """Warn of names of inputs and steps that stand in a text and are not read."""
+        for found in text_references(text):
+            if found.root == "inputs":
+                known = self.inputs is None or found.name in self.inputs
+            elif found.root == "steps":
+                known = found.name in self.graph.steps
+            else:
+                known = scope.item
+            if not known and found.is_bare:
+                continue
+            if found.root == "inputs":
+                self.named.add(found.name)
+            message = f'"{found.written}" is text here, not an expression'
+            place = self.source.place(scalar, found.offset)
+            self.report.warning("W_NOT_EXPRESSION", message, place, pointer, found.hint)
+
     def _item_out_of_scope(self, node: Path, at: _Placed, scope: Scope) -> None:
         name = str(node.base)
         if scope.before is not None and scope.where not in ("for_each", "approval.message"):
@@ -194,9 +252,9 @@ class ExpressionChecks(msgspec.Struct):
                 self._not_dependency(message, "write steps.<id> of a dependency", at, node.offset)
             return
         name = first.name if isinstance(first, Member) else first.text
-        if name in self.graph.refused:
-            return
         if name not in self.graph.steps:
+            if self.graph.is_reported(name, self.report):
+                return
             self.report.error(
                 "E_UNKNOWN_STEP",
                 f'unknown step "{shown(name)}"',
@@ -207,7 +265,7 @@ class ExpressionChecks(msgspec.Struct):
             return
         if scope.before is not None and name == scope.step_id:
             self._not_dependency(f'"{name}" reads itself', None, at, first.offset)
-        elif scope.before is not None and name not in scope.before:
+        elif scope.before is not None and name not in scope.before and not scope.unsure:
             message = f'"{scope.step_id or "this step"}" reads "{name}", not a dependency'
             self._not_dependency(message, f"add {name} to depends_on", at, first.offset)
         self._properties(name, node, at)
@@ -217,15 +275,33 @@ class ExpressionChecks(msgspec.Struct):
 
     def _properties(self, step_id: str, node: Path, at: _Placed) -> None:
         """Checks `steps.<id>.<property>` and below."""
-        if not self._property(node, 1, "a step", _STEP_PROPERTIES, at) or _name(node, 1) != "outputs":
+        deeper = self._below(step_id, "outputs.result", node, 1)
+        if not self._property(node, 1, "a step", _STEP_PROPERTIES, at, deeper):
+            return
+        if _name(node, 1) != "outputs":
             return
         known = ("status", "result", "items") if self._iterates(step_id) else ("status", "result")
-        if self._property(node, 2, "outputs", known, at) and _name(node, 2) == "result":
+        if self._property(node, 2, "outputs", known, at, self._below(step_id, "result", node, 2)) and (
+            _name(node, 2) == "result"
+        ):
             found = walk(self._result_schema(step_id), node.segments[3:])
             self._missing(found, f'result of "{step_id}"', at)
 
-    def _property(self, node: Path, index: int, owner: str, known: tuple[str, ...], at: _Placed) -> bool:
-        """Whether segment `index` is there and names one of `known`; another name is reported."""
+    def _below(self, step_id: str, path: str, node: Path, index: int) -> str | None:
+        """Return the hint for a name that stands deeper: `result`, or a property of the result."""
+        name = _name(node, index)
+        if name in ("result", "items") and path == "outputs.result":
+            return f'did you mean "outputs.{name}"?'
+        schema = self.results.get(step_id, True)
+        properties = cast("dict[str, Any]", schema).get("properties") if isinstance(schema, dict) else None
+        if name is not None and isinstance(properties, dict) and name in properties:
+            return f'did you mean "{path}.{shown(name)}"?'
+        return None
+
+    def _property(
+        self, node: Path, index: int, owner: str, known: tuple[str, ...], at: _Placed, deeper: str | None
+    ) -> bool:
+        """Return True if segment `index` is there and names one of `known`; report another name."""
         if index >= len(node.segments):
             return False
         name = _name(node, index)
@@ -237,7 +313,7 @@ class ExpressionChecks(msgspec.Struct):
             f'{owner} {has} no "{shown(name)}"',
             self._place(at, node.segments[index].offset),
             at.pointer,
-            self.report.did_you_mean(name, known),
+            deeper or self.report.nearest_or_all(name, known),
         )
         return False
 
@@ -278,12 +354,16 @@ class ExpressionChecks(msgspec.Struct):
 
     def _step_schema(self, step_id: str) -> Any:
         text = {"type": "string"}
-        outputs: dict[str, Any] = {"status": text, "result": self._result_schema(step_id)}
+        states = {"enum": ["success", "failed", "skipped", "cancelled"]}
+        outputs: dict[str, Any] = {
+            "status": {"enum": ["success", "failed"]},
+            "result": self._result_schema(step_id),
+        }
         if self._iterates(step_id):
             outputs["items"] = {"type": "array"}
         nothing = ["object", "null"]
         error = {"type": nothing, "properties": {"category": text, "code": text, "message": text}}
-        properties = {"outputs": {"type": nothing, "properties": outputs}, "status": text, "error": error}
+        properties = {"outputs": {"type": nothing, "properties": outputs}, "status": states, "error": error}
         return {"type": "object", "properties": properties}
 
     def _roots(self, item: Any) -> RootSchemas:

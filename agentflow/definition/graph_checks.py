@@ -5,6 +5,8 @@ Works on checked structures; reports and goes on, so that a graph with a cycle c
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import msgspec
 
 from agentflow.definition.report import Report, shown
@@ -29,7 +31,8 @@ class Ancestors(msgspec.Struct, frozen=True):
 class Graph(msgspec.Struct):
     """Steps by id in declared order (the first of equal ids), their direct dependencies, and for each
     the set of steps before it, directly or not, as a bit mask over `order`. `refused`: ids that were
-    reported as wrong."""
+    reported as wrong. `unsure`: pointers of steps whose dependencies were. `nameless`: some step has a wrong
+    id, so that a name without a neighbour may be its."""
 
     steps: dict[str, Found] = {}
     depends_on: dict[str, tuple[str, ...]] = {}
@@ -37,6 +40,12 @@ class Graph(msgspec.Struct):
     before: dict[str, int] = {}
     refused: set[str] = set()
     by_pointer: dict[str, tuple[str, ...]] = {}
+    unsure: set[str] = set()
+    nameless: bool = False
+
+    def is_reported(self, name: str, report: Report) -> bool:
+        """Return True if an id that no step has is the consequence of an id that was reported as wrong."""
+        return name in self.refused or (self.nameless and report.nearest(name, self.steps) is None)
 
     def before_step(self, step: Found) -> Ancestors:
         """The steps before a step, also of one whose id is wrong or used twice."""
@@ -66,6 +75,7 @@ def build_graph(steps: list[Found], report: Report) -> Graph:
 def _name(step: Found, graph: Graph, report: Report) -> None:
     step_id = step.get("id")
     if step_id is None:
+        graph.nameless |= step.has("id")
         written = step.json().get("id")
         if isinstance(written, str):
             graph.refused.add(written)
@@ -87,11 +97,15 @@ def _name(step: Found, graph: Graph, report: Report) -> None:
             f'step id "{step_id.value}" is already used{where}',
             step_id.place,
             step_id.pointer,
+            hint="give each step an id of its own",
         )
 
 
 def _dependencies(step: Found, ids: list[str], graph: Graph, report: Report) -> tuple[str, ...]:
     declared: list[Found] = step.plain("depends_on", [])
+    written: Any = step.json().get("depends_on") if step.has("depends_on") else []
+    if not isinstance(written, list) or len(cast("list[Any]", written)) != len(declared):
+        graph.unsure.add(step.pointer)
     name = step.plain("id", "a step")
     seen: dict[str, None] = {}
     for dependency in declared:
@@ -99,7 +113,10 @@ def _dependencies(step: Found, ids: list[str], graph: Graph, report: Report) -> 
         if wanted in seen:
             message = f'"{shown(wanted)}" is listed twice'
             report.warning("W_DUPLICATE", message, dependency.place, dependency.pointer)
-        elif wanted not in graph.steps and wanted not in graph.refused:
+        elif wanted not in graph.steps:
+            graph.unsure.add(step.pointer)
+            if graph.is_reported(wanted, report):
+                continue
             report.error(
                 "E_UNKNOWN_DEPENDENCY",
                 f'"{name}" depends on unknown step "{shown(wanted)}"',

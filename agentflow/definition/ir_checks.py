@@ -24,14 +24,13 @@ from agentflow.definition.ir import (
     decode_ir,
 )
 from agentflow.definition.ir_values import Links, check_values, reachable
-from agentflow.definition.nodes import child_pointer, pointer_of
+from agentflow.definition.nodes import child_pointer
 from agentflow.definition.report import NOWHERE, Fatal, Report, shown
+from agentflow.definition.type_errors import explain
 
 __all__ = ["accepted_graph", "check_graph"]
 
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
-
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 _MAX_DEPTH = 200
 _MAX_BITS = 3_320  # a thousand digits
 
@@ -47,9 +46,9 @@ def accepted_graph(workflow: Workflow, report: Report) -> Workflow:
     try:
         stored = decode_ir(canonical_json(workflow))
     except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `$")
-        found = [name or int(index or 0) for name, index in _STEP.findall(place.rstrip("`"))]
-        raise report.fatal("E_TYPE", message.replace("`", ""), NOWHERE, pointer_of(found)) from None
+        problem = explain(error, Workflow)
+        message = problem.sentence("the workflow")
+        raise report.fatal("E_TYPE", message, NOWHERE, problem.pointer, problem.hint) from None
     check_graph(stored, report)
     return stored
 

@@ -23,6 +23,7 @@ _CHUNK = re.compile(r'[^"\\\x00-\x1f]*')
 _HEX = re.compile(r"[0-9A-Fa-f]{4}")
 _WORD = re.compile(r"[^\s,:\[\]{}\"]+")
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_KEY_HINT = "put the key in double quotes"
 _LITERALS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
@@ -68,7 +69,9 @@ class _Parser:
         if word and word[0] in _LITERALS:
             self._at = word.end()
             return Scalar(_LITERALS[word[0]], line, column, start)
-        raise self._error(f"expected a value, got {self._here()}", start)
+        raise self._error(
+            f"expected a value, got {self._here()}", start, _value_hint(self._text, start, word)
+        )
 
     def _object(self, depth: int) -> Object:
         line, column = self._lines.place(self._at)
@@ -80,11 +83,12 @@ class _Parser:
         while True:
             key_line, key_column = self._lines.place(self._at)
             if self._text[self._at : self._at + 1] != '"':
-                raise self._error(f"expected a key in double quotes, got {self._here()}", self._at)
+                hint = "take the comma away" if self._text[self._at : self._at + 1] == "}" else _KEY_HINT
+                raise self._error(f"expected a key in double quotes, got {self._here()}", self._at, hint)
             key = self._string()
             self._skip()
             if not self._take(":"):
-                raise self._error(f'expected ":", got {self._here()}', self._at)
+                raise self._error(f'expected ":", got {self._here()}', self._at, 'write ":" behind the key')
             self._skip()
             self._path.append(key)
             member = Member(self._value(depth + 1), key_line, key_column)
@@ -95,6 +99,7 @@ class _Parser:
                     f'key "{shown(key)}" is repeated, first at {first.line}:{first.column}',
                     (key_line, key_column),
                     pointer_of(self._path),
+                    "keep one of them",
                 )
             else:
                 members[key] = member
@@ -103,7 +108,9 @@ class _Parser:
             if self._take("}"):
                 return Object(members, line, column)
             if not self._take(","):
-                raise self._error(f'expected "," or "}}", got {self._here()}', self._at)
+                raise self._error(
+                    f'expected "," or "}}", got {self._here()}', self._at, _close_hint("}", line)
+                )
             self._skip()
 
     def _array(self, depth: int) -> Array:
@@ -121,7 +128,9 @@ class _Parser:
             if self._take("]"):
                 return Array(items, line, column)
             if not self._take(","):
-                raise self._error(f'expected "," or "]", got {self._here()}', self._at)
+                raise self._error(
+                    f'expected "," or "]", got {self._here()}', self._at, _close_hint("]", line)
+                )
             self._skip()
 
     def _string(self) -> str:
@@ -143,7 +152,7 @@ class _Parser:
                 return "".join(parts)
             if character != "\\":
                 if character in ("", "\n", "\r"):
-                    raise self._error("string is not closed", start)
+                    raise self._error("string is not closed", start, "close it on the same line")
                 raise self._error("control character in a string", at)
             text, at = self._escape(at)
             parts.append(text)
@@ -201,5 +210,21 @@ class _Parser:
         word = _WORD.match(self._text, self._at)
         return f'"{shown(word[0] if word else self._text[self._at])}"'
 
-    def _error(self, message: str, index: int) -> Fatal:
-        return self._report.fatal("E_SYNTAX", message, self._lines.place(index))
+    def _error(self, message: str, index: int, hint: str | None = None) -> Fatal:
+        return self._report.fatal("E_SYNTAX", message, self._lines.place(index), hint=hint)
+
+
+def _close_hint(bracket: str, line: int | None) -> str:
+    return f'add "," before it, or "{bracket}" for the one that was opened in line {line}'
+
+
+def _value_hint(text: str, start: int, word: re.Match[str] | None) -> str | None:
+    """Return what helps where a value was expected."""
+    if text[start : start + 1] in ("]", "}"):
+        return "take the comma away"
+    if text[start : start + 1] == "'":
+        return "write double quotes"
+    if word is not None:
+        known = {"True": "true", "False": "false", "None": "null", "undefined": "null"}.get(word[0])
+        return f"write {known}" if known else "put a text in double quotes"
+    return None

@@ -5,15 +5,18 @@ Each check answers with the plain value or with what is wrong; nothing is report
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
-from agentflow.definition.nodes import Node, Scalar, json_type
+from agentflow.definition.diagnostics import nearest
+from agentflow.definition.failure import Category
+from agentflow.definition.nodes import Node, Object, Scalar, json_type
 from agentflow.definition.policy import MAX_SECONDS
 from agentflow.definition.report import shown
 from agentflow.definition.shapes import (
@@ -21,6 +24,7 @@ from agentflow.definition.shapes import (
     Const,
     Duration,
     Enum,
+    ErrorName,
     Id,
     Kind,
     Map,
@@ -34,6 +38,9 @@ __all__ = ["Leaf", "Problem", "check_leaf", "either", "is_name", "seconds", "typ
 
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
+_CODE = re.compile(r"[a-z][a-z0-9_.]*")
+_CATEGORIES: tuple[str, ...] = get_args(Category)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -54,6 +61,7 @@ class Leaf(msgspec.Struct, frozen=True):
 _EXPECTED: dict[type[Any], str] = {
     Text: "a string",
     Id: "a string",
+    ErrorName: "a string",
     Enum: "a string",
     Duration: "a duration",
     Number: "a number",
@@ -88,6 +96,8 @@ def check_leaf(node: Node, kind: Kind) -> Leaf | Problem:
     value = node.value if isinstance(node, Scalar) else None
     if isinstance(kind, OneOf):
         return Problem("E_TYPE", f"must be {either(kind.by_type)}")
+    if isinstance(kind, ErrorName) and isinstance(value, str):
+        return _error_name_problem(value, kind)
     if isinstance(kind, Text | Id | Enum) and isinstance(value, str):
         return _text_problem(value, kind)
     if isinstance(kind, Duration) and isinstance(value, str | int | float) and not isinstance(value, bool):
@@ -110,9 +120,18 @@ def check_leaf(node: Node, kind: Kind) -> Leaf | Problem:
                 "E_VALUE", f"{str(value).lower()} is not allowed", f"write {wanted}, or leave it out"
             )
     expected = _EXPECTED.get(type(kind), "another type")
-    hint = None
+    hint: str | None = None
     if isinstance(kind, Number) and kind.integer:
         expected = "an integer"
+    if isinstance(kind, Number) and isinstance(value, str):
+        number = _NUMBER.fullmatch(value.strip())
+        hint = (
+            f"write {shown(value.strip())} without quotes" if number else "write digits alone, such as 20000"
+        )
+    if isinstance(kind, Text | Id | Enum | Duration) and isinstance(value, int | float):
+        hint = f'write "{shown(json.dumps(value))}" with quotes'
+    if isinstance(kind, ArrayOf) and isinstance(node, Object):
+        hint = 'begin each element with "- "'
     if isinstance(kind, ArrayOf) and isinstance(value, str) and value.strip():
         hint = f"write [{shown(value)}]"
     return Problem("E_TYPE", f"must be {expected}", hint)
@@ -135,21 +154,35 @@ def _text_problem(value: str, kind: Text | Id | Enum) -> Leaf | Problem:
             f"begin with a letter or _, go on with letters, digits, _ and -, at most {kind.max}",
         )
     if not kind.blank and not value.strip():
-        return Problem("E_VALUE", "is blank")
+        return Problem("E_VALUE", "is blank", "write a text, or leave it out")
     if kind.max is not None and len(value) > kind.max:
         return Problem("E_VALUE", f"is longer than {kind.max} characters")
     return Leaf(value)
 
 
+def _error_name_problem(value: str, kind: ErrorName) -> Leaf | Problem:
+    if value in _CATEGORIES:
+        return Leaf(value)
+    near = nearest(value, _CATEGORIES) if len(value) <= kind.max else None
+    if near is None and len(value) <= kind.max and _CODE.fullmatch(value):
+        return Leaf(value)
+    hint = f'did you mean "{near}"?' if near else f"write a code, or one of {', '.join(_CATEGORIES)}"
+    return Problem("E_VALUE", f'"{shown(value)}" is not a category or code of errors', hint)
+
+
 def _number_problem(value: float, kind: Number) -> Leaf | Problem:
     if kind.integer and not isinstance(value, int):
-        return Problem("E_TYPE", "must be an integer")
+        return Problem("E_TYPE", "must be an integer", "write it without a fraction")
     if abs(value) > sys.float_info.max:
         return Problem("E_VALUE", f"{shown(str(value))} is too large")
     if kind.minimum is not None and value < kind.minimum:
-        return Problem("E_VALUE", f"{shown(str(value))} is below {kind.minimum:g}")
+        return Problem(
+            "E_VALUE", f"{shown(str(value))} is below {kind.minimum:g}", f"write {kind.minimum:g} or more"
+        )
     if kind.maximum is not None and value > kind.maximum:
-        return Problem("E_VALUE", f"{shown(str(value))} is above {kind.maximum:g}")
+        return Problem(
+            "E_VALUE", f"{shown(str(value))} is above {kind.maximum:g}", f"write {kind.maximum:g} or less"
+        )
     return Leaf(value)
 
 

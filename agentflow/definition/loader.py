@@ -24,7 +24,15 @@ from agentflow.definition.inputs import (
     needs_of,
 )
 from agentflow.definition.ir import Workflow, canonical_json, ir_hash
-from agentflow.definition.nodes import Node, Object, Positions, Scalar, json_type, to_value
+from agentflow.definition.nodes import (
+    Node,
+    Object,
+    Positions,
+    Scalar,
+    child_pointer,
+    json_type,
+    to_value,
+)
 from agentflow.definition.report import NOWHERE, Fatal, Report, shown
 from agentflow.definition.source import decode, media_of, node_of_value, read_file, read_node
 from agentflow.definition.source_text import Media, Source
@@ -231,6 +239,8 @@ class _Load:
         chosen = _format_of(root, self._format, report)
         default = _default_name(self._file)
         needs = ANY_INPUT
+        from agentflow.definition.document_lints import warn_of_secrets
+
         if chosen == STEPS:
             from agentflow.definition.step_document import compile_step_document
 
@@ -239,6 +249,7 @@ class _Load:
             from agentflow.definition.agent_list import compile_agent_list
 
             workflow = compile_agent_list(root, default, report)
+        warn_of_secrets(root, source.text, report)
         if report.has_errors:
             return None
         return self._definition(root, source, chosen, workflow, needs)
@@ -303,6 +314,17 @@ def _format_of(root: Object, submitted: str | None, report: Report) -> str:
         message = 'document has both "workflow" and "agents"'
         raise report.fatal("E_FORMAT", message, top, "", hint="keep one of them")
     if not found or (named is not None and found[0] != named):
+        near = report.nearest("workflow", root.members) or report.nearest("agents", root.members)
+        if named is None and near is not None:
+            meant = root.members[near]
+            at = (meant.line, meant.column)
+            hint = (
+                'did you mean "workflow"?'
+                if report.nearest(near, ("workflow",))
+                else 'did you mean "agents"?'
+            )
+            message = 'document needs either "workflow" or "agents"'
+            raise report.fatal("E_FORMAT", message, at, child_pointer("", near), hint)
         wanted = {STEPS: '"workflow"', AGENTS: '"agents"'}.get(named or "", 'either "workflow" or "agents"')
         raise report.fatal("E_FORMAT", f"document needs {wanted}", place, path)
     if found[0] in _LATER:

@@ -157,6 +157,15 @@ class Models:
             return {"provider": provider, "model": model}
         if name in self._declared:
             return self._alias(name, path)
+        near = self._report.nearest(name, self._declared)
+        if near is not None:  # another name may be an alias of the configuration
+            self._report.warning(
+                "W_MODEL_UNDECLARED",
+                f'model "{shown(name)}" is not declared here',
+                found.place,
+                found.pointer,
+                f'did you mean "{near}"?',
+            )
         return {"provider": "", "model": name}
 
 

@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from agentflow.definition.diagnostics import Diagnostic, Severity, did_you_mean
+import msgspec
+
+from agentflow.definition.diagnostics import Diagnostic, Severity, nearest
 
 if TYPE_CHECKING:
     from agentflow.definition.nodes import Place
 
-__all__ = ["MAX_DIAGNOSTICS", "NOWHERE", "Fatal", "Report", "shown"]
+__all__ = ["MAX_DIAGNOSTICS", "NOWHERE", "Fatal", "Report", "known_names", "shown"]
 
 MAX_DIAGNOSTICS = 200
 NOWHERE: Place = (None, None)
 
 _SEARCH_EFFORT = 1_000_000
 _LONGEST_MESSAGE = 400
+_MOST_NAMES = 12
+_YIELDING = frozenset({"W_YAML_AMBIGUOUS", "W_LITERAL_SECRET"})
 
 
 class Fatal(Exception):
@@ -54,6 +58,11 @@ class Report:
         self._add("error", code, message, place, path, hint)
         return Fatal(code)
 
+    def take(self, other: Report) -> None:
+        """Record what another report of the same text has found."""
+        for key, (diagnostic, hint) in other._found.items():
+            self._found.setdefault(key, (msgspec.structs.replace(diagnostic, file=self._file), hint))
+
     @property
     def has_errors(self) -> bool:
         """Whether an error was recorded."""
@@ -63,12 +72,26 @@ class Report:
         """A hint that is searched for only if its diagnostic is shown."""
 
         def search() -> str | None:
-            self._effort -= len(name) * sum(
-                len(k) for k in known if abs(len(k) - len(name)) <= len(name) // 3 + 1
-            )
-            return did_you_mean(name, known) if self._effort > 0 else None
+            best = self.nearest(name, known)
+            return f'did you mean "{best}"?' if best is not None else None
 
         return search
+
+    def nearest_or_all(self, name: str, known: Collection[str]) -> Callable[[], str | None]:
+        """A hint as `did_you_mean`; where no name is near, the known names, at most 12."""
+
+        def search() -> str | None:
+            best = self.nearest(name, known)
+            return f'did you mean "{best}"?' if best is not None else known_names(list(known))
+
+        return search
+
+    def nearest(self, name: str, known: Collection[str]) -> str | None:
+        """Return the known name that is probably meant; None too when the effort of the report is used up."""
+        self._effort -= len(name) * sum(
+            len(k) for k in known if abs(len(k) - len(name)) <= len(name) // 3 + 1
+        )
+        return nearest(name, known) if self._effort > 0 else None
 
     def diagnostics(self, *, strict: bool = False) -> list[Diagnostic]:
         """All that was found, sorted by line, column, code; at most 200, the last then E_LIMIT (a warning
@@ -77,7 +100,7 @@ class Report:
         With `strict` every warning is an error; codes stay.
         """
         found = sorted(
-            self._found.values(),
+            self._one_for_each_cause(),
             key=lambda pair: (pair[0].line or 0, pair[0].column or 0, pair[0].code, pair[0].path or ""),
         )
         shown_count = len(found) if len(found) <= MAX_DIAGNOSTICS else MAX_DIAGNOSTICS - 1
@@ -98,6 +121,19 @@ class Report:
             )
         return result
 
+    def _one_for_each_cause(self) -> list[tuple[Diagnostic, _Hint]]:
+        """Return what was found, without a W_YAML_AMBIGUOUS or W_LITERAL_SECRET at the value of an error: the
+        error takes the hint of the first.
+        """
+        ambiguous = {d.path: hint for d, hint in self._found.values() if d.code == "W_YAML_AMBIGUOUS"}
+        wrong = {d.path for d, _ in self._found.values() if d.severity == "error"}
+        result: list[tuple[Diagnostic, _Hint]] = []
+        for diagnostic, hint in self._found.values():
+            if diagnostic.code in _YIELDING and diagnostic.path in wrong:
+                continue
+            result.append((diagnostic, hint or ambiguous.get(diagnostic.path)))
+        return result
+
     def _add(
         self, severity: Severity, code: str, message: str, place: Place, path: str | None, hint: _Hint
     ) -> None:
@@ -113,6 +149,12 @@ class Report:
                 path=path,
             )
             self._found[key] = (diagnostic, hint)
+
+
+def known_names(names: list[str]) -> str | None:
+    """Return the hint that lists names, at most 12 of them; None if there are none."""
+    more = ", …" if len(names) > _MOST_NAMES else ""
+    return f"known: {', '.join(shown(name, 40) for name in names[:_MOST_NAMES])}{more}" if names else None
 
 
 _Hint = str | Callable[[], str | None] | None

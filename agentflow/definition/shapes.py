@@ -16,6 +16,7 @@ __all__ = [
     "Const",
     "Duration",
     "Enum",
+    "ErrorName",
     "Field",
     "Id",
     "Json",
@@ -39,6 +40,13 @@ class Text(msgspec.Struct, frozen=True):
 
 class Id(msgspec.Struct, frozen=True):
     """A name: `^[A-Za-z_][A-Za-z0-9_-]{0,63}$` (`max` more characters for other limits)."""
+
+    max: int = 64
+
+
+class ErrorName(msgspec.Struct, frozen=True):
+    """A category of errors of page 000 §9, or the code of an error: a word in snake case, which is not a
+    misspelt category."""
 
     max: int = 64
 
@@ -124,7 +132,7 @@ class Shape(msgspec.Struct, frozen=True):
 
     `other` = what further keys may hold (None: there are none). `refused` keys are unknown even then.
     `code`: reported instead of E_TYPE and E_VALUE inside. `by`: a key whose value chooses the further
-    fields, from `variants`.
+    fields, from `variants`. `synonyms`: what other tools call a key, in snake case.
     """
 
     name: str
@@ -134,6 +142,7 @@ class Shape(msgspec.Struct, frozen=True):
     code: str | None = None
     by: str | None = None
     variants: Mapping[str, Mapping[str, Field]] = {}
+    synonyms: Mapping[str, str] = {}
 
 
-Kind = Text | Id | Duration | Number | Const | Enum | Json | ArrayOf | Map | OneOf | Shape
+Kind = Text | Id | ErrorName | Duration | Number | Const | Enum | Json | ArrayOf | Map | OneOf | Shape

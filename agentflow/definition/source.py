@@ -100,6 +100,9 @@ def media_of(kind: str, report: Report) -> Media:
 def read_file(path: Path, report: Report) -> tuple[bytes, Media]:
     """The bytes of a file and what its suffix says. Raises Fatal when it cannot be read or is too long."""
     media = _SUFFIXES.get(path.suffix.lower())
+    if media is None and path.is_dir():
+        hint = "name a file in it, such as flow.yaml"
+        raise report.fatal("E_FILE", "cannot be read: it is a folder, not a file", hint=hint)
     if media is None:
         raise report.fatal(
             "E_FILE",
@@ -109,7 +112,8 @@ def read_file(path: Path, report: Report) -> tuple[bytes, Media]:
     try:
         state = path.stat()
         if not stat.S_ISREG(state.st_mode):
-            raise report.fatal("E_FILE", "cannot be read: not a regular file")
+            what = "it is a folder, not a file" if stat.S_ISDIR(state.st_mode) else "not a regular file"
+            raise report.fatal("E_FILE", f"cannot be read: {what}")
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 4)
     except OSError as error:

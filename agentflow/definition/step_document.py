@@ -13,6 +13,7 @@ from agentflow.definition.common_checks import (
     service_names,
     warn_undeclared,
 )
+from agentflow.definition.document_lints import warn_of_unused_inputs, warn_of_unused_services
 from agentflow.definition.expression_checks import ExpressionChecks, Scope
 from agentflow.definition.graph_checks import Graph, build_graph
 from agentflow.definition.input_checks import compile_inputs, input_needs
@@ -97,6 +98,8 @@ class _StepDocument:
         self._services = service_names(document)
         self._steps = self._checked_steps()
         self._graph: Graph = build_graph(self._steps, report)
+        if self._lacks_steps():
+            self._graph.nameless = True
         self._schemas = self._result_schemas()
         self._inputs: dict[str, InputSpec] | None = compile_inputs(document, report)
         self._models = Models(document.get("models"), report)
@@ -127,7 +130,26 @@ class _StepDocument:
             metadata=_metadata(document),
         )
         needs = input_needs(document, self._inputs, self._expressions.uses, self._expressions.all_inputs_used)
+        if not self._report.has_errors:
+            self._warn_of_unused(graph)
         return graph, needs
+
+    def _lacks_steps(self) -> bool:
+        """Return True if steps of the document were reported as wrong and left out."""
+        workflow = self._document.get("workflow")
+        steps = workflow.get("steps") if workflow else None
+        return steps is None or len(steps.json()) != len(self._steps)
+
+    def _warn_of_unused(self, graph: Workflow) -> None:
+        """Warn of inputs and services without a use; not if a misspelt name may be the use."""
+        expressions = self._expressions
+        if not expressions.all_inputs_used:
+            used = {use.name for use in expressions.uses} | expressions.named
+            warn_of_unused_inputs(self._document, used, self._report)
+        granted = [node.agent.functions for node in graph.nodes if isinstance(node, AgentNode)]
+        services = {ref.service for functions in granted if functions for ref in functions}
+        if None not in granted and services <= set(self._services or ()):
+            warn_of_unused_services(self._document, services, self._report)
 
     def _checked_steps(self) -> list[Found]:
         workflow = self._document.get("workflow")
@@ -136,7 +158,9 @@ class _StepDocument:
             return []
         found = cast("list[Found]", steps.value)
         if not steps.json():
-            self._report.error("E_NO_STEPS", "workflow has no steps", steps.place, steps.pointer)
+            self._report.error(
+                "E_NO_STEPS", "workflow has no steps", steps.place, steps.pointer, "add a step"
+            )
         for step in found:
             agent = step.get("agent")
             if agent is not None:
@@ -191,10 +215,10 @@ class _StepDocument:
         iterates = step.has("for_each")
         named: str | None = step.plain("id")
         item: Any = True
-        before = self._graph.before_step(step)
+        before, unsure = self._graph.before_step(step), step.pointer in self._graph.unsure
         if for_each is not None:
-            item = self._expressions.for_each(for_each, Scope("for_each", named, before))
-        guard = self._guard(step, Scope("if", named, before, item=iterates, status=True), item)
+            item = self._expressions.for_each(for_each, Scope("for_each", named, before, unsure=unsure))
+        guard = self._guard(step, Scope("if", named, before, item=iterates, status=True, unsure=unsure), item)
         self._other_templates(step, named, item, iterates)
         return AgentNode(
             id=step_id,
@@ -219,26 +243,30 @@ class _StepDocument:
 
     def _guard(self, step: Found, scope: Scope, item: Any) -> _Guard:
         found = step.get("if")
-        if found is None or found.value is True:
+        if found is None:
             return _Guard(None, "all_succeeded")
-        if found.value is False:
-            return _Guard("false", "all_succeeded")
+        if isinstance(found.value, bool):
+            self._expressions.constant_guard(found)
+            return _Guard(None if found.value else "false", "all_succeeded")
         expression = self._expressions.guard(found, scope, item)
         with_status = expression is not None and expression.status_functions
         return _Guard(found.value.strip(), "all_terminal" if with_status else "all_succeeded")
 
     def _other_templates(self, step: Found, name: str | None, item: Any, iterates: bool) -> None:
-        agent, before = step.get("agent"), self._graph.before_step(step)
+        agent = step.get("agent")
+        scope = Scope(
+            "", name, self._graph.before_step(step), item=iterates, unsure=step.pointer in self._graph.unsure
+        )
         for key in ("systemPrompt", "input", "context", "tags"):
-            scope = Scope(key, name, before, item=iterates, prompt=key == "systemPrompt")
-            self._expressions.template(agent.get(key) if agent else None, scope, item)
+            inner = msgspec.structs.replace(scope, where=key, prompt=key == "systemPrompt")
+            self._expressions.template(agent.get(key) if agent else None, inner, item)
         cache, approval = step.get("cache"), step.get("approval")
         if cache is not None:
-            self._expressions.template(
-                cache.get("key"), Scope("cache.key", name, before, item=iterates), item
-            )
+            inner = msgspec.structs.replace(scope, where="cache.key")
+            self._expressions.template(cache.get("key"), inner, item)
         if approval is not None and approval.value is not True:
-            self._expressions.template(approval.get("message"), Scope("approval.message", name, before))
+            inner = msgspec.structs.replace(scope, where="approval.message", item=False)
+            self._expressions.template(approval.get("message"), inner)
 
     def _agent(self, step_id: str, step: Found, agent: Found | None) -> AgentSpec:
         if agent is None:

@@ -23,7 +23,7 @@ from agentflow.definition.nodes import (
     json_type,
     to_value,
 )
-from agentflow.definition.report import Report, shown
+from agentflow.definition.report import Report, known_names, shown
 from agentflow.definition.shapes import (
     ArrayOf,
     Field,
@@ -37,19 +37,23 @@ from agentflow.definition.shapes import (
 
 __all__ = ["Found", "check_structure", "strings_of"]
 
+_SHORTEST_BEGINNING = 4
+"""Characters of a key that is written in part: `max_cost` for `max_cost_usd`."""
+
 
 class Found(msgspec.Struct, frozen=True):
     """A checked value with its place.
 
     `value` is a plain value for leaves (seconds for a duration), a list of Found for arrays, a dict of
     Found for shapes and maps; members that were wrong are left out. `key` is the place of its key, of an
-    array element its first token.
+    array element its first token. `meant`: keys that the source probably means by unknown ones.
     """
 
     value: Any
     node: Node
     pointer: str
     key: Place
+    meant: frozenset[str] = frozenset()
 
     @property
     def place(self) -> Place:
@@ -66,8 +70,8 @@ class Found(msgspec.Struct, frozen=True):
         return default if member is None else member.value
 
     def has(self, name: str) -> bool:
-        """Whether the source has this key, right or wrong."""
-        return isinstance(self.node, Object) and name in self.node.members
+        """Return True if the source has this key, right or wrong, or one that probably means it."""
+        return isinstance(self.node, Object) and (name in self.node.members or name in self.meant)
 
     def items(self) -> list[tuple[str, Found]]:
         """Members of a shape or map, in source order."""
@@ -103,19 +107,21 @@ class _Checker:
     def shape(self, node: Object, shape: Shape, pointer: str, key_place: Place) -> Found:
         fields = self._fields(node, shape)
         values: dict[str, Found] = {}
+        meant: set[str] = set()
         for key, member in node.members.items():
             at = child_pointer(pointer, key)
             kind = fields[key].kind if key in fields else shape.other if key not in shape.refused else None
             if key.startswith("x-") and key not in fields:
                 continue
             if kind is None:
-                self._unknown(key, member, shape, list(fields), at)
+                absent = [name for name in fields if name not in node.members and name not in meant]
+                meant.add(self._unknown(key, member, shape, fields, absent, at) or "")
             elif (found := self._field(member, key, kind, at, shape.code)) is not None:
                 values[key] = found
         for key, wanted in fields.items():
-            if wanted.required and key not in node.members:
+            if wanted.required and key not in node.members and key not in meant:
                 self._missing(key, wanted, shape, pointer, key_place)
-        return Found(values, node, pointer, key_place)
+        return Found(values, node, pointer, key_place, frozenset(meant))
 
     def _fields(self, node: Object, shape: Shape) -> Mapping[str, Field]:
         if shape.by is None:
@@ -124,12 +130,14 @@ class _Checker:
         chosen = to_value(chooser.node) if chooser and isinstance(chooser.node, Scalar) else None
         if isinstance(chosen, str) and chosen in shape.variants:
             return {**shape.fields, **shape.variants[chosen]}
-        every = {
-            key: msgspec.structs.replace(field, required=False)
-            for variant in shape.variants.values()
-            for key, field in variant.items()
-        }
-        return {**every, **shape.fields}
+        # What a key holds that two of them have cannot be known without the one that is meant.
+        every: dict[str, Field] = {}
+        for variant in shape.variants.values():
+            for key, field in variant.items():
+                known = every.get(key, shape.fields.get(key, field))
+                kind = field.kind if known.kind == field.kind else Json()
+                every[key] = msgspec.structs.replace(field, required=False, kind=kind)
+        return {**shape.fields, **every}
 
     def _missing(self, key: str, wanted: Field, shape: Shape, pointer: str, place: Place) -> None:
         name = shape.name
@@ -138,15 +146,39 @@ class _Checker:
             name = f"{name} {int(index) + 1}"
         self._report.error(wanted.code, f'{name} has no "{key}"', place, pointer)
 
-    def _unknown(self, key: str, member: Member, shape: Shape, known: list[str], pointer: str) -> None:
+    def _unknown(
+        self,
+        key: str,
+        member: Member,
+        shape: Shape,
+        fields: Mapping[str, Field],
+        absent: list[str],
+        pointer: str,
+    ) -> str | None:
+        """Report a key that the shape lacks; return the absent key that is probably meant."""
         place = member.line, member.column
         if "${{" in key:
             self._in_key(place, pointer)
-            return
-        hint: Any = self._report.did_you_mean(key, known)
+            return None
+        meant = hint = None
         if key in shape.refused:
             hint = "credentials and addresses live in the daemon's configuration"
+        else:
+            meant = self._meant(key, shape, absent)
+            nearest = meant or self._report.nearest(key, fields)
+            hint = f'did you mean "{nearest}"?' if nearest else known_names(absent or list(fields))
         self._report.error("E_UNKNOWN_KEY", f'unknown key "{shown(key)}"', place, pointer, hint)
+        return meant
+
+    def _meant(self, key: str, shape: Shape, absent: list[str]) -> str | None:
+        """Return the absent key that another word or spelling stands for; a required one first."""
+        other = shape.synonyms.get(key.casefold().replace("-", "_"))
+        if other in absent:
+            return other
+        begun = [name for name in absent if len(key) >= _SHORTEST_BEGINNING and name.startswith(f"{key}_")]
+        if len(begun) == 1:
+            return begun[0]
+        return self._report.nearest(key, absent)
 
     def _field(self, member: Member, name: str, kind: Kind, pointer: str, code: str | None) -> Found | None:
         return self._check(member.node, name, kind, pointer, (member.line, member.column), code)
@@ -260,7 +292,7 @@ class _Checker:
             message += f", not {json_type(node)}"
         full = f"retry.{message}" if code == "E_RETRY_POLICY" and name != "retry" else message
         hint = problem.hint
-        if name == "max_attempts" and code == "E_RETRY_POLICY":
+        if name == "max_attempts" and problem.code == "E_VALUE" and code == "E_RETRY_POLICY":
             hint = "use retry: false"
         self._report.error(code or problem.code, full, (node.line, node.column), pointer, hint)
 
@@ -270,7 +302,14 @@ class _Checker:
             f"expressions are not evaluated in {name}",
             (node.line, node.column),
             pointer,
+            "write the value itself",
         )
 
     def _in_key(self, place: Place, pointer: str) -> None:
-        self._report.error("E_EXPR_NOT_ALLOWED", "expressions are not evaluated in keys", place, pointer)
+        self._report.error(
+            "E_EXPR_NOT_ALLOWED",
+            "expressions are not evaluated in keys",
+            place,
+            pointer,
+            "write the key itself",
+        )

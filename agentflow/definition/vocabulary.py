@@ -78,6 +78,15 @@ _STEP_AGENT = Shape(
         "max_turns": Field(COUNT, "How often the model is called at most.", 10),
         "max_tool_calls": Field(COUNT, "How many functions are called at most.", 50),
     },
+    synonyms={
+        "prompt": "systemPrompt",
+        "instructions": "systemPrompt",
+        "tools": "attachedFunctions",
+        "functions": "attachedFunctions",
+        "schema": "resultSchema",
+        "output_schema": "resultSchema",
+        "inputs": "input",
+    },
 )
 
 _STEP = Shape(
@@ -109,6 +118,16 @@ _STEP = Shape(
         "approval": Field(APPROVAL, "What a person must allow first; true: the step."),
         "cache": Field(CACHE, "Results of equal steps that may be used again."),
         "budget": Field(BUDGET, "What the step may use."),
+    },
+    synonyms={
+        "needs": "depends_on",
+        "retries": "retry",
+        "after": "depends_on",
+        "when": "if",
+        "condition": "if",
+        "loop": "for_each",
+        "with_items": "for_each",
+        "name": "id",
     },
 )
 

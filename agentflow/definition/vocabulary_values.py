@@ -8,6 +8,7 @@ from agentflow.definition.shapes import (
     Const,
     Duration,
     Enum,
+    ErrorName,
     Field,
     Id,
     Json,
@@ -52,7 +53,7 @@ _RETRY_POLICY = Shape(
         ),
         "timeout": Field(Duration(), f"How long one attempt may take. {_PATIENCE}", "300s"),
         "retry_on": Field(
-            ArrayOf(Text(max=64)),
+            ArrayOf(ErrorName()),
             "The categories or codes of errors after which it is tried again.",
             ("transient", "timeout", "rate_limited"),
         ),

@@ -18,10 +18,13 @@ from agentflow.definition.nodes import Array, Member, Node, Object, Place, Scala
 from agentflow.definition.report import Fatal, Report, shown
 from agentflow.definition.source import Tally
 from agentflow.definition.source_text import Source
+from agentflow.definition.yaml_scanner import PythonLoader, is_doubtful
+from agentflow.definition.yaml_slips import Slip, slip_of
 
 __all__ = ["parse_yaml"]
 
-_loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_loader: Any = getattr(yaml, "CSafeLoader", PythonLoader)
+"""The binding of libyaml, 20 times as fast as the parser in Python; PyYAML may come without it."""
 
 _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -40,29 +43,39 @@ _OTHER_NUMBER = re.compile(
     re.VERBOSE,
 )
 _STYLES: dict[str, Style] = {"'": "single", '"': "double", "|": "literal", ">": "folded"}
+_KEEP = "keep one of them"
 _CORE = "tag:yaml.org,2002:"
 _SCALAR_TAGS = frozenset({"str", "int", "float", "bool", "null"})
-_QUOTE_HINT = 'quote the value: "${{ … }}"'
 
 
 def parse_yaml(source: Source, report: Report) -> Node:
-    """The tree of a YAML text. Raises Fatal after a syntax error or a passed limit."""
-    composer = _Composer(source, report)
+    """Return the tree of a YAML text. Raises Fatal after a syntax error or a passed limit.
+
+    The parser in Python decides, so that a text gets the same diagnostics whether PyYAML came with libyaml or
+    without it. libyaml is asked first, and its answer counts where both give the same: it accepts the text,
+    and nothing in the text is known to be read in two ways.
+    """
+    if not issubclass(_loader, yaml.SafeLoader) and not is_doubtful(source.text):
+        attempt = Report()
+        try:
+            node = _Composer(source, attempt, _loader(source.text)).document()
+        except yaml.YAMLError:
+            pass
+        except Fatal:
+            report.take(attempt)
+            raise
+        else:
+            report.take(attempt)
+            return node
+    loader = PythonLoader(source.text)
     try:
-        return composer.document()
+        return _Composer(source, report, loader).document()
     except yaml.MarkedYAMLError as error:
-        raise _syntax_error(error, source, report) from error
-    except yaml.YAMLError as error:
-        raise report.fatal("E_SYNTAX", shown(str(error).splitlines()[0])) from error
-
-
-def _syntax_error(error: yaml.MarkedYAMLError, source: Source, report: Report) -> Fatal:
-    mark: Any = error.problem_mark or error.context_mark
-    place: Place = (mark.line + 1, mark.column + 1) if mark else (None, None)
-    near = [m.line for m in (cast("Any", error.problem_mark), cast("Any", error.context_mark)) if m]
-    rows = source.text.splitlines()
-    hint = _QUOTE_HINT if any("${{" in rows[line] for line in near if line < len(rows)) else None
-    return report.fatal("E_SYNTAX", shown(error.problem or "not YAML"), place, hint=hint)
+        slip = slip_of(source.text, error, loader)
+    except (yaml.YAMLError, ValueError, OverflowError):
+        # The parser in Python gives chr() and int() what the text says.
+        slip = Slip(min(cast("Any", loader).index, len(source.text)), "the text is not YAML here", None)
+    raise report.fatal("E_SYNTAX", slip.message, source.lines.place(slip.at), hint=slip.hint)
 
 
 class _Anchor(msgspec.Struct, frozen=True):
@@ -73,11 +86,11 @@ class _Anchor(msgspec.Struct, frozen=True):
 
 
 class _Composer:
-    def __init__(self, source: Source, report: Report) -> None:
+    def __init__(self, source: Source, report: Report, loader: Any) -> None:
         self._source = source
         self._report = report
         self._tally = Tally(report)
-        self._events = cast("Iterator[Any]", yaml.parse(source.text, Loader=_loader))
+        self._events = _events_of(loader)
         self._anchors: dict[str, _Anchor] = {}
         self._open: set[str] = set()
         self._height = 0
@@ -120,6 +133,13 @@ class _Composer:
         self._height = height
         return node
 
+    def _end_before(self, index: int) -> Place:
+        """Return the place behind the token before an empty value: libyaml puts the value before the next."""
+        text = self._source.text
+        while index and text[index - 1] in " \t\r\n":
+            index -= 1
+        return self._source.lines.place(index)
+
     def _size(self, event: Any, place: Place) -> int:
         """Bytes of a scalar. The parser in Python lets escapes make lone surrogates, libyaml does not."""
         try:
@@ -136,7 +156,12 @@ class _Composer:
             return Scalar(None, *place, style="refused")
         anchor = self._anchors.get(name)
         if anchor is None:
-            raise self._report.fatal("E_SYNTAX", f'alias "*{shown(name)}" has no anchor before it', place)
+            raise self._report.fatal(
+                "E_SYNTAX",
+                f'alias "*{shown(name)}" has no anchor before it',
+                place,
+                hint='quote a value that begins with "*"',
+            )
         self._tally.add(place, depth + anchor.height - 1, anchor.nodes, anchor.text)
         self._height = anchor.height
         if isinstance(anchor.node, Scalar):
@@ -170,7 +195,7 @@ class _Composer:
             if key in members:
                 first = members[key]
                 message = f'key "{shown(key)}" is repeated, first at {first.line}:{first.column}'
-                self._report.error("E_DUPLICATE_KEY", message, (line, column), pointer_of(self._path))
+                self._report.error("E_DUPLICATE_KEY", message, (line, column), pointer_of(self._path), _KEEP)
             else:
                 members[key] = Member(node, line, column)
             self._path.pop()
@@ -190,6 +215,8 @@ class _Composer:
 
     def _scalar(self, event: Any, place: Place, is_key: bool) -> Scalar:
         text = cast("str", event.value)
+        if not text and not event.style and event.tag is None and event.anchor is None:
+            return Scalar(None, *self._end_before(event.start_mark.index))
         style = _STYLES.get(cast("str | None", event.style) or "", "plain")
         tag = cast("str | None", event.tag)
         index = cast("int", event.start_mark.index)
@@ -249,6 +276,11 @@ class _Composer:
 
     def _refuse(self, message: str, place: Place, hint: str) -> None:
         self._report.error("E_YAML_SUBSET", message, place, pointer_of(self._path), hint)
+
+
+def _events_of(loader: Any) -> Iterator[Any]:
+    while loader.check_event():
+        yield loader.get_event()
 
 
 def _place(event: Any) -> Place:

@@ -96,7 +96,8 @@ class _Binder:
         self.bound = Bound()
         self.registry = registry.copy()
         self.linear = linear
-        self.reported: set[tuple[str, str]] = set()  # parameters of models, by code and place
+        self.reported: set[tuple[str, str]] = set()  # code and place
+        self.without_model: list[tuple[str, str, ModelResolutionError]] = []
         self.broken: set[str] = set()  # what refers to these services is not reported once more
 
     async def run(self, loader: ServiceLoader, folder: Path | None, trusted: bool) -> Bound:
@@ -119,6 +120,7 @@ class _Binder:
                 self._agent(node)
             elif isinstance(node, ToolNode):
                 self._tool(node)
+        self._report_missing_default()
         for service in self.registry.services.values():
             self.bound.services.setdefault(service.name, service)
         return self.bound
@@ -177,18 +179,20 @@ class _Binder:
         if self.pins is not None and step in self.pins.models:
             return self.pins.models[step]
         default = self.workflow.models.get("default")
-        wanted: list[ModelRef | str | None] = [spec.model or default]
-        wanted += spec.fallback
+        wanted: list[tuple[ModelRef | str | None, str]] = [(spec.model or default, f"{place}/model")]
+        wanted += [(name, f"{place}/fallback/{i}") for i, name in enumerate(spec.fallback)]
         refs: list[ModelRef] = []
-        for i, name in enumerate(wanted):
+        for name, written in wanted:
             try:
                 ref = self._resolve(name)
                 refs.append(ref)
-                self._check_parameters(ref, f"{place}/fallback/{i - 1}" if i else f"{place}/model")
+                self._check_parameters(ref, written)
             except ModelResolutionError as error:
-                path = f"{place}/model" if name is not None and spec.model is not None else place
-                message = str(error) if name is not None else f'no model for step "{step}": {error}'
-                self._report("E_UNKNOWN_MODEL", message, path, error.hint)
+                if name is None:
+                    self.without_model.append((step, place, error))
+                else:
+                    path = self._declaration(name) or written
+                    self._report_once("E_UNKNOWN_MODEL", str(error), path, error.hint)
         return tuple(refs)
 
     def _check_parameters(self, ref: ModelRef, place: str) -> None:
@@ -198,10 +202,7 @@ class _Binder:
             key = _escape(problem.name)
             homes = [f"{place}/{key}", *self._alias_places(problem.name, key)]
             path = next((p for p in homes if self.locate(p) != self.locate(p.rpartition("/")[0])), homes[0])
-            known = (problem.code, path) in self.reported
-            self.reported.add((problem.code, path))
-            if not known:  # an alias may serve many agents
-                self._report(problem.code, problem.message, path, problem.hint)
+            self._report_once(problem.code, problem.message, path, problem.hint)
 
     def _alias_places(self, name: str, key: str) -> list[str]:
         home = "/models" if self.linear else "/workflow/models"
@@ -212,6 +213,33 @@ class _Binder:
             for alias, ref in self.workflow.models.items()
             if name in ref.parameters
         ]
+
+    def _declaration(self, wanted: ModelRef | str) -> str | None:
+        """Return the pointer of the declared alias that a model comes from, None if the agent names it."""
+        for alias, ref in self.workflow.models.items():
+            same = (
+                (ref.provider, ref.model) == (wanted.provider, wanted.model)
+                if isinstance(wanted, ModelRef)
+                else not ref.provider and ref.model == wanted
+            )
+            if same:
+                return f"/models/{_escape(alias)}"
+        return None
+
+    def _report_once(self, code: str, message: str, path: str, hint: str | None) -> None:
+        """Report a problem of a place that several agents share."""
+        if (code, path) not in self.reported:
+            self.reported.add((code, path))
+            self._report(code, message, path, hint)
+
+    def _report_missing_default(self) -> None:
+        """Report once that there is no model for the agents that name none."""
+        if not self.without_model:
+            return
+        step, place, error = self.without_model[0]
+        others = len(self.without_model) - 1
+        more = f" and {others} more" if others else ""
+        self._report("E_UNKNOWN_MODEL", f'no model for step "{step}"{more}: {error}', place, error.hint)
 
     def _resolve(self, wanted: ModelRef | str | None) -> ModelRef:
         """A reference without a provider names an alias or nothing, and sets parameters of its own."""

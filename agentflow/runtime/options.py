@@ -12,6 +12,7 @@ import msgspec
 from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.ir import Budget, canonical_json
 from agentflow.definition.policy import MAX_SECONDS
+from agentflow.definition.type_errors import explain
 from agentflow.engine.budgets import LIMITS
 from agentflow.errors import ConfigurationError
 from agentflow.events.tracing import parse_traceparent, tracestate_problem
@@ -106,7 +107,8 @@ def checked_budget(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     try:
         msgspec.convert(dict(given), Budget)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"budget: {error}") from None
+        problem = explain(error, Budget)
+        raise ConfigurationError(f"budget: {problem.sentence()}", hint=problem.hint) from None
     for key in LIMITS:
         value = given.get(key)
         if value is not None and (isinstance(value, bool) or not value >= 0):

@@ -19,6 +19,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from agentflow.definition.type_errors import explain
 from agentflow.server.access import Actor
 from agentflow.server.problems import Refusal, problem_response, refusal_of
 from agentflow.server.tokens import Scope
@@ -221,9 +222,12 @@ def decode_json(data: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise Refusal("invalid_parameter", str(error)) from None
+        problem = explain(error, kind)
+        raise Refusal("invalid_parameter", problem.sentence("the body"), hint=problem.hint) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal("malformed_json", f"the body is not JSON: {error}") from None
+        found = re.search(r"byte (\d+)", str(error))
+        where = f", at byte {found[1]}" if found else ""
+        raise Refusal("malformed_json", f"the body is not JSON{where}") from None
 
 
 def parse_query(text: bytes, kind: type[msgspec.Struct] | None) -> Any:
@@ -248,7 +252,9 @@ def _parameter(name: str, value: str, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Refusal("invalid_parameter", f"query parameter {name}: {error}") from None
+        problem = explain(error, kind)
+        message = f"query parameter {name} {problem.message}"
+        raise Refusal("invalid_parameter", message, hint=problem.hint) from None
 
 
 @cache

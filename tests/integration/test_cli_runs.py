@@ -167,7 +167,7 @@ BAD_DOCUMENTS = {
     ("document", "args", "code", "says", "hint"),
     [
         ("gone", (), 3, "gone.yaml: error E_FILE: cannot be read", None),
-        ("yaml", (), 3, "yaml.yaml:2:1: error E_SYNTAX: ", None),
+        ("yaml", (), 3, "yaml.yaml:1:10: error E_SYNTAX: ", None),
         ("key", (), 3, 'key.yaml:11:1: error E_UNKNOWN_KEY: unknown key "retries"', None),
         ("cycle", (), 3, "cycle.yaml:4:7: error E_CYCLE: ", None),
         (

@@ -62,7 +62,7 @@ def test_strict_makes_warnings_errors(sandbox: Sandbox):
     [
         ("gone.yaml", None, "gone.yaml: error E_FILE: cannot be read: No such file or directory"),
         ("flow.txt", "{}", 'flow.txt: error E_FILE: suffix ".txt" is not read'),
-        ("flow.yaml", "version: [", "flow.yaml:2:1: error E_SYNTAX: "),
+        ("flow.yaml", "version: [", "flow.yaml:1:10: error E_SYNTAX: "),
         ("flow.yaml", ECHO + "retries: 3\n", 'flow.yaml:11:1: error E_UNKNOWN_KEY: unknown key "retries"'),
         ("flow.json", "[1, 2]", "flow.json:1:1: error E_TYPE: document must be a mapping"),
     ],

@@ -85,7 +85,7 @@ def test_a_file_larger_than_a_document_is_read(tmp_path: Path):
         ("notes.txt", b"{}", "E_FILE", None),
         ("bytes.json", b'{"a": "\xff"}', "E_FILE", 1),
         ("broken.json", b'{"a": 1,\n "b" 2}', "E_SYNTAX", 2),
-        ("broken.yaml", b"a: [1\nb: 2", "E_SYNTAX", 2),
+        ("broken.yaml", b"a: [1\nb: 2", "E_SYNTAX", 1),
         ("twice.json", b'{"a": 1, "a": 2}', "E_DUPLICATE_KEY", 1),
     ],
 )

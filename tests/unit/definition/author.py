@@ -11,6 +11,7 @@ from agentflow.definition.shapes import (
     Const,
     Duration,
     Enum,
+    ErrorName,
     Field,
     Id,
     Json,
@@ -103,6 +104,8 @@ def leaves(kind: Kind) -> list[Any]:
             return [*words, "", " "] if kind.blank else words
         case Id():
             return ["a", "b", "A-1", "_", "x" * kind.max]
+        case ErrorName():
+            return ["timeout", "quota", "http_503"]
         case Duration():
             return ["1ms", "0.5s", "2m", "1h", "1d", 1, 0.001, 1e9, 3_153_600_000]
         case Number():

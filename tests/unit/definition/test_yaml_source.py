@@ -172,23 +172,60 @@ def test_repeated_keys():
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "column"),
+    ("text", "line", "column", "hint"),
     [
-        ("a: [1, 2", 2, 1),
-        ("a: b: c", 1, 5),
-        ("a: 'x", 2, 1),
-        ("\ta: 1", 1, 1),
-        ("a: *nowhere", 1, 4),
-        ("a: 1e999", 1, 4),
-        ("a: @x", 1, 4),
-        ("- a\nb: c", 2, 1),
-        ("a: !<bad", 1, 9),
+        ("a: [1, 2", 1, 4, 'add "]"'),
+        ("a: [1, 2\nb: 3", 1, 4, 'add "]"'),
+        ("a: {b: 1\nc: {d: 2}", 1, 4, 'add "}"'),
+        ("a: [\n  'b'\n  c\n]", 2, 5, 'add ","'),
+        ("a: {b: 1]", 1, 9, 'close "{" by "}"'),
+        ("a: b: c", 1, 5, "put the value in quotes"),
+        ("a: 'x", 1, 4, "close it on the same line"),
+        ('a: "x\nb: y\nc: "z"\nd: 1', 1, 4, "close it on the same line"),
+        ("a: 'don't'", 1, 4, "write '' for an apostrophe inside single quotes, or use double quotes"),
+        ("\ta: 1", 1, 1, "indent with spaces"),
+        ("a:\n\tb: 1", 2, 1, "indent with spaces"),
+        ("a: *nowhere", 1, 4, 'quote a value that begins with "*"'),
+        ("a: 1e999", 1, 4, None),
+        ("a: @x", 1, 4, "put the value in quotes"),
+        ("- a\nb: c", 2, 1, "indent all keys alike"),
+        ("a: !<bad", 1, 9, 'quote a value that begins with "!"'),
+        ("a: 1\nb\nc: 2", 2, 1, 'write "b:"'),
+        ("a\n  b: 2", 1, 1, 'write "a:"'),
+        ("a:1\nb: 2", 1, 1, 'write a space after ":"'),
+        ("a: b\n  c: d", 2, 3, "indent it like the key that it belongs beside"),
+        ("a:\n  b: 1\n c: 1", 3, 2, "indent all keys alike"),
+        ("a: - b", 1, 4, "begin it on a line of its own"),
+        (r'a: "\d"', 1, 6, "use single quotes, or write \\\\"),
+        ("a: | x\n  y", 1, 6, "begin the text on the next line"),
+        ("a: [1,, 2]", 1, 7, "write a value, or take the comma away"),
+        ("%a b", 1, 1, "put the value in quotes"),
+        (r'a: "\UFFFFFFFF"', 1, 7, None),
     ],
 )
-def test_what_is_not_yaml(text, line, column):
+@pytest.mark.usefixtures("either_parser")
+def test_a_slip_is_reported_where_it_is_with_a_way_out(text, line, column, hint):
     diagnostic = refusal(text + "\n")
     assert (diagnostic.code, diagnostic.line, diagnostic.column) == ("E_SYNTAX", line, column)
-    assert diagnostic.hint is None
+    assert diagnostic.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a:\tb", {"a": "b"}),
+        ("a: b\t# note", {"a": "b"}),
+        ("a: b\tc", {"a": "b\tc"}),
+        ("a: [b?, c? d, e?f]", {"a": ["b?", "c? d", "e?f"]}),
+        ("a: {b: ,\n c: # note\n }", {"a": {"b": None, "c": None}}),
+        ("a: b\n\n  c\n   d", {"a": "b\nc d"}),
+        ("a: b #c\nd: e#f", {"a": "b", "d": "e#f"}),
+        ("- a\n-\n- b: [c, {d: e}]", ["a", None, {"b": ["c", {"d": "e"}]}]),
+    ],
+)
+@pytest.mark.usefixtures("either_parser")
+def test_tabs_and_question_marks_are_read_alike(text, value):
+    assert value_of(text + "\n") == value
 
 
 @pytest.mark.parametrize("text", ["input: {a: ${{ inputs.x }}}", "if: ${{ a: b }}", "a: [${{ x }}]"])
