@@ -276,7 +276,7 @@ def inbox(kind: str | None, as_json: bool, where: Where) -> Exit:
 
     Approvals and questions of all runs, oldest first.
     """
-    from agentflow.cli.follow import question_text
+    from agentflow.cli.questions import question_text
     from agentflow.cli.session import Interrupts, run_async, store_exists
     from agentflow.cli.target import open_target
 

@@ -14,7 +14,6 @@ from agentflow.cli.output import columns, emit, emit_bytes, emit_json, printable
 from agentflow.cli.target import Listed, LocalTarget, Target, Where, read_only_option, target_options
 
 if TYPE_CHECKING:
-    from agentflow.events.catalogue import WorkflowPaused
     from agentflow.runtime import RunRecord
 
 __all__ = ["events", "list_runs", "show"]
@@ -100,38 +99,31 @@ def show(id: str, as_json: bool, where: Where) -> Exit:
 
 
 async def _show(target: Target, id: str, where: Where) -> None:
-    from agentflow.cli.follow import question_text, resume_command
-    from agentflow.cli.pauses import pause_hint
+    from agentflow.cli.progress import Progress
+    from agentflow.cli.report import RunReport
+    from agentflow.events.envelope import decode
+    from agentflow.runtime.records import result_of
 
     record = await target.record(str(id))
-    emit("\n".join(f"{name:<11}{printable(text)}" for name, text in _facts(record)))
-    emit("")
-    steps = [(i, s.state, str(s.attempt) if s.attempt else "") for i, s in record.steps.items()]
-    emit(columns(("STEP", "STATE", "ATTEMPT"), steps))
-    if isinstance(id, ExportedRun):
-        return  # nobody can go on with it here
-    if record.state == "waiting":
-        emit("")
-        for question in await target.requests(id):
-            emit(question_text(question, where))
-    elif record.state == "paused":
-        paused = await _last_pause(target, id)
-        emit("\n" + pause_hint(paused, id, where, is_local=target.parks))
-    elif isinstance(target, LocalTarget) and await target.left(id):
-        emit(f"\ngo on with: {resume_command(id, where)}")
-
-
-async def _last_pause(target: Target, id: str) -> WorkflowPaused | None:
-    """Return the pause in which the run stands."""
-    from agentflow.events.catalogue import WorkflowPaused
-    from agentflow.events.envelope import decode
-
-    found: WorkflowPaused | None = None
-    async with aclosing(target.lines(id, follow=False, types=[WorkflowPaused.EVENT_TYPE])) as lines:
+    progress = Progress.of_steps(record.definition.name or record.definition.id, list(record.steps))
+    async with aclosing(target.lines(id, follow=False, types=Progress.event_types())) as lines:
         async for line in lines:
-            data = decode(line).data
-            found = data if isinstance(data, WorkflowPaused) else found
-    return found
+            progress.take(decode(line))
+    asks = record.state in ("waiting", "paused")
+    report = RunReport(
+        result_of(record),
+        progress,
+        where,
+        is_local=target.parks,
+        questions=await target.requests(str(id)) if asks else (),
+        is_left=isinstance(target, LocalTarget) and await target.left(str(id)),
+        is_export=isinstance(id, ExportedRun),
+    )
+    emit("\n".join(f"{name:<11}{printable(text)}" for name, text in _facts(record)))
+    emit(f"\n{report.table()}")
+    reasons = report.reasons()
+    if reasons:
+        emit(f"\n{reasons}")
 
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["resume", "run"]
 
 _RESULT = (
-    "Print one JSON object {workflow_id, state, output, steps, usage, duration_ms}; progress goes to stderr."
+    "Print one JSON object {workflow_id, state, output, steps, usage, duration_ms} instead of the output."
 )
 
 

@@ -82,8 +82,8 @@ def _nothing() -> None:
 
 def _stop_at_once() -> None:
     """End the process without another look at anything; only the terminal is put right."""
-    if sys.stdout.isatty():
-        os.write(sys.stdout.fileno(), _SHOW_CURSOR)
+    if sys.stderr.isatty():
+        os.write(2, _SHOW_CURSOR)
     os.write(2, b"\nstopped; the log holds all that was done\n")
     os._exit(Exit.INTERRUPTED)
 
