@@ -8,6 +8,7 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import CommandError, Exit
+from agentflow.cli.names import complete_parts
 from agentflow.cli.options import json_option, run_id
 from agentflow.cli.output import emit, emit_json, emit_value
 from agentflow.cli.target import LocalTarget, RemoteTarget, Where, read_only_option, target_options
@@ -28,7 +29,7 @@ def _views(target: LocalTarget | RemoteTarget) -> RunViews | Client:
 
 @click.command("context", cls=Command)
 @click.argument("id", type=run_id)
-@click.argument("step")
+@click.argument("step", shell_complete=complete_parts("steps"))
 @click.option("--iteration", type=click.IntRange(min=0), metavar="I", help="Of this item of a for_each.")
 @click.option(
     "--attempt", type=click.IntRange(min=1), metavar="A", help="Of this attempt; default: the last."

@@ -8,7 +8,8 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import Exit
-from agentflow.cli.options import json_option, run_id
+from agentflow.cli.names import resolve
+from agentflow.cli.options import json_option, new_run_id, run_id
 from agentflow.cli.output import emit, emit_json, say
 from agentflow.cli.target import Where, target_options
 
@@ -36,7 +37,11 @@ _RESULT = (
     " @- reads JSON from stdin. May be repeated.",
 )
 @click.option(
-    "--id", "workflow_id", type=run_id, metavar="ID", help="The id of the run; a repetition goes on with it."
+    "--id",
+    "workflow_id",
+    type=new_run_id,
+    metavar="ID",
+    help="The id of the run; a repetition goes on with it.",
 )
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A label of the run. May be repeated.")
 @click.option(
@@ -92,7 +97,7 @@ def run(
         "labels": parse_labels(labels),
         "options": {key: value for key, value in options.items() if value is not None},
         "budget": parse_budget(budget),
-        "input_from": _source(input_from, as_name),
+        "input_from": _source(where, input_from, as_name),
     }
     definition, value = load_file(file), parse_inputs(inputs)
     if detach:
@@ -119,10 +124,11 @@ def _detached(where: Where, definition: Definition, value: Any, more: dict[str, 
     return run_async(work)
 
 
-def _source(given: str | None, name: str | None) -> dict[str, str] | None:
+def _source(where: Where, given: str | None, name: str | None) -> dict[str, str] | None:
     if given is None:
         return None
     id, _, step = given.partition(":")
+    id = resolve(where, id)
     source = {"workflow_id": id, "step_id": step, "as": name}
     return {key: value for key, value in source.items() if value}
 

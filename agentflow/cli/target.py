@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import click
 
+from agentflow.cli.names import RunName, resolve_all
 from agentflow.cli.options import ExportedRun
 
 if TYPE_CHECKING:
@@ -107,7 +108,10 @@ def target_options(command: F) -> F:
 
     @wraps(command)
     def call(*args: Any, store: str | None, url: str | None, local: bool, **more: Any) -> Any:
-        return command(*args, where=Where(store, url, local), **more)
+        where = Where(store, url, local)
+        if any(isinstance(value, RunName) for value in more.values()):
+            more = resolve_all(replace(where, read_only=more.get("read_only", False)), more)
+        return command(*args, where=where, **more)
 
     found: Any = click.option(
         "--local", is_flag=True, help="Work in this process on the store, although a daemon listens."

@@ -52,6 +52,7 @@ async def list_runs(call: Call) -> Response:
             state=states,
             name=query.name,
             label=label,
+            prefix=query.prefix,
             since=parse_time(query.since, "since"),
             until=parse_time(query.until, "until"),
             limit=query.limit,
