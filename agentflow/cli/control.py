@@ -199,6 +199,8 @@ def fork(
 
     Recorded results are kept and not repeated; the old run stays as it is.
     """
+    if (step is not None) + (offset is not None) + from_failure != 1:
+        raise click.UsageError("name one point: --from STEP, --offset N, or --from-failure")
 
     async def act(target: Target) -> str:
         return await target.tell(
@@ -278,8 +280,11 @@ def inbox(kind: str | None, as_json: bool, where: Where) -> Exit:
     Approvals and questions of all runs, oldest first.
     """
     from agentflow.cli.questions import question_text
-    from agentflow.cli.session import Interrupts, run_async, store_exists
+    from agentflow.cli.session import Interrupts, require_named_store, run_async, store_exists
     from agentflow.cli.target import open_target
+
+    if where.daemon() is None:
+        require_named_store(where)
 
     async def work(interrupts: Interrupts) -> Exit:
         found: list[Any] = []

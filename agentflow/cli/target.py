@@ -21,12 +21,14 @@ from agentflow.cli.options import ExportedRun
 if TYPE_CHECKING:
     from agentflow.client import Client
     from agentflow.config import Config
+    from agentflow.definition.conversation import Usage
     from agentflow.definition.ir import Workflow
     from agentflow.definition.loader import Definition
     from agentflow.events.log import RunRow
     from agentflow.runtime import RunRecord, RunResult, Runtime
     from agentflow.runtime.bulk import Resumed
     from agentflow.runtime.requests import RequestRecord
+    from agentflow.runtime.view_records import RunSummary
 
 __all__ = [
     "Listed",
@@ -156,6 +158,8 @@ class Listed(NamedTuple):
     created_at: str
     events: int
     left: bool
+    duration_ms: int | None = None
+    usage: Usage | None = None
 
 
 class Target(Protocol):
@@ -183,12 +187,12 @@ class Target(Protocol):
         """The run record."""
         ...
 
-    async def records(self, *, limit: int, state: str | None) -> list[RunRecord]:
-        """The records of the newest runs."""
+    async def records(self, *, limit: int, **query: Any) -> list[RunRecord]:
+        """Return the records of the newest runs. `query`: state, name, label, since (µs), or None."""
         ...
 
-    async def listed(self, *, limit: int, state: str | None) -> list[Listed]:
-        """The newest runs, as the store indexes them."""
+    async def listed(self, *, limit: int, **query: Any) -> list[Listed]:
+        """Return the newest runs, as the store indexes them; `query` as for `records`."""
         ...
 
     async def last_offset(self, workflow_id: str) -> int:
@@ -221,6 +225,13 @@ class Target(Protocol):
         """Events behind offset `after` (None: all that are left), as the bytes that are stored. `deltas`: the
         text of model calls between them, which only the process that makes the calls can give."""
         ...
+
+
+def _listed(run: RunSummary, usage: Usage | None, *, left: bool = False) -> Listed:
+    events = run.last_offset + 1
+    return Listed(
+        run.workflow_id, run.name or "", run.state, run.created_at, events, left, run.duration_ms, usage
+    )
 
 
 class LocalTarget:
@@ -260,24 +271,22 @@ class LocalTarget:
         """As `Target.record`."""
         return await self.runtime.record(workflow_id)
 
-    async def records(self, *, limit: int, state: str | None) -> list[RunRecord]:
+    async def records(self, *, limit: int, **query: Any) -> list[RunRecord]:
         """As `Target.records`."""
-        return [await self.runtime.record(row.workflow_id) for row in await self._rows(limit, state)]
+        return [await self.runtime.record(row.workflow_id) for row in await self._rows(limit, query)]
 
-    async def _rows(self, limit: int, state: str | None) -> list[RunRow]:
-        page = await self.runtime.log.runs(limit=limit, state=state)
+    async def _rows(self, limit: int, query: dict[str, Any]) -> list[RunRow]:
+        page = await self.runtime.log.runs(limit=limit, **query)
         self.damaged.update(page.damaged)
         return page.items
 
-    async def listed(self, *, limit: int, state: str | None) -> list[Listed]:
+    async def listed(self, *, limit: int, **query: Any) -> list[Listed]:
         """As `Target.listed`."""
-        from agentflow.events.ids import iso
+        from agentflow.runtime.views import final_usage, summary
 
-        rows = await self._rows(limit, state)
-        return [
-            Listed(r.workflow_id, r.name or "", r.state, iso(r.created_at), r.last_offset + 1, self._left(r))
-            for r in rows
-        ]
+        rows = await self._rows(limit, query)
+        usages = [await final_usage(self.runtime.log, row) for row in rows]
+        return [_listed(summary(r), usage, left=self._left(r)) for r, usage in zip(rows, usages, strict=True)]
 
     def _left(self, row: RunRow) -> bool:
         at_work = row.state in ("pending", "running")
@@ -355,20 +364,27 @@ class RemoteTarget:
         """As `Target.record`."""
         return await self.client.record(workflow_id)
 
-    async def records(self, *, limit: int, state: str | None) -> list[RunRecord]:
+    async def records(self, *, limit: int, state: str | None = None, **query: Any) -> list[RunRecord]:
         """As `Target.records`."""
+        if any(value is not None for value in query.values()):
+            found = await self._summaries(limit, {"state": state, **query})
+            return [await self.client.record(summary.workflow_id) for summary in found]
         page = await self.client.records(limit=limit, state=state)
         self.damaged.update(page.damaged)
         return page.items
 
-    async def listed(self, *, limit: int, state: str | None) -> list[Listed]:
+    async def listed(self, *, limit: int, **query: Any) -> list[Listed]:
         """As `Target.listed`."""
-        page = await self.client.summaries(limit=limit, state=state)
+        return [_listed(found, found.usage) for found in await self._summaries(limit, query)]
+
+    async def _summaries(self, limit: int, query: dict[str, Any]) -> list[RunSummary]:
+        from agentflow.events.ids import iso
+
+        since = query.pop("since", None)
+        since = None if since is None else iso(since)
+        page = await self.client.summaries(limit=limit, usage=True, since=since, **query)
         self.damaged.update(page.damaged)
-        return [
-            Listed(r.workflow_id, r.name or "", r.state, r.created_at, r.last_offset + 1, False)
-            for r in page.items
-        ]
+        return page.items
 
     async def last_offset(self, workflow_id: str) -> int:
         """As `Target.last_offset`."""

@@ -106,8 +106,12 @@ class Reading(Commands):
         limit: int = 50,
         cursor: str | None = None,
         order: Order = "desc",
+        usage: bool = False,
     ) -> Page[RunSummary]:
-        """A page of runs as the store lists them; times are RFC 3339, `until` excluded."""
+        """Return a page of runs as the store lists them; times are RFC 3339, `until` excluded.
+
+        With `usage`, what each run that has ended has used.
+        """
         query = {
             "state": state if isinstance(state, str) or state is None else ",".join(state),
             "name": name,
@@ -118,6 +122,7 @@ class Reading(Commands):
             "limit": limit,
             "cursor": cursor,
             "order": order,
+            "usage": usage or None,
         }
         found = await self._ask("GET", "/workflows", _Summaries, query=query)
         return Page(found.items, found.next_cursor, found.damaged)

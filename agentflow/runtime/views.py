@@ -10,9 +10,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from agentflow.definition.conversation import Usage
 from agentflow.definition.ir import Workflow, decode_ir
 from agentflow.engine import Bindings, Plan, RunState, compile_plan, evolve
-from agentflow.errors import LogCorrupt, OffsetTrimmed
+from agentflow.errors import AgentflowError, LogCorrupt, OffsetTrimmed
 from agentflow.events.catalogue import (
     SystemStateSaved,
     WorkflowStarted,
@@ -184,8 +187,12 @@ class RunViews:
         limit: int = 50,
         cursor: str | None = None,
         order: Order = "desc",
+        usage: bool = False,
     ) -> Page[RunSummary]:
-        """A page of runs as the store lists them; arguments as of `EventLog.runs`. No log is read."""
+        """Return a page of runs as the store lists them; arguments as of `EventLog.runs`.
+
+        No log is read, but with `usage` the last event of each run that has ended.
+        """
         page = await self._log.runs(
             state=state,
             name=name,
@@ -197,7 +204,11 @@ class RunViews:
             cursor=cursor,
             order=order,
         )
-        return Page([summary(row) for row in page.items], page.next_cursor, page.damaged)
+        items = [summary(row) for row in page.items]
+        if usage:
+            used = [await final_usage(self._log, row) for row in page.items]
+            items = [msgspec.structs.replace(item, usage=u) for item, u in zip(items, used, strict=True)]
+        return Page(items, page.next_cursor, page.damaged)
 
     # -- folding
 
@@ -299,6 +310,18 @@ def _started_of(workflow_id: str, events: list[Event[Any]]) -> WorkflowStarted:
 def fork_base_of(data: Any) -> str | None:
     """The blob that holds what a forked run begins with, when this event names it."""
     return data.ref if isinstance(data, SystemStateSaved) and data.kind == "fork_base" else None
+
+
+async def final_usage(log: EventLog, row: RunRow) -> Usage | None:
+    """Return what an ended run has used, from its last event; None before its end or if that is damaged."""
+    if not row.ended:
+        return None
+    try:
+        rows = await log.read(row.workflow_id, row.last_offset, 1)
+    except AgentflowError:
+        return None
+    usage: Any = getattr(decode(rows[0].body).data, "usage", None) if rows else None
+    return usage if isinstance(usage, Usage) else None
 
 
 def summary(row: RunRow) -> RunSummary:

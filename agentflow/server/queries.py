@@ -47,6 +47,7 @@ class ListQuery(_Query, frozen=True, kw_only=True):
     cursor: Text | None = None
     order: Literal["asc", "desc"] = "desc"
     full: bool = False
+    usage: bool = False
 
 
 class OffsetQuery(_Query, frozen=True, kw_only=True):

@@ -58,6 +58,7 @@ async def list_runs(call: Call) -> Response:
             limit=query.limit,
             cursor=query.cursor,
             order=query.order,
+            usage=query.usage,
         )
     except ValueError:
         raise Refusal("invalid_parameter", "the cursor is not one of this list") from None
