@@ -30,7 +30,7 @@ _VERBS = {
     "open": ("export", "open_file", "Check the exported FILE and show its run."),
     "export-spans": ("spans", "export_spans", "Send the OpenTelemetry spans of the run ID again."),
     "expr": ("expr", "expr", "Evaluate EXPRESSION and print its value as JSON."),
-    "tools": ("tools", "tools", "List the functions that are registered, or those that FILE attaches."),
+    "tools": ("tools", "tools", "List the functions that are registered, or of FILE."),
     "inbox": ("control", "inbox", "List what waits for a person."),
     "approve": ("control", "approve", "Approve what the run ID asks for, and follow it."),
     "deny": ("control", "deny", "Deny what the run ID asks for, and follow it."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ class Follower:
             with view_on(sys.stderr, progress, quiet=self._is_quiet) as view:
                 self._is_table = isinstance(view, TableView)
                 work = _watch(target, run_id, view, since)
-                self._result = await self._interrupts.guard(work)
+                self._result = await self._interrupts.guard(_naming(run_id, work, self._where))
         except Interrupted:
             if target.parks:
                 say(f"parking {run_id}: work in flight is given a moment; Ctrl-C again stops at once")
@@ -167,6 +167,17 @@ async def _watch(target: Target, run_id: str, view: View, since: int) -> RunResu
         await asyncio.gather(reader, result, return_exceptions=True)
     await show(False)
     return outcome
+
+
+async def _naming(run_id: str, work: Coroutine[Any, Any, RunResult], where: Where) -> RunResult:
+    """Do the work; if the daemon goes away meanwhile, the error names the run, which is in its store."""
+    try:
+        return await work
+    except AgentflowError as error:
+        if error.code in ("unreachable", "draining"):
+            show = command_line("show", run_id, where)
+            error.hint = f"{run_id} goes on when the daemon is back; then `{show}` shows it"
+        raise
 
 
 async def _parked(target: Target, run_id: str) -> RunResult | None:

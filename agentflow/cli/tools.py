@@ -23,7 +23,7 @@ __all__ = ["tools"]
 @json_option("Print {items: [function]} as JSON, with the schemas of their arguments.")
 @target_options
 def tools(file: str | None, as_json: bool, where: Where) -> Exit:
-    """List the functions that are registered, or those that FILE attaches.
+    """List the functions that are registered, or of FILE.
 
     Those of the daemon, which documents may name without declaring a service. The side effect (none,
     read, write, external, irreversible) decides what is repeated after a crash and what is asked for. With
