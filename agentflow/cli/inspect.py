@@ -43,8 +43,18 @@ def list_runs(
     """List the runs of the store, newest first."""
     from agentflow.cli.listing import list_table, parse_label, parse_since
     from agentflow.cli.session import Interrupts, require_named_store, run_async, store_exists
-    from agentflow.cli.target import open_target
-    from agentflow.events.rows import VERIFY_HINT
+    from agentflow.cli.target import list_log, open_target
+    from agentflow.events.open import open_log
+
+    async def work_here(interrupts: Interrupts) -> Exit:
+        # Without a Runtime, whose import costs more than the list.
+        log, damaged = open_log(where.config().store, read_only=where.read_only), set[str]()
+        try:
+            emit(list_table(await interrupts.guard(list_log(log, damaged, limit=limit, **query))))
+        finally:
+            await log.close()
+        _warn_damaged(damaged)
+        return Exit.DONE
 
     query: dict[str, Any] = {
         "state": state,
@@ -61,8 +71,7 @@ def list_runs(
                 emit_json({"items": items} | damaged)
             else:
                 emit(list_table(await interrupts.guard(target.listed(limit=limit, **query))))
-            for workflow_id in sorted(target.damaged):
-                say(printable(f"warning: {workflow_id} is damaged and cannot be shown; {VERIFY_HINT}"))
+            _warn_damaged(target.damaged)
         return Exit.DONE
 
     if where.daemon() is None and not store_exists(where.config().store):
@@ -73,7 +82,14 @@ def list_runs(
         else:
             emit(list_table([]))
         return Exit.DONE
-    return run_async(work)
+    return run_async(work_here if where.daemon() is None and not as_json else work)
+
+
+def _warn_damaged(damaged: set[str]) -> None:
+    from agentflow.events.rows import VERIFY_HINT
+
+    for workflow_id in sorted(damaged):
+        say(printable(f"warning: {workflow_id} is damaged and cannot be shown; {VERIFY_HINT}"))
 
 
 @click.command("show", cls=Command)

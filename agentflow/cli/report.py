@@ -100,30 +100,32 @@ class RunReport:
 
     def _ended(self) -> list[str]:
         result, run_id = self.result, self.result.workflow_id
-        hint = None if self.is_export else failure_hint(result, self.where)
+        hint = None if self.is_export else failure_hint(result, self.where, self._preparation())
         if result.state == "failed" and result.error is not None:
             return [error_line(result.error.code, result.error.message, hint)]
         told = f"{run_id} is {result.state}"
         return [told if hint is None else f"{told}\n  hint: {hint}"]
 
+    def _preparation(self) -> str:
+        """Return what a person does before the failed steps are tried again."""
+        errors = [step.error for step in self.progress.steps.values() if step.error is not None]
+        refused = [e.provider for e in errors if e.code == "authentication_failed" and e.provider]
+        if refused:
+            return f"put a valid key into {refused[0].upper()}_API_KEY, then "
+        if any(error.category == "invalid_input" for error in errors):
+            return "mend the input or the document in a run of its own, or "
+        return ""
 
-def failure_hint(result: RunResult, where: Where) -> str:
+
+def failure_hint(result: RunResult, where: Where, preparation: str = "") -> str:
     """Return what tries an ended run again, as a new run that keeps the results of the old one."""
     run_id = result.workflow_id
     states = {step_id: step.state for step_id, step in result.steps.items()}
     if "failed" in states.values():
         command = command_line("fork", run_id, where, "--from-failure")
-        prepare = _PREPARE.get(result.error.category if result.error is not None else "", "")
-        return f"{prepare}try the failed steps again in a new run: `{command}`"
+        return f"{preparation}try the failed steps again in a new run: `{command}`"
     stopped = [step_id for step_id, state in states.items() if state != "succeeded"]
     if stopped:
         command = command_line("fork", run_id, where, "--from", stopped[0])
         return f"go on from {stopped[0]} in a new run: `{command}`"
     return f"try it again from the beginning: `{command_line('fork', run_id, where, '--offset', '0')}`"
-
-
-_PREPARE = {
-    "auth": "put the right key into the environment, then ",
-    "invalid_input": "mend the input or the document first, or ",
-}
-"""What a person does first, by the category of the error."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentflow.definition.conversation import Usage
     from agentflow.definition.ir import Workflow
     from agentflow.definition.loader import Definition
-    from agentflow.events.log import RunRow
+    from agentflow.events.log import EventLog, RunRow
     from agentflow.runtime import RunRecord, RunResult, Runtime
     from agentflow.runtime.bulk import Resumed
     from agentflow.runtime.requests import RequestRecord
@@ -36,6 +36,7 @@ __all__ = [
     "RemoteTarget",
     "Target",
     "Where",
+    "list_log",
     "open_target",
     "read_only_option",
     "target_options",
@@ -227,11 +228,32 @@ class Target(Protocol):
         ...
 
 
-def _listed(run: RunSummary, usage: Usage | None, *, left: bool = False) -> Listed:
+def _listed(run: RunSummary) -> Listed:
     events = run.last_offset + 1
     return Listed(
-        run.workflow_id, run.name or "", run.state, run.created_at, events, left, run.duration_ms, usage
+        run.workflow_id, run.name or "", run.state, run.created_at, events, False, run.duration_ms, run.usage
     )
+
+
+async def list_log(log: EventLog, damaged: set[str], *, limit: int, **query: Any) -> list[Listed]:
+    """Return the newest runs of a log of this process; adds to `damaged` those that cannot be shown."""
+    from agentflow.events.endings import final_usage
+    from agentflow.events.ids import iso
+
+    page = await log.runs(limit=limit, **query)
+    damaged.update(page.damaged)
+    found: list[Listed] = []
+    for row in page.items:
+        ms = None if row.ended_at is None else max(0, row.ended_at - row.created_at) // 1000
+        usage, left = await final_usage(log, row), _is_left(log, row)
+        created, events = iso(row.created_at), row.last_offset + 1
+        found.append(Listed(row.workflow_id, row.name or "", row.state, created, events, left, ms, usage))
+    return found
+
+
+def _is_left(log: EventLog, row: RunRow) -> bool:
+    at_work = row.state in ("pending", "running")
+    return at_work and (row.owner is None or not log.is_alive(row.owner))
 
 
 class LocalTarget:
@@ -282,19 +304,11 @@ class LocalTarget:
 
     async def listed(self, *, limit: int, **query: Any) -> list[Listed]:
         """As `Target.listed`."""
-        from agentflow.runtime.views import final_usage, summary
-
-        rows = await self._rows(limit, query)
-        usages = [await final_usage(self.runtime.log, row) for row in rows]
-        return [_listed(summary(r), usage, left=self._left(r)) for r, usage in zip(rows, usages, strict=True)]
-
-    def _left(self, row: RunRow) -> bool:
-        at_work = row.state in ("pending", "running")
-        return at_work and (row.owner is None or not self.runtime.log.is_alive(row.owner))
+        return await list_log(self.runtime.log, self.damaged, limit=limit, **query)
 
     async def left(self, workflow_id: str) -> bool:
         """Whether nobody works on the run though it is not at rest."""
-        return self._left(await self.runtime.log.run(workflow_id))
+        return _is_left(self.runtime.log, await self.runtime.log.run(workflow_id))
 
     async def last_offset(self, workflow_id: str) -> int:
         """As `Target.last_offset`."""
@@ -375,7 +389,7 @@ class RemoteTarget:
 
     async def listed(self, *, limit: int, **query: Any) -> list[Listed]:
         """As `Target.listed`."""
-        return [_listed(found, found.usage) for found in await self._summaries(limit, query)]
+        return [_listed(found) for found in await self._summaries(limit, query)]
 
     async def _summaries(self, limit: int, query: dict[str, Any]) -> list[RunSummary]:
         from agentflow.events.ids import iso

@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from agentflow.definition.conversation import Usage
 from agentflow.definition.ir import Workflow, decode_ir
 from agentflow.engine import Bindings, Plan, RunState, compile_plan, evolve
-from agentflow.errors import AgentflowError, LogCorrupt, OffsetTrimmed
+from agentflow.errors import LogCorrupt, OffsetTrimmed
 from agentflow.events.catalogue import (
     SystemStateSaved,
     WorkflowStarted,
     WorkflowStepStarted,
 )
+from agentflow.events.endings import final_usage
 from agentflow.events.envelope import Event, decode, iso, micros
 from agentflow.events.log import EventLog, RunRow
 from agentflow.events.rows import Order, Page
@@ -310,18 +310,6 @@ def _started_of(workflow_id: str, events: list[Event[Any]]) -> WorkflowStarted:
 def fork_base_of(data: Any) -> str | None:
     """The blob that holds what a forked run begins with, when this event names it."""
     return data.ref if isinstance(data, SystemStateSaved) and data.kind == "fork_base" else None
-
-
-async def final_usage(log: EventLog, row: RunRow) -> Usage | None:
-    """Return what an ended run has used, from its last event; None before its end or if that is damaged."""
-    if not row.ended:
-        return None
-    try:
-        rows = await log.read(row.workflow_id, row.last_offset, 1)
-    except AgentflowError:
-        return None
-    usage: Any = getattr(decode(rows[0].body).data, "usage", None) if rows else None
-    return usage if isinstance(usage, Usage) else None
 
 
 def summary(row: RunRow) -> RunSummary:

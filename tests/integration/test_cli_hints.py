@@ -184,6 +184,7 @@ def test_a_failed_run_goes_on_as_a_new_one(sandbox: Sandbox, answers: Answers, r
     answers.queue = queue()
     report = run(sandbox, file)
     assert says in report
+    assert ("OPENAI_API_KEY" in report) == (reason == "auth")
     if reason == "invalid_output":
         assert "again skipped: dependency_failed (greet)" in report
         answers.queue = ["7"]

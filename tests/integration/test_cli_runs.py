@@ -327,7 +327,8 @@ def test_list_shows_the_newest_first(sandbox: Sandbox, model: ModelServer):
     for run in ("wf_a", "wf_b", "wf_c"):
         sandbox.invoke("run", "flow.yaml", "-i", "name=A", "--id", run)
     lines = sandbox.invoke("list").stdout.splitlines()
-    assert lines[0].split() == "ID STATE CREATED DURATION TOKENS COST EVENTS WORKFLOW".split()
+    columns = ["ID", "STATE", "CREATED", "DURATION", "TOKENS", "COST", "EVENTS", "WORKFLOW"]
+    assert lines[0].split() == columns
     assert [line.split()[0] for line in lines[1:]] == ["wf_c", "wf_b", "wf_a"]
     assert len(sandbox.invoke("list", "--limit", "2").stdout.splitlines()) == 3
     assert sandbox.invoke("list", "--state", "failed").stdout == "no runs\n"
