@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentflow.cli.errors import Exit, exit_of_state
 from agentflow.cli.excerpt import render_diagnostics
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from agentflow.runtime.requests import RequestRecord
 
 __all__ = ["Follower", "resume_command"]
+
+T = TypeVar("T")
 
 
 class Follower:
@@ -67,7 +69,7 @@ class Follower:
         """
         self._target, self._run_id = target, run_id
         if since < 0:
-            await self._warn(target, run_id)
+            await _naming(run_id, self._warn(target, run_id), self._where)
         self._progress = progress = Progress(workflow)
         try:
             with view_on(sys.stderr, progress, quiet=self._is_quiet) as view:
@@ -84,7 +86,10 @@ class Follower:
     async def _warn(self, target: Target, run_id: str) -> None:
         """Warnings that come of binding and of the inputs; those of the text alone are only counted."""
         async with aclosing(target.lines(run_id, follow=False)) as lines:
-            begin = decode(await anext(lines)).data
+            first = await anext(lines, None)
+        if first is None:
+            return  # the daemon drains: it ends streams before it sent anything
+        begin = decode(first).data
         if isinstance(begin, WorkflowStarted) and isinstance(begin.diagnostics, tuple):
             new = [d for d in begin.diagnostics if d not in self._warned]
             if new:
@@ -169,7 +174,7 @@ async def _watch(target: Target, run_id: str, view: View, since: int) -> RunResu
     return outcome
 
 
-async def _naming(run_id: str, work: Coroutine[Any, Any, RunResult], where: Where) -> RunResult:
+async def _naming(run_id: str, work: Coroutine[Any, Any, T], where: Where) -> T:
     """Do the work; if the daemon goes away meanwhile, the error names the run, which is in its store."""
     try:
         return await work
