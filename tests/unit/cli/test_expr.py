@@ -97,7 +97,6 @@ def test_data_and_run_exclude_each_other(sandbox: Sandbox):
         ("wf_none", 4, "no run wf_none"),
         ("no ne", 2, "is not the id of a run"),
         ("none", 4, "no run wf_none"),
-        ("none", 4, "no run wf_none"),
         ("gone.ndjson", 3, "gone.ndjson"),
     ],
 )
