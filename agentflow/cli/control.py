@@ -12,7 +12,8 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import CommandError, Exit
-from agentflow.cli.options import json_option, run_id
+from agentflow.cli.names import complete_parts
+from agentflow.cli.options import json_option, new_run_id, run_id
 from agentflow.cli.output import emit, emit_json
 from agentflow.cli.target import Target, Where, target_options
 
@@ -55,7 +56,7 @@ def _tell(where: Where, id: str, command: str, said: str, **more: Any) -> Exit:
 
 @click.command("answer", cls=Command)
 @click.argument("id", type=run_id)
-@click.argument("request")
+@click.argument("request", shell_complete=complete_parts("requests"))
 @click.argument("value")
 @json_option(_JSON)
 @target_options
@@ -114,7 +115,7 @@ def _decide(
 
 @click.command("approve", cls=Command)
 @click.argument("id", type=run_id)
-@click.argument("what", metavar="STEP|REQUEST")
+@click.argument("what", metavar="STEP|REQUEST", shell_complete=complete_parts("requests", "steps"))
 @click.option("--reason", help="Why; it stands in the log.")
 @click.option(
     "--digest", help="Approve only if the open request has this digest: exactly what was looked at."
@@ -131,7 +132,7 @@ def approve(id: str, what: str, reason: str | None, digest: str | None, as_json:
 
 @click.command("deny", cls=Command)
 @click.argument("id", type=run_id)
-@click.argument("what", metavar="STEP|REQUEST")
+@click.argument("what", metavar="STEP|REQUEST", shell_complete=complete_parts("requests", "steps"))
 @click.option("--reason", help="Why; it stands in the log, and the model is told.")
 @json_option(_JSON)
 @target_options
@@ -142,7 +143,7 @@ def deny(id: str, what: str, reason: str | None, as_json: bool, where: Where) ->
 
 @click.command("retry", cls=Command)
 @click.argument("id", type=run_id)
-@click.argument("step")
+@click.argument("step", shell_complete=complete_parts("steps"))
 @click.option(
     "--action",
     type=click.Choice(["retry", "skip", "done", "fail"]),
@@ -182,7 +183,7 @@ def retry(
 @click.option("--from", "step", metavar="STEP", help="Do this step and all that come after it again.")
 @click.option("--offset", type=click.IntRange(min=0), help="Go on from this offset of the log.")
 @click.option("--from-failure", is_flag=True, help="Do the steps that failed again, and all after them.")
-@click.option("--id", "as_id", type=run_id, metavar="NEW", help="The id of the new run.")
+@click.option("--id", "as_id", type=new_run_id, metavar="NEW", help="The id of the new run.")
 @json_option(_JSON)
 @target_options
 def fork(
@@ -198,6 +199,8 @@ def fork(
 
     Recorded results are kept and not repeated; the old run stays as it is.
     """
+    if (step is not None) + (offset is not None) + from_failure != 1:
+        raise click.UsageError("name one point: --from STEP, --offset N, or --from-failure")
 
     async def act(target: Target) -> str:
         return await target.tell(
@@ -276,9 +279,12 @@ def inbox(kind: str | None, as_json: bool, where: Where) -> Exit:
 
     Approvals and questions of all runs, oldest first.
     """
-    from agentflow.cli.follow import question_text
-    from agentflow.cli.session import Interrupts, run_async, store_exists
+    from agentflow.cli.questions import question_text
+    from agentflow.cli.session import Interrupts, require_named_store, run_async, store_exists
     from agentflow.cli.target import open_target
+
+    if where.daemon() is None:
+        require_named_store(where)
 
     async def work(interrupts: Interrupts) -> Exit:
         found: list[Any] = []

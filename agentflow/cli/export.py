@@ -12,6 +12,7 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import CommandError, Exit
+from agentflow.cli.names import complete_parts
 from agentflow.cli.options import ExportedRun, json_option, run_id, run_or_file
 from agentflow.cli.output import emit, emit_json
 from agentflow.cli.target import LocalTarget, RemoteTarget, Where, read_only_option, target_options
@@ -83,7 +84,7 @@ def open_file(context: click.Context, file: str, as_json: bool) -> Exit:
 
 @click.command("state", cls=Command)
 @click.argument("id", type=run_or_file)
-@click.argument("step", required=False)
+@click.argument("step", required=False, shell_complete=complete_parts("steps"))
 @click.option("--offset", type=click.IntRange(min=0), metavar="N", help="As of the event at offset N.")
 @click.option("--iteration", type=click.IntRange(min=0), metavar="I", help="Of this item of a for_each.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="A", help="Of this attempt.")

@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentflow.cli.errors import Exit, exit_of_state
 from agentflow.cli.excerpt import render_diagnostics
-from agentflow.cli.live import View, view_on
-from agentflow.cli.output import emit_json, emit_value, error_line, printable, say
-from agentflow.cli.pauses import command_line, pause_hint, raise_answer
+from agentflow.cli.live import TableView, View, view_on
+from agentflow.cli.output import emit_json, emit_value, say
+from agentflow.cli.pauses import command_line
 from agentflow.cli.progress import Progress, count
+from agentflow.cli.report import RunReport
 from agentflow.cli.session import Interrupted, Interrupts
 from agentflow.cli.target import Target, Where
 from agentflow.definition.ir import Workflow
 from agentflow.errors import AgentflowError
-from agentflow.events.catalogue import WorkflowPaused, WorkflowStarted
+from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import decode
 from agentflow.runtime import RunResult
 
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from agentflow.definition.diagnostics import Diagnostic
     from agentflow.runtime.requests import RequestRecord
 
-__all__ = ["Follower", "question_text", "resume_command"]
+__all__ = ["Follower", "resume_command"]
+
+T = TypeVar("T")
 
 
 class Follower:
@@ -44,8 +47,10 @@ class Follower:
         as_json: bool,
         where: Where,
         warned: Sequence[Diagnostic] = (),
+        quiet: bool = False,
     ) -> None:
-        """`warned` are the warnings that `agentflow check` shows."""
+        """`warned` are the warnings that `agentflow check` shows. `quiet`: no progress, no table of steps."""
+        self._is_quiet = quiet
         self._interrupts = interrupts
         self._as_json = as_json
         self._where = where
@@ -53,8 +58,8 @@ class Follower:
         self._target: Target | None = None
         self._run_id = ""
         self._result: RunResult | None = None
-        self._pause = ""
-        self._paused: WorkflowPaused | None = None
+        self._progress: Progress | None = None
+        self._is_table = False
         self._questions: list[RequestRecord] = []
 
     async def follow(self, target: Target, run_id: str, workflow: Workflow, *, since: int = -1) -> None:
@@ -64,24 +69,27 @@ class Follower:
         """
         self._target, self._run_id = target, run_id
         if since < 0:
-            await self._warn(target, run_id)
-        progress = Progress(workflow)
+            await _naming(run_id, self._warn(target, run_id), self._where)
+        self._progress = progress = Progress(workflow)
         try:
-            with view_on(sys.stderr if self._as_json else sys.stdout, progress) as view:
+            with view_on(sys.stderr, progress, quiet=self._is_quiet) as view:
+                self._is_table = isinstance(view, TableView)
                 work = _watch(target, run_id, view, since)
-                self._result = await self._interrupts.guard(work)
+                self._result = await self._interrupts.guard(_naming(run_id, work, self._where))
         except Interrupted:
             if target.parks:
                 say(f"parking {run_id}: work in flight is given a moment; Ctrl-C again stops at once")
             return
-        self._pause, self._paused = progress.pause, progress.paused
-        if self._result.state == "waiting":
+        if self._result.state in ("waiting", "paused"):
             self._questions = await target.requests(run_id)
 
     async def _warn(self, target: Target, run_id: str) -> None:
         """Warnings that come of binding and of the inputs; those of the text alone are only counted."""
         async with aclosing(target.lines(run_id, follow=False)) as lines:
-            begin = decode(await anext(lines)).data
+            first = await anext(lines, None)
+        if first is None:
+            return  # the daemon drains: it ends streams before it sent anything
+        begin = decode(first).data
         if isinstance(begin, WorkflowStarted) and isinstance(begin.diagnostics, tuple):
             new = [d for d in begin.diagnostics if d not in self._warned]
             if new:
@@ -110,24 +118,19 @@ class Follower:
         return exit_of_state(result.state)
 
     def _tell(self, result: RunResult) -> None:
-        run_id = result.workflow_id
-        if result.state == "completed":
-            if not self._as_json:
-                emit_value(result.output)
-        elif result.error is not None and result.state == "failed":
-            show = command_line("show", run_id, self._where)
-            say(error_line(result.error.code, result.error.message, f"`{show}` shows the run"))
-        elif result.state == "waiting":
-            say(f"{run_id} waits for {count(len(self._questions), 'answer')}")
-            for question in self._questions:
-                say(question_text(question, self._where))
-        elif result.state == "paused":
-            say(f"{run_id} is paused: {printable(self._pause)}")
-            assert self._target is not None
-            hint = pause_hint(self._paused, run_id, self._where, is_local=self._target.parks)
-            say(f"  hint: {hint}")
-        else:
-            say(f"{run_id} is {result.state}")
+        assert self._progress is not None
+        assert self._target is not None
+        report = RunReport(
+            result, self._progress, self._where, is_local=self._target.parks, questions=self._questions
+        )
+        completed = result.state == "completed"
+        if not (self._is_table or self._is_quiet or (self._as_json and completed)):
+            say(f"{report.head()}\n{report.table()}")
+        reasons = report.reasons()
+        if reasons and not (self._is_quiet and completed):
+            say(reasons)
+        if completed and not self._as_json:
+            emit_value(result.output)
 
 
 def _as_object(result: RunResult) -> dict[str, Any]:
@@ -171,32 +174,23 @@ async def _watch(target: Target, run_id: str, view: View, since: int) -> RunResu
     return outcome
 
 
+async def _naming(run_id: str, work: Coroutine[Any, Any, T], where: Where) -> T:
+    """Do the work; if the daemon goes away meanwhile, the error names the run, which is in its store."""
+    try:
+        return await work
+    except AgentflowError as error:
+        if error.code in ("unreachable", "draining"):
+            show = command_line("show", run_id, where)
+            error.hint = f"{run_id} goes on when the daemon is back; then `{show}` shows it"
+        raise
+
+
 async def _parked(target: Target, run_id: str) -> RunResult | None:
     """Where the run was parked; None when its work did not stop within the grace."""
     try:
         return await asyncio.wait_for(target.rest(run_id), 1)
     except (TimeoutError, AgentflowError):
         return None
-
-
-def question_text(question: RequestRecord, where: Where) -> str:
-    """What is asked, and the command that answers it."""
-    import msgspec
-
-    subject: Any = question.subject
-    message = subject.get("message") if isinstance(subject, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    shown = message if isinstance(message, str) else msgspec.json.encode(subject).decode()
-    lines = [f"  {question.request_id} ({question.step_id}): {printable(shown)}"]
-    run_id = question.workflow_id
-    if question.kind == "input":
-        answers = msgspec.json.encode(question.response_schema).decode()
-        lines.append(f"    answer by schema {printable(answers)}")
-        value = raise_answer(question.subject) if question.request_type == "budget" else "VALUE"
-        lines.append(f"    {command_line('answer', run_id, where, question.request_id, value)}")
-    else:
-        lines.append(f"    {command_line('approve', run_id, where, question.request_id)}")
-        lines.append(f"    {command_line('deny', run_id, where, question.request_id)}")
-    return "\n".join(lines)
 
 
 def resume_command(run_id: str, where: Where) -> str:

@@ -17,7 +17,8 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import CommandError, Exit
-from agentflow.cli.options import ExportedRun, is_export
+from agentflow.cli.names import resolve
+from agentflow.cli.options import ExportedRun, is_export, run_id
 from agentflow.cli.target import Where, target_options
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["graph"]
 
-_RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}")
+_RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}|@\w+")
 _FORMATS = ("mermaid", "dot", "svg", "png")
 _TOOLS = ("dot", "graphviz-pure")
 _PATIENCE = 60.0
@@ -53,6 +54,8 @@ def graph(subject: str, drawing: str, output: str | None, where: Where) -> Exit:
         from agentflow.definition.loader import load_file
 
         return _draw(load_file(subject).workflow, {}, drawing, tool, output)
+    else:
+        subject = resolve(where, run_id.convert(subject, None, None))
 
     from agentflow.cli.session import Interrupts, run_async
     from agentflow.cli.target import open_target

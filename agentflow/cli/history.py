@@ -8,6 +8,7 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import CommandError, Exit
+from agentflow.cli.names import complete_parts
 from agentflow.cli.options import json_option, run_id
 from agentflow.cli.output import emit, emit_json, emit_value
 from agentflow.cli.target import LocalTarget, RemoteTarget, Where, read_only_option, target_options
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from agentflow.client import Client
     from agentflow.runtime.views import RunViews
 
-__all__ = ["context", "history", "rm"]
+__all__ = ["context", "history", "rm", "views_of"]
 
 
-def _views(target: LocalTarget | RemoteTarget) -> RunViews | Client:
-    """What answers questions about recorded runs, here or with the daemon."""
+def views_of(target: LocalTarget | RemoteTarget) -> RunViews | Client:
+    """Return what answers questions about recorded runs, here or with the daemon."""
     from agentflow.runtime.views import RunViews
 
     return RunViews(target.runtime.log) if isinstance(target, LocalTarget) else target.client
@@ -28,7 +29,7 @@ def _views(target: LocalTarget | RemoteTarget) -> RunViews | Client:
 
 @click.command("context", cls=Command)
 @click.argument("id", type=run_id)
-@click.argument("step")
+@click.argument("step", shell_complete=complete_parts("steps"))
 @click.option("--iteration", type=click.IntRange(min=0), metavar="I", help="Of this item of a for_each.")
 @click.option(
     "--attempt", type=click.IntRange(min=1), metavar="A", help="Of this attempt; default: the last."
@@ -50,7 +51,7 @@ def context(
     async def work(interrupts: Interrupts) -> Exit:
         async with open_target(where, run_id=id) as target:
             try:
-                found = await interrupts.guard(_views(target).context(id, step, iteration, attempt))
+                found = await interrupts.guard(views_of(target).context(id, step, iteration, attempt))
             except StepNotFound as error:
                 hint = f"`agentflow show {id}` lists its steps"
                 raise CommandError(Exit.NOT_FOUND, error.code, str(error), hint) from None
@@ -84,7 +85,7 @@ def history(id: str, as_json: bool, where: Where) -> Exit:
 
     async def work(interrupts: Interrupts) -> Exit:
         async with open_target(where, run_id=id) as target:
-            found = await interrupts.guard(_views(target).history(id))
+            found = await interrupts.guard(views_of(target).history(id))
         (emit_json if as_json else emit_value)(found)
         return Exit.DONE
 

@@ -10,11 +10,10 @@ import click
 from agentflow.cli.app import Command
 from agentflow.cli.errors import Exit
 from agentflow.cli.options import ExportedRun, json_option, run_or_file
-from agentflow.cli.output import columns, emit, emit_bytes, emit_json, printable, say
-from agentflow.cli.target import Listed, LocalTarget, Target, Where, read_only_option, target_options
+from agentflow.cli.output import emit, emit_bytes, emit_json, is_terminal, printable, say
+from agentflow.cli.target import LocalTarget, Target, Where, read_only_option, target_options
 
 if TYPE_CHECKING:
-    from agentflow.events.catalogue import WorkflowPaused
     from agentflow.runtime import RunRecord
 
 __all__ = ["events", "list_runs", "show"]
@@ -25,54 +24,72 @@ _SHOWN = 2_000  # characters of an input or output in `show`
 
 @click.command("list", cls=Command)
 @click.option("--state", type=click.Choice(_STATES), help="Runs in this state only.")
+@click.option("--name", help="Runs of this workflow only.")
+@click.option("--label", metavar="K=V", help="Runs with this label only.")
+@click.option("--since", metavar="TIME", help="Runs begun since then: 30m, 2h, 7d, or a date or time.")
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="At most so many.")
 @json_option("Print {items: [run record]} as JSON.")
 @target_options
 @read_only_option
-def list_runs(state: str | None, limit: int, as_json: bool, where: Where) -> Exit:
+def list_runs(
+    state: str | None,
+    name: str | None,
+    label: str | None,
+    since: str | None,
+    limit: int,
+    as_json: bool,
+    where: Where,
+) -> Exit:
     """List the runs of the store, newest first."""
-    from agentflow.cli.session import Interrupts, run_async, store_exists
-    from agentflow.cli.target import open_target
-    from agentflow.events.rows import VERIFY_HINT
+    from agentflow.cli.listing import list_table, parse_label, parse_since
+    from agentflow.cli.session import Interrupts, require_named_store, run_async, store_exists
+    from agentflow.cli.target import list_log, open_target
+    from agentflow.events.open import open_log
+
+    async def work_here(interrupts: Interrupts) -> Exit:
+        # Without a Runtime, whose import costs more than the list.
+        log, damaged = open_log(where.config().store, read_only=where.read_only), set[str]()
+        try:
+            emit(list_table(await interrupts.guard(list_log(log, damaged, limit=limit, **query))))
+        finally:
+            await log.close()
+        _warn_damaged(damaged)
+        return Exit.DONE
+
+    query: dict[str, Any] = {
+        "state": state,
+        "name": name,
+        "label": parse_label(label),
+        "since": parse_since(since),
+    }
 
     async def work(interrupts: Interrupts) -> Exit:
         async with open_target(where) as target:
             if as_json:
-                items = await interrupts.guard(target.records(limit=limit, state=state))
+                items = await interrupts.guard(target.records(limit=limit, **query))
                 damaged = {"damaged": sorted(target.damaged)} if target.damaged else {}
                 emit_json({"items": items} | damaged)
             else:
-                emit(_table(await interrupts.guard(target.listed(limit=limit, state=state))))
-            for workflow_id in sorted(target.damaged):
-                say(printable(f"warning: {workflow_id} is damaged and cannot be shown; {VERIFY_HINT}"))
+                emit(list_table(await interrupts.guard(target.listed(limit=limit, **query))))
+            _warn_damaged(target.damaged)
         return Exit.DONE
 
     if where.daemon() is None and not store_exists(where.config().store):
-        # A store that nobody has written to has no runs, and reading must not make it.
+        # A store that was never written to has no runs, and reading must not make it.
+        require_named_store(where)
         if as_json:
             emit_json({"items": []})
         else:
-            emit(_table([]))
+            emit(list_table([]))
         return Exit.DONE
-    return run_async(work)
+    return run_async(work_here if where.daemon() is None and not as_json else work)
 
 
-def _table(rows: list[Listed]) -> str:
-    if not rows:
-        return "no runs"
-    return columns(
-        ("ID", "STATE", "CREATED", "EVENTS", "WORKFLOW"),
-        [
-            (
-                row.workflow_id,
-                f"{row.state}, left" if row.left else row.state,
-                row.created_at[:19] + "Z",
-                str(row.events),
-                row.name,
-            )
-            for row in rows
-        ],
-    )
+def _warn_damaged(damaged: set[str]) -> None:
+    from agentflow.events.rows import VERIFY_HINT
+
+    for workflow_id in sorted(damaged):
+        say(printable(f"warning: {workflow_id} is damaged and cannot be shown; {VERIFY_HINT}"))
 
 
 @click.command("show", cls=Command)
@@ -100,38 +117,31 @@ def show(id: str, as_json: bool, where: Where) -> Exit:
 
 
 async def _show(target: Target, id: str, where: Where) -> None:
-    from agentflow.cli.follow import question_text, resume_command
-    from agentflow.cli.pauses import pause_hint
+    from agentflow.cli.progress import Progress
+    from agentflow.cli.report import RunReport
+    from agentflow.events.envelope import decode
+    from agentflow.runtime.records import result_of
 
     record = await target.record(str(id))
-    emit("\n".join(f"{name:<11}{printable(text)}" for name, text in _facts(record)))
-    emit("")
-    steps = [(i, s.state, str(s.attempt) if s.attempt else "") for i, s in record.steps.items()]
-    emit(columns(("STEP", "STATE", "ATTEMPT"), steps))
-    if isinstance(id, ExportedRun):
-        return  # nobody can go on with it here
-    if record.state == "waiting":
-        emit("")
-        for question in await target.requests(id):
-            emit(question_text(question, where))
-    elif record.state == "paused":
-        paused = await _last_pause(target, id)
-        emit("\n" + pause_hint(paused, id, where, is_local=target.parks))
-    elif isinstance(target, LocalTarget) and await target.left(id):
-        emit(f"\ngo on with: {resume_command(id, where)}")
-
-
-async def _last_pause(target: Target, id: str) -> WorkflowPaused | None:
-    """Return the pause in which the run stands."""
-    from agentflow.events.catalogue import WorkflowPaused
-    from agentflow.events.envelope import decode
-
-    found: WorkflowPaused | None = None
-    async with aclosing(target.lines(id, follow=False, types=[WorkflowPaused.EVENT_TYPE])) as lines:
+    progress = Progress.of_steps(record.definition.name or record.definition.id, list(record.steps))
+    async with aclosing(target.lines(id, follow=False, types=Progress.event_types())) as lines:
         async for line in lines:
-            data = decode(line).data
-            found = data if isinstance(data, WorkflowPaused) else found
-    return found
+            progress.take(decode(line))
+    asks = record.state in ("waiting", "paused")
+    report = RunReport(
+        result_of(record),
+        progress,
+        where,
+        is_local=target.parks,
+        questions=await target.requests(str(id)) if asks else (),
+        is_left=isinstance(target, LocalTarget) and await target.left(str(id)),
+        is_export=isinstance(id, ExportedRun),
+    )
+    emit("\n".join(f"{name:<11}{printable(text)}" for name, text in _facts(record)))
+    emit(f"\n{report.table()}")
+    reasons = report.reasons()
+    if reasons:
+        emit(f"\n{reasons}")
 
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:
@@ -199,7 +209,7 @@ def _short(value: Any) -> str:
     is_flag=True,
     help="Between the events, the text of model calls while the daemon makes them.",
 )
-@json_option("Events are printed as NDJSON in any case.")
+@json_option("NDJSON on a terminal too; in a pipe it is NDJSON in any case.")
 @target_options
 @read_only_option
 def events(
@@ -211,17 +221,20 @@ def events(
     as_json: bool,
     where: Where,
 ) -> Exit:
-    """Print the events of the run ID as NDJSON.
+    """Print the events of the run ID, until it has ended.
 
-    One event a line, the bytes as they are stored, until the run has ended. ID may be an exported .ndjson
-    file.
+    On a terminal: time, step and what happened in words. In a pipe, or with --json: NDJSON, one event a line,
+    the bytes as they are stored. ID may be an exported .ndjson file.
     """
+    import sys
     from contextlib import aclosing
 
+    from agentflow.cli.happenings import Happenings
     from agentflow.cli.session import Interrupts, run_async
     from agentflow.cli.target import open_target
 
     wanted = _types(types)
+    happenings = None if as_json or deltas or not is_terminal(sys.stdout) else Happenings()
 
     async def work(interrupts: Interrupts) -> Exit:
         async with open_target(where, run_id=id) as target:
@@ -231,7 +244,10 @@ def events(
                 stream = target.lines(id, offset or None, follow=to_the_end, types=wanted, deltas=deltas)
                 async with aclosing(stream) as lines:
                     async for line in lines:
-                        emit_bytes([line])
+                        if happenings is None:
+                            emit_bytes([line])
+                        else:
+                            emit("\n".join(happenings.lines(line)))
 
             await interrupts.guard(copy())
         return Exit.DONE
@@ -240,6 +256,7 @@ def events(
 
 
 def _types(given: tuple[str, ...]) -> list[str] | None:
+    from agentflow.cli.happenings import check_types
     from agentflow.events.filters import TypeFilter
 
     types = [part.strip() for text in given for part in text.split(",")]
@@ -247,4 +264,5 @@ def _types(given: tuple[str, ...]) -> list[str] | None:
         TypeFilter(types)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--type") from None
+    check_types(types)
     return types or None

@@ -9,14 +9,14 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 import click
 
 from agentflow.cli.output import is_terminal, printable
-from agentflow.cli.progress import Progress, StepProgress, clock_time, count, duration
+from agentflow.cli.progress import Progress, StepProgress, clock_time, cost_text, count, duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from agentflow.events.envelope import Event
 
-__all__ = ["LineView", "TableView", "View", "view_on"]
+__all__ = ["LineView", "QuietView", "TableView", "View", "view_on"]
 
 _FRAME = 0.125
 _SIGNS = {
@@ -52,9 +52,27 @@ class View(Protocol):
     def __exit__(self, *raised: object) -> None: ...
 
 
-def view_on(stream: IO[str], progress: Progress) -> View:
-    """The view that fits the stream."""
+def view_on(stream: IO[str], progress: Progress, *, quiet: bool = False) -> View:
+    """Return the view that fits the stream; one that shows nothing if `quiet`."""
+    if quiet:
+        return QuietView(progress)
     return TableView(stream, progress) if is_terminal(stream) else LineView(stream, progress)
+
+
+class QuietView:
+    """Folds the events and shows nothing."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def take(self, event: Event[Any], *, old: bool = False) -> None:
+        self._progress.take(event)
+
+    def __enter__(self) -> QuietView:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        pass
 
 
 class LineView:
@@ -147,9 +165,11 @@ class TableView:
         ms = progress.duration_ms
         if ms is None and progress.started is not None:
             ms = max(0, now - progress.started) // 1_000
-        parts = [printable(progress.name), progress.state]
+        parts = [progress.run_id] if progress.run_id else []
+        parts += [printable(progress.name), progress.state]
         parts += [duration(ms)] if ms is not None else []
         parts += [count(progress.tokens, "token")] if progress.tokens else []
+        parts += [cost_text(progress.cost_usd)] if progress.tokens and progress.cost_usd is not None else []
         return " · ".join(parts)
 
 

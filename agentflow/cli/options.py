@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from agentflow.config import Config
 
 __all__ = [
     "ExportedRun",
     "is_export",
     "json_option",
+    "new_run_id",
     "run_id",
     "run_or_file",
     "settings_of",
@@ -48,7 +51,7 @@ def settings_of(store: str | None, on_unknown: Any = None) -> Config:
     return load_config(store=store, on_unknown=on_unknown)
 
 
-class _RunId(click.ParamType[str]):
+class _NewRunId(click.ParamType[str]):
     """`wf_` and 1 to 64 letters, digits, `_`, `-` (page 000 §1)."""
 
     name = "id"
@@ -61,6 +64,33 @@ class _RunId(click.ParamType[str]):
                 f'"{value}" is not the id of a run: "wf_" and 1 to 64 letters, digits, "_", "-"', param, ctx
             )
         return value
+
+
+new_run_id = _NewRunId()
+
+
+class _RunId(_NewRunId):
+    """A run that exists: its id, a unique prefix of it with or without `wf_`, or `@last` and its like."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        import re
+
+        from agentflow.cli.names import NAMES, RunName
+
+        if value.startswith("@"):
+            if value not in NAMES:
+                self.fail(f'"{value}" names no run; there are {", ".join(NAMES)}', param, ctx)
+            return RunName(value)
+        if re.fullmatch(r"[A-Za-z0-9_-]{1,67}", value) and not value.startswith("-"):
+            return RunName(value)
+        return super().convert(value, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from agentflow.cli.names import complete_runs
+
+        return complete_runs(ctx, incomplete)
 
 
 run_id = _RunId()

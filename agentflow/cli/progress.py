@@ -5,8 +5,8 @@ Pure: it reads events and writes nothing; `plain` and `live` show it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, cast
 
@@ -16,23 +16,30 @@ from agentflow.definition.ir import EndNode, StartNode, Workflow
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Event, micros
 
-__all__ = ["Progress", "StepProgress", "clock_time", "count", "duration", "token_text"]
+__all__ = ["Progress", "StepProgress", "clock_time", "cost_text", "count", "duration", "token_text"]
+
+_MAX_ITEM_PROBLEMS = 10
 
 
 @dataclass(slots=True)
 class StepProgress:
-    """A step as it stands. `started` is in µs; `total` counts the items of a for_each, None for others."""
+    """A step as it stands."""
 
     step_id: str
     state: str = "pending"
     attempt: int = 0
-    started: int | None = None
+    started: int | None = None  # µs since the epoch
     duration_ms: int | None = None
-    total: int | None = None
+    total: int | None = None  # items of a for_each; None for other steps
     done: int = 0
     failed: int = 0
     tokens: int = 0
+    cost_usd: float | None = 0.0  # None once a call had no known price
     detail: str = ""
+    reason: str = ""  # why it failed or was skipped, whole
+    error: ErrorInfo | None = None
+    item_problems: list[str] = field(default_factory=list[str])  # of the first items that failed
+    asked: set[str] = field(default_factory=set[str])  # ids of open requests
 
 
 class Progress:
@@ -41,22 +48,46 @@ class Progress:
     def __init__(self, workflow: Workflow) -> None:
         nodes = [n for n in workflow.nodes if not isinstance(n, StartNode | EndNode)]
         nodes.sort(key=lambda node: node.index)
-        self.name = workflow.name
+        maps = {node.id for node in nodes if node.for_each is not None}
+        self._begin(workflow.name, [node.id for node in nodes], maps)
+
+    @classmethod
+    def of_steps(cls, name: str, step_ids: Sequence[str]) -> Progress:
+        """Return the progress of a run of which only the names of its steps are known."""
+        made = cls.__new__(cls)
+        made._begin(name, step_ids, set())
+        return made
+
+    @classmethod
+    def event_types(cls) -> list[str]:
+        """Return the types of the events that `take` reads."""
+        return sorted(kind.EVENT_TYPE for kind in cls._HANDLERS)
+
+    def _begin(self, name: str, step_ids: Sequence[str], maps: set[str]) -> None:
+        self.run_id = ""
+        self.name = name
         self.state = "pending"
         self.pause = ""
         self.paused: ev.WorkflowPaused | None = None  # the latest one
         self.started: int | None = None
         self.duration_ms: int | None = None
-        self.steps = {node.id: StepProgress(node.id) for node in nodes}
-        self._maps = {node.id for node in nodes if node.for_each is not None}
+        self.steps = {step_id: StepProgress(step_id) for step_id in step_ids}
+        self._maps = maps
 
     @property
     def tokens(self) -> int:
         """Tokens of all steps so far."""
         return sum(step.tokens for step in self.steps.values())
 
+    @property
+    def cost_usd(self) -> float | None:
+        """Cost of all steps so far; None if a price is not known."""
+        costs = [step.cost_usd for step in self.steps.values()]
+        return None if None in costs else sum(cost or 0.0 for cost in costs)
+
     def take(self, event: Event[Any]) -> list[str]:
         """Fold one event; what it says to a person, as no, one or more lines."""
+        self.run_id = event.workflow_id
         handler = self._HANDLERS.get(event.data.__class__)
         return [] if handler is None else list(handler(self, event))
 
@@ -73,7 +104,10 @@ class Progress:
 
     def _rests(self, event: Event[ev.WorkflowWaiting]) -> Iterable[str]:
         self.state = "waiting"
-        yield f"{event.workflow_id} waits for {count(len(event.data.requests), 'answer')}"
+        data = event.data
+        waited = ((data.requests, "answer"), (data.timers, "timer"), (data.signals, "signal"))
+        named = ", ".join(count(len(found), noun) for found, noun in waited if found)
+        yield f"{event.workflow_id} waits for {named or 'nothing'}"
 
     def _paused(self, event: Event[ev.WorkflowPaused]) -> Iterable[str]:
         self.state = "paused"
@@ -129,9 +163,12 @@ class Progress:
         ended = "cancelled" if data.error.category == "cancelled" else "failed"
         if data.iteration is not None:
             step.done, step.failed = step.done + 1, step.failed + 1
+            if ended == "failed" and len(step.item_problems) < _MAX_ITEM_PROBLEMS:
+                step.item_problems.append(f"{_place(data)} {ended}: {_told(data.error)}")
             yield f"{step.step_id}[{data.iteration}] {ended}: {_told(data.error)}{_share(step)}"
             return
         step.state, step.duration_ms, step.detail = ended, data.duration_ms, _told(data.error)
+        step.reason, step.error = step.detail, data.error
         yield f"{step.step_id} {ended}: {step.detail}"
 
     def _step_skipped(self, event: Event[ev.WorkflowStepSkipped]) -> Iterable[str]:
@@ -142,6 +179,7 @@ class Progress:
             yield f"{step.step_id}[{data.iteration}] skipped: {because}{_share(step)}"
             return
         step.state, step.detail = "skipped", because
+        step.reason = because + _because(data.detail)
         yield f"{step.step_id} skipped: {because}"
 
     def _retrying(self, event: Event[ev.AgentRetrying | ev.WorkflowStepRetrying]) -> Iterable[str]:
@@ -155,38 +193,56 @@ class Progress:
         if data.error.category != "cancelled":
             yield f"{_place(data)} tool {data.tool_name} failed: {_told(data.error)}"
 
-    def _asked(self, event: Event[ev.InputRequested]) -> Iterable[str]:
+    def _asked(self, event: Event[ev.InputRequested | ev.ApprovalRequested]) -> Iterable[str]:
         data = event.data
         if not isinstance(data.step_id, str):
             yield f"{event.workflow_id} asks: {data.request_id}"
             return
         step = self.step(event)
-        step.state, step.detail = "waiting", f"answer {data.request_id}"
-        yield f"{step.step_id} asks: {data.request_id}"
+        step.asked.add(data.request_id)
+        asks = isinstance(data, ev.InputRequested)
+        step.state = "waiting"
+        step.detail = f"{'answer' if asks else 'approval'} {data.request_id}"
+        yield f"{_place(data)} {'asks' if asks else 'waits for approval'}: {data.request_id}"
+
+    def _closed(self, event: Event[Any], said: str) -> Iterable[str]:
+        self.state = "running" if self.state == "waiting" else self.state  # a paused run stays so
+        if isinstance(event.data.step_id, str):
+            step = self.step(event)
+            step.asked.discard(event.data.request_id)
+            if not step.asked:
+                step.state, step.detail = "running" if step.attempt else "pending", ""
+            yield f"{_place(event.data)} {said}: {event.data.request_id}"
 
     def _answered(self, event: Event[ev.InputReceived]) -> Iterable[str]:
-        self.state = "running"
-        if isinstance(event.data.step_id, str):
-            step = self.step(event)
-            step.state, step.detail = "running", ""
-            yield f"{step.step_id} was answered: {event.data.request_id}"
+        return self._closed(event, "was answered")
+
+    def _granted(self, event: Event[ev.ApprovalGranted]) -> Iterable[str]:
+        return self._closed(event, f"was approved by {event.data.by}")
+
+    def _denied(self, event: Event[ev.ApprovalDenied]) -> Iterable[str]:
+        reason = event.data.reason
+        because = f" ({reason})" if isinstance(reason, str) else ""
+        return self._closed(event, f"was denied by {event.data.by}{because}")
 
     def _taken_back(self, event: Event[ev.InputCancelled]) -> Iterable[str]:
-        if isinstance(event.data.step_id, str):
-            step = self.step(event)
-            step.state, step.detail = "running", ""
-            yield f"{step.step_id} is not asked any more: {event.data.request_id}"
+        return self._closed(event, "is not asked any more")
 
     def _model_answered(self, event: Event[ev.ModelCallCompleted]) -> Iterable[str]:
         step = self.step(event)
-        step.tokens += event.data.usage.input_tokens + event.data.usage.output_tokens
+        _add_usage(step, event.data.usage)
         step.detail = ""
+        return ()
+
+    def _model_failed(self, event: Event[ev.ModelCallFailed]) -> Iterable[str]:
+        if isinstance(event.data.usage, Usage):
+            _add_usage(self.step(event), event.data.usage)
         return ()
 
     def _system_error(self, event: Event[ev.SystemError]) -> Iterable[str]:
         yield f"{event.data.component}: {event.data.severity}: {_told(event.data.error)}"
 
-    _HANDLERS: ClassVar[dict[type, Callable[[Progress, Event[Any]], Iterable[str]]]] = {
+    _HANDLERS: ClassVar[dict[type[ev.RunEvent], Callable[[Progress, Event[Any]], Iterable[str]]]] = {
         ev.WorkflowStarted: _started,
         ev.WorkflowWaiting: _rests,
         ev.WorkflowPaused: _paused,
@@ -205,9 +261,19 @@ class Progress:
         ev.InputRequested: _asked,
         ev.InputReceived: _answered,
         ev.InputCancelled: _taken_back,
+        ev.ApprovalRequested: _asked,
+        ev.ApprovalGranted: _granted,
+        ev.ApprovalDenied: _denied,
         ev.ModelCallCompleted: _model_answered,
+        ev.ModelCallFailed: _model_failed,
         ev.SystemError: _system_error,
     }
+
+
+def _add_usage(step: StepProgress, usage: Usage) -> None:
+    step.tokens += usage.input_tokens + usage.output_tokens
+    priced = step.cost_usd is not None and usage.cost_usd is not None
+    step.cost_usd = (step.cost_usd or 0.0) + (usage.cost_usd or 0.0) if priced else None
 
 
 def _place(data: Any) -> str:
@@ -235,6 +301,11 @@ def token_text(usage: Usage) -> str:
     """Return the tokens of a usage; at most so many, if a provider did not report all of them."""
     text = count(usage.input_tokens + usage.output_tokens, "token")
     return f"at most {text}" if usage.estimated is True else text
+
+
+def cost_text(usd: float | None) -> str:
+    """`$0.0012`; nothing for a cost that is not known."""
+    return "" if usd is None else f"${usd:.4f}"
 
 
 def duration(ms: float) -> str:

@@ -8,7 +8,8 @@ import click
 
 from agentflow.cli.app import Command
 from agentflow.cli.errors import Exit
-from agentflow.cli.options import json_option, run_id
+from agentflow.cli.names import resolve
+from agentflow.cli.options import json_option, new_run_id, run_id
 from agentflow.cli.output import emit, emit_json, say
 from agentflow.cli.target import Where, target_options
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["resume", "run"]
 
 _RESULT = (
-    "Print one JSON object {workflow_id, state, output, steps, usage, duration_ms}; progress goes to stderr."
+    "Print one JSON object {workflow_id, state, output, steps, usage, duration_ms} instead of the output."
 )
 
 
@@ -36,7 +37,11 @@ _RESULT = (
     " @- reads JSON from stdin. May be repeated.",
 )
 @click.option(
-    "--id", "workflow_id", type=run_id, metavar="ID", help="The id of the run; a repetition goes on with it."
+    "--id",
+    "workflow_id",
+    type=new_run_id,
+    metavar="ID",
+    help="The id of the run; a repetition goes on with it.",
 )
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="A label of the run. May be repeated.")
 @click.option(
@@ -58,6 +63,9 @@ _RESULT = (
     "--as", "as_name", metavar="NAME", help="The input that --input-from gives; the others by --input."
 )
 @click.option("--budget", multiple=True, metavar="K=V", help="A limit, as max_tokens=50000. May be repeated.")
+@click.option("--model", metavar="M", help="The model of steps that name none, in place of AGENTFLOW_MODEL.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress: only the result, or why there is none.")
+@click.option("--dry-run", is_flag=True, help="Check document, services, model and input; run nothing.")
 @click.option("--detach", is_flag=True, help="Print the id of the run and leave it to the daemon.")
 @json_option(_RESULT)
 @target_options
@@ -73,6 +81,9 @@ def run(
     budget: tuple[str, ...],
     as_json: bool,
     detach: bool,
+    model: str | None,
+    quiet: bool,
+    dry_run: bool,
     where: Where,
 ) -> Exit:
     """Run the workflow FILE and follow it.
@@ -80,11 +91,14 @@ def run(
     Ends when the run has ended or only a person can move it on (exit code 9). Ctrl-C parks the run: nothing
     is lost, `agentflow resume ID` goes on with it. A second Ctrl-C stops at once.
     """
+    from agentflow.cli.dry_run import check_run
     from agentflow.cli.inputs import parse_budget, parse_inputs, parse_labels
     from agentflow.definition.loader import load_file
 
     if as_name is not None and input_from is None:
         raise click.BadParameter("goes with --input-from", param_hint="--as")
+    if model is not None:
+        _set_model(where, model)
     config = where.config(on_unknown)
     options = {"on_unknown": config.on_unknown, "on_failure": on_failure}
     more: dict[str, Any] = {
@@ -92,12 +106,23 @@ def run(
         "labels": parse_labels(labels),
         "options": {key: value for key, value in options.items() if value is not None},
         "budget": parse_budget(budget),
-        "input_from": _source(input_from, as_name),
+        "input_from": _source(where, input_from, as_name),
     }
     definition, value = load_file(file), parse_inputs(inputs)
+    if dry_run:
+        return check_run(where, config, definition, value, as_json=as_json)
     if detach:
         return _detached(where, definition, value, more, as_json)
-    return _run(config, definition, value, more, as_json=as_json, where=where)
+    return _run(config, definition, value, more, as_json=as_json, quiet=quiet, where=where)
+
+
+def _set_model(where: Where, model: str) -> None:
+    """Take the model for this process, which is over when the run is."""
+    import os
+
+    if where.daemon() is not None:
+        raise click.UsageError("--model is of this process, the daemon has its own: add --local")
+    os.environ["AGENTFLOW_MODEL"] = model
 
 
 def _detached(where: Where, definition: Definition, value: Any, more: dict[str, Any], as_json: bool) -> Exit:
@@ -119,10 +144,11 @@ def _detached(where: Where, definition: Definition, value: Any, more: dict[str, 
     return run_async(work)
 
 
-def _source(given: str | None, name: str | None) -> dict[str, str] | None:
+def _source(where: Where, given: str | None, name: str | None) -> dict[str, str] | None:
     if given is None:
         return None
     id, _, step = given.partition(":")
+    id = resolve(where, id)
     source = {"workflow_id": id, "step_id": step, "as": name}
     return {key: value for key, value in source.items() if value}
 
@@ -134,6 +160,7 @@ def _run(
     more: dict[str, Any],
     *,
     as_json: bool,
+    quiet: bool,
     where: Where,
 ) -> Exit:
     from agentflow.cli.follow import Follower
@@ -141,7 +168,7 @@ def _run(
     from agentflow.cli.target import open_target
 
     async def work(interrupts: Interrupts) -> Exit:
-        follower = Follower(interrupts, as_json=as_json, where=where, warned=definition.warnings)
+        follower = Follower(interrupts, as_json=as_json, where=where, warned=definition.warnings, quiet=quiet)
         async with open_target(where, config=config) as target:
             id = more["workflow_id"]
             since = -1 if id is None else await _last_offset(target, id)

@@ -17,15 +17,23 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agentflow.cli.errors import Exit
+from agentflow.cli.errors import CommandError, Exit
 from agentflow.cli.options import ExportedRun
 from agentflow.errors import RunNotFound
 
 if TYPE_CHECKING:
+    from agentflow.cli.target import Where
     from agentflow.config import Config
     from agentflow.runtime import Runtime
 
-__all__ = ["Interrupted", "Interrupts", "open_runtime", "run_async", "store_exists"]
+__all__ = [
+    "Interrupted",
+    "Interrupts",
+    "open_runtime",
+    "require_named_store",
+    "run_async",
+    "store_exists",
+]
 
 T = TypeVar("T")
 
@@ -82,8 +90,8 @@ def _nothing() -> None:
 
 def _stop_at_once() -> None:
     """End the process without another look at anything; only the terminal is put right."""
-    if sys.stdout.isatty():
-        os.write(sys.stdout.fileno(), _SHOW_CURSOR)
+    if sys.stderr.isatty():
+        os.write(2, _SHOW_CURSOR)
     os.write(2, b"\nstopped; the log holds all that was done\n")
     os._exit(Exit.INTERRUPTED)
 
@@ -158,6 +166,14 @@ async def _open_export(run: ExportedRun) -> AsyncGenerator[Runtime]:
     # Whatever the environment says: to look at a file sends nothing.
     async with Runtime(opened.log, telemetry=Telemetry(TelemetrySettings())) as runtime:
         yield runtime
+
+
+def require_named_store(where: Where) -> None:
+    """Raise CommandError if --store names a file that is not there: a slip of the pen has no runs to list."""
+    if where.store is not None and not store_exists(where.config().store) and where.store != "memory:":
+        raise CommandError(
+            Exit.NOT_FOUND, "store_not_found", f"there is no store {where.store}", "`agentflow run` makes one"
+        )
 
 
 def store_exists(url: str) -> bool:

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import click
 
+from agentflow.cli.names import RunName, resolve_all
 from agentflow.cli.options import ExportedRun
 
 if TYPE_CHECKING:
     from agentflow.client import Client
     from agentflow.config import Config
+    from agentflow.definition.conversation import Usage
     from agentflow.definition.ir import Workflow
     from agentflow.definition.loader import Definition
-    from agentflow.events.log import RunRow
+    from agentflow.events.log import EventLog, RunRow
     from agentflow.runtime import RunRecord, RunResult, Runtime
     from agentflow.runtime.bulk import Resumed
     from agentflow.runtime.requests import RequestRecord
+    from agentflow.runtime.view_records import RunSummary
 
 __all__ = [
     "Listed",
@@ -33,6 +36,7 @@ __all__ = [
     "RemoteTarget",
     "Target",
     "Where",
+    "list_log",
     "open_target",
     "read_only_option",
     "target_options",
@@ -107,7 +111,10 @@ def target_options(command: F) -> F:
 
     @wraps(command)
     def call(*args: Any, store: str | None, url: str | None, local: bool, **more: Any) -> Any:
-        return command(*args, where=Where(store, url, local), **more)
+        where = Where(store, url, local)
+        if any(isinstance(value, RunName) for value in more.values()):
+            more = resolve_all(replace(where, read_only=more.get("read_only", False)), more)
+        return command(*args, where=where, **more)
 
     found: Any = click.option(
         "--local", is_flag=True, help="Work in this process on the store, although a daemon listens."
@@ -152,6 +159,8 @@ class Listed(NamedTuple):
     created_at: str
     events: int
     left: bool
+    duration_ms: int | None = None
+    usage: Usage | None = None
 
 
 class Target(Protocol):
@@ -179,12 +188,12 @@ class Target(Protocol):
         """The run record."""
         ...
 
-    async def records(self, *, limit: int, state: str | None) -> list[RunRecord]:
-        """The records of the newest runs."""
+    async def records(self, *, limit: int, **query: Any) -> list[RunRecord]:
+        """Return the records of the newest runs. `query`: state, name, label, since (µs), or None."""
         ...
 
-    async def listed(self, *, limit: int, state: str | None) -> list[Listed]:
-        """The newest runs, as the store indexes them."""
+    async def listed(self, *, limit: int, **query: Any) -> list[Listed]:
+        """Return the newest runs, as the store indexes them; `query` as for `records`."""
         ...
 
     async def last_offset(self, workflow_id: str) -> int:
@@ -217,6 +226,34 @@ class Target(Protocol):
         """Events behind offset `after` (None: all that are left), as the bytes that are stored. `deltas`: the
         text of model calls between them, which only the process that makes the calls can give."""
         ...
+
+
+def _listed(run: RunSummary) -> Listed:
+    events = run.last_offset + 1
+    return Listed(
+        run.workflow_id, run.name or "", run.state, run.created_at, events, False, run.duration_ms, run.usage
+    )
+
+
+async def list_log(log: EventLog, damaged: set[str], *, limit: int, **query: Any) -> list[Listed]:
+    """Return the newest runs of a log of this process; adds to `damaged` those that cannot be shown."""
+    from agentflow.events.endings import final_usage
+    from agentflow.events.ids import iso
+
+    page = await log.runs(limit=limit, **query)
+    damaged.update(page.damaged)
+    found: list[Listed] = []
+    for row in page.items:
+        ms = None if row.ended_at is None else max(0, row.ended_at - row.created_at) // 1000
+        usage, left = await final_usage(log, row), _is_left(log, row)
+        created, events = iso(row.created_at), row.last_offset + 1
+        found.append(Listed(row.workflow_id, row.name or "", row.state, created, events, left, ms, usage))
+    return found
+
+
+def _is_left(log: EventLog, row: RunRow) -> bool:
+    at_work = row.state in ("pending", "running")
+    return at_work and (row.owner is None or not log.is_alive(row.owner))
 
 
 class LocalTarget:
@@ -256,32 +293,22 @@ class LocalTarget:
         """As `Target.record`."""
         return await self.runtime.record(workflow_id)
 
-    async def records(self, *, limit: int, state: str | None) -> list[RunRecord]:
+    async def records(self, *, limit: int, **query: Any) -> list[RunRecord]:
         """As `Target.records`."""
-        return [await self.runtime.record(row.workflow_id) for row in await self._rows(limit, state)]
+        return [await self.runtime.record(row.workflow_id) for row in await self._rows(limit, query)]
 
-    async def _rows(self, limit: int, state: str | None) -> list[RunRow]:
-        page = await self.runtime.log.runs(limit=limit, state=state)
+    async def _rows(self, limit: int, query: dict[str, Any]) -> list[RunRow]:
+        page = await self.runtime.log.runs(limit=limit, **query)
         self.damaged.update(page.damaged)
         return page.items
 
-    async def listed(self, *, limit: int, state: str | None) -> list[Listed]:
+    async def listed(self, *, limit: int, **query: Any) -> list[Listed]:
         """As `Target.listed`."""
-        from agentflow.events.ids import iso
-
-        rows = await self._rows(limit, state)
-        return [
-            Listed(r.workflow_id, r.name or "", r.state, iso(r.created_at), r.last_offset + 1, self._left(r))
-            for r in rows
-        ]
-
-    def _left(self, row: RunRow) -> bool:
-        at_work = row.state in ("pending", "running")
-        return at_work and (row.owner is None or not self.runtime.log.is_alive(row.owner))
+        return await list_log(self.runtime.log, self.damaged, limit=limit, **query)
 
     async def left(self, workflow_id: str) -> bool:
         """Whether nobody works on the run though it is not at rest."""
-        return self._left(await self.runtime.log.run(workflow_id))
+        return _is_left(self.runtime.log, await self.runtime.log.run(workflow_id))
 
     async def last_offset(self, workflow_id: str) -> int:
         """As `Target.last_offset`."""
@@ -351,20 +378,27 @@ class RemoteTarget:
         """As `Target.record`."""
         return await self.client.record(workflow_id)
 
-    async def records(self, *, limit: int, state: str | None) -> list[RunRecord]:
+    async def records(self, *, limit: int, state: str | None = None, **query: Any) -> list[RunRecord]:
         """As `Target.records`."""
+        if any(value is not None for value in query.values()):
+            found = await self._summaries(limit, {"state": state, **query})
+            return [await self.client.record(summary.workflow_id) for summary in found]
         page = await self.client.records(limit=limit, state=state)
         self.damaged.update(page.damaged)
         return page.items
 
-    async def listed(self, *, limit: int, state: str | None) -> list[Listed]:
+    async def listed(self, *, limit: int, **query: Any) -> list[Listed]:
         """As `Target.listed`."""
-        page = await self.client.summaries(limit=limit, state=state)
+        return [_listed(found) for found in await self._summaries(limit, query)]
+
+    async def _summaries(self, limit: int, query: dict[str, Any]) -> list[RunSummary]:
+        from agentflow.events.ids import iso
+
+        since = query.pop("since", None)
+        since = None if since is None else iso(since)
+        page = await self.client.summaries(limit=limit, usage=True, since=since, **query)
         self.damaged.update(page.damaged)
-        return [
-            Listed(r.workflow_id, r.name or "", r.state, r.created_at, r.last_offset + 1, False)
-            for r in page.items
-        ]
+        return page.items
 
     async def last_offset(self, workflow_id: str) -> int:
         """As `Target.last_offset`."""

@@ -19,14 +19,18 @@ __all__ = ["tools"]
 
 
 @click.command("tools", cls=Command)
+@click.argument("file", type=click.Path(), required=False)
 @json_option("Print {items: [function]} as JSON, with the schemas of their arguments.")
 @target_options
-def tools(as_json: bool, where: Where) -> Exit:
-    """List the functions that are registered.
+def tools(file: str | None, as_json: bool, where: Where) -> Exit:
+    """List the functions that are registered, or of FILE.
 
     Those of the daemon, which documents may name without declaring a service. The side effect (none,
-    read, write, external, irreversible) decides what is repeated after a crash and what is asked for.
+    read, write, external, irreversible) decides what is repeated after a crash and what is asked for. With
+    FILE its services are opened here, and the functions of each step are listed.
     """
+    if file is not None:
+        return _of_file(file, where, as_json=as_json)
     url = where.daemon()
     found = _of_this_process() if url is None else _of_daemon(url)
     if as_json:
@@ -39,6 +43,36 @@ def tools(as_json: bool, where: Where) -> Exit:
         ]
         emit(columns(["SERVICE", "FUNCTION", "SIDE EFFECT", "TIMEOUT", "DESCRIPTION"], rows))
     return Exit.DONE
+
+
+def _of_file(file: str, where: Where, *, as_json: bool) -> Exit:
+    from agentflow.cli.dry_run import bind_here
+    from agentflow.cli.errors import exit_of_diagnostics
+    from agentflow.cli.excerpt import render_diagnostics
+    from agentflow.cli.output import say
+    from agentflow.definition.loader import load_file
+
+    bound = bind_here(where.config(), load_file(file))
+    problems = [d for d in bound.diagnostics if d.code != "E_UNKNOWN_MODEL"]  # no model is asked here
+    found = [(step, info) for step, b in bound.steps.items() for info in b.tools.values()]
+    if problems:
+        say(render_diagnostics(problems))
+    if as_json:
+        emit_json({"items": [{"step_id": step, "tool": info} for step, info in found]})
+    elif found:
+        header = ["STEP", "SERVICE", "FUNCTION", "SIDE EFFECT", "APPROVAL", "DESCRIPTION"]
+        rows = [
+            [step, i.service, i.function, i.side_effect, _yes(i.needs_approval), _line(i.description)]
+            for step, i in found
+        ]
+        emit(columns(header, rows))
+    elif not problems:
+        emit("no step attaches a function")
+    return exit_of_diagnostics(problems)
+
+
+def _yes(needed: bool) -> str:
+    return "each call" if needed else ""
 
 
 def _of_this_process() -> list[ToolView]:

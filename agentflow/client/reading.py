@@ -100,22 +100,29 @@ class Reading(Commands):
         state: str | Sequence[str] | None = None,
         name: str | None = None,
         label: tuple[str, str] | None = None,
+        prefix: str | None = None,
         since: str | None = None,
         until: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
         order: Order = "desc",
+        usage: bool = False,
     ) -> Page[RunSummary]:
-        """A page of runs as the store lists them; times are RFC 3339, `until` excluded."""
+        """Return a page of runs as the store lists them; times are RFC 3339, `until` excluded.
+
+        With `usage`, what each run that has ended has used.
+        """
         query = {
             "state": state if isinstance(state, str) or state is None else ",".join(state),
             "name": name,
             "label": None if label is None else "=".join(label),
+            "prefix": prefix,
             "since": since,
             "until": until,
             "limit": limit,
             "cursor": cursor,
             "order": order,
+            "usage": usage or None,
         }
         found = await self._ask("GET", "/workflows", _Summaries, query=query)
         return Page(found.items, found.next_cursor, found.damaged)

@@ -92,7 +92,10 @@ class Transport:
     ) -> T:
         """One request; its answer as `kind`. Raises what the daemon says, or Unreachable."""
         response = await self.send(method, path, query=query, body=body, headers=headers, timeout=timeout)
-        return msgspec.json.decode(response.content, type=kind)
+        try:
+            return msgspec.json.decode(response.content, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise self._not_a_daemon(response.status_code) from None
 
     async def send(
         self,
@@ -119,7 +122,7 @@ class Transport:
         except httpx.HTTPError as error:
             raise self.unreachable(error) from error
         if response.status_code >= 400:
-            raise error_of(response.status_code, response.content, response.headers.get("Retry-After"))
+            raise self._error_of(response, response.content)
         return response
 
     @asynccontextmanager
@@ -134,8 +137,22 @@ class Transport:
         ) as response:
             if response.status_code >= 400:
                 body = await response.aread()
-                raise error_of(response.status_code, body, response.headers.get("Retry-After"))
+                raise self._error_of(response, body)
+            if "json" not in response.headers.get("Content-Type", ""):
+                raise self._not_a_daemon(response.status_code)
             yield response
+
+    def _error_of(self, response: httpx.Response, body: bytes) -> AgentflowError:
+        if "json" not in response.headers.get("Content-Type", ""):
+            return self._not_a_daemon(response.status_code)
+        return error_of(response.status_code, body, response.headers.get("Retry-After"))
+
+    def _not_a_daemon(self, status: int) -> Unreachable:
+        """Return the error of an answer that no agentflow daemon gives."""
+        return Unreachable(
+            f"what answers at {self.url} is no agentflow daemon (HTTP status {status})",
+            hint="look at --url and AGENTFLOW_URL; `agentflow serve` starts a daemon",
+        )
 
     def unreachable(self, error: Exception) -> Unreachable:
         """What it means when there is no answer."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from agentflow.definition.expressions import EvaluationError, Template
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import canonical_json
 from agentflow.engine.bindings import ToolInfo
@@ -42,7 +43,18 @@ def ask_call(state: RunState, unit: Unit, record: ToolRecord, parameters: Any, n
         "function": info.function,
         "parameters": parameters,
     }
+    template = unit.node.message
+    if template is not None:
+        subject["message"] = _message(state, unit, template)
     return _ask(state, unit, "tool", subject, now, seed=record.call.id, side_effect=info.side_effect)
+
+
+def _message(state: RunState, unit: Unit, template: Template) -> Any:
+    """Return the message of the approval. One that cannot be made says so: the call alone can be judged."""
+    try:
+        return template.evaluate(state.scope(unit))
+    except EvaluationError as error:
+        return f"the message of this approval cannot be made: {error}"
 
 
 def _ask(

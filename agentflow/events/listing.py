@@ -19,6 +19,7 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
     state: str | Sequence[str] | None = None
     name: str | None = None
     label: tuple[str, str] | None = None
+    prefix: str | None = None
     since: int | None = None
     until: int | None = None
     limit: int = 50
@@ -56,6 +57,7 @@ def page_of_runs(
         wanted = row is not None and (
             (states is None or row.state in states)
             and (query.name is None or row.name == query.name)
+            and (query.prefix is None or workflow_id.startswith(query.prefix))
             and (query.label is None or row.labels.get(query.label[0]) == query.label[1])
         )
         if row is not None and wanted:

@@ -115,13 +115,17 @@ class EventLog(Protocol):
         state: str | Sequence[str] | None = None,
         name: str | None = None,
         label: tuple[str, str] | None = None,
+        prefix: str | None = None,
         since: int | None = None,
         until: int | None = None,
         limit: int = 50,
         cursor: str | None = None,
         order: Order = "desc",
     ) -> Page[RunRow]:
-        """Runs by (created_at, workflow_id); `since` ≤ created_at < `until` (µs). ValueError: bad cursor."""
+        """Return runs by (created_at, workflow_id); `since` ≤ created_at < `until` (µs).
+
+        `prefix` is of the id. Raises ValueError if the cursor is not one of this list.
+        """
         ...
 
     async def query(

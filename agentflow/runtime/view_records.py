@@ -52,6 +52,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None
     bytes: int
     archived: bool = False
+    usage: Usage | None = None  # of an ended run, if it was asked for
     links: dict[str, str] = {}
 
 

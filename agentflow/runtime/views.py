@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from agentflow.definition.ir import Workflow, decode_ir
 from agentflow.engine import Bindings, Plan, RunState, compile_plan, evolve
 from agentflow.errors import LogCorrupt, OffsetTrimmed
@@ -18,6 +20,7 @@ from agentflow.events.catalogue import (
     WorkflowStarted,
     WorkflowStepStarted,
 )
+from agentflow.events.endings import final_usage
 from agentflow.events.envelope import Event, decode, iso, micros
 from agentflow.events.log import EventLog, RunRow
 from agentflow.events.rows import Order, Page
@@ -178,24 +181,34 @@ class RunViews:
         state: str | Sequence[str] | None = None,
         name: str | None = None,
         label: tuple[str, str] | None = None,
+        prefix: str | None = None,
         since: int | None = None,
         until: int | None = None,
         limit: int = 50,
         cursor: str | None = None,
         order: Order = "desc",
+        usage: bool = False,
     ) -> Page[RunSummary]:
-        """A page of runs as the store lists them; arguments as of `EventLog.runs`. No log is read."""
+        """Return a page of runs as the store lists them; arguments as of `EventLog.runs`.
+
+        No log is read, but with `usage` the last event of each run that has ended.
+        """
         page = await self._log.runs(
             state=state,
             name=name,
             label=label,
+            prefix=prefix,
             since=since,
             until=until,
             limit=limit,
             cursor=cursor,
             order=order,
         )
-        return Page([summary(row) for row in page.items], page.next_cursor, page.damaged)
+        items = [summary(row) for row in page.items]
+        if usage:
+            used = [await final_usage(self._log, row) for row in page.items]
+            items = [msgspec.structs.replace(item, usage=u) for item, u in zip(items, used, strict=True)]
+        return Page(items, page.next_cursor, page.damaged)
 
     # -- folding
 

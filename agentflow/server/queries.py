@@ -34,17 +34,20 @@ class SubmitQuery(_Query, frozen=True, kw_only=True):
 
 
 class ListQuery(_Query, frozen=True, kw_only=True):
-    """`state` may name several with commas; `label` is KEY=VALUE; times are RFC 3339, `until` excluded."""
+    """`state` may name several with commas; `label` is KEY=VALUE; `prefix` is of the id; times are RFC 3339,
+    `until` excluded."""
 
     state: Text | None = None
     name: Text | None = None
     label: Text | None = None
+    prefix: Text | None = None
     since: Text | None = None
     until: Text | None = None
     limit: Count = 50
     cursor: Text | None = None
     order: Literal["asc", "desc"] = "desc"
     full: bool = False
+    usage: bool = False
 
 
 class OffsetQuery(_Query, frozen=True, kw_only=True):

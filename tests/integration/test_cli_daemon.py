@@ -261,3 +261,16 @@ def test_the_daemon_measures_always_and_sends_what_the_environment_asks_for(sand
         assert found["agentflow_spans_refused_total"] == 0
         assert len(collector.spans) >= 4
         assert not collector.metrics, "an endpoint for spans alone sends no metrics"
+
+
+@pytest.mark.slow  # the daemon gives the call its grace, 20 s
+def test_a_client_names_the_run_when_its_daemon_drains(sandbox: Sandbox):
+    """daily-use 2: the id is all that leads back to the run."""
+    with ModelServer(lambda body: time.sleep(1) or "late") as slow:
+        sandbox.env["OPENAI_BASE_URL"] = slow.url
+        with serving(sandbox):
+            client = sandbox.start("run", "flow.yaml", "-i", "name=Ann", "--id", "wf_d")
+            slow.arrived.get(timeout=30)
+        _, err = client.communicate(timeout=30)
+    assert client.returncode == 6, err
+    assert "wf_d goes on when the daemon is back; then `agentflow show wf_d` shows it" in err

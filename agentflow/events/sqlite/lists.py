@@ -103,6 +103,12 @@ def _statement(query: RunQuery) -> tuple[str, list[Any]]:
     if query.name is not None:
         where.append("name = ?")
         values.append(query.name)
+    if query.prefix is not None:
+        # The planner would read the list in its order and look at every run: 8 ms instead of 0.1 for 10,000.
+        if query.label is None:
+            table = "run INDEXED BY sqlite_autoindex_run_1"
+        where.append("workflow_id >= ? AND workflow_id < ?")
+        values += (query.prefix, f"{query.prefix}~")  # no id has a character as high as this one
     if query.since is not None:
         where.append(f"{created} >= ?")
         values.append(query.since)

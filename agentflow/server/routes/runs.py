@@ -52,11 +52,13 @@ async def list_runs(call: Call) -> Response:
             state=states,
             name=query.name,
             label=label,
+            prefix=query.prefix,
             since=parse_time(query.since, "since"),
             until=parse_time(query.until, "until"),
             limit=query.limit,
             cursor=query.cursor,
             order=query.order,
+            usage=query.usage,
         )
     except ValueError:
         raise Refusal("invalid_parameter", "the cursor is not one of this list") from None

@@ -138,10 +138,12 @@ class Sandbox:
         path.write_text(text)
         return str(path)
 
-    def invoke(self, *args: str, input: str | bytes | None = None) -> Result:
+    def invoke(
+        self, *args: str, input: str | bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> Result:
         """In this process; the working directory must be the folder already."""
         cleared = {name: None for name in os.environ if name.startswith(("AGENTFLOW_", "OPENAI_"))}
-        known = {**cleared, **self.env}
+        known = {**cleared, **self.env, **(env or {})}
         return CliRunner().invoke(app, list(args), env=known, input=input, prog_name="agentflow")
 
     def start(self, *args: str, env: Mapping[str, str] | None = None, **more: Any) -> subprocess.Popen[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,11 @@ def test_gc_deletes_and_the_run_is_gone_for_ever(box: Sandbox, monkeypatch: pyte
     assert [r["workflow_id"] for r in json.loads(box.invoke("list", "--json").stdout)["items"]] == held
 
 
+def kept(text: str) -> str:
+    """Return a report without what is only in the events that were trimmed: tokens and cost of a step."""
+    return re.sub(r" {2,}", "  ", re.sub(r" +\d+ +\$\d\.\d{4}(?= +\d+$)", "", text, flags=re.MULTILINE))
+
+
 def test_a_trimmed_run_still_shows_what_it_was_also_from_a_file(box: Sandbox, ran: str):
     before = {
         verb: box.invoke(*verb).stdout for verb in (("show", ran), ("state", ran), ("state", ran, "greet"))
@@ -217,7 +223,7 @@ def test_a_trimmed_run_still_shows_what_it_was_also_from_a_file(box: Sandbox, ra
     configure(box, '[retention]\nmode = "size"\nmax_bytes = 0\ntrim_to_events = 3\n')
     assert "trim" in box.invoke("gc").stdout
     for verb, text in before.items():
-        assert box.invoke(*verb).stdout == text
+        assert kept(box.invoke(*verb).stdout) == kept(text)
     assert len(box.invoke("events", ran).stdout.splitlines()) == 3
     refused = box.invoke("events", ran, "--offset", "1")
     assert refused.exit_code == 4
@@ -225,7 +231,7 @@ def test_a_trimmed_run_still_shows_what_it_was_also_from_a_file(box: Sandbox, ra
     (box.folder / "run.ndjson").write_text(box.invoke("log", ran).stdout)
     box.database.unlink()
     for verb, text in before.items():
-        assert box.invoke(verb[0], "run.ndjson", *verb[2:]).stdout == text
+        assert kept(box.invoke(verb[0], "run.ndjson", *verb[2:]).stdout) == kept(text)
     assert box.invoke("graph", "run.ndjson").stdout == graph
     assert len(box.invoke("events", "run.ndjson").stdout.splitlines()) == 3
 

@@ -95,7 +95,8 @@ def test_data_and_run_exclude_each_other(sandbox: Sandbox):
     ("run", "code", "says"),
     [
         ("wf_none", 4, "no run wf_none"),
-        ("none", 2, "is not the id of a run"),
+        ("no ne", 2, "is not the id of a run"),
+        ("none", 4, "no run wf_none"),
         ("gone.ndjson", 3, "gone.ndjson"),
     ],
 )

@@ -1,0 +1,178 @@
+"""Names of runs on the command line: prefixes, `@last` and its like, completion by the shell."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentflow.cli.names import resolve
+from agentflow.cli.target import Where
+from agentflow.events.envelope import StoredEvent
+from agentflow.events.log import Append, RunMeta
+from agentflow.events.open import open_log
+from tests.unit.cli.support import ECHO, ModelServer, Sandbox
+
+ASKED = ECHO.replace("id: greet", "id: greet\n      approval: {message: 'Greet ${{ inputs.name }}?'}")
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
+    monkeypatch.chdir(tmp_path)
+    made = Sandbox(tmp_path)
+    made.write("flow.yaml", ECHO)
+    made.write("asked.yaml", ASKED)
+    with ModelServer(lambda body: 401 if body["messages"][-1]["content"] == "bad" else "hello") as server:
+        made.env |= {"OPENAI_BASE_URL": server.url, "AGENTFLOW_MODEL": "openai:test"}
+        yield made
+    made.close()
+
+
+@pytest.fixture
+def runs(sandbox: Sandbox) -> Sandbox:
+    """wf_ant failed, wf_bee waits, wf_bear and wf_be are completed, in this order."""
+    sandbox.invoke("run", "flow.yaml", "-i", "name=bad", "--id", "wf_ant")
+    sandbox.invoke("run", "asked.yaml", "-i", "name=A", "--id", "wf_bee")
+    for run_id in ("wf_bear", "wf_be"):
+        assert sandbox.invoke("run", "flow.yaml", "-i", "name=A", "--id", run_id).exit_code == 0
+    return sandbox
+
+
+def test_each_name_finds_its_run(runs: Sandbox):
+    names = {"wf_a": "ant", "a": "ant", "wf_bea": "bear", "bee": "bee", "@last": "be"}
+    names |= {"@failed": "ant", "@waiting": "bee", "wf_be": "be", "be": "be"}
+    for name, found in names.items():
+        shown = runs.invoke("show", name)
+        assert shown.stdout.startswith(f"run        wf_{found}\n"), (name, shown.stderr)
+
+
+def test_an_ambiguous_prefix_lists_the_candidates(runs: Sandbox):
+    refused = runs.invoke("show", "b")
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("error ambiguous_id: several runs begin with wf_b\n")
+    assert [line.split()[:2] for line in refused.stderr.splitlines()[2:]] == [
+        ["wf_be", "completed"],
+        ["wf_bear", "completed"],
+        ["wf_bee", "waiting"],
+    ]
+
+
+def test_a_name_that_fits_no_run_is_not_found(runs: Sandbox):
+    assert runs.invoke("approve", "@waiting", "greet").exit_code == 0
+    nothing = runs.invoke("show", "@waiting")
+    assert (nothing.exit_code, "no run is waiting" in nothing.stderr) == (4, True)
+    assert "no run wf_zoo" in runs.invoke("show", "zoo").stderr
+    unknown = runs.invoke("show", "@newest")
+    assert (unknown.exit_code, "@last, @failed, @waiting" in unknown.stderr) == (2, True)
+
+
+VERBS = [
+    ("show", "be"),
+    ("events", "@last"),
+    ("log", "@last"),
+    ("state", "be", "greet"),
+    ("context", "be", "greet"),
+    ("history", "@last"),
+    ("graph", "wf_bea"),
+    ("graph", "@last"),
+    ("fork", "bea", "--from", "greet"),
+    ("run", "flow.yaml", "--input-from", "bea:greet", "--as", "name"),
+    ("expr", "steps.greet.status", "--run", "bea"),
+    ("cancel", "bee"),
+    ("rm", "@failed"),
+]
+
+
+def test_every_verb_takes_a_name(runs: Sandbox):
+    for words in VERBS:
+        done = runs.invoke(*words)
+        assert done.exit_code == 0, (words, done.stderr)
+
+
+def test_a_new_id_is_taken_as_it_is(runs: Sandbox):
+    made = runs.invoke("run", "flow.yaml", "-i", "name=A", "--id", "wf_bea")
+    assert "wf_bea completed" in made.stderr
+    assert runs.invoke("run", "flow.yaml", "-i", "name=A", "--id", "bea").exit_code == 2
+
+
+def test_names_are_resolved_by_a_daemon(runs: Sandbox):
+    socket = f"unix:{runs.folder / 'd.sock'}"
+    daemon = runs.start("serve", "--socket", str(runs.folder / "d.sock"))
+    try:
+        deadline = time.monotonic() + 30
+        while runs.invoke("health", "--url", socket).exit_code != 0:
+            assert time.monotonic() < deadline
+        assert runs.invoke("show", "bea", "--url", socket).stdout.startswith("run        wf_bear\n")
+        assert runs.invoke("show", "@waiting", "--url", socket).stdout.startswith("run        wf_bee\n")
+        assert runs.invoke("show", "b", "--url", socket).exit_code == 2
+    finally:
+        daemon.terminate()
+        daemon.communicate(timeout=20)
+
+
+COMPLETIONS = {
+    "agentflow show wf_be": ["wf_be", "wf_bear", "wf_bee"],
+    "agentflow show @": ["@last", "@failed", "@waiting"],
+    "agentflow retry wf_bee g": ["greet"],
+    "agentflow context nothing g": [],
+}
+
+
+def completed(sandbox: Sandbox, line: str) -> list[str]:
+    """Return what the shell is offered at the end of the line."""
+    env = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    asked = sandbox.invoke(env={"_AGENTFLOW_COMPLETE": "bash_complete", **env})
+    assert asked.stderr == ""
+    return [row.partition(",")[2] for row in asked.stdout.splitlines() if row]
+
+
+def test_the_shell_completes_runs_steps_and_requests(runs: Sandbox):
+    found = {line: completed(runs, line) for line in COMPLETIONS}
+    assert found == COMPLETIONS
+    assert [part[:4] for part in completed(runs, "agentflow approve wf_bee req")] == ["req_"]
+
+
+def test_a_prefix_among_10_000_runs_costs_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """At most 50 ms over `list`; measured as CPU, the best of three."""
+    url = f"sqlite:{tmp_path / 'many.db'}"
+
+    async def fill() -> None:
+        log = open_log(url)
+        event = StoredEvent(0, 1, "workflow.cancel_requested", b"{}")
+        appended = [
+            log.append(
+                Append(
+                    f"wf_{i:05d}x",
+                    1,
+                    0,
+                    [event],
+                    "paused",
+                    RunMeta(name="n", definition_hash="h", created_at=i),
+                )
+            )
+            for i in range(10_000)
+        ]
+        await asyncio.gather(*appended)
+        await log.close()
+
+    async def listed() -> None:
+        log = open_log(url, read_only=True)
+        assert len((await log.runs(limit=50)).items) == 50
+        await log.close()
+
+    def cost(work) -> float:
+        best = 9.0
+        for _ in range(3):
+            begin = time.process_time()
+            work()
+            best = min(best, time.process_time() - begin)
+        return best
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    asyncio.run(fill())
+    where = Where(url, None, False)
+    assert resolve(where, "wf_04711") == "wf_04711x"
+    assert cost(lambda: resolve(where, "04711")) - cost(lambda: asyncio.run(listed())) < 0.05
