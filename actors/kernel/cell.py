@@ -90,6 +90,7 @@ class Extras:
         "limiters",
         "links",
         "muted",
+        "overdue",
         "pipes",
         "reserved",
         "stack",
@@ -118,6 +119,7 @@ class Extras:
         self.limiters: list[Limits] = []
         self.links: dict[Cell, None] = {}
         self.muted: set[Cell] = set()
+        self.overdue: asyncio.TimerHandle | None = None
         self.pipes: dict[Work, None] = {}
         self.reserved = 0
         self.stack: AsyncExitStack | None = None
