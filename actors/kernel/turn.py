@@ -281,7 +281,8 @@ class ActorCell(Cell):
         """Fail the actor if it still handles the message that it had in hand when the limit began."""
         if self.mode == BUSY and self.hand is hand:
             message = type(hand[0]).__name__
-            orders.fail(self, HandlerTimeout(f"{self.path}: the handler of {message} took over {limit:g} s"))
+            error = HandlerTimeout(f"{self.path}: the handler of {message} took over {limit:g} s")
+            orders.interrupt(self, error)
 
     async def pump(self, coroutine: Coroutine[Any, Any, Any] | None) -> None:
         """Serve the actor, beginning with a handler's coroutine, for one turn: 64 messages or 2 ms."""

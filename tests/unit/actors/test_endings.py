@@ -487,6 +487,21 @@ async def test_a_handler_over_its_limit_fails_its_actor(first):
         assert [await answer for answer in short] == ["waited"] * len(first)
 
 
+@pytest.mark.parametrize("how", ["stop", "drain"])
+@virtual
+async def test_a_handler_over_its_limit_does_not_keep_its_actor_from_ending(how):
+    """An actor may end itself in the handler that hangs: no shutdown time bounds that."""
+    async with ActorSystem() as system:
+        ref = await system.spawn(ChildSpec("limited", Limited, shutdown=None))
+        hung = asyncio.ensure_future(ref.ask(FOREVER, timeout=math.inf))
+        await run_until_idle()
+        ref.stop() if how == "stop" else ref.drain()
+        with pytest.raises(HandlerTimeout):
+            await hung
+        await ref.terminated()
+        assert now() == pytest.approx(3)
+
+
 @virtual
 async def test_a_handler_within_its_limit_leaves_no_timer():
     """The limit is that of one message: what comes after it is not cancelled by its timer."""
