@@ -41,9 +41,9 @@ class Ends(Protocol):
 
 
 class Work(Protocol):
-    """A task that the instance owns."""
+    """Work that the instance owns: a task, or a future of the answer to a question."""
 
-    task: asyncio.Task[None]
+    task: asyncio.Future[Any]
 
     def end(self) -> None: ...
 
