@@ -58,7 +58,7 @@ class AgentActor(Actor, mailbox=1_000, handler_timeout=HANDLER_LIMIT_S):
         except ActorStopped:
             return  # the Runtime is being closed: the call stays open, and is made again by `resume`
         # The engine's deadlines bound the call; a second one here would only race with them.
-        self.ctx.pipe(model.ask(Complete(call=call), timeout=math.inf), self._answered, lost)
+        self.ctx.pipe(model.ask_soon(Complete(call=call), timeout=math.inf), self._answered, lost)
 
     @on(CallTool)
     def call_tool(self, call: CallTool) -> None:
@@ -70,7 +70,7 @@ class AgentActor(Actor, mailbox=1_000, handler_timeout=HANDLER_LIMIT_S):
             service = self._directory.tool(call.service)
         except ActorStopped:
             return  # as for a model call
-        self.ctx.pipe(service.ask(call, timeout=math.inf), self._report, lost)
+        self.ctx.pipe(service.ask_soon(call, timeout=math.inf), self._report, lost)
 
     def _answered(self, result: ModelCallSuccess | ModelCallFailure) -> None:
         self._lost_in_a_row = 0

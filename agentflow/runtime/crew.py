@@ -64,7 +64,7 @@ class Crew:
                 return ToolCallFailure(call_id=message.call_id, error=info, duration_ms=0, unknown=True)
 
             # Asked, not told: a service's actor that fails with the call in hand must not leave it open.
-            self._ctx.pipe(target.ask(message, timeout=math.inf), _as_it_is, lost)
+            self._ctx.pipe(target.ask_soon(message, timeout=math.inf), _as_it_is, lost)
 
     def _worker(self, unit: Unit) -> Ref[Any]:
         key = unit.key
