@@ -80,9 +80,11 @@ class Actor(Behaviour[M], Generic[M]):
     does with a full mailbox: `raise` MailboxFull, or `drop_new` / `drop_old` to the dead letters), `stash`
     (slots of the stash, default 100), `start_timeout` (seconds that `on_start` may take, default 30) and
     `stop_timeout` (seconds for `on_stop` and `on_restart`, default the child's `shutdown` time, which is 5,
-    or 30 where that is None). A hook that takes longer is cancelled; `math.inf` sets no limit. `supervise`
-    says what happens when a child fails. `Actor[Research | Brief]` declares the protocol for type checkers;
-    each of its types must have a handler. Raises `SpecError` when the class is defined wrongly.
+    or 30 where that is None). A hook that takes longer is cancelled; `math.inf` sets no limit.
+    `handler_timeout` (seconds that a handler may await, default no limit): a handler that takes longer is
+    cancelled, and its actor fails with `HandlerTimeout`. `supervise` says what happens when a child fails.
+    `Actor[Research | Brief]` declares the protocol for type checkers; each of its types must have a handler.
+    Raises `SpecError` when the class is defined wrongly.
     """
 
     __slots__ = ("ctx",)
@@ -105,6 +107,7 @@ class Actor(Behaviour[M], Generic[M]):
         stash: int | None = None,
         start_timeout: float | None = None,
         stop_timeout: float | None = None,
+        handler_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init_subclass__(**kwargs)
@@ -122,7 +125,11 @@ class Actor(Behaviour[M], Generic[M]):
             if stash < 0:
                 raise SpecError(f"{cls.__name__}(stash={stash}): slots of the stash")
             cls.__stash__ = stash
-        for name, seconds in (("start_timeout", start_timeout), ("stop_timeout", stop_timeout)):
+        for name, seconds in (
+            ("start_timeout", start_timeout),
+            ("stop_timeout", stop_timeout),
+            ("handler_timeout", handler_timeout),
+        ):
             if seconds is not None:
                 if not seconds > 0:
                     raise SpecError(f"{cls.__name__}({name}={seconds}): must be more than 0 seconds")

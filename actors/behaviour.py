@@ -44,6 +44,7 @@ class Behaviour(Generic[M]):
     __stash__: ClassVar[int] = 100
     __start_timeout__: ClassVar[float] = HOOK_TIME
     __stop_timeout__: ClassVar[float | None] = None
+    __handler_timeout__: ClassVar[float | None] = None
     __handlers__: ClassVar[Table] = Table()
     __handler_names__: ClassVar[dict[type, str]] = {}
 

@@ -10,6 +10,7 @@ ActorError
 ├── DeadlockError      a cycle of asks
 ├── HookTimeout        `on_start`, `on_stop` or `on_restart` took too long (also a TimeoutError)
 ├── HandlerCancelled   a handler was cancelled by someone other than the runtime
+├── HandlerTimeout     a handler awaited longer than `handler_timeout=` (also a TimeoutError)
 ├── Finished           a permanent actor called `ctx.finish()`; its supervisor restarts it
 ├── LinkBroken         a linked actor failed or was killed
 ├── NameTaken          a living sibling has this name
@@ -27,6 +28,7 @@ __all__ = [
     "DeadlockError",
     "Finished",
     "HandlerCancelled",
+    "HandlerTimeout",
     "HookTimeout",
     "LinkBroken",
     "MailboxFull",
@@ -81,6 +83,10 @@ class HookTimeout(ActorError, TimeoutError):
 
 class HandlerCancelled(ActorError):
     """The handler was cancelled by someone other than the actor runtime."""
+
+
+class HandlerTimeout(ActorError, TimeoutError):
+    """A handler awaited longer than the limit of its class; see `handler_timeout=`."""
 
 
 class Finished(ActorError):

@@ -131,7 +131,8 @@ def _tasks(cell: Cell) -> list[asyncio.Task[Any]]:
     extras = cell.extras
     tasks = [cell.task]
     if extras is not None:
-        tasks += [extras.closing, *(pipe.task for pipe in extras.pipes)]
+        works = [pipe.task for pipe in extras.pipes]
+        tasks += [extras.closing, *(task for task in works if isinstance(task, asyncio.Task))]
     return [task for task in tasks if task is not None]
 
 

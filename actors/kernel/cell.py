@@ -41,9 +41,9 @@ class Ends(Protocol):
 
 
 class Work(Protocol):
-    """A task that the instance owns."""
+    """Work that the instance owns: a task, or a future of the answer to a question."""
 
-    task: asyncio.Task[None]
+    task: asyncio.Future[Any]
 
     def end(self) -> None: ...
 
@@ -90,6 +90,7 @@ class Extras:
         "limiters",
         "links",
         "muted",
+        "overdue",
         "pipes",
         "reserved",
         "stack",
@@ -118,6 +119,7 @@ class Extras:
         self.limiters: list[Limits] = []
         self.links: dict[Cell, None] = {}
         self.muted: set[Cell] = set()
+        self.overdue: asyncio.TimerHandle | None = None
         self.pipes: dict[Work, None] = {}
         self.reserved = 0
         self.stack: AsyncExitStack | None = None

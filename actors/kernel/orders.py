@@ -10,7 +10,7 @@ from actors import states
 from actors.errors import ActorStopped
 from actors.kernel.cell import Cell
 
-__all__ = ["cancel", "drain", "fail", "halt", "kill", "shut", "stop", "unpark"]
+__all__ = ["cancel", "drain", "fail", "halt", "interrupt", "kill", "shut", "stop", "unpark"]
 
 
 def stop(cell: Cell) -> None:
@@ -59,6 +59,15 @@ def fail(cell: Cell, error: BaseException) -> None:
     cell.order |= states.FAIL
     cancel(cell)
     _nudge(cell)
+
+
+def interrupt(cell: Cell, error: BaseException) -> None:
+    """Cancel the handler that runs, so that its actor fails with `error`; one that is to stop then ends."""
+    if cell.order & (states.KILL | states.FAIL | states.HALT):
+        return  # it is cancelled already
+    cell.extra().failure = error
+    cell.order |= states.FAIL
+    cancel(cell)
 
 
 def shut(cell: Cell) -> None:

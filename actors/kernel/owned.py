@@ -15,7 +15,7 @@ from actors.kernel.cell import Cell, Envelope
 from actors.kernel.routines import thrown_away
 from actors.messages import M
 from actors.signals import ReceiveTimeout
-from actors.trace import current_trace
+from actors.trace import FRAME, current_trace
 
 __all__ = ["Idle", "Pipe", "Timer", "Timers"]
 
@@ -191,16 +191,28 @@ class Pipe:
         self._trace = current_trace() if envelope is None else envelope[2]
         question = None if envelope is None else envelope[3]
         self._begun = self._cancelled = False
-        self.task = cell.scheduler.task(
-            self._run(), f"{cell.name}-pipe", cell, self._trace, question, held=False
-        )
+        scheduler = cell.scheduler
+        if isinstance(awaitable, asyncio.Future) and not isinstance(awaitable, asyncio.Task):
+            # The answer to an `ask_soon`, as a rule: a task would cost it two passes of the loop.
+            self._begun = True
+            self.task: asyncio.Future[Any] = awaitable
+            context = scheduler.base.copy()
+            context.run(FRAME.set, (cell, self._trace, question, None, False))
+            awaitable.add_done_callback(self._settled, context=context)
+        else:
+            self.task = scheduler.task(
+                self._run(), f"{cell.name}-pipe", cell, self._trace, question, held=False
+            )
+            self.task.add_done_callback(self._ended)
         cell.extra().pipes[self] = None
-        self.task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
         """Cancel the work; nothing arrives, not even a result that waits to be handled."""
         self._cancelled = True
-        self._cell.scheduler.cancel(self.task)
+        if isinstance(self.task, asyncio.Task):
+            self._cell.scheduler.cancel(self.task)
+        else:
+            self.task.cancel()
 
     def end(self) -> None:
         """The actor ends: cancel. A message that was told, and whose work has not begun, is a dead letter."""
@@ -217,6 +229,20 @@ class Pipe:
     def done(self) -> bool:
         """Whether the work is over."""
         return self.task.done()
+
+    def _settled(self, future: asyncio.Future[Any]) -> None:
+        """Deliver what has become of a future that no task awaits."""
+        self._ended(future)
+        if self._cancelled:
+            if not future.cancelled():
+                future.exception()  # looked at
+            return
+        try:
+            message = self._to_message(future.result())
+        except BaseException as exc:
+            self._failed(exc)
+        else:
+            self._deliver(message)
 
     async def _run(self) -> None:
         self._begun = True
@@ -257,7 +283,7 @@ class Pipe:
         if not self._cancelled:
             self._cell.signal_failure(exc)
 
-    def _ended(self, _: asyncio.Task[None]) -> None:
+    def _ended(self, _: asyncio.Future[Any]) -> None:
         if not self._begun and iscoroutine(self._awaitable):
             self._awaitable.close()  # cancelled before the first step
         if self._cell.extras is not None:

@@ -77,7 +77,7 @@ def outcome(task: asyncio.Task[BaseException | None]) -> BaseException | None:
     return task.exception() or task.result()  # an exception: it was ended by force
 
 
-def thrown_away(exc: BaseException, task: asyncio.Task[Any] | None) -> bool:
+def thrown_away(exc: BaseException, task: asyncio.Future[Any] | None) -> bool:
     """Whether a coroutine is being closed unfinished, by its loop or the garbage collector, and not by code
     in it that raises GeneratorExit. `task` is the one that runs it, None for that of the caller."""
     if not isinstance(exc, GeneratorExit):
@@ -88,7 +88,9 @@ def thrown_away(exc: BaseException, task: asyncio.Task[Any] | None) -> bool:
         return True
 
 
-async def settled(scheduler: Scheduler[Cell], task: asyncio.Task[Any], timeout: float | None = None) -> None:
+async def settled(
+    scheduler: Scheduler[Cell], task: asyncio.Future[Any], timeout: float | None = None
+) -> None:
     """Wait until the task is done, or was given up because it survives even being closed by force."""
     given_up = scheduler.given_up.get(task)
     if given_up is None:

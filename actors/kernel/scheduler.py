@@ -103,7 +103,7 @@ class Scheduler(Generic[C]):
         self.wheel = Wheel(loop)
         self.uid = 0
         self.aborting: asyncio.Task[Any] | None = None
-        self.given_up: dict[asyncio.Task[Any], asyncio.Future[None]] = {}
+        self.given_up: dict[asyncio.Future[Any], asyncio.Future[None]] = {}
         self._cancelled: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.random = Random()
         self.show: Callable[[Any], str] = show_message

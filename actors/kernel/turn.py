@@ -17,7 +17,7 @@ from typing import Any, cast
 from weakref import ReferenceType
 
 from actors.behaviour import Handler
-from actors.errors import ActorStopped, HandlerCancelled, Reject, Unhandled
+from actors.errors import ActorStopped, HandlerCancelled, HandlerTimeout, Reject, Unhandled
 from actors.kernel import fate, life, orders
 from actors.kernel.cell import Cell, Envelope, Failure
 from actors.kernel.routines import awaiting, drive, thrown_away
@@ -261,9 +261,28 @@ class ActorCell(Cell):
         self.fresh = coroutine  # until the pump takes its first step
         self.since = scheduler.clock()
         scheduler.busy[self] = None
+        self.limit_handler()
         task = scheduler.start(self.pump(coroutine), self.name)
         if not task.done():  # begun eagerly, it may be over
             self.task = task
+
+    def limit_handler(self) -> None:
+        """Start the time limit of the handler that is about to await, if its class sets one."""
+        limit = None if self.actor is None else self.actor.__handler_timeout__
+        if limit is not None:
+            scheduler, extras = self.scheduler, self.extra()
+            if extras.overdue is not None:
+                extras.overdue.cancel()
+            extras.overdue = scheduler.loop.call_later(
+                limit, self.overdue, self.hand, limit, context=scheduler.base
+            )
+
+    def overdue(self, hand: Envelope, limit: float) -> None:
+        """Fail the actor if it still handles the message that it had in hand when the limit began."""
+        if self.mode == BUSY and self.hand is hand:
+            message = type(hand[0]).__name__
+            error = HandlerTimeout(f"{self.path}: the handler of {message} took over {limit:g} s")
+            orders.interrupt(self, error)
 
     async def pump(self, coroutine: Coroutine[Any, Any, Any] | None) -> None:
         """Serve the actor, beginning with a handler's coroutine, for one turn: 64 messages or 2 ms."""
@@ -302,6 +321,7 @@ class ActorCell(Cell):
                 if coroutine is None:
                     result = handler(self.actor, message)
                     if result is not None and (type(result) is COROUTINE or isinstance(result, Future)):
+                        self.limit_handler()
                         result = await cast("Future[Any]", result)
                 else:
                     result = await coroutine
@@ -349,6 +369,9 @@ class ActorCell(Cell):
         if self.mode == BUSY:
             self.task = None
             del self.scheduler.busy[self]
+            if self.extras is not None and self.extras.overdue is not None:
+                self.extras.overdue.cancel()
+                self.extras.overdue = None
         if fault is not None:
             fate.failed(self, fault, hand)
             return

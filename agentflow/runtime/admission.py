@@ -71,6 +71,8 @@ class Admission:
         self.owner = owner
         self.begun = False
         """Whether a supervisor has sent the first events: they may be in the log though it died since."""
+        self.kills = 0
+        """How often its supervisor was killed; it is started again 5 times."""
         self.accepted: asyncio.Future[None] = loop.create_future()
         self.obeyed: asyncio.Future[Done | Refusal] = loop.create_future()
         self.rested: asyncio.Future[RunState] = loop.create_future()

@@ -14,14 +14,19 @@ from actors import Actor, ActorStopped, Ref, on
 from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.runtime.messages import (
+    HANDLER_LIMIT_S,
     CallModel,
     CallTool,
     Complete,
     ModelCallFailure,
+    ModelCallSuccess,
     ToolCallFailure,
 )
 
 __all__ = ["AgentActor", "Directory", "lost_call"]
+
+_MAX_LOST = 3
+"""Attempts in a row that may fail by a bug of the model's actor before the call has failed."""
 
 
 class Directory:
@@ -33,23 +38,27 @@ class Directory:
         self.tool = tool
 
 
-class AgentActor(Actor, mailbox=1_000):
+class AgentActor(Actor, mailbox=1_000, handler_timeout=HANDLER_LIMIT_S):
     """Model calls one after another, tool calls side by side; results go to the supervisor as messages."""
 
     def __init__(self, supervisor: Ref[Any], directory: Directory) -> None:
         self._supervisor = supervisor
         self._directory = directory
+        self._lost_in_a_row = 0
 
     @on(CallModel)
     def call_model(self, call: CallModel) -> None:
         def lost(error: BaseException) -> None:
-            self._report(
-                ModelCallFailure(call_id=call.call_id, error=lost_call("model", error), duration_ms=0)
-            )
+            self._lost_in_a_row += 1
+            error_info = lost_call("model", error, again=self._lost_in_a_row < _MAX_LOST)
+            self._report(ModelCallFailure(call_id=call.call_id, error=error_info, duration_ms=0))
 
+        try:
+            model = self._directory.model(call.ref.provider)
+        except ActorStopped:
+            return  # the Runtime is being closed: the call stays open, and is made again by `resume`
         # The engine's deadlines bound the call; a second one here would only race with them.
-        asked = self._directory.model(call.ref.provider).ask(Complete(call=call), timeout=math.inf)
-        self.ctx.pipe(asked, self._report, lost)
+        self.ctx.pipe(model.ask_soon(Complete(call=call), timeout=math.inf), self._answered, lost)
 
     @on(CallTool)
     def call_tool(self, call: CallTool) -> None:
@@ -57,18 +66,30 @@ class AgentActor(Actor, mailbox=1_000):
             info = lost_call("tool", error)
             self._report(ToolCallFailure(call_id=call.call_id, error=info, duration_ms=0, unknown=True))
 
-        asked = self._directory.tool(call.service).ask(call, timeout=math.inf)
-        self.ctx.pipe(asked, self._report, lost)
+        try:
+            service = self._directory.tool(call.service)
+        except ActorStopped:
+            return  # as for a model call
+        self.ctx.pipe(service.ask_soon(call, timeout=math.inf), self._report, lost)
+
+    def _answered(self, result: ModelCallSuccess | ModelCallFailure) -> None:
+        self._lost_in_a_row = 0
+        self._report(result)
 
     def _report(self, result: Any) -> None:
         self._supervisor.tell(result)
 
 
-def lost_call(kind: str, error: BaseException) -> ErrorInfo:
-    """Return why a call has no answer: its actor ended (interrupted, so made again), or has a bug."""
+def lost_call(kind: str, error: BaseException, *, again: bool = False) -> ErrorInfo:
+    """Return why a call has no answer: its actor ended (interrupted, so made again), or has a bug.
+
+    `again`: report a bug as an interruption too, because the call is safe to make again.
+    """
     if isinstance(error, ActorStopped):
-        return ErrorInfo(
-            category="interrupted", code="worker_lost", message=f"the {kind} call was lost: {error}"
-        )
+        message = f"the {kind} call was lost: {error}"
+        return ErrorInfo(category="interrupted", code="worker_lost", message=message)
     message = f"the {kind} call failed inside the runtime: {type(error).__name__}: {error}"
-    return ErrorInfo(category="system", code="internal_error", message=known_secrets.hide(message))
+    message = known_secrets.hide(message)
+    if again:
+        return ErrorInfo(category="interrupted", code="worker_lost", message=message)
+    return ErrorInfo(category="system", code="internal_error", message=message)

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from actors import ChildSpec, Context, Ref, tracing
+from actors import ActorStopped, ChildSpec, Context, Ref, tracing
 from agentflow.engine.state import OpenCall, RunState, Unit
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.agent_actor import AgentActor, Directory, lost_call
@@ -53,7 +53,10 @@ class Crew:
             if call.unit.agent is not None:
                 self._worker(call.unit).tell(message)
                 return
-            target = self._directory.tool(message.service)
+            try:
+                target = self._directory.tool(message.service)
+            except ActorStopped:
+                return  # the Runtime is being closed: the call stays open, and `resume` closes it
             self._direct[call.call_id] = (call.unit.key, target)
 
             def lost(error: BaseException) -> ToolCallFailure:
@@ -61,7 +64,7 @@ class Crew:
                 return ToolCallFailure(call_id=message.call_id, error=info, duration_ms=0, unknown=True)
 
             # Asked, not told: a service's actor that fails with the call in hand must not leave it open.
-            self._ctx.pipe(target.ask(message, timeout=math.inf), _as_it_is, lost)
+            self._ctx.pipe(target.ask_soon(message, timeout=math.inf), _as_it_is, lost)
 
     def _worker(self, unit: Unit) -> Ref[Any]:
         key = unit.key

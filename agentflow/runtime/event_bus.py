@@ -18,7 +18,14 @@ from agentflow.events.envelope import Draft, Ids, StoredEvent, seal
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, EventLog, RunMeta
 from agentflow.events.owner import Owner
-from agentflow.runtime.messages import Barrier, Commit, CommitFailed, Committed, Republish
+from agentflow.runtime.messages import (
+    HANDLER_LIMIT_S,
+    Barrier,
+    Commit,
+    CommitFailed,
+    Committed,
+    Republish,
+)
 
 __all__ = ["EventBus", "Observer"]
 
@@ -33,7 +40,7 @@ def _nothing(_: object) -> None:
     """Readers that miss this look into the log by themselves at the next event."""
 
 
-class EventBus(Actor, mailbox=100_000):
+class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     """Single writer of a store. A batch is refused whole when it does not continue its run's log.
 
     `observer` must neither wait nor raise. `open_appends` holds the newest append of each run that has one;

@@ -42,6 +42,7 @@ from agentflow.runtime.folding import fold
 from agentflow.runtime.kept_folds import KeptFolds
 from agentflow.runtime.messages import Alarms, Cancel, Command, Done, Look, Pause, Refusal, Resume, StartRun
 from agentflow.runtime.obedience import moves_of
+from agentflow.runtime.permanent import PermanentActor
 from agentflow.runtime.places import Places
 from agentflow.runtime.recovery import QUEUE_LIMIT_S, ROW_ENDS_AFTER_S, RecoveryLedger, Trial
 from agentflow.runtime.runs import Runs
@@ -82,6 +83,7 @@ class Keeper:
         self._directory = directory
         self.admissions: dict[str, Admission] = {}
         self.live: dict[str, Ref[Any]] = {}
+        self._alarms: dict[str, int] = {}
         self._places = Places(limit, queue, lambda: sum(not a.queued for a in self.admissions.values()))
         self._errands = Errands()
         self._folds = KeptFolds()
@@ -95,12 +97,13 @@ class Keeper:
             if notice.kind != "rebuilt":
                 _log.warning("%s: %s", log.url, notice.text)
 
-    async def start(self, system: ActorSystem, bus: Ref[Any]) -> None:
+    async def start(self, system: ActorSystem, bus: PermanentActor) -> None:
         """Start the actor that holds the supervisors."""
         runs = partial(
             Runs,
             self.admissions,
             self.live,
+            self._alarms,
             bus,
             self._log,
             self._clock,
@@ -108,7 +111,9 @@ class Keeper:
             gone=self._gone,
             overdue=lambda run_id: self._errands.later(self._patiently(run_id, _LOOK)),
         )
-        self._runs = await system.spawn(ChildSpec("runs", runs, shutdown=30.0))
+        self._runs = PermanentActor(system, ChildSpec("runs", runs, shutdown=30.0))
+        await self._runs.start()
+        system.on_shutdown("flush_log", self._runs.close)
 
     async def close(self) -> None:
         """Refuse new runs and commands. What is queued, or on its way, stays in the log as it is."""

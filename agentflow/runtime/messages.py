@@ -14,6 +14,7 @@ from agentflow.events.envelope import Draft
 from agentflow.models import ModelReply, ModelRequest
 
 __all__ = [
+    "HANDLER_LIMIT_S",
     "Alarms",
     "Answer",
     "Barrier",
@@ -51,6 +52,10 @@ __all__ = [
     "Withdraw",
     "WorkStopped",
 ]
+
+
+HANDLER_LIMIT_S = 10.0
+"""Seconds after which a handler that awaits fails its actor. No handler here awaits: only a bug hangs."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -19,13 +19,19 @@ from agentflow.events.tracing import active
 from agentflow.models import ModelError, ModelProvider, ModelReply
 from agentflow.models.parameters import sent_parameters
 from agentflow.runtime.circuit import Circuit, CircuitOpen
-from agentflow.runtime.messages import CallModel, Complete, ModelCallFailure, ModelCallSuccess
+from agentflow.runtime.messages import (
+    HANDLER_LIMIT_S,
+    CallModel,
+    Complete,
+    ModelCallFailure,
+    ModelCallSuccess,
+)
 from agentflow.runtime.model_failures import failure_of, incomplete
 
 __all__ = ["ModelActor"]
 
 
-class ModelActor(Actor, mailbox=10_000):
+class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
     """Makes single attempts; whether a failed call is made again is decided by the engine."""
 
     def __init__(

@@ -7,11 +7,10 @@ database) makes the run stand still, not lose anything: its batches stay here, i
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
-from actors import Ref
 from agentflow.engine.state import OpenCall
 from agentflow.runtime.messages import Commit, CommitFailed, KeepResult
+from agentflow.runtime.permanent import PermanentActor
 
 __all__ = ["Batch", "Outbox"]
 
@@ -37,7 +36,7 @@ class Batch:
 class Outbox:
     """The batches of one run, oldest first."""
 
-    def __init__(self, bus: Ref[Any]) -> None:
+    def __init__(self, bus: PermanentActor) -> None:
         self._bus = bus
         self._batches: deque[Batch] = deque()
         self._wait = _FIRST_WAIT

@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
 
-from actors import Actor, OneForOne, Ref, Terminated, on
+from actors import Actor, OneForOne, Terminated, on
 from agentflow import engine, known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.moves import Moves
@@ -39,6 +38,7 @@ from agentflow.runtime.crew import Crew
 from agentflow.runtime.folding import fold
 from agentflow.runtime.kept_folds import Fold
 from agentflow.runtime.messages import (
+    HANDLER_LIMIT_S,
     Barrier,
     Cancel,
     CheckAcknowledged,
@@ -66,6 +66,7 @@ from agentflow.runtime.messages import (
 from agentflow.runtime.model_failures import model_warnings
 from agentflow.runtime.obedience import check_offset, moves_of
 from agentflow.runtime.outbox import Batch, Outbox
+from agentflow.runtime.permanent import PermanentActor
 from agentflow.runtime.results import Results
 
 __all__ = ["RunSupervisor"]
@@ -82,12 +83,12 @@ def _as_it_is(message: LogEnd) -> LogEnd:
     return message
 
 
-class RunSupervisor(Actor, mailbox=100_000):
+class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     """One run. Children: one AgentActor for each execution of an agent that is at work."""
 
     supervise = OneForOne(max_restarts=1_000_000, within=1, decide=lambda error, history: "stop")
 
-    def __init__(self, admission: Admission, bus: Ref[Any], log: EventLog, clock: Clock) -> None:
+    def __init__(self, admission: Admission, bus: PermanentActor, log: EventLog, clock: Clock) -> None:
         self._admission = admission
         self._bus = bus
         self._log = log

@@ -61,6 +61,7 @@ from agentflow.runtime.handle import RunHandle
 from agentflow.runtime.keeper import Keeper
 from agentflow.runtime.messages import Suspend
 from agentflow.runtime.options import checked_budget, checked_labels, checked_options
+from agentflow.runtime.permanent import PermanentActor
 from agentflow.runtime.records import RunResult, run_result
 from agentflow.runtime.submission import Submission, is_repeat, load, started_event, submission_digest
 from agentflow.runtime.workshop import Workshop
@@ -166,7 +167,9 @@ class Runtime(RunCommands):
             system.on_shutdown("flush_log", self._workshop.loader.aclose, 30, raises=True)
             observer = telemetry.observer if telemetry is not None else None
             bus = partial(EventBus, log, self.hub, self._ids, self.owner, observer, {})
-            self._bus = await system.spawn(ChildSpec("bus", bus))
+            self._bus = PermanentActor(system, ChildSpec("bus", bus))
+            await self._bus.start()
+            system.on_shutdown("flush_log", self._bus.close)
             if telemetry is not None:
                 await telemetry.start(
                     log, depths=partial(mailbox_depths, system), letters=partial(dead_letters, system)

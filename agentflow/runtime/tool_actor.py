@@ -16,13 +16,19 @@ from actors import Actor, current_trace, on
 from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.events.tracing import SpanContext, active
-from agentflow.runtime.messages import CallTool, CancelCall, ToolCallFailure, ToolCallSuccess
+from agentflow.runtime.messages import (
+    HANDLER_LIMIT_S,
+    CallTool,
+    CancelCall,
+    ToolCallFailure,
+    ToolCallSuccess,
+)
 from agentflow.tools import Service, ToolContext, ToolError
 
 __all__ = ["ToolActor"]
 
 
-class ToolActor(Actor, mailbox=10_000):
+class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
     """A function that raises is an answer, never a failure of the actor.
 
     One that goes on after its time limit is answered for as `unknown` at that moment. It keeps its place

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 
 import pytest
 
@@ -13,10 +14,12 @@ from actors import (
     ActorSystem,
     Backoff,
     ChildSpec,
+    HandlerTimeout,
     HookTimeout,
     OneForAll,
     OneForOne,
     RestForOne,
+    SpecError,
     on,
 )
 from actors.testing import run, run_until_idle
@@ -453,3 +456,63 @@ def test_every_ending_is_within_its_limits(phase, strategy):
                 raise
     finally:
         logging.disable(logging.NOTSET)
+
+
+class Limited(Actor, handler_timeout=3):
+    """Waits as many seconds as it is told; a string is answered at once."""
+
+    @on(float)
+    async def wait(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "waited"
+
+    @on(str)
+    def echo(self, text: str) -> str:
+        return text
+
+
+@pytest.mark.parametrize("first", [(), (1.0, 1.0, 2.5)], ids=["first", "later"])
+@virtual
+async def test_a_handler_over_its_limit_fails_its_actor(first):
+    """Each handler has the whole limit, also those that one task handles one after another."""
+    async with ActorSystem() as system:
+        ref = await system.spawn(Limited)
+        short = [asyncio.ensure_future(ref.ask(seconds, timeout=math.inf)) for seconds in first]
+        hung = asyncio.ensure_future(ref.ask(FOREVER, timeout=math.inf))
+        after = asyncio.ensure_future(ref.ask("after", timeout=math.inf))
+        with pytest.raises(HandlerTimeout, match=r"the handler of float took over 3 s"):
+            await hung
+        assert now() == pytest.approx(sum(first) + 3)
+        assert await after == "after"
+        assert [await answer for answer in short] == ["waited"] * len(first)
+
+
+@pytest.mark.parametrize("how", ["stop", "drain"])
+@virtual
+async def test_a_handler_over_its_limit_does_not_keep_its_actor_from_ending(how):
+    """An actor may end itself in the handler that hangs: no shutdown time bounds that."""
+    async with ActorSystem() as system:
+        ref = await system.spawn(ChildSpec("limited", Limited, shutdown=None))
+        hung = asyncio.ensure_future(ref.ask(FOREVER, timeout=math.inf))
+        await run_until_idle()
+        ref.stop() if how == "stop" else ref.drain()
+        with pytest.raises(HandlerTimeout):
+            await hung
+        await ref.terminated()
+        assert now() == pytest.approx(3)
+
+
+@virtual
+async def test_a_handler_within_its_limit_leaves_no_timer():
+    """The limit is that of one message: what comes after it is not cancelled by its timer."""
+    async with ActorSystem() as system:
+        ref = await system.spawn(Limited)
+        for _ in range(3):
+            assert await ref.ask(2.9, timeout=math.inf) == "waited"
+        pending = [handle for handle in asyncio.get_running_loop()._scheduled if not handle.cancelled()]
+        assert not [handle for handle in pending if "overdue" in repr(handle)]
+
+
+def test_a_handler_timeout_must_be_positive():
+    with pytest.raises(SpecError, match="handler_timeout=0"):
+        type("Wrong", (Actor,), {}, handler_timeout=0)
