@@ -145,7 +145,7 @@ def _count(text: str, terms: ModelTerms) -> int:
 
 def _texts(parameters: Mapping[str, Any]) -> str:
     """Return what parameters and `extra` say in more than a number: a schema, a grammar, functions."""
-    said = [
+    said: list[Any] = [
         value
         for place in _places(parameters)
         for key, value in place.items()

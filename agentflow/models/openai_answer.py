@@ -155,7 +155,7 @@ class Answer:
     def take(self, chunk: Chunk) -> None:
         """Add one chunk. Only the first choice is read; one is asked for.
 
-        Text or a call behind a finish reason opens the answer again: if it breaks off there, it has not ended.
+        Text or a call behind a finish reason opens the answer again: broken off there, it has not ended.
         A finish reason that says that something is missing is not taken back by a later one.
         """
         self.model = chunk.model or self.model
