@@ -33,8 +33,10 @@ class Timeline:
 
     @classmethod
     def at_rest(cls, clock: Clock, row: RunRow) -> Timeline:
-        """Return that of a run which rests from now on. If the wall clock is behind the end of its log, it has
-        stepped back by so much at least."""
+        """Return that of a run which rests from now on.
+
+        If the wall clock is behind the end of its log, it has stepped back by so much at least.
+        """
         made = cls()
         now = clock.now()
         made._offset = now - monotonic_of(clock)()
