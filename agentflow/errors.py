@@ -199,7 +199,7 @@ class InvalidExport(AgentflowError):
 
 
 class RunExists(AgentflowError):
-    """A run with this id exists with another definition or input; choose another id."""
+    """A run with this id was begun by another submission; choose another id."""
 
     code = "run_exists"
 

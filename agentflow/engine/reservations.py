@@ -7,6 +7,7 @@ figures depend on the recorded conversation, the agent's functions and the terms
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -46,6 +47,7 @@ _OUTPUT_LIMITS = (
     "num_predict",
     "n_predict",
 )
+_OF_THE_PROTOCOL = frozenset({"max_tokens", "max_completion_tokens"})
 _SCHEMA_TEXT = 128  # bytes of the sentence that tells a model of a schema which its protocol cannot carry
 _NO_TERMS = ModelTerms()
 _REFUSED = frozenset({"rate_limited", "quota", "auth", "invalid_input"})
@@ -102,7 +104,7 @@ def _input_bound(
         bound, begin = measured.tokens, measured.messages
         unseen = [t for t in binding.tools.values() if (t.name, t.schema_hash) not in progress.offered]
     else:
-        bound, begin = terms.request_overhead_tokens, 0
+        bound, begin = terms.request_overhead_tokens + _count(_texts(ref.parameters), terms), 0
         unseen = list(binding.tools.values())
         spec = unit.node.agent
         if spec is not None and spec.output_schema is not None:
@@ -141,6 +143,17 @@ def _count(text: str, terms: ModelTerms) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
+def _texts(parameters: Mapping[str, Any]) -> str:
+    """Return what parameters and `extra` say in more than a number: a schema, a grammar, functions."""
+    said: list[Any] = [
+        value
+        for place in _places(parameters)
+        for key, value in place.items()
+        if key != "extra" and isinstance(value, str | list | dict)
+    ]
+    return _json(said) if said else ""
+
+
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
@@ -176,7 +189,10 @@ def written_at_most(parameters: Mapping[str, Any], terms: ModelTerms) -> int:
 
 
 def with_output_limit(parameters: Mapping[str, Any], limit: int) -> dict[str, Any]:
-    """Return the parameters with this limit, under every name under which the agent asked for one."""
+    """Return the parameters with this limit, under every name under which the agent asked for one.
+
+    A name in `extra` may be one that the server ignores, so the limit is sent under its own name too.
+    """
     limited = dict(parameters)
     asked = {key: limit for key in _OUTPUT_LIMITS if key in limited}
     extra = limited.get("extra")
@@ -185,6 +201,7 @@ def with_output_limit(parameters: Mapping[str, Any], limit: int) -> dict[str, An
         inner = {key: limit for key in _OUTPUT_LIMITS if key in extra}
         if inner:
             limited["extra"] = {**extra, **inner}
+        if inner.keys() & _OF_THE_PROTOCOL:
             return {**limited, **asked}
     return {**limited, **(asked or {"max_tokens": limit})}
 
@@ -196,13 +213,17 @@ def _places(parameters: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _answers(parameters: Mapping[str, Any]) -> int:
     """Return how many answers the request asks for; all are paid for, though only the first is used."""
-    counts = [
-        value
-        for place in _places(parameters)
-        for key in ("n", "best_of")
-        if isinstance(value := place.get(key), int) and not isinstance(value, bool)
-    ]
-    return max([1, *counts])
+    return max(1, *(_number(place.get(key)) for place in _places(parameters) for key in ("n", "best_of")))
+
+
+def _number(value: object) -> int:
+    """Return the whole number that a lenient server reads in a value of `extra`; 0 if it is none."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return 0
+    return math.ceil(value) if isinstance(value, int | float) and math.isfinite(value) else 0
 
 
 # -- after the call -----------------------------------------------------------------------------

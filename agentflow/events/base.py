@@ -45,6 +45,11 @@ class BaseLog(ABC):
     """The parts of an EventLog that are the same in every back end."""
 
     @property
+    def read_only(self) -> bool:
+        """As `EventLog.read_only`."""
+        return False
+
+    @property
     def trims(self) -> bool:
         """As `EventLog.trims`."""
         return True

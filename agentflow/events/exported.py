@@ -75,6 +75,11 @@ class ExportedLog(MemoryLog):
             kept = self._runs[self.workflow_id].snapshots.setdefault(attachment.name, {})
             kept[attachment.offset or 0] = data
 
+    @property
+    def read_only(self) -> bool:
+        """As `EventLog.read_only`."""
+        return True
+
     def append(self, batch: Append) -> asyncio.Future[None]:
         """Refused: as all that would change the file."""
         refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()

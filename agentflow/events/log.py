@@ -68,6 +68,11 @@ class EventLog(Protocol):
         ...
 
     @property
+    def read_only(self) -> bool:
+        """True if nothing can be written, however long it is waited."""
+        ...
+
+    @property
     def trims(self) -> bool:
         """True if `trim` can remove leading events of a run; where it cannot, it raises Unsupported."""
         ...

@@ -17,7 +17,7 @@ def open_log(url: str, *, read_only: bool = False) -> EventLog:
 
     `sqlite:runs.db` is relative to the working directory, `sqlite:/var/runs.db` and `sqlite:///var/runs.db`
     are the same absolute file. With `read_only`, and where this user may read a SQLite store but not write
-    to it, appends are refused.
+    to it, appends are refused. A `file:` store is read only while no process writes to it.
 
     Raises ConfigurationError if there can be no store of that name, StoreError if it cannot be opened.
     """
@@ -29,14 +29,9 @@ def open_log(url: str, *, read_only: bool = False) -> EventLog:
         from agentflow.events.sqlite import ReadOnlySqliteLog, SqliteLog
 
         return ReadOnlySqliteLog(path) if read_only or _only_readable(path) else SqliteLog(path)
-    if read_only:
-        raise ConfigurationError(
-            f"{url!r} belongs to one process, also to be read",
-            hint="ask the daemon that has it, or leave --read-only out",
-        )
     from agentflow.events.segments import SegmentLog
 
-    return SegmentLog(path)
+    return SegmentLog(path, read_only=read_only)
 
 
 def store_path(url: str) -> tuple[str, Path]:

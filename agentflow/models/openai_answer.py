@@ -134,6 +134,8 @@ class Answer:
         self.first_token_ms: float | None = None
         self.has_choice = False
         self.done = False
+        self._has_ended = False
+        self._has_content = False
 
     @property
     def text(self) -> str:
@@ -147,11 +149,15 @@ class Answer:
 
     @property
     def is_over(self) -> bool:
-        """Whether the server said that no more of the answer comes."""
-        return self.done or self.finish_reason is not None
+        """Whether the server said that no more of the answer comes, and then sent no more of it."""
+        return self.done or self._has_ended
 
     def take(self, chunk: Chunk) -> None:
-        """Add one chunk. Only the first choice is read; one is asked for."""
+        """Add one chunk. Only the first choice is read; one is asked for.
+
+        Text or a call behind a finish reason opens the answer again: broken off there, it has not ended.
+        A finish reason that says that something is missing is not taken back by a later one.
+        """
         self.model = chunk.model or self.model
         self.response_id = chunk.id or self.response_id
         self.usage = chunk.usage or self.usage
@@ -159,12 +165,17 @@ class Answer:
         if choice is None:
             return
         self.has_choice = True
-        if (part := choice.delta or choice.message) is not None:
-            self._take_part(part)
+        # Some servers end a stream with the whole message once more.
+        part = choice.delta or (None if self._has_content else choice.message)
+        if part is not None and self._take_part(part):
+            self._has_ended, self._has_content = False, True
         if choice.finish_reason:
-            self.finish_reason = choice.finish_reason
+            self._has_ended = True
+            if end_of(self.finish_reason or "stop") == "complete":
+                self.finish_reason = choice.finish_reason
 
-    def _take_part(self, part: WireText) -> None:
+    def _take_part(self, part: WireText) -> bool:
+        """Add what a chunk holds; return whether there was anything."""
         text, thinking, refusal = _split(part.content)
         thinking = _plain(part.reasoning_content) or _plain(part.reasoning) or thinking
         if thinking:
@@ -177,6 +188,7 @@ class Answer:
         for piece in part.tool_calls or ():
             self._mark()
             self._take_call(piece)
+        return bool(thinking or text or refusal or part.tool_calls)
 
     def _take_call(self, piece: WireCall) -> None:
         function = piece.function

@@ -171,7 +171,8 @@ def encode_request(
     _name_output_limit(body, output_limit_key)
     body["model"] = request.model
     body["stream"] = True
-    body["stream_options"] = {**body.get("stream_options", {}), "include_usage": True}
+    options = body.get("stream_options")
+    body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
     messages = list(request.messages)
     if request.tools:
         body["tools"] = [_tool(tool, names) for tool in request.tools]

@@ -8,18 +8,27 @@ CommandRefused (`.code` as in page 000 §8.2), Fenced (another live process owns
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
 from agentflow.engine import next_due
-from agentflow.errors import AgentflowError, CommandRefused, RunGone, RunNotFound, RunTerminal
+from agentflow.errors import (
+    AgentflowError,
+    CommandRefused,
+    LogCorrupt,
+    OffsetTrimmed,
+    RunGone,
+    RunNotFound,
+    RunTerminal,
+)
 from agentflow.events.catalogue import WorkflowPaused
 from agentflow.events.envelope import decode, micros
 from agentflow.events.forked import ForkGuard
 from agentflow.events.log import RunRow
+from agentflow.events.rows import Page
 from agentflow.runtime.bulk import Resumed, UnresumedRun
 from agentflow.runtime.damage import warn_of_damage
 from agentflow.runtime.messages import (
@@ -44,6 +53,8 @@ if TYPE_CHECKING:
     from agentflow.runtime.keeper import Keeper
 
 __all__ = ["RunCommands"]
+
+T = TypeVar("T")
 
 
 class RunCommands(RunReader):
@@ -258,26 +269,26 @@ class RunCommands(RunReader):
         """
         rows = await self._rows_in("pending", "running", "waiting")
         paused = await self._rows_in("paused")
-        drained = [row for row in paused if await self._drained(row.workflow_id)]
+        drained = [row for row in paused if await self._readable(row.workflow_id, self._drained)]
         await self._keeper.ledger.begin_life([*rows, *drained], self.state)
         known = await Wakeups(self.log, self._graph).of([row for row in rows if row.state == "waiting"])
         now = self.clock.now()
         runs: list[tuple[str, bool]] = []
-        later: dict[str, tuple[int, int]] = {}
+        later: list[tuple[RunRow, int]] = []
         for row in rows:
             due = known.get(row.workflow_id, "unknown")
-            if isinstance(due, int) and due > now:
-                later[row.workflow_id] = (due, row.last_offset + 1)
+            if isinstance(due, int) and due > max(now, row.updated_at):
+                later.append((row, due))
             elif due is not None and row.state != "running":
                 runs.append((row.workflow_id, False))
         timed: list[str] = []
         for row in paused:
-            until = None if row in drained else await self._paused_until(row.workflow_id)
+            until = None if row in drained else await self._readable(row.workflow_id, self._paused_until)
             if until is None:
                 continue
             timed.append(row.workflow_id)
-            if until > now:
-                later[row.workflow_id] = (until, row.last_offset + 1)
+            if until > max(now, row.updated_at):
+                later.append((row, until))
             else:
                 runs.append((row.workflow_id, False))
         suspects = [(row.workflow_id, False) for row in rows if row.state == "running"]
@@ -316,6 +327,15 @@ class RunCommands(RunReader):
             except AgentflowError as error:
                 failed.append(UnresumedRun(workflow_id=run_id, code=error.code, message=str(error)))
         return Resumed(resumed=resumed, failed=failed)
+
+    async def _readable(self, run_id: str, question: Callable[[str], Awaitable[T]]) -> T | None:
+        """Return what the log of a paused run says. None, with a warning, if it is damaged: the run stays
+        paused, and the others are taken up all the same."""
+        try:
+            return await question(run_id)
+        except (LogCorrupt, OffsetTrimmed, RunGone, RunNotFound):
+            warn_of_damage(Page([], None, (run_id,)), "recovery")
+            return None
 
     async def _drained(self, run_id: str) -> bool:
         """Return whether a paused run is not meant to be: a process ended, or before it could end the run."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from agentflow.errors import (
     StoreError,
     refused,
 )
-from agentflow.events.log import FIRST_EPOCH, EventLog
+from agentflow.events.log import FIRST_EPOCH, EventLog, RunRow
 from agentflow.events.owner import Owner
 from agentflow.runtime.admission import Admission
 from agentflow.runtime.agent_actor import Directory
@@ -228,13 +228,15 @@ class Keeper:
         else:
             self._errands.later(self.ledger.end_row())
 
-    def expect(self, due: Mapping[str, tuple[int, int]]) -> None:
-        """Take these runs, which only wait, up when they fall due: the time (µs) and the end of the log."""
+    def expect(self, due: Sequence[tuple[RunRow, int]]) -> None:
+        """Take these runs, which only wait, up when they fall due (µs, by the wall clock of their logs)."""
         self._must_be_open()
-        for run_id, (_, end) in due.items():
-            if run_id not in self.admissions:
-                self._timelines.setdefault(run_id, Timeline.at_rest(self._clock, end))
-        self._runs.tell(Alarms(due={run_id: at for run_id, (at, _) in due.items()}))
+        now = self._clock.now()
+        for row, _ in due:
+            if row.workflow_id not in self.admissions:
+                self._timelines.setdefault(row.workflow_id, Timeline.at_rest(self._clock, row))
+        # A clock that is behind the end of the log was set back by so much at least.
+        self._runs.tell(Alarms(due={row.workflow_id: at + min(0, now - row.updated_at) for row, at in due}))
 
     def _make_room(self) -> None:
         while not self._errands.closed and (following := self._places.take()) is not None:

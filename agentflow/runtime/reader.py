@@ -10,7 +10,7 @@ from typing import Any
 
 from agentflow.definition.ir import Workflow, decode_ir
 from agentflow.engine import Bindings, Plan, RunState, compile_plan
-from agentflow.errors import AgentflowError, OffsetTrimmed
+from agentflow.errors import AgentflowError, LogCorrupt, OffsetTrimmed
 from agentflow.events.catalogue import TERMINAL_TYPES, WorkflowStarted
 from agentflow.events.deltas import DeltaHub, ModelDelta
 from agentflow.events.envelope import Event, decode
@@ -144,7 +144,7 @@ class RunReader:
     async def _graph_of(self, digest: str) -> Workflow:
         body = await self.log.get_definition(digest)
         if body is None:
-            raise AgentflowError(f"the graph {digest} is not in the store")
+            raise LogCorrupt(f"the graph {digest} is not in the store")
         return decode_ir(body)
 
     def _plan(self, workflow: Workflow, digest: str) -> Plan:

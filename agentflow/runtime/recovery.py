@@ -129,7 +129,10 @@ class RecoveryLedger:
     def trial_s(self) -> float:
         """Seconds after which a run on trial is trusted: 1 s after the second crash in a row, doubled by each
         further one up to 10 s. A unit that needs longer to do harm is found by a later, longer trial."""
-        return min(_LONGEST_TRIAL_S, 2.0 ** (self.crashes - SERIAL_FROM))
+        doubled = min(
+            max(self.crashes - SERIAL_FROM, 0), 10
+        )  # 2 ** 1024 is no float; a crash loop gets there
+        return min(_LONGEST_TRIAL_S, 2.0**doubled)
 
     async def begin_life(self, rows: Sequence[RunRow], state_of: UnitsOf) -> None:
         """Judge how the last life ended by its record and by the runs that it left, and record this one.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ import msgspec
 from msgspec import UNSET
 
 from actors import ActorSystem, Backoff, ChildSpec, OneForOne
-from agentflow.definition.diagnostics import sort_diagnostics
+from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
 from agentflow.definition.loader import Definition, check_inputs
 from agentflow.engine import Plan
 from agentflow.engine.ids import named
@@ -278,37 +278,59 @@ class Runtime(RunCommands):
             kept["input_from"] = dict(input_from)
         definition = self.load(submission)
         value, problems = check_inputs(definition, input)
+        run_id = self._run_id(workflow_id)
+        said = started_event(definition, Bound(), value, checked_labels(labels), kept, [], by)
+        if limits is not None:
+            said = msgspec.structs.replace(said, budget=limits)
+
+        async def bound() -> tuple[Bound, WorkflowStarted]:
+            return await self._bound(definition, said, problems, trusted=trusted)
+
+        if any(d.severity == "error" for d in problems):
+            await bound()  # raises all there is to say
+        if idempotency_key is not None:
+            own_id = None if workflow_id is None else run_id
+            return await self._begin_once(own_id, definition, said, bound, idempotency_key)
+        if workflow_id is None:
+            return await self._begin_run(run_id, definition, *await bound())
+        async with self._keeper.alone(run_id):
+            if await self._exists(run_id, said):
+                return await self.attach(run_id)
+            try:
+                return await self._begin_run(run_id, definition, *await bound())
+            except RunExists:  # another process began it just now
+                if await self._exists(run_id, said):
+                    return await self.attach(run_id)
+                raise
+
+    async def _bound(
+        self, definition: Definition, said: WorkflowStarted, problems: list[Diagnostic], *, trusted: bool
+    ) -> tuple[Bound, WorkflowStarted]:
+        """Bind a submission that is new; return what it is bound to, and the event that begins its run."""
         bound = await self.bind(definition, trusted=trusted)
         found = sort_diagnostics([*definition.warnings, *bound.diagnostics, *problems])
         if any(d.severity == "error" for d in found):
             raise DefinitionError(found)
+        limits = None if said.budget is UNSET else said.budget
         self._must_be_priced(definition, bound, limits)
-        started = started_event(definition, bound, value, checked_labels(labels), kept, found, by)
-        if limits is not None:
-            started = msgspec.structs.replace(started, budget=limits)
-        run_id = self._run_id(workflow_id)
-        if idempotency_key is not None:
-            own_id = None if workflow_id is None else run_id
-            return await self._begin_once(own_id, definition, bound, started, idempotency_key)
-        if workflow_id is None:
-            return await self._begin_run(run_id, definition, bound, started)
-        async with self._keeper.alone(run_id):
-            if await self._exists(run_id, definition, value):
-                return await self.attach(run_id)
-            try:
-                return await self._begin_run(run_id, definition, bound, started)
-            except RunExists:  # another process began it just now
-                if await self._exists(run_id, definition, value):
-                    return await self.attach(run_id)
-                raise
+        started = started_event(definition, bound, said.input, said.labels, said.options, found, said.by)
+        return bound, started if limits is None else msgspec.structs.replace(started, budget=limits)
 
     async def _begin_once(
-        self, own_id: str | None, definition: Definition, bound: Bound, started: WorkflowStarted, key: str
+        self,
+        own_id: str | None,
+        definition: Definition,
+        said: WorkflowStarted,
+        bind: Callable[[], Awaitable[tuple[Bound, WorkflowStarted]]],
+        key: str,
     ) -> RunHandle:
+        """Begin the run of a key, or find it. A repeat is not bound: it is one though a service is not there
+        now, or its sender may not use it."""
         async with self._keeper.alone(f"key {key}"), self._keeper.alone(own_id or f"id of {key}"):
             rows = (await self.log.runs(label=(_KEY_LABEL, key), limit=1)).items
             if rows:
-                return await self._repeated(rows[0].workflow_id, started)
+                return await self._repeated(rows[0].workflow_id, said)
+            bound, started = await bind()
             digest = submission_digest(started)
             started = msgspec.structs.replace(started, idempotency_key=key, body_hash=digest)
             run_id = own_id or await self._id_of_key(key)
@@ -433,14 +455,16 @@ class Runtime(RunCommands):
     def _new_id(self, prefix: str) -> str:
         return self._ids.ulid(prefix)
 
-    async def _exists(self, run_id: str, definition: Definition, value: Any) -> bool:
+    async def _exists(self, run_id: str, said: WorkflowStarted) -> bool:
         try:
-            begin = await self._begin(run_id)
+            first = await self._begin(run_id)
         except RunNotFound:
             return False
-        if begin.definition.hash == definition.hash and begin.input == value:
+        if submission_digest(first) == submission_digest(said):
             return True
-        raise RunExists(f"{run_id} exists with another definition or input")
+        same = first.definition.hash == said.definition.hash and first.input == said.input
+        what = "other labels or options, or another budget" if same else "another definition or input"
+        raise RunExists(f"{run_id} exists with {what}")
 
     # -- going on -------------------------------------------------------------------------------
 

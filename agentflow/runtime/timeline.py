@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentflow.engine.state import RunState
+from agentflow.events.rows import RunRow
 from agentflow.runtime.clock import Clock, monotonic_of
 
 __all__ = ["Timeline"]
@@ -31,11 +32,17 @@ class Timeline:
         self.end: int | None = None
 
     @classmethod
-    def at_rest(cls, clock: Clock, end: int) -> Timeline:
-        """Return that of a run which rests from now on and whose log ends before offset `end`."""
+    def at_rest(cls, clock: Clock, row: RunRow) -> Timeline:
+        """Return that of a run which rests from now on.
+
+        If the wall clock is behind the end of its log, it has stepped back by so much at least.
+        """
         made = cls()
-        made._offset = clock.now() - monotonic_of(clock)()
-        made.end = end
+        now = clock.now()
+        made._offset = now - monotonic_of(clock)()
+        made.end = row.last_offset + 1
+        if now < row.updated_at:
+            made._steps = ((made.end, now - row.updated_at),)
         return made
 
     @property

@@ -21,7 +21,8 @@ from typing import Any
 
 from agentflow import __version__, logs
 from agentflow.config import Config, ServerConfig
-from agentflow.errors import AgentflowError, ConfigurationError
+from agentflow.errors import AgentflowError, ConfigurationError, StorageUnavailable
+from agentflow.events.log import EventLog
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime import Runtime
 from agentflow.runtime.results import Results
@@ -101,6 +102,7 @@ class Daemon:
                     telemetry=metrics.telemetry(),
                 )
             )
+            _check_writable(runtime.log)
             app = Application(runtime, self._server_config, tokens, stop=self.stop, metrics=metrics)
             service = app.service
             log = runtime.log
@@ -172,6 +174,15 @@ class Daemon:
         self._loop.call_later(self._server_config.drain, _give_up)
         service.streams.close()
         await opened.aclose()
+
+
+def _check_writable(log: EventLog) -> None:
+    """Raise StorageUnavailable for a store that would refuse every submission."""
+    if log.read_only:
+        raise StorageUnavailable(
+            f"the store {_shown(log.url)} cannot be written to, so that no daemon can serve it",
+            hint="see that this user may write to it and its directory; `--read-only` of commands reads it",
+        )
 
 
 def _give_up() -> None:

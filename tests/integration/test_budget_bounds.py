@@ -120,6 +120,40 @@ class TestUsable:
             assert model.requests[0].parameters["max_tokens"] == sent
 
     @virtual
+    @pytest.mark.parametrize("name", ["num_predict", "n_predict", "max_new_tokens", "max_output_tokens"])
+    async def test_a_limit_that_a_server_may_not_know_is_sent_under_its_own_name_too(self, name):
+        graph = document(step("a"))
+        graph["workflow"]["steps"][0]["agent"]["model"] = {"model": "m:m", "extra": {name: 50}}
+        model = Model(writes=2_000)
+        result, _ = await played(model, graph, budget={"max_tokens": 1_000})
+        assert model.requests[0].parameters["max_tokens"] == 50
+        assert model.requests[0].extra == {name: 50}
+        assert result.usage.input_tokens + result.usage.output_tokens <= 1_000
+
+    @virtual
+    @pytest.mark.parametrize("count", [3, 3.0, "3", 2.5, " 3 "])
+    async def test_each_of_several_answers_is_reserved_however_their_number_is_written(self, count):
+        graph = document(step("a"))
+        graph["workflow"]["steps"][0]["agent"]["model"] = {
+            "model": "m:m",
+            "max_tokens": 100,
+            "extra": {"n": count},
+        }
+        result, events = await played(Model(), graph, budget={"max_tokens": 100_000})
+        assert result.state == "completed"
+        (start,) = of(events, ev.ModelCallStarted)
+        assert start.reserved.tokens >= 3 * 100
+
+    @virtual
+    async def test_what_extra_sends_counts_as_input(self):
+        graph = document(step("a"))
+        functions = [{"type": "function", "function": {"name": f"f{i}" * 50}} for i in range(90)]
+        graph["workflow"]["steps"][0]["agent"]["model"] = {"model": "m:m", "extra": {"tools": functions}}
+        model = Model(reads=4_500)
+        result, _ = await played(model, graph, budget={"max_tokens": 5_000})
+        assert (result.state, model.requests) == ("paused", [])
+
+    @virtual
     async def test_without_a_budget_parameters_are_sent_as_they_are(self):
         model = Model()
         await played(model, document(step("a")), budget={"max_model_calls": 3})

@@ -121,3 +121,31 @@ async def test_a_consumer_with_a_cursor_passes_the_damage_once(damaged):
     assert len(seen) == len(set(seen))
     assert ("wf_c", await log.last("wf_c")) in seen
     await log.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE event SET ts = ts + 1 WHERE run = 2 AND offset = 1",
+        "UPDATE event SET body = substr(body, 1, 20) WHERE run = 2 AND offset = last",
+        "DELETE FROM event WHERE run = 2 AND offset = 2",
+    ],
+    ids=["changed", "cut", "gone"],
+)
+async def test_recovery_passes_a_damaged_run_that_is_paused(tmp_path, damage):
+    path, desk = tmp_path / "log.db", Desk()
+    async with Runtime(f"sqlite:{path}", services=[desk.service()]) as runtime:
+        for name in ("a", "b", "c"):
+            handle = await runtime.submit(chain("look", "look"), {}, workflow_id=f"wf_{name}")
+            await runtime.pause(f"wf_{name}")
+            await handle.result()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        last = "(SELECT max(offset) FROM event WHERE run = 2)"
+        db.execute(damage.replace("offset = last", f"offset = {last}"))
+        db.commit()
+    async with Runtime(f"sqlite:{path}", services=[desk.service()]) as runtime:
+        assert await runtime.recover() == []
+        for run in ("wf_a", "wf_c"):
+            assert (await (await runtime.resume(run)).result()).state == "completed"
+        with pytest.raises(LogCorrupt):
+            await runtime.resume("wf_b")

@@ -69,6 +69,41 @@ async def test_the_listener_makes_no_difference(tmp_path):
             assert (changed.status_code, changed.json()["code"]) == (409, "idempotency_conflict")
 
 
+@pytest.mark.parametrize(("more", "headers"), NAMED)
+async def test_a_repeat_is_one_though_what_it_needs_is_not_here_now(tmp_path, monkeypatch, more, headers):
+    """A lost answer is asked for again while the service is down, or by a client that may not use it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = "from agentflow import function\n\n@function\ndef shout(text: str) -> str:\n    return text\n"
+    (tmp_path / "idem_tools.py").write_text(text)
+    code = {**ECHO, "services": {"idem": {"type": "python", "module": "idem_tools"}}}
+    body = {"definition": code, "input": "x", **more}
+    async with serving(tmp_path) as served, served.http() as owner, served.http(tcp=True) as other:
+        refused = await other.post("/workflows", json=body, headers=headers)
+        assert refused.status_code == 422, refused.text
+        first = await owner.post("/workflows?wait=20", json=body, headers=headers)
+        assert first.status_code == 201, first.text
+
+        async def unavailable(*given, **more):
+            pytest.fail("a repeat was bound")
+
+        monkeypatch.setattr(served.runtime, "bind", unavailable)
+        for http in (other, owner):
+            again = await http.post("/workflows", json=body, headers=headers)
+            assert (again.status_code, again.json().get("workflow_id")) == (200, first.json()["workflow_id"])
+        changed = await other.post("/workflows", json={**body, "input": "y"}, headers=headers)
+        assert changed.status_code == 409
+
+
+@pytest.mark.parametrize("other", [{"labels": {"a": "b"}}, {"budget": {"max_tokens": 9}}], ids=str)
+@pytest.mark.parametrize(("more", "headers"), NAMED)
+async def test_labels_and_budget_belong_to_the_submission(tmp_path, more, headers, other):
+    async with serving(tmp_path) as served, served.http() as http:
+        assert (await submit(http, more, headers)).status_code == 201
+        answer = await submit(http, {**more, **other}, headers)
+        assert answer.status_code == 409
+        assert answer.json()["code"] in ("run_exists", "idempotency_conflict")
+
+
 async def test_a_key_of_an_older_store_is_known():
     """agentflow 0.1.0 had the actor and its trust in the digest."""
     async with Runtime("memory:", models=[echo()]) as runtime:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from agentflow import Runtime
-from agentflow.errors import ConfigurationError, LogCorrupt
+from agentflow.errors import ConfigurationError, LogCorrupt, StoreError
 from agentflow.events.backup import backup_store, verify_store
 from agentflow.events.open import open_log
 from tests.integration.support.runs import Desk, chain, must_be_sound
@@ -176,7 +178,6 @@ async def test_a_directory_of_segments_is_checked_and_copied(tmp_path):
 
 def test_a_daemon_whose_store_was_deleted_says_so_and_ends_with_74(tmp_path):
     """durability 1: through health at once, and through its exit code at the end."""
-    import shutil
     import signal
     import time
 
@@ -208,3 +209,56 @@ def test_a_daemon_whose_store_was_deleted_says_so_and_ends_with_74(tmp_path):
             assert "was deleted or moved" in said
         finally:
             daemon.kill()
+
+
+def _bind_mounts_work():
+    probe = ["unshare", "--mount", "sh", "-c", "mount --bind /etc/hostname /etc/hostname"]
+    return shutil.which("unshare") is not None and subprocess.run(probe, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not _bind_mounts_work(), reason="needs the right to mount files")
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_daemon_on_a_store_that_cannot_be_written_does_not_start(tmp_path, kind):
+    """Its directory can be written to, the store cannot: each submission would be refused."""
+    store = tmp_path / "log"
+
+    async def make():
+        await open_log(f"{kind}:{store}").close()
+
+    asyncio.run(make())
+    mounted = f"mount --bind {store} {store} && mount -o remount,bind,ro {store} && exec "
+    run = [sys.executable, "-c", "from agentflow.cli import main; main()"]
+    command = [*run, "serve", "--store", f"{kind}:{store}", "--socket", str(tmp_path / "s")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "OTEL_SDK_DISABLED": "true"}
+    said = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mounted + shlex.join(command)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert said.returncode == 74, said.stderr
+    assert "cannot be written to" in said.stderr
+    assert "agentflow serves" not in said.stderr
+
+
+async def test_read_only_reads_a_store_of_files(tmp_path):
+    url = f"file:{tmp_path}/log"
+    with pytest.raises(ConfigurationError, match="there is no store to read"):
+        open_log(url, read_only=True)
+    log = open_log(url)
+    await log.append(batch(0))
+    with pytest.raises(ConfigurationError, match="in use"):
+        open_log(url, read_only=True)
+    await log.close()
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    one, other = open_log(url, read_only=True), open_log(url, read_only=True)
+    for reader in (one, other):
+        assert reader.read_only
+        assert await all_offsets(reader, "wf_a") == [0]
+        with pytest.raises(StoreError, match="reading only"):
+            await reader.append(batch(1))
+        await reader.close()
+    assert sorted(str(path) for path in tmp_path.rglob("*")) == before

@@ -42,7 +42,7 @@ class Limited(ScriptedModel):
 
 
 def opened(log, model, **more) -> Runtime:
-    return Runtime(log, models=[model], clock=LoopClock(), **more)
+    return Runtime(log, models=[model], **{"clock": LoopClock(), **more})
 
 
 async def paused(log, run) -> list[ev.WorkflowPaused]:
@@ -87,6 +87,22 @@ class TestByItself:
             assert await runtime.recover() == [handle.workflow_id]
             assert (await ended(runtime, handle.workflow_id))[-1] == "workflow.completed"
             assert seconds() == pytest.approx(max(90, restarted_after), abs=0.1)
+        await must_be_sound(log, handle.workflow_id)
+        await log.close()
+
+    @virtual
+    @pytest.mark.parametrize("back", [60, 3_600, 10**6])
+    async def test_a_clock_that_was_set_back_before_the_restart_adds_no_wait(self, back):
+        log, model, clock = MemoryLog(), Limited(90), LoopClock()
+        async with opened(log, model, clock=clock) as runtime:
+            handle = await runtime.submit(document(step("a")), {})
+            await handle.result()
+        await asyncio.sleep(10)
+        clock.step = -back * 1_000_000
+        async with opened(log, model, clock=clock) as runtime:
+            assert await runtime.recover() == [handle.workflow_id]
+            assert (await ended(runtime, handle.workflow_id))[-1] == "workflow.completed"
+            assert seconds() == pytest.approx(10 + 90, abs=0.1)  # how long no process was there is not known
         await must_be_sound(log, handle.workflow_id)
         await log.close()
 

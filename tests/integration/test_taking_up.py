@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 
 import pytest
@@ -14,6 +15,7 @@ from agentflow.events.memory import MemoryLog
 from agentflow.events.owner import Owner
 from agentflow.runtime import SystemClock
 from agentflow.runtime.messages import Alarms
+from agentflow.runtime.recovery import RecoveryLedger
 from agentflow.runtime.run_supervisor import RunSupervisor
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
@@ -328,3 +330,16 @@ class Unreadable(MemoryLog):
 def opened(log, desk: Desk, **more) -> Runtime:
     more.setdefault("models", [ScriptedModel(lambda r: {})])
     return Runtime(log, services=[desk.service()], clock=LoopClock(), grace=0.01, **more)
+
+
+@pytest.mark.parametrize("crashes", [0, 1, 5, 2_000, 10**9])
+async def test_a_trial_is_bounded_however_many_crashes_there_were(crashes):
+    """daemon D4: a crash loop under a service manager counts 2,000 within hours."""
+    log = MemoryLog()
+    record = {"owner": {"pid": 1, "started": "gone", "token": "t"}, "crashes": crashes}
+    await log.save_cursor("recovery", json.dumps(record))
+    ledger = RecoveryLedger(log, Owner(2, "here", "u"))
+    await ledger.begin_life([], None)
+    assert ledger.crashes == crashes + 1
+    assert 1 <= ledger.trial_s <= 10
+    await log.close()

@@ -27,7 +27,7 @@ def asking(**approval):
 
 
 def opened(log, **more) -> Runtime:
-    return Runtime(log, models=[ScriptedModel(lambda r: {"ok": True})], clock=LoopClock(), **more)
+    return Runtime(log, models=[ScriptedModel(lambda r: {"ok": True})], **{"clock": LoopClock(), **more})
 
 
 async def begun(log, *graphs, **more) -> list[str]:
@@ -87,6 +87,19 @@ class TestWhatIsRead:
 
 
 class TestNoDeadlineIsMissed:
+    @virtual
+    async def test_after_a_restart_with_a_clock_that_was_set_back(self):
+        log, clock = Counting(), LoopClock()
+        (run,) = await begun(log, asking(timeout="1h"))
+        clock.step = -10_000_000_000
+        began = seconds()
+        async with opened(log, clock=clock) as runtime:
+            await runtime.recover()
+            assert [event.type async for event in runtime.events(run)][-1] == "workflow.failed"
+        assert seconds() - began == pytest.approx(3600, abs=1)
+        await must_be_sound(log, run)
+        await log.close()
+
     @virtual
     async def test_one_that_comes_later_and_one_that_has_passed(self):
         log = Counting()

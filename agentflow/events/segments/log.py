@@ -84,7 +84,7 @@ class SegmentLog(BaseLog):
 
     @property
     def read_only(self) -> bool:
-        """True if nothing can be written."""
+        """As `EventLog.read_only`."""
         return self._writing is None
 
     @property

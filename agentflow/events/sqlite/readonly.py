@@ -86,6 +86,11 @@ class ReadOnlySqliteLog(SqliteReading):
         self._closed = False
         self._fork_guard = ForkGuard("the store")
 
+    @property
+    def read_only(self) -> bool:
+        """As `EventLog.read_only`."""
+        return True
+
     def is_alive(self, owner: Owner) -> bool:
         """As `EventLog.is_alive`."""
         return self._locks.is_alive(owner)

@@ -35,6 +35,13 @@ def test_parameters_go_along_but_never_replace_the_request() -> None:
     }
 
 
+@pytest.mark.parametrize("value", [None, "x", 3, [1]])
+def test_usage_is_asked_for_whatever_extra_says(value: Any) -> None:
+    for options in (value, {"include_usage": False}):
+        body = written(ask(extra={"stream_options": options}))
+        assert body["stream_options"] == {"include_usage": True}
+
+
 def test_the_official_service_gets_its_own_name_for_the_output_limit() -> None:
     body = written(ask(parameters={"max_tokens": 5}), output_limit_key="max_completion_tokens")
     assert (body.get("max_tokens"), body["max_completion_tokens"]) == (None, 5)

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from agentflow.models import ModelReply
+from agentflow.models import ModelError, ModelReply
 from agentflow.models.openai import OpenAIProvider
 
 from .helpers import ask, ids, tool
-from .wire_server import Answer, Exchange, WireServer, delta, event, plain, stream
+from .wire_server import Answer, Exchange, WireServer, cut_after, delta, event, plain, stream
 
 TOOLS = (tool("lookup"), tool("search"))
 
@@ -202,3 +202,39 @@ async def test_choices_beside_the_first_are_not_mixed_in() -> None:
     other = {"choices": [{"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}]}
     reply, _ = await complete(stream(delta(content="y"), other, delta("stop", content="es")))
     assert reply.message.content == "yes"
+
+
+def _call(index: int, arguments: str) -> Any:
+    return delta(tool_calls=[piece(index, f"call_{index}", "lookup", arguments)])
+
+
+@pytest.mark.parametrize("second", [delta(content="and"), _call(1, ""), _call(1, '{"q": 1')])
+@pytest.mark.parametrize("end", ["closed", "broken off"])
+async def test_an_answer_that_goes_on_behind_its_finish_reason_has_not_ended(second: Any, end: str) -> None:
+    chunks = (_call(0, "{}"), delta("tool_calls"), second)
+    answer = stream(*chunks, done=False) if end == "closed" else cut_after(*chunks)
+    with pytest.raises(ModelError) as caught:
+        await complete(answer)
+    assert caught.value.info.code == "network_error"
+
+
+async def test_an_answer_that_goes_on_behind_its_finish_reason_ends_with_done() -> None:
+    reply, _ = await complete(stream(delta("tool_calls"), _call(0, "{}"), done=True))
+    assert (reply.end, len(reply.message.tool_calls)) == ("complete", 1)
+
+
+@pytest.mark.parametrize("later", ["stop", "tool_calls", "end_turn"])
+async def test_a_later_finish_reason_does_not_make_a_cut_answer_complete(later: str) -> None:
+    reply, _ = await complete(stream(_call(0, ""), delta("length"), delta(later)))
+    assert (reply.end, reply.provider_finish_reason) == ("cut", "length")
+    for first in ("content_filter", "error"):
+        with pytest.raises(ModelError):
+            await complete(stream(_call(0, ""), delta(first), delta(later)))
+
+
+async def test_a_stream_that_ends_with_the_whole_message_once_more_calls_once() -> None:
+    message = {"role": "assistant", "content": "so", "tool_calls": [piece(0, "call_0", "lookup", "{}")]}
+    whole = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+    reply, shown = await complete(stream(delta(content="so"), _call(0, "{}"), whole))
+    assert (len(reply.message.tool_calls), reply.message.content) == (1, "so")
+    assert shown == [("output", "so")]
