@@ -39,6 +39,7 @@ from agentflow.runtime.requests import RequestRecord, open_requests
 from agentflow.runtime.wakeups import Wakeups
 
 if TYPE_CHECKING:
+    from agentflow.runtime.admission import Admission
     from agentflow.runtime.clock import Clock
     from agentflow.runtime.handle import RunHandle
     from agentflow.runtime.keeper import Keeper
@@ -53,7 +54,7 @@ class RunCommands(RunReader):
     _fork_guard: ForkGuard
     _keeper: Keeper
 
-    def _handle(self, workflow_id: str) -> RunHandle:
+    def _handle(self, workflow_id: str, admission: Admission | None = None) -> RunHandle:
         raise NotImplementedError
 
     async def _check_untrusted(self, workflow_id: str) -> None:
@@ -174,7 +175,7 @@ class RunCommands(RunReader):
         found: list[RequestRecord] = []
         for run_id in ids:
             try:
-                found += open_requests(await self.state(run_id))
+                found += open_requests(await self.fold(run_id))
             except (RunNotFound, RunGone):
                 if workflow_id is not None:
                     raise
@@ -259,7 +260,7 @@ class RunCommands(RunReader):
         rows = await self._rows_in("pending", "running", "waiting")
         paused = await self._rows_in("paused")
         drained = [row for row in paused if await self._drained(row.workflow_id)]
-        await self._keeper.ledger.begin_life([*rows, *drained], self.state)
+        await self._keeper.ledger.begin_life([*rows, *drained], self.fold)
         known = await Wakeups(self.log, self._graph).of([row for row in rows if row.state == "waiting"])
         now = self.clock.now()
         runs: list[tuple[str, bool]] = []
@@ -320,7 +321,7 @@ class RunCommands(RunReader):
         data = decode(rows[0].body).data if rows else None
         if isinstance(data, WorkflowPaused):
             return data.reason, False
-        state = await self.state(run_id)
+        state = await self.fold(run_id)
         return state.pause, state.cancel_requested is not None
 
     async def _paused_until(self, run_id: str) -> int | None:
@@ -329,7 +330,7 @@ class RunCommands(RunReader):
         data = decode(rows[0].body).data if rows else None
         if isinstance(data, WorkflowPaused):
             return None if data.resume_after is UNSET else micros(data.resume_after)
-        return next_due(await self.state(run_id))
+        return next_due(await self.fold(run_id))
 
     async def _ids_in(self, *states: str) -> list[str]:
         return [row.workflow_id for row in await self._rows_in(*states)]

@@ -233,7 +233,7 @@ class TestRefused:
             fork = await runtime.fork(source.workflow_id, from_step="t1")
             await fork.result()
             log._blobs.clear()
-            for read in (runtime.state(fork.workflow_id), runtime.fork(fork.workflow_id)):
+            for read in (runtime.fold(fork.workflow_id), runtime.fork(fork.workflow_id)):
                 with pytest.raises(LogCorrupt):
                     await read
             assert len(await runtime.rows()) == 2

@@ -156,7 +156,7 @@ class TestStates:
         runtime, views, run = wide
         last = await runtime.log.last(run)
         for offset in range(last + 1):
-            state, fold = await views.state(run, offset), await runtime.state(run, at=offset)
+            state, fold = await views.state(run, offset), await runtime.fold(run, at=offset)
             assert (state.offset, state.state) == (offset, fold.status)
             assert {i: s.state for i, s in state.steps.items()} == {
                 i: fold.nodes[i].status for i in fold.plan.step_ids
