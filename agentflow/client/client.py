@@ -148,7 +148,13 @@ class Client(Reading):
 
     @overload
     async def run(
-        self, submission: Submission, input: Any = None, *, raise_on_failure: bool = True, **more: Any
+        self,
+        submission: Submission,
+        input: Any = None,
+        *,
+        raise_on_failure: bool = True,
+        output_type: None = None,
+        **more: Any,
     ) -> RunResult: ...
 
     @overload

@@ -9,6 +9,7 @@ CommandRefused (`.code` as in page 000 §8.2), Fenced (another live process owns
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -22,6 +23,7 @@ from agentflow.events.forked import ForkGuard
 from agentflow.events.log import RunRow
 from agentflow.runtime.bulk import Resumed, UnresumedRun
 from agentflow.runtime.damage import warn_of_damage
+from agentflow.runtime.judging import judge_answers
 from agentflow.runtime.messages import (
     Answer,
     Cancel,
@@ -231,6 +233,8 @@ class RunCommands(RunReader):
         expected_offset: int | None = None,
     ) -> RunHandle:
         """Answer several open requests, all or none of them. `claimed_actor`: for whom `by` says it acts."""
+        with suppress(AgentflowError):  # what is wrong with the run, the command says
+            await judge_answers(await self._views.requests(workflow_id), responses)
         command = Answer(
             responses=dict(responses),
             by=by,

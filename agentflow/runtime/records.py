@@ -139,7 +139,9 @@ def raise_for_failure(result: RunResult) -> None:
     """Raise WorkflowFailed or WorkflowCancelled if the run ended so; its message is the run's error."""
     if result.state in ("failed", "cancelled"):
         kind = WorkflowFailed if result.state == "failed" else WorkflowCancelled
-        raise kind(result.error.message if result.error else None, result=result)
+        ended = "failed" if result.state == "failed" else "was cancelled"
+        message = result.error.message if result.error else f"{result.workflow_id} {ended}"
+        raise kind(message, result=result)
 
 
 def result_of(record: RunRecord, requests: tuple[RequestRecord, ...] = ()) -> RunResult:

@@ -36,6 +36,7 @@ from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog
 from agentflow.events.open import open_log
 from agentflow.events.owner import this_process
+from agentflow.judge import install_judge, release_judge
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime.binding import Bound, Implicit, Pins, bind
 from agentflow.runtime.clock import Clock, SystemClock
@@ -47,6 +48,7 @@ from agentflow.runtime.submit_command import SubmitCommand
 from agentflow.runtime.workshop import Workshop
 from agentflow.telemetry import telemetry_from_env
 from agentflow.tools import Service, ToolRegistry
+from agentflow.tools.listing import ToolView, listed_tools
 
 if TYPE_CHECKING:
     from agentflow.telemetry.telemetry import Telemetry
@@ -117,6 +119,7 @@ class Runtime(SubmitCommand):
         # is no reason to end all others.
         patient = OneForOne(max_restarts=1_000_000, within=60, backoff=Backoff(0.05, 5, jitter=0.2))
         self._system = system = await ActorSystem(name="agentflow", supervise=patient).__aenter__()
+        install_judge()
         try:
             # The log, and what actors use, are closed when no actor is left: in the phases after theirs.
             limit, queue = self._places
@@ -152,7 +155,10 @@ class Runtime(SubmitCommand):
             if self._recovers:
                 await self.recover()
         except BaseException as error:
-            await system.__aexit__(type(error), error, error.__traceback__)
+            try:
+                await system.__aexit__(type(error), error, error.__traceback__)
+            finally:
+                await release_judge()
             raise
         return self
 
@@ -162,7 +168,10 @@ class Runtime(SubmitCommand):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.system.__aexit__(kind, error, traceback)
+        try:
+            await self.system.__aexit__(kind, error, traceback)
+        finally:
+            await release_judge()
 
     async def _release(self) -> None:
         for run_id, admission in list(self._keeper.admissions.items()):
@@ -212,6 +221,10 @@ class Runtime(SubmitCommand):
             implicit=self._implicit,
             trusted=trusted,
         )
+
+    async def tools(self) -> list[ToolView]:
+        """Return the functions that documents may name without declaring a service, by service and name."""
+        return listed_tools(self.registry)
 
     # -- going on -------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from agentflow.runtime.binding import Bound
 from agentflow.runtime.options import body_hash
 
 __all__ = [
+    "LONG_SOURCE_BYTES",
     "Submission",
     "Validation",
     "is_repeat",

@@ -287,7 +287,13 @@ class SubmitCommand(RunResults):
 
     @overload
     async def run(
-        self, submission: Submission, input: Any = None, *, raise_on_failure: bool = True, **more: Any
+        self,
+        submission: Submission,
+        input: Any = None,
+        *,
+        raise_on_failure: bool = True,
+        output_type: None = None,
+        **more: Any,
     ) -> RunResult: ...
 
     @overload

@@ -21,7 +21,7 @@ def environment(monkeypatch):
 
 
 async def finish(handles) -> list[str]:
-    results = await asyncio.gather(*(h.result() for h in handles))
+    results = await asyncio.gather(*(h.rest() for h in handles))
     return [r.state for r in results]
 
 
@@ -146,7 +146,7 @@ class TestQueued:
             await run_until_idle()
             await second.cancel("no more")
             assert (await waiting).state == "cancelled"
-            assert (await second.result()).state == "cancelled"
+            assert (await second.rest()).state == "cancelled"
             assert await types_of(runtime, second.workflow_id) == [
                 "workflow.started",
                 "workflow.cancel_requested",
@@ -195,7 +195,7 @@ class TestQueued:
                 assert (await resting).state == state
                 await must_be_sound(runtime, mine.workflow_id, ended=stop == "cancel")
                 desk.gates["pay"].set()
-                assert (await other.result()).state == "completed"
+                assert (await other.rest()).state == "completed"
                 if stop == "pause":
                     await runtime.resume(mine.workflow_id)
                     assert (await mine.result()).state == "completed"

@@ -235,7 +235,7 @@ class TestInputFrom:
             )
             assert got.output == {"x": {"said": "pay"}}
             await source.cancel(mode="hard")
-            await source.result()
+            await source.rest()
             with pytest.raises(OutputNotReady):
                 await runtime.submit(document(step("x")), None, input_from=use)
 

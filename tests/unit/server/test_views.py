@@ -128,7 +128,7 @@ class TestExecutions:
         down = ModelError(ErrorInfo(category="auth", code="authentication_failed", message="no"))
         async with Runtime(models=[ScriptedModel([down])]) as runtime:
             handle = await runtime.submit(agents("p"), "go")
-            assert (await handle.result()).state == "failed"
+            assert (await handle.rest()).state == "failed"
             record = await RunViews(runtime.log).history(handle.workflow_id)
             assert [m.state for m in record.models] == ["failed"]
             assert record.agents[0].error.code == record.steps[0].error.code == "authentication_failed"
