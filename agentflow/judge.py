@@ -15,14 +15,16 @@ import contextlib
 import os
 import select
 import struct
-import subprocess
 import sys
 import threading
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from agentflow.definition.schemas import SchemaIssue, answer_aside, is_costly, validate
+
+if TYPE_CHECKING:
+    import subprocess
 
 __all__ = ["JudgeProcess", "install_judge", "judge_aside", "release_judge"]
 
@@ -77,6 +79,8 @@ class JudgeProcess:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:
             self._kill()
+            import subprocess  # 5 ms that no start of a program should take
+
             command = [sys.executable, "-c", "from agentflow.judge import main; main()"]
             environment = {
                 k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "SYSTEMROOT", "LANG")

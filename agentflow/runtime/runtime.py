@@ -34,23 +34,17 @@ from agentflow.events.envelope import Ids
 from agentflow.events.forked import ForkGuard
 from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog
-from agentflow.events.open import open_log
 from agentflow.events.owner import this_process
 from agentflow.judge import install_judge, release_judge
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime.binding import Bound, Implicit, Pins, bind
 from agentflow.runtime.clock import Clock, SystemClock
-from agentflow.runtime.event_bus import EventBus
-from agentflow.runtime.gauges import dead_letters, mailbox_depths
-from agentflow.runtime.keeper import Keeper
-from agentflow.runtime.messages import Suspend
 from agentflow.runtime.submit_command import SubmitCommand
-from agentflow.runtime.workshop import Workshop
-from agentflow.telemetry import telemetry_from_env
 from agentflow.tools import Service, ToolRegistry
 from agentflow.tools.listing import ToolView, listed_tools
 
 if TYPE_CHECKING:
+    from agentflow.runtime.workshop import Workshop
     from agentflow.telemetry.telemetry import Telemetry
 
 __all__ = ["Runtime"]
@@ -108,6 +102,14 @@ class Runtime(SubmitCommand):
     # -- life -----------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Runtime:
+        # What runs need, not what it takes to make a Runtime: half of all imports.
+        from agentflow.events.open import open_log
+        from agentflow.runtime.event_bus import EventBus
+        from agentflow.runtime.gauges import dead_letters, mailbox_depths
+        from agentflow.runtime.keeper import Keeper
+        from agentflow.runtime.workshop import Workshop
+        from agentflow.telemetry import telemetry_from_env
+
         self._fork_guard = ForkGuard("the Runtime")
         ours = this_process()
         if self.owner.lock and self.owner.lock != ours.lock:  # made before this process was forked
@@ -182,6 +184,8 @@ class Runtime(SubmitCommand):
 
     async def _park(self) -> None:
         """Let every live run write down where it stopped, within the grace."""
+        from agentflow.runtime.messages import Suspend
+
         keeper = self._keeper
         live = [ref for run_id, ref in keeper.live.items() if not keeper.admissions[run_id].rested.done()]
         for ref in live:

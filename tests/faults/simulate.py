@@ -115,7 +115,7 @@ class Simulation:
     def _watch(self, handle: RunHandle) -> None:
         async def resting() -> None:
             with suppress(AgentflowError):
-                state = (await handle.result()).state
+                state = (await handle.rest()).state
                 if state not in RESTING and not self.closing:
                     self.outside.problems.append(f"result() returned a run that is {state}")
 

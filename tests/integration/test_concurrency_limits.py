@@ -142,7 +142,7 @@ class TestQueued:
         async with Runtime(services=[desk.service()], max_concurrent_runs=1, clock=LoopClock()) as runtime:
             graph = runtime.load(chain("look"))
             first, second, third = [await runtime.submit(graph, {}) for _ in range(3)]
-            waiting = asyncio.ensure_future(second.result())
+            waiting = asyncio.ensure_future(second.rest())
             await run_until_idle()
             await second.cancel("no more")
             assert (await waiting).state == "cancelled"
@@ -188,7 +188,7 @@ class TestQueued:
                 other = await runtime.submit(chain("pay"), {})
                 await runtime.resume(mine.workflow_id)
                 assert (await runtime.record(mine.workflow_id)).state == "running"
-                resting = asyncio.ensure_future(mine.result())
+                resting = asyncio.ensure_future(mine.rest())
                 await run_until_idle()
                 assert not resting.done()
                 await getattr(runtime, stop)(mine.workflow_id)
@@ -211,7 +211,7 @@ class TestQueued:
             clock=LoopClock(),
         ) as runtime:
             waits = await runtime.submit(document(step("a", approval={"timeout": "10s"})), {})
-            await waits.result()
+            await waits.rest()
             busy = await runtime.submit(chain("look"), {})
             await asyncio.sleep(20)
             assert "approval.denied" in await types_of(runtime, waits.workflow_id)

@@ -311,7 +311,7 @@ class TestElsewhere:
                     with pytest.raises(Fenced):
                         await command("wf_held")
                 assert (await runtime.recover()) == ["wf_held"]
-                assert (await (await runtime.attach("wf_held")).result()).state == "running"
+                assert (await runtime.record("wf_held")).state == "running"
             assert desk.calls == 0
         finally:
             child.kill()
@@ -337,7 +337,7 @@ class TestElsewhere:
                     with pytest.raises(Fenced):
                         await command("wf_held")
                 assert await runtime.recover() == ["wf_held"]
-                assert (await (await runtime.attach("wf_held")).result()).state == "running"
+                assert (await runtime.record("wf_held")).state == "running"
                 assert await types_of(runtime, "wf_held") == before
                 child.kill()
                 await asyncio.to_thread(child.wait)

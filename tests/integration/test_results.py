@@ -48,7 +48,8 @@ def working(module: str, url: str, run: str) -> Iterator[subprocess.Popen[str]]:
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    assert child.stdin and child.stdout
+    assert child.stdin
+    assert child.stdout
     try:
         assert child.stdout.readline() == "paying\n"
         yield child
@@ -127,9 +128,11 @@ class TestHowItEnded:
                 error = raised.value
                 assert error.workflow_id == handle.workflow_id
                 assert error.failed_steps == ("t0",)
-                assert error.error is not None and "it is dark" in error.error.message
+                assert error.error is not None
+                assert "it is dark" in error.error.message
                 assert str(error) == error.error.message
-                assert error.result is not None and error.result.state == "failed"
+                assert error.result is not None
+                assert error.result.state == "failed"
             assert (await handle.result(raise_on_failure=False)).state == "failed"
             assert (await handle.rest()).state == "failed"
 
