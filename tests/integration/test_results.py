@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ def environment(monkeypatch: pytest.MonkeyPatch):
 
 
 @contextmanager
-def working(module: str, url: str, run: str) -> Iterator[subprocess.Popen[str]]:
+def working(module: str, url: str, run: str) -> Generator[subprocess.Popen[str]]:
     """Another process that is at work on the run."""
     child = subprocess.Popen(
         [sys.executable, "-m", f"tests.integration.support.{module}", url, run],
