@@ -1,4 +1,9 @@
-"""16 clients post the worst documents and inputs; the daemon's event loop is held for at most 100 ms."""
+"""For how long 16 clients hold the daemon's event loop with the worst documents and inputs.
+
+    python -m tests.faults.loop_lag [NAME …]
+
+The limit is 100 ms.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +14,17 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 import httpx
 import msgspec
-import pytest
 
 from tests.faults.test_schema_bounds import WORST
 
 ROOT = Path(__file__).parents[2]
-CLIENTS = 16
-LIMIT_MS = 100.0
+CLIENTS: Final = 16
+LIMIT_MS: Final = 100.0
 
 
 @contextmanager
@@ -69,18 +74,32 @@ async def post_all(folder: Path, body: bytes) -> set[int]:
         return set(await asyncio.gather(*(post(number) for number in range(CLIENTS))))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", WORST)
-async def test_the_worst_documents_hold_the_loop_no_longer_than_the_limit(name: str, tmp_path: Path):
-    with daemon(tmp_path):
-        await post_all(tmp_path, msgspec.json.encode({"definition": {"agents": []}, "input": {}}))
-        (tmp_path / "lag").write_text("")
-        held: dict[str, float] = {}
+async def measure(name: str, folder: Path) -> dict[str, float]:
+    """Return for how many milliseconds the loop was held at most, by kind of document."""
+    held: dict[str, float] = {}
+    with daemon(folder):
+        await post_all(folder, msgspec.json.encode({"definition": {"agents": []}, "input": {}}))
         for kind, body in bodies(name).items():
-            statuses = await post_all(tmp_path, body)
+            (folder / "lag").write_text("")
+            statuses = await post_all(folder, body)
             assert statuses <= {200, 201, 413, 422}, (kind, statuses)
-            lags = [float(line) for line in (tmp_path / "lag").read_text().split()]
+            lags = [float(line) for line in (folder / "lag").read_text().split()]
             held[kind] = max(lags, default=0.0)
-    print(f"\n{name}: held for at most {held} ms")
-    assert max(held.values()) <= LIMIT_MS
+    return held
+
+
+def main() -> int:
+    """Print a line for each document; return 1 if one of them holds the loop beyond the limit."""
+    over = 0
+    for name in sys.argv[1:] or WORST:
+        with TemporaryDirectory() as folder:
+            held = asyncio.run(measure(name, Path(folder)))
+        over |= max(held.values()) > LIMIT_MS
+        print(
+            f"{name:32} " + "  ".join(f"{kind} {value:8.1f} ms" for kind, value in held.items()), flush=True
+        )
+    return over
+
+
+if __name__ == "__main__":
+    sys.exit(main())
