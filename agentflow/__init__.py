@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agentflow.client import Client, SyncClient
     from agentflow.definition.loader import Definition, check_file, load_file, load_text
-    from agentflow.errors import AgentflowError, DefinitionError, WorkflowCancelled, WorkflowFailed
+    from agentflow.errors import (
+        AgentflowError,
+        DefinitionError,
+        InvalidOutput,
+        WorkflowCancelled,
+        WorkflowFailed,
+    )
     from agentflow.runtime import RunHandle, RunRecord, RunResult, Runtime
     from agentflow.tools import Service, ToolContext, function
 
@@ -27,6 +33,7 @@ __all__ = [
     "Client",
     "Definition",
     "DefinitionError",
+    "InvalidOutput",
     "RunHandle",
     "RunRecord",
     "RunResult",
@@ -47,6 +54,7 @@ _HOMES = {
     "Client": "client",
     "Definition": "definition.loader",
     "DefinitionError": "errors",
+    "InvalidOutput": "errors",
     "RunHandle": "runtime",
     "RunRecord": "runtime",
     "RunResult": "runtime",

@@ -21,6 +21,7 @@
     ├── IdempotencyConflict    the idempotency key was used with another submission
     ├── OutputNotReady         the run whose output is wanted has none yet
     ├── QueueFull              too many runs wait for a place
+    ├── InvalidOutput          the output of a completed run does not fit the type that was asked for
     ├── CommandRefused         a command does not fit the state of its run; `.code` says why
     │   ├── UnknownRequest     no open request of that id
     │   └── InvalidAnswer      the answer does not satisfy what the request asks for
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from agentflow.definition.diagnostics import Diagnostic
     from agentflow.events.tombstone import Tombstone
+    from agentflow.runtime.records import RunResult
 
 __all__ = [
     "AgentflowError",
@@ -49,6 +51,7 @@ __all__ = [
     "IdempotencyConflict",
     "InvalidAnswer",
     "InvalidExport",
+    "InvalidOutput",
     "LogClosed",
     "LogCorrupt",
     "LogFailed",
@@ -269,14 +272,32 @@ def refused(code: str, message: str, details: dict[str, Any] | None = None) -> A
     return CommandRefused(message, code=code, details=details)
 
 
+class InvalidOutput(AgentflowError):
+    """The output of the run does not fit its `output_type`; `.result` holds it as the log does."""
+
+    code = "invalid_output"
+
+    def __init__(self, message: str | None = None, *, result: Any = None) -> None:
+        super().__init__(message, hint="state the same shape as the `outputs` of the workflow")
+        self.result = result
+
+
 class WorkflowFailed(AgentflowError):
-    """The run failed; `.result` holds what it reached."""
+    """The run failed; `.result` holds what it reached.
+
+    `workflow_id` is the id of the run, `error` its ErrorInfo and `failed_steps` the ids of the steps that
+    failed, in the order of the definition; without a result they are empty.
+    """
 
     code = "workflow_failed"
 
-    def __init__(self, message: str | None = None, *, result: Any = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str | None = None, *, result: RunResult | None = None) -> None:
         self.result = result
+        self.workflow_id = "" if result is None else result.workflow_id
+        self.error = None if result is None else result.error
+        self.failed_steps = () if result is None else result.failed_steps
+        hint = f"`agentflow show {self.workflow_id}` says more" if self.workflow_id else None
+        super().__init__(message, hint=hint)
 
 
 class WorkflowCancelled(WorkflowFailed):

@@ -15,16 +15,18 @@ import contextlib
 import os
 import select
 import struct
-import subprocess
 import sys
 import threading
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from agentflow.definition.schemas import SchemaIssue, answer_aside, is_costly, validate
 
-__all__ = ["JudgeProcess", "judge_aside"]
+if TYPE_CHECKING:
+    import subprocess
+
+__all__ = ["JudgeProcess", "install_judge", "judge_aside", "release_judge"]
 
 _TIMEOUT_S: Final = 10.0
 _MEMORY_BYTES: Final = 512 * 1024 * 1024
@@ -61,14 +63,24 @@ class JudgeProcess:
                 self._kill()
                 return [_TOO_LARGE]
 
+    @property
+    def started(self) -> bool:
+        """True if there is a child that `close` has to end."""
+        return self._child is not None
+
     def close(self) -> None:
-        """End the child. A later question starts another one."""
+        """End the child, also while it judges. A later question starts another one."""
+        child = self._child
+        if child is not None:
+            child.kill()  # a thread that waits for its answer holds the lock
         with self._lock:
             self._kill()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:
             self._kill()
+            import subprocess  # 5 ms that no start of a program should take
+
             # -P: nothing is imported from the folder that this process works in.
             command = [sys.executable, "-P", "-c", "from agentflow.judge import main; main()"]
             environment = {
@@ -92,6 +104,45 @@ class JudgeProcess:
                     with contextlib.suppress(OSError):
                         pipe.close()
             child.wait()
+
+
+class _Installed:
+    """The judge of this process and how many Runtimes use it. A fork has a judge of its own."""
+
+    def __init__(self) -> None:
+        self.process = JudgeProcess()
+        self.users = 0
+        self.pid = os.getpid()
+
+
+_installed: _Installed | None = None
+_install_lock = threading.Lock()
+
+
+def install_judge() -> None:
+    """Let costly questions of this process go to a child; each call is paired with `release_judge`."""
+    global _installed
+    with _install_lock:
+        if _installed is None or _installed.pid != os.getpid():
+            _installed = _Installed()
+            answer_aside(_installed.process.judge)
+        _installed.users += 1
+
+
+async def release_judge() -> None:
+    """End the child when its last user is gone."""
+    global _installed
+    with _install_lock:
+        found = _installed
+        if found is None or found.pid != os.getpid():
+            return
+        found.users -= 1
+        if found.users:
+            return
+        answer_aside(None)
+        _installed = None
+    if found.process.started:
+        await asyncio.to_thread(found.process.close)
 
 
 async def judge_aside(schema: Any, value: Any) -> None:

@@ -83,7 +83,7 @@ def _roots_of(run: str, where: Where) -> dict[str, Any]:
 
     async def work(interrupts: Interrupts) -> Exit:
         async with open_reader(where, run) as runtime:
-            state = await interrupts.guard(runtime.state(str(run)))
+            state = await interrupts.guard(runtime.fold(str(run)))
         found.update(state.scope())
         return Exit.DONE
 

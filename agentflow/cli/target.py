@@ -317,7 +317,7 @@ class LocalTarget:
     async def rest(self, workflow_id: str) -> RunResult:
         """As `Target.rest`; also when the Runtime is closed, for runs that this command moved."""
         handle = self._handles.get(workflow_id)
-        return await (self.runtime.rest(workflow_id) if handle is None else handle.result())
+        return await (self.runtime.rest(workflow_id) if handle is None else handle.rest())
 
     async def requests(
         self, workflow_id: str | None = None, *, kind: str | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -21,17 +21,16 @@ from agentflow.client.follow import PATIENCE
 from agentflow.client.reading import Reading
 from agentflow.client.run import RemoteRun
 from agentflow.client.transport import Transport
-from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import Workflow
 from agentflow.definition.loader import Definition, definition_of, load_file
-from agentflow.errors import WorkflowCancelled, WorkflowFailed
 from agentflow.runtime.records import RunRecord, RunResult
 from agentflow.runtime.retention import Upkeep
-from agentflow.runtime.submission import Submission
+from agentflow.runtime.submission import Submission, Validation
+from agentflow.typed_output import check_output_type
 
 __all__ = ["Client", "Health", "Validation", "Version"]
 
-T = TypeVar("T")
+M = TypeVar("M")
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,14 +49,6 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     python: str
     schema_version: int
-
-
-class Validation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemon finds wrong with a submission."""
-
-    valid: bool
-    diagnostics: list[Diagnostic]
-    ir_hash: str | None
 
 
 class Client(Reading):
@@ -93,6 +84,7 @@ class Client(Reading):
 
     # -- submitting
 
+    @overload
     async def submit(
         self,
         submission: Submission,
@@ -104,12 +96,43 @@ class Client(Reading):
         budget: Mapping[str, Any] | None = None,
         input_from: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
-    ) -> RemoteRun:
+    ) -> RemoteRun: ...
+
+    @overload
+    async def submit(
+        self,
+        submission: Submission,
+        input: Any = None,
+        *,
+        workflow_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        input_from: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        output_type: type[M],
+    ) -> RemoteRun[M]: ...
+
+    async def submit(
+        self,
+        submission: Submission,
+        input: Any = None,
+        *,
+        workflow_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        input_from: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        output_type: Any = None,
+    ) -> RemoteRun[Any]:
         """Begin a run; returns once it is durable. As `Runtime.submit`; a path is read here.
 
         Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
         QueueFull, StoreError, ConfigurationError.
         """
+        if output_type is not None:
+            check_output_type(output_type)
         body = {
             **self._document(submission),
             "input": input,
@@ -121,7 +144,29 @@ class Client(Reading):
         }
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         record = await self._ask("POST", "/workflows", RunRecord, body=_given(body), headers=headers)
-        return RemoteRun(self, record.workflow_id)
+        return RemoteRun(self, record.workflow_id, output_type=output_type)
+
+    @overload
+    async def run(
+        self,
+        submission: Submission,
+        input: Any = None,
+        *,
+        raise_on_failure: bool = True,
+        output_type: None = None,
+        **more: Any,
+    ) -> RunResult: ...
+
+    @overload
+    async def run(
+        self,
+        submission: Submission,
+        input: Any = None,
+        *,
+        raise_on_failure: bool = True,
+        output_type: type[M],
+        **more: Any,
+    ) -> RunResult[M]: ...
 
     async def run(
         self,
@@ -129,15 +174,12 @@ class Client(Reading):
         input: Any = None,
         *,
         raise_on_failure: bool = True,
+        output_type: Any = None,
         **more: Any,
-    ) -> RunResult:
-        """Submit and wait. Raises WorkflowFailed or WorkflowCancelled unless told otherwise."""
-        handle = await self.submit(submission, input, **more)
-        result = await handle.result()
-        if raise_on_failure and result.state in ("failed", "cancelled"):
-            kind = WorkflowFailed if result.state == "failed" else WorkflowCancelled
-            raise kind(result.error.message if result.error else None, result=result)
-        return result
+    ) -> RunResult[Any]:
+        """Submit and wait: `submit`, which takes `more`, and `result` of its handle."""
+        handle = await self.submit(submission, input, output_type=output_type, **more)
+        return await handle.result(raise_on_failure=raise_on_failure)
 
     async def validate(self, submission: Submission, input: Any = msgspec.UNSET) -> Validation:
         """All that the daemon finds wrong with a submission; with `input` that is checked too."""
@@ -169,9 +211,20 @@ class Client(Reading):
             found["folder"] = str(folder.absolute())
         return found
 
-    async def attach(self, workflow_id: str) -> RemoteRun:
-        """The handle of a run. Raises RunNotFound."""
+    @overload
+    async def attach(self, workflow_id: str) -> RemoteRun: ...
+
+    @overload
+    async def attach(self, workflow_id: str, *, output_type: type[M]) -> RemoteRun[M]: ...
+
+    async def attach(self, workflow_id: str, *, output_type: Any = None) -> RemoteRun[Any]:
+        """Return the handle of a run. Raises RunNotFound."""
+        if output_type is not None:
+            check_output_type(output_type)
         await self.record(workflow_id)
+        return RemoteRun(self, workflow_id, output_type=output_type)
+
+    def _handle(self, workflow_id: str) -> RemoteRun:
         return RemoteRun(self, workflow_id)
 
     # -- the daemon

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from agentflow.client.run import RemoteRun
 from agentflow.client.transport import Transport
 from agentflow.errors import RunTerminal
 from agentflow.runtime.bulk import Resumed
 from agentflow.runtime.records import RunRecord
 from agentflow.runtime.requests import RequestRecord
+
+if TYPE_CHECKING:
+    from agentflow.client.run import RemoteRun
 
 __all__ = ["Commands"]
 
@@ -41,7 +43,10 @@ class Commands:
         given = {name: value for name, value in body.items() if value is not None}
         path = f"/workflows/{quote(workflow_id, safe='')}/{command}"
         record = await self._ask("POST", path, RunRecord, body=given)
-        return RemoteRun(self, record.workflow_id)  # type: ignore[arg-type]  # the Client that this is
+        return self._handle(record.workflow_id)
+
+    def _handle(self, workflow_id: str) -> RemoteRun:
+        raise NotImplementedError
 
     async def cancel(
         self,
@@ -57,7 +62,7 @@ class Commands:
         try:
             return await self._tell(workflow_id, "cancel", body)
         except RunTerminal:
-            return RemoteRun(self, workflow_id)  # type: ignore[arg-type]
+            return self._handle(workflow_id)
 
     async def pause(
         self,
@@ -86,7 +91,7 @@ class Commands:
         except RunTerminal:
             if budget:
                 raise
-            return RemoteRun(self, workflow_id)  # type: ignore[arg-type]
+            return self._handle(workflow_id)
 
     async def resume_all(self, *, reason: str, budget: Mapping[str, Any] | None = None) -> Resumed:
         """Resume every run that is paused for `reason`; which go on, and which could not."""
@@ -197,7 +202,7 @@ class Commands:
         """Take a question back."""
         path = f"/workflows/{quote(workflow_id, safe='')}/requests/{quote(request_id, safe='')}"
         await self._transport.send("DELETE", path, body={"reason": reason})
-        return RemoteRun(self, workflow_id)  # type: ignore[arg-type]
+        return self._handle(workflow_id)
 
     async def delete(self, workflow_id: str) -> None:
         """Take a run that has ended away; its id is never used again. RunNotTerminal."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, overload
 from urllib.parse import quote
 
 import httpx
@@ -21,11 +21,14 @@ from agentflow.events.deltas import ModelDelta
 from agentflow.events.envelope import Event, decode
 from agentflow.events.rows import Order, Page
 from agentflow.runtime.executions import AgentContext, StepRecord
-from agentflow.runtime.records import RunRecord, RunResult, result_of
+from agentflow.runtime.records import RunRecord, RunResult, raise_for_failure, result_of
 from agentflow.runtime.views import DefinitionView, ExecutionRecord, FoldedState, RunSummary
 from agentflow.tools.listing import ToolView
+from agentflow.typed_output import check_output_type, typed_result
 
 __all__ = ["Reading"]
+
+M = TypeVar("M")
 
 _RESTS = (
     "workflow.completed",
@@ -66,7 +69,10 @@ class Reading(Commands):
         self._patience = patience
 
     async def rest(self, workflow_id: str) -> RunResult:
-        """Wait until a run is terminal, paused or waits, and say where it stands."""
+        """Wait until a run is terminal, paused or waiting, and return where it stands, however it ended.
+
+        A run that the daemon paused when it stopped goes on with the next daemon, so it is waited for.
+        """
         record = await self.record(workflow_id)
         while record.state in _MOVING or record.pause in _RESUMED_BY_ITSELF:
             lines = self.event_lines(workflow_id, record.last_offset, types=_RESTS, limit=1)
@@ -74,11 +80,31 @@ class Reading(Commands):
                 async for _ in lines:
                     pass
             record = await self.record(workflow_id)
-        return result_of(record)
+        pending = await self.requests(workflow_id) if record.waiting.requests else ()
+        return result_of(record, tuple(pending))
 
-    async def result(self, workflow_id: str) -> RunResult:
-        """Where the run stands now."""
-        return result_of(await self.record(workflow_id))
+    @overload
+    async def result(self, workflow_id: str, *, raise_on_failure: bool = True) -> RunResult: ...
+
+    @overload
+    async def result(
+        self, workflow_id: str, *, raise_on_failure: bool = True, output_type: type[M]
+    ) -> RunResult[M]: ...
+
+    async def result(
+        self, workflow_id: str, *, raise_on_failure: bool = True, output_type: Any = None
+    ) -> RunResult[Any]:
+        """Wait until a run rests, and return its result; as `Runtime.result`.
+
+        Raises WorkflowFailed or WorkflowCancelled unless `raise_on_failure` is false, InvalidOutput if the
+        output does not fit `output_type`, RunNotFound and RunGone.
+        """
+        if output_type is not None:
+            check_output_type(output_type)
+        result = await self.rest(workflow_id)
+        if raise_on_failure:
+            raise_for_failure(result)
+        return typed_result(result, output_type)
 
     async def record(self, workflow_id: str) -> RunRecord:
         """The run record. Raises RunNotFound, RunGone."""

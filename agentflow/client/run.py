@@ -1,43 +1,75 @@
-"""RemoteRun: one run of the daemon, as whoever submitted it holds it."""
+"""RemoteRun: one run of the daemon, with the client's methods for it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from agentflow.events.deltas import ModelDelta
-from agentflow.events.envelope import Event
-from agentflow.runtime.records import RunResult
+from agentflow.client.reading import Reading
+from agentflow.runtime.bound_run import bound
+from agentflow.runtime.records import RunResult, T
 
 if TYPE_CHECKING:
     from agentflow.client.client import Client
 
 __all__ = ["RemoteRun"]
 
+M = TypeVar("M")
 
-class RemoteRun:
-    """One run. Dropping it, or the client, changes nothing for the run."""
 
-    def __init__(self, client: Client, workflow_id: str) -> None:
-        self._client = client
+class RemoteRun(Generic[T]):
+    """One run. Dropping it, or the client, changes nothing for the run.
+
+    Its other methods are those of the client without their first argument, the id of the run. Commands
+    return once they are durable; `result` tells what comes of them.
+    """
+
+    def __init__(self, client: Client, workflow_id: str, *, output_type: type[T] | None = None) -> None:
+        self._home = client
         self.workflow_id = workflow_id
+        self.output_type = output_type
 
-    async def result(self) -> RunResult:
-        """Where the run has come to rest: terminal, paused, or waiting. Raises Unreachable."""
-        return await self._client.rest(self.workflow_id)
+    def typed(self, output_type: type[M]) -> RemoteRun[M]:
+        """Return the same handle for results whose output is an `output_type`. See `Client.result`."""
+        return RemoteRun(self._home, self.workflow_id, output_type=output_type)
 
-    def events(self, after: int | None = None, *, follow: bool = True) -> AsyncIterator[Event[Any]]:
-        """Events behind offset `after` (None: all that are left), with `follow` until the terminal one."""
-        return self._client.events(self.workflow_id, after, follow=follow)
+    def __repr__(self) -> str:
+        return f"<RemoteRun {self.workflow_id}>"
 
-    def deltas(self) -> AsyncIterator[ModelDelta]:
-        """The text of the run's model calls while they are made, until the run has ended."""
-        return self._client.deltas(self.workflow_id)
+    @overload
+    async def result(self, *, raise_on_failure: bool = True) -> RunResult[T]: ...
 
-    async def cancel(self, reason: str | None = None, *, mode: Literal["soft", "hard"] = "soft") -> None:
-        """End the run. Returns when the request is durable; `result` tells when it is carried out."""
-        await self._client.cancel(self.workflow_id, reason, mode=mode)
+    @overload
+    async def result(self, *, raise_on_failure: bool = True, output_type: type[M]) -> RunResult[M]: ...
 
-    async def answer(self, request_id: str, value: Any) -> None:
-        """Answer an open request of the run."""
-        await self._client.answer(self.workflow_id, request_id, value)
+    async def result(self, *, raise_on_failure: bool = True, output_type: Any = None) -> RunResult[Any]:
+        """Wait until the run rests, as `Client.result`; `output_type` defaults to that of the submission."""
+        wanted: Any = output_type or self.output_type
+        return await self._home.result(
+            self.workflow_id, raise_on_failure=raise_on_failure, output_type=wanted
+        )
+
+    answer = bound(Reading.answer)
+    answer_all = bound(Reading.answer_all)
+    cancel = bound(Reading.cancel)
+    context = bound(Reading.context)
+    decide = bound(Reading.decide)
+    definition = bound(Reading.definition)
+    delete = bound(Reading.delete)
+    deltas = bound(Reading.deltas)
+    drawing = bound(Reading.drawing)
+    event_lines = bound(Reading.event_lines)
+    events = bound(Reading.events)
+    export = bound(Reading.export)
+    fork = bound(Reading.fork)
+    graph = bound(Reading.graph)
+    history = bound(Reading.history)
+    pause = bound(Reading.pause)
+    record = bound(Reading.record)
+    requests = bound(Reading.requests)
+    rest = bound(Reading.rest)
+    resume = bound(Reading.resume)
+    retry = bound(Reading.retry)
+    signal = bound(Reading.signal)
+    state = bound(Reading.state)
+    step = bound(Reading.step)
+    withdraw = bound(Reading.withdraw)

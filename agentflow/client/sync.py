@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Seque
 from contextlib import ExitStack
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -16,35 +16,37 @@ from agentflow.client.run import RemoteRun
 from agentflow.errors import AgentflowError
 from agentflow.events.deltas import ModelDelta
 from agentflow.events.envelope import Event
-from agentflow.runtime.records import RunResult
+from agentflow.runtime.bound_run import bound
+from agentflow.runtime.records import RunResult, T
 
 __all__ = ["SyncClient", "SyncRun"]
 
 P = ParamSpec("P")
-T = TypeVar("T")
+M = TypeVar("M")
+R = TypeVar("R")
 
 
 def _blocking(
-    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[SyncClient, P], T]:
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncClient, P], R]:
     """The method of Client as one that blocks; arguments, result and exceptions stay."""
 
     @wraps(method)
-    def call(self: SyncClient, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: SyncClient, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.wait(partial(method, self.client, *args, **kwargs))
 
     return call
 
 
 def _run(
-    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, RemoteRun]],
-) -> Callable[Concatenate[SyncClient, P], SyncRun]:
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, RemoteRun[M]]],
+) -> Callable[Concatenate[SyncClient, P], SyncRun[M]]:
     """The same for a method that gives a run."""
 
     @wraps(method)
-    def call(self: SyncClient, *args: P.args, **kwargs: P.kwargs) -> SyncRun:
+    def call(self: SyncClient, *args: P.args, **kwargs: P.kwargs) -> SyncRun[M]:
         remote = self.wait(partial(method, self.client, *args, **kwargs))
-        return SyncRun(self, remote.workflow_id)
+        return SyncRun(self, remote.workflow_id, output_type=remote.output_type)
 
     return call
 
@@ -81,7 +83,7 @@ class SyncClient:
         """Where the daemon is."""
         return self.client.url
 
-    def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def wait(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """The result of a coroutine in the client's loop; blocks."""
         if self._portal is None:
             raise AgentflowError("the client is not open: use `with SyncClient(...)`")
@@ -162,8 +164,8 @@ class SyncClient:
         """As `Client.export`."""
         return self._iterate(self.client.export(workflow_id))
 
-    def _iterate(self, items: AsyncIterator[T]) -> Generator[T]:
-        async def step() -> tuple[T] | None:
+    def _iterate(self, items: AsyncIterator[R]) -> Generator[R]:
+        async def step() -> tuple[R] | None:
             async for item in items:
                 return (item,)
             return None
@@ -181,29 +183,54 @@ class SyncClient:
                 self.wait(close)
 
 
-class SyncRun:
-    """One run of the daemon, as whoever submitted it holds it."""
+class SyncRun(Generic[T]):
+    """One run of the daemon; its methods are those of SyncClient without the id of the run. Each blocks."""
 
-    def __init__(self, client: SyncClient, workflow_id: str) -> None:
-        self._client = client
+    def __init__(self, client: SyncClient, workflow_id: str, *, output_type: type[T] | None = None) -> None:
+        self._home = client
         self.workflow_id = workflow_id
+        self.output_type = output_type
 
-    def result(self) -> RunResult:
-        """Where the run has come to rest: terminal, paused, or waiting."""
-        return self._client.rest(self.workflow_id)
+    def typed(self, output_type: type[M]) -> SyncRun[M]:
+        """Return the same handle for results whose output is an `output_type`. See `SyncClient.result`."""
+        return SyncRun(self._home, self.workflow_id, output_type=output_type)
 
-    def events(self, after: int | None = None, *, follow: bool = True) -> Generator[Event[Any]]:
-        """Events behind offset `after` (None: all that are left), with `follow` until the terminal one."""
-        return self._client.events(self.workflow_id, after, follow=follow)
+    def __repr__(self) -> str:
+        return f"<SyncRun {self.workflow_id}>"
 
-    def deltas(self) -> Generator[ModelDelta]:
-        """The text of the run's model calls while they are made, until the run has ended."""
-        return self._client.deltas(self.workflow_id)
+    @overload
+    def result(self, *, raise_on_failure: bool = True) -> RunResult[T]: ...
 
-    def cancel(self, reason: str | None = None, *, mode: Literal["soft", "hard"] = "soft") -> None:
-        """End the run. Returns when the request is durable; `result` tells when it is carried out."""
-        self._client.cancel(self.workflow_id, reason, mode=mode)
+    @overload
+    def result(self, *, raise_on_failure: bool = True, output_type: type[M]) -> RunResult[M]: ...
 
-    def answer(self, request_id: str, value: Any) -> None:
-        """Answer an open request of the run."""
-        self._client.answer(self.workflow_id, request_id, value)
+    def result(self, *, raise_on_failure: bool = True, output_type: Any = None) -> RunResult[Any]:
+        """Wait until the run rests, as `Client.result`; `output_type` defaults to that of the submission."""
+        wanted: Any = output_type or self.output_type
+        return self._home.result(self.workflow_id, raise_on_failure=raise_on_failure, output_type=wanted)
+
+    answer = bound(SyncClient.answer)
+    answer_all = bound(SyncClient.answer_all)
+    cancel = bound(SyncClient.cancel)
+    context = bound(SyncClient.context)
+    decide = bound(SyncClient.decide)
+    definition = bound(SyncClient.definition)
+    delete = bound(SyncClient.delete)
+    deltas = bound(SyncClient.deltas)
+    drawing = bound(SyncClient.drawing)
+    event_lines = bound(SyncClient.event_lines)
+    events = bound(SyncClient.events)
+    export = bound(SyncClient.export)
+    fork = bound(SyncClient.fork)
+    graph = bound(SyncClient.graph)
+    history = bound(SyncClient.history)
+    pause = bound(SyncClient.pause)
+    record = bound(SyncClient.record)
+    requests = bound(SyncClient.requests)
+    rest = bound(SyncClient.rest)
+    resume = bound(SyncClient.resume)
+    retry = bound(SyncClient.retry)
+    signal = bound(SyncClient.signal)
+    state = bound(SyncClient.state)
+    step = bound(SyncClient.step)
+    withdraw = bound(SyncClient.withdraw)

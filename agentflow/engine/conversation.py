@@ -17,6 +17,7 @@ from agentflow.engine.state import ToolRecord
 __all__ = [
     "EMPTY_REPAIR",
     "BadAnswer",
+    "answer_values",
     "compact",
     "opening",
     "parse",
@@ -104,6 +105,12 @@ def read_answer(spec: AgentSpec, text: str) -> Any:
     if issues:
         raise BadAnswer([{"path": i.path, "message": i.message} for i in issues[:_MAX_ERRORS]])
     return value
+
+
+def answer_values(text: str) -> list[Any]:
+    """Return what `read_answer` may judge by a schema: the JSON value of the text, and the text itself."""
+    found, value = _json_of(text)
+    return [value] if found else [text.strip()]
 
 
 def takes_any_text(spec: AgentSpec) -> bool:

@@ -9,6 +9,7 @@ CommandRefused (`.code` as in page 000 §8.2), Fenced (another live process owns
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -31,6 +32,7 @@ from agentflow.events.log import RunRow
 from agentflow.events.rows import Page
 from agentflow.runtime.bulk import Resumed, UnresumedRun
 from agentflow.runtime.damage import warn_of_damage
+from agentflow.runtime.judging import judge_answers
 from agentflow.runtime.messages import (
     Answer,
     Cancel,
@@ -48,6 +50,7 @@ from agentflow.runtime.requests import RequestRecord, open_requests
 from agentflow.runtime.wakeups import Wakeups
 
 if TYPE_CHECKING:
+    from agentflow.runtime.admission import Admission
     from agentflow.runtime.clock import Clock
     from agentflow.runtime.handle import RunHandle
     from agentflow.runtime.keeper import Keeper
@@ -64,7 +67,7 @@ class RunCommands(RunReader):
     _fork_guard: ForkGuard
     _keeper: Keeper
 
-    def _handle(self, workflow_id: str) -> RunHandle:
+    def _handle(self, workflow_id: str, admission: Admission | None = None) -> RunHandle:
         raise NotImplementedError
 
     async def _check_untrusted(self, workflow_id: str) -> None:
@@ -185,7 +188,7 @@ class RunCommands(RunReader):
         found: list[RequestRecord] = []
         for run_id in ids:
             try:
-                found += open_requests(await self.state(run_id))
+                found += open_requests(await self.fold(run_id))
             except (RunNotFound, RunGone):
                 if workflow_id is not None:
                     raise
@@ -241,6 +244,8 @@ class RunCommands(RunReader):
         expected_offset: int | None = None,
     ) -> RunHandle:
         """Answer several open requests, all or none of them. `claimed_actor`: for whom `by` says it acts."""
+        with suppress(AgentflowError):  # what is wrong with the run, the command says
+            await judge_answers(await self._views.requests(workflow_id), responses)
         command = Answer(
             responses=dict(responses),
             by=by,
@@ -270,7 +275,7 @@ class RunCommands(RunReader):
         rows = await self._rows_in("pending", "running", "waiting")
         paused = await self._rows_in("paused")
         drained = [row for row in paused if await self._readable(row.workflow_id, self._drained)]
-        await self._keeper.ledger.begin_life([*rows, *drained], self.state)
+        await self._keeper.ledger.begin_life([*rows, *drained], self.fold)
         known = await Wakeups(self.log, self._graph).of([row for row in rows if row.state == "waiting"])
         now = self.clock.now()
         runs: list[tuple[str, bool]] = []
@@ -348,7 +353,7 @@ class RunCommands(RunReader):
         data = decode(rows[0].body).data if rows else None
         if isinstance(data, WorkflowPaused):
             return data.reason, False
-        state = await self.state(run_id)
+        state = await self.fold(run_id)
         return state.pause, state.cancel_requested is not None
 
     async def _paused_until(self, run_id: str) -> int | None:
@@ -357,7 +362,7 @@ class RunCommands(RunReader):
         data = decode(rows[0].body).data if rows else None
         if isinstance(data, WorkflowPaused):
             return None if data.resume_after is UNSET else micros(data.resume_after)
-        return next_due(await self.state(run_id))
+        return next_due(await self.fold(run_id))
 
     async def _ids_in(self, *states: str) -> list[str]:
         return [row.workflow_id for row in await self._rows_in(*states)]

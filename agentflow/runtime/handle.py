@@ -1,52 +1,95 @@
-"""RunHandle: one run, as whoever submitted or resumed it holds it."""
+"""RunHandle: one run of a Runtime, with the Runtime's methods for it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, overload
 
-from agentflow.events.deltas import ModelDelta
-from agentflow.events.envelope import Event
 from agentflow.runtime.admission import Admission
-from agentflow.runtime.records import RunResult
+from agentflow.runtime.bound_run import bound
+from agentflow.runtime.fork_command import ForkCommand
+from agentflow.runtime.records import RunResult, T
 
 if TYPE_CHECKING:
-    from agentflow.runtime.runtime import Runtime
+    from typing import TypeVar
+
+    from agentflow.runtime.run_results import RunResults
+
+    M = TypeVar("M")
 
 __all__ = ["RunHandle"]
 
 
-class RunHandle:
-    """One run of this Runtime. Dropping the handle changes nothing for the run."""
+class RunHandle(Generic[T]):
+    """One run of this Runtime. Dropping the handle changes nothing for the run.
+
+    Its other methods are those of the Runtime without their first argument, the id of the run. Commands
+    return once they are durable; `result` tells what comes of them.
+    """
 
     def __init__(
-        self, runtime: Runtime, workflow_id: str, admission: Admission | None, *, created: bool = False
+        self,
+        runtime: RunResults,
+        workflow_id: str,
+        admission: Admission | None,
+        *,
+        created: bool = False,
+        output_type: type[T] | None = None,
     ) -> None:
-        self._runtime = runtime
+        self._home = runtime
         self.workflow_id = workflow_id
         self.created = created
         """True if the call that returned this handle appended the first event of the run."""
         self._admission = admission
+        self.output_type = output_type
 
-    async def result(self) -> RunResult:
-        """Where the run has come to rest: terminal, paused, or waiting for a person.
+    def typed(self, output_type: type[M]) -> RunHandle[M]:
+        """Return the same handle for results whose output is an `output_type`. See `Runtime.result`."""
+        return RunHandle(
+            self._home, self.workflow_id, self._admission, created=self.created, output_type=output_type
+        )
 
-        Raises StoreError when the log refused an append, AgentflowError when the run was abandoned.
-        """
-        return await self._runtime.rest(self.workflow_id, self._admission)
+    def __repr__(self) -> str:
+        return f"<RunHandle {self.workflow_id}>"
 
-    def events(self, after: int = -1, *, follow: bool = True) -> AsyncIterator[Event[Any]]:
-        """Events behind offset `after`, each once and in order; with `follow` until the terminal one."""
-        return self._runtime.events(self.workflow_id, after, follow=follow)
+    @overload
+    async def result(self, *, raise_on_failure: bool = True) -> RunResult[T]: ...
 
-    def deltas(self) -> AsyncIterator[ModelDelta]:
-        """The text of the run's model calls while they are made here, until the run has ended."""
-        return self._runtime.deltas(self.workflow_id)
+    @overload
+    async def result(self, *, raise_on_failure: bool = True, output_type: type[M]) -> RunResult[M]: ...
 
-    async def cancel(self, reason: str | None = None, *, mode: Literal["soft", "hard"] = "soft") -> None:
-        """End the run. Returns when the request is durable; `result` tells when it is carried out."""
-        await self._runtime.cancel(self.workflow_id, reason, mode=mode)
+    async def result(self, *, raise_on_failure: bool = True, output_type: Any = None) -> RunResult[Any]:
+        """Wait until the run rests, as `Runtime.result`; `output_type` defaults to that of the submission."""
+        return await self._home.result_of_run(
+            self.workflow_id,
+            self._admission,
+            raise_on_failure=raise_on_failure,
+            output_type=output_type or self.output_type,
+        )
 
-    async def answer(self, request_id: str, value: Any) -> None:
-        """Answer an open request of the run."""
-        await self._runtime.answer(self.workflow_id, request_id, value)
+    async def rest(self) -> RunResult[Any]:
+        """Wait until the run rests, as `Runtime.rest`, however it ended."""
+        return await self._home.rest_of_run(self.workflow_id, self._admission)
+
+    answer = bound(ForkCommand.answer)
+    answer_all = bound(ForkCommand.answer_all)
+    cancel = bound(ForkCommand.cancel)
+    context = bound(ForkCommand.context)
+    decide = bound(ForkCommand.decide)
+    definition = bound(ForkCommand.definition)
+    delete = bound(ForkCommand.delete)
+    deltas = bound(ForkCommand.deltas)
+    drawing = bound(ForkCommand.drawing)
+    events = bound(ForkCommand.events)
+    export = bound(ForkCommand.export)
+    fork = bound(ForkCommand.fork)
+    graph = bound(ForkCommand.graph)
+    history = bound(ForkCommand.history)
+    pause = bound(ForkCommand.pause)
+    record = bound(ForkCommand.record)
+    requests = bound(ForkCommand.requests)
+    resume = bound(ForkCommand.resume)
+    retry = bound(ForkCommand.retry)
+    signal = bound(ForkCommand.signal)
+    state = bound(ForkCommand.state)
+    step = bound(ForkCommand.step)
+    withdraw = bound(ForkCommand.withdraw)

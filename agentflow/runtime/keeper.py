@@ -438,6 +438,10 @@ class Keeper:
 
     # -- resting ----------------------------------------------------------------------------------
 
+    def has(self, workflow_id: str) -> bool:
+        """True if the run is at work here, or has its turn to come."""
+        return workflow_id in self.admissions or workflow_id in self._places
+
     async def rest(self, workflow_id: str, known: Admission | None) -> RunState | None:
         """Wait until the run is terminal, paused or waits. None: it is not at work here; see the log."""
         while True:

@@ -19,6 +19,7 @@ from agentflow.events.tracing import active
 from agentflow.models import ModelError, ModelProvider, ModelReply
 from agentflow.models.parameters import sent_parameters
 from agentflow.runtime.circuit import Circuit, CircuitOpen
+from agentflow.runtime.judging import judge_reply
 from agentflow.runtime.messages import (
     HANDLER_LIMIT_S,
     CallModel,
@@ -103,6 +104,7 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
                 request = msgspec.structs.replace(call.request, parameters=parameters, extra=extra)
                 reply = await provider.complete(request, new_call_id=new_call_id, on_delta=sink)
             reply = _checked(reply)
+            await judge_reply(request, reply)
         except ModelError as error:
             return failure_of(call, error, passed())
         except TimeoutError:  # the adapter's own limit, not ours

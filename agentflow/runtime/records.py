@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 from msgspec import UNSET
@@ -11,8 +11,19 @@ from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.budgets import used_of
 from agentflow.engine.state import RunState
+from agentflow.errors import WorkflowCancelled, WorkflowFailed
 from agentflow.events.catalogue import DefinitionInfo, ForkOrigin, ParentRun
 from agentflow.events.envelope import iso, micros
+from agentflow.runtime.requests import RequestRecord, open_requests
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 __all__ = [
     "BudgetRecord",
@@ -21,6 +32,7 @@ __all__ = [
     "StepSummary",
     "Waiting",
     "budget_record",
+    "raise_for_failure",
     "result_of",
     "run_record",
     "run_result",
@@ -34,18 +46,28 @@ class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
 
 
-class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended, or where it rests. `duration_ms` spans its first to its last event; `pause` is why it
-    is paused."""
+class RunResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """How a run ended, or where it rests. `duration_ms` spans its first to its last event.
+
+    `output` is a value of the `output_type` that was asked for, if the run is completed; else JSON.
+    """
 
     workflow_id: str
     state: str
-    output: Any
+    output: T
     steps: dict[str, StepSummary]
     usage: Usage
     duration_ms: int
     error: ErrorInfo | None = None
     pause: str | None = None
+    """Why the run is paused."""
+    pending_requests: tuple[RequestRecord, ...] = ()
+    """The open requests of a run that has not ended, oldest first."""
+
+    @property
+    def failed_steps(self) -> tuple[str, ...]:
+        """The ids of the steps that failed, in the order of the definition."""
+        return tuple(step_id for step_id, step in self.steps.items() if step.state == "failed")
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,11 +131,24 @@ def run_result(state: RunState, last: int) -> RunResult:
         duration_ms=max(0, end - state.started_at) // 1000,
         error=state.error,
         pause=state.pause,
+        pending_requests=() if state.terminal else tuple(open_requests(state)),
     )
 
 
-def result_of(record: RunRecord) -> RunResult:
-    """The result that a record holds; of a run that has not ended the time until its last event."""
+def raise_for_failure(result: RunResult) -> None:
+    """Raise WorkflowFailed or WorkflowCancelled if the run ended so; its message is the run's error."""
+    if result.state in ("failed", "cancelled"):
+        kind = WorkflowFailed if result.state == "failed" else WorkflowCancelled
+        ended = "failed" if result.state == "failed" else "was cancelled"
+        message = result.error.message if result.error else f"{result.workflow_id} {ended}"
+        raise kind(message, result=result)
+
+
+def result_of(record: RunRecord, requests: tuple[RequestRecord, ...] = ()) -> RunResult:
+    """Return the result that a record holds; of a run that has not ended the time until its last event.
+
+    `requests`: the open requests of the run, of which the record names the ids alone.
+    """
     duration = record.duration_ms
     if duration is None:
         duration = max(0, micros(record.updated_at) - micros(record.created_at)) // 1000
@@ -126,6 +161,7 @@ def result_of(record: RunRecord) -> RunResult:
         duration_ms=duration,
         error=record.error,
         pause=record.pause,
+        pending_requests=requests,
     )
 
 

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
+import msgspec
 from msgspec import UNSET
 
 from agentflow import __version__
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import Workflow
-from agentflow.definition.loader import Definition, definition_of, load_file, load_value
+from agentflow.definition.loader import Definition, check_inputs, definition_of, load_file, load_value
+from agentflow.definition.schemas import is_costly
 from agentflow.events.catalogue import DefinitionInfo, WorkflowStarted
 from agentflow.events.envelope import SCHEMA_VERSION
 from agentflow.runtime.binding import Bound
 from agentflow.runtime.options import body_hash
 
-__all__ = ["Submission", "is_repeat", "load", "started_event", "submission_digest"]
+__all__ = [
+    "LONG_SOURCE_BYTES",
+    "Submission",
+    "Validation",
+    "is_repeat",
+    "load",
+    "load_aside",
+    "started_event",
+    "submission_digest",
+]
 
 # What may differ when the same request is sent again: what binding found, and where it came in.
 _UNSAID = ("models", "folder", "traceparent", "tracestate", "trusted")
+
+LONG_SOURCE_BYTES: Final = 8 * 1024
+"""A longer source is loaded in a thread."""
+LONG_INPUT_BYTES: Final = 64 * 1024
+"""An input whose JSON is longer is checked in a thread."""
 
 Submission = Definition | Workflow | Mapping[str, Any] | str | Path
 """A loaded definition, a graph built in Python, a document as a mapping, or the path of a file."""
@@ -35,6 +53,57 @@ def load(submission: Submission) -> Definition:
     if isinstance(submission, Mapping):
         return load_value(submission)
     return load_file(submission)
+
+
+class Validation(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a submission; `ir_hash` names its graph when it has one."""
+
+    valid: bool
+    diagnostics: list[Diagnostic]
+    ir_hash: str | None
+
+
+async def load_aside(submission: Submission, input: Any) -> tuple[Definition, Any, list[Diagnostic]]:
+    """Load a submission and check its input; in a thread if that may hold the event loop for long.
+
+    Returns the definition, the input with its defaults, and what is wrong with the input; UNSET is no input,
+    and not checked. Raises DefinitionError.
+    """
+    definition = await asyncio.to_thread(load, submission) if _is_long(submission) else load(submission)
+    if input is UNSET:
+        return definition, input, []
+    if _is_costly_input(definition, input):
+        return definition, *await asyncio.to_thread(check_inputs, definition, input)
+    return definition, *check_inputs(definition, input)
+
+
+def _is_long(submission: Submission) -> bool:
+    if isinstance(submission, Mapping):
+        return _length(submission) > LONG_SOURCE_BYTES
+    if isinstance(submission, str | Path):
+        with suppress(OSError, ValueError):
+            return Path(submission).stat().st_size > LONG_SOURCE_BYTES
+    return False
+
+
+def _is_costly_input(definition: Definition, input: Any) -> bool:
+    """True if checking the input may take more than some 20 ms; estimating that is a pass over it."""
+    if input is None:
+        return False
+    if _length(input) > LONG_INPUT_BYTES:
+        return True
+    if not isinstance(input, Mapping):
+        return False
+    values = cast("Mapping[str, Any]", input)
+    declared = definition.workflow.inputs or {}
+    return any(is_costly(spec.schema, values[name]) for name, spec in declared.items() if name in values)
+
+
+def _length(value: Any) -> int:
+    try:
+        return len(msgspec.json.encode(value))
+    except (RecursionError, TypeError, ValueError):  # no JSON: what is wrong with it is said quickly
+        return 0
 
 
 def started_event(

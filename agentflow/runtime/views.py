@@ -32,6 +32,7 @@ from agentflow.runtime.executions import (
 from agentflow.runtime.folding import decode_base
 from agentflow.runtime.kept import STATE, kept, kept_record, kept_step
 from agentflow.runtime.records import RunRecord, Waiting, budget_record, run_record
+from agentflow.runtime.requests import RequestRecord, open_requests
 from agentflow.runtime.view_records import (
     DefinitionView,
     ExecutionRecord,
@@ -120,6 +121,11 @@ class RunViews:
                 raise
             return state
         return _folded(fold.state)
+
+    async def requests(self, workflow_id: str) -> list[RequestRecord]:
+        """Return the open requests of a run, oldest first."""
+        fold, _ = await self._fold(workflow_id)
+        return open_requests(fold.state)
 
     async def history(self, workflow_id: str) -> ExecutionRecord:
         """The execution record."""

@@ -16,6 +16,7 @@ from agentflow.definition.loader import Definition, load_text, load_value
 from agentflow.events.log import EventLog
 from agentflow.events.retention import RetentionPolicy
 from agentflow.runtime import Runtime
+from agentflow.runtime.submission import LONG_SOURCE_BYTES
 from agentflow.runtime.views import RunViews
 from agentflow.server.access import Actor
 from agentflow.server.definitions import Definitions
@@ -28,8 +29,6 @@ __all__ = ["Service", "Submitted"]
 _KEPT = 256
 _KEPT_SOURCE = 1 << 20
 _REGISTRAR_HINT = "{} {} was registered by {}, who is not trusted; register its source again as the owner"
-_LONG_SOURCE = 32 * 1024
-"""A source of more characters is read in a thread, so that it does not hold up the loop."""
 
 
 class Submitted(NamedTuple):
@@ -134,7 +133,7 @@ async def _load(source: Any, size: int, **more: Any) -> Definition:
         work = partial(load_value, source, folder=more["folder"], format=more["format"])
     else:
         work = partial(load_text, source, **more)
-    return await asyncio.to_thread(work) if size > _LONG_SOURCE else work()
+    return await asyncio.to_thread(work) if size > LONG_SOURCE_BYTES else work()
 
 
 def _reference(reference: Any) -> tuple[str, str | None]:

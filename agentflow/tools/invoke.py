@@ -47,7 +47,7 @@ async def invoke(tool: PythonTool, arguments: dict[str, Any], ctx: ToolContext) 
     except (Exception, SystemExit) as error:
         # TimeoutError too: the function's own is not to be taken for the caller's.
         raise _failed(_told(tool, error)) from error
-    return checked_output(tool, result)
+    return await checked_output(tool, result)
 
 
 def _failed(message: str) -> ToolError:

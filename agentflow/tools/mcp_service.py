@@ -238,7 +238,7 @@ class McpService(Service):
                 exchange.reset(token)
         else:
             raise AssertionError
-        return self._output(tool, result)
+        return await checked_output(tool, self._output(tool, result))
 
     async def _is_forgotten(self, connection: McpConnection, status: int | None) -> bool:
         """Return whether the server refuses the session and not this call.
@@ -298,7 +298,7 @@ class McpService(Service):
             value = "\n".join(texts) if texts else None
         else:
             value = blocks
-        return checked_output(tool, self._values.mask(value))
+        return self._values.mask(value)
 
     # -- failures -------------------------------------------------------------------------------
 

@@ -12,14 +12,16 @@ import msgspec
 from agentflow import known_secrets
 from agentflow.definition.redaction import redact
 from agentflow.definition.schemas import validate
+from agentflow.judge import judge_aside
 from agentflow.tools.tool import Tool, ToolError
 
 __all__ = ["Unwritable", "breaches", "checked_output", "to_json"]
 
 
-def checked_output(tool: Tool, result: Any) -> Any:
-    """The result of a function as an event may hold it: JSON-able builtins, of a sensitive function without
-    what stands under the keys of secrets and without known secrets.
+async def checked_output(tool: Tool, result: Any) -> Any:
+    """Return the result of a function as an event may hold it: JSON-able builtins, of a sensitive function
+    without what stands under the keys of secrets and without known secrets. What takes long to judge by
+    `output_schema` is judged off the event loop.
 
     Raises ToolError (`invalid_tool_output`): no JSON, over `max_output_bytes`, or in breach of
     `output_schema`.
@@ -34,6 +36,7 @@ def checked_output(tool: Tool, result: Any) -> Any:
         message = f"the result of {tool.name} has {size:,} bytes, the limit is {tool.max_output_bytes:,}"
         raise ToolError.of("tool", "invalid_tool_output", message)
     if tool.output_schema is not None:
+        await judge_aside(tool.output_schema, value)
         details = breaches(tool.output_schema, value)
         if details is not None:
             message = f"the result of {tool.name} does not satisfy its schema"

@@ -73,7 +73,7 @@ class WebService(Service):
             message = f"{tool.name}: {missing}"
             raise ToolError.of("policy", "secret_not_set", message, executed=False) from None
         try:
-            return checked_output(tool, self._values.mask(await self._exchange(tool, request, headers)))
+            return await checked_output(tool, self._values.mask(await self._exchange(tool, request, headers)))
         except HttpFailure as failure:
             raise self._failed(tool, failure) from None
 

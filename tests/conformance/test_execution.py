@@ -120,7 +120,7 @@ class Stage:
 async def rested(runtime: Runtime, case: dict[str, Any]) -> RunResult:
     """Where the run rests for good, when people decide as the case says."""
     while True:
-        result = await (await runtime.attach(RUN)).result()
+        result = await (await runtime.attach(RUN)).rest()
         if result.state != "waiting":
             return result
         for request in await runtime.requests(RUN):

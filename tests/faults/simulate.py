@@ -115,7 +115,7 @@ class Simulation:
     def _watch(self, handle: RunHandle) -> None:
         async def resting() -> None:
             with suppress(AgentflowError):
-                state = (await handle.result()).state
+                state = (await handle.rest()).state
                 if state not in RESTING and not self.closing:
                     self.outside.problems.append(f"result() returned a run that is {state}")
 
@@ -209,7 +209,7 @@ class Simulation:
         raise AssertionError(f"runs do not end: {left}")
 
     async def _resume(self, runtime: Runtime, run: str) -> None:
-        state = await runtime.state(run)
+        state = await runtime.fold(run)
         budget = _RAISED if state.pause == "budget" else None
         if state.holding:
             await runtime.retry(run, next(iter(state.holding)), self.rng.choice(("retry", "skip", "fail")))

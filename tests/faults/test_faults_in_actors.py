@@ -172,7 +172,7 @@ class Trial:
                     )
                 else:
                     handle = await runtime.attach(RUN)
-                state = (await handle.result()).state
+                state = (await handle.rest()).state
                 if state in ("completed", "failed", "cancelled"):
                     return
                 assert state in ("waiting", "paused"), f"result() returned a run that is {state}"

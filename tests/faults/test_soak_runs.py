@@ -186,7 +186,7 @@ class Soak:
         await runtime.recover()
         for id in dict.fromkeys(self.ids):
             for _ in range(60):
-                result = await (await runtime.attach(id)).result()
+                result = await (await runtime.attach(id)).rest()
                 if result.state in ("completed", "failed", "cancelled"):
                     break
                 if result.state == "paused":

@@ -74,7 +74,7 @@ async def played(model: Model, graph: Any, *services: Service, **more: Any) -> t
     """The result of a run and its events' data; its log is sound."""
     async with opened(model, *services) as runtime:
         handle = await runtime.submit(graph, more.pop("input", {}), **more)
-        result = await handle.result()
+        result = await handle.rest()
         events = await must_be_sound(runtime, handle.workflow_id, ended=result.state != "paused")
     return result, [event.data for event in events]
 
@@ -396,7 +396,7 @@ class TestWhileCallsWait:
             assert model.open == 1
             if how == "cancel":
                 await handle.cancel()
-                assert (await handle.result()).state == "cancelled"
+                assert (await handle.rest()).state == "cancelled"
             elif how != "restart":
                 await runtime.pause(handle.workflow_id, in_flight="suspend" if how == "suspend" else "drain")
                 assert (await handle.result()).state == "paused"

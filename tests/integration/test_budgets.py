@@ -105,7 +105,7 @@ class TestHeld:
                 await refused("not_failed", runtime.retry(handle.workflow_id, "b", action))
                 await refused("step_not_found", runtime.retry(handle.workflow_id, "z", action))
                 await runtime.retry(handle.workflow_id, "a", action, by="ann", **more)
-                result = await handle.result()
+                result = await handle.rest()
                 await must_be_sound(runtime, handle.workflow_id)
             assert (result.state, result.steps["b"].state) == (state, after)
             assert model.answers == (['b {"by":"hand"}'] if action == "done" else [])
@@ -155,7 +155,7 @@ class TestHeld:
             handle = await runtime.submit(document(step("a"), step("b", depends_on=["a"])), {}, options=HOLD)
             await handle.result()
             await handle.cancel()
-            assert (await handle.result()).state == "cancelled"
+            assert (await handle.rest()).state == "cancelled"
             await must_be_sound(runtime, handle.workflow_id)
 
 
@@ -214,7 +214,7 @@ class TestBudgets:
         )
         async with opened() as runtime:
             handle = await runtime.submit(steps, {})
-            result = await handle.result()
+            result = await handle.rest()
             await must_be_sound(runtime, handle.workflow_id)
         assert (result.state, result.error.code) == ("failed", "budget_exceeded")
 
@@ -238,7 +238,7 @@ class TestBudgets:
                     await runtime.withdraw(handle.workflow_id, asked.request_id, "not now")
                 else:
                     await runtime.answer(handle.workflow_id, asked.request_id, choice)
-                result = await handle.result()
+                result = await handle.rest()
                 assert result.state == state
                 assert result.error is None or result.error.code == "budget_exceeded"
                 await must_be_sound(runtime, handle.workflow_id)
@@ -318,7 +318,7 @@ class TestBudgets:
         async with opened(model=ScriptedModel(answer)) as runtime:
             steps = document(step("a"), step("b", depends_on=["a"]))
             handle = await runtime.submit(steps, {}, budget={"max_duration_s": 60})
-            result = await handle.result()
+            result = await handle.rest()
             assert (result.state, result.error.code) == ("failed", "run_deadline")
             await must_be_sound(runtime, handle.workflow_id)
 
@@ -337,7 +337,7 @@ class TestBudgets:
         steps = document(step("a"), step("b"), budget={"max_model_calls": 1, "on_exceeded": "fail"})
         async with opened() as runtime:
             handle = await runtime.submit(steps, {}, budget={"max_tokens": 10_000})
-            assert (await handle.result()).error.code == "budget_exceeded"
+            assert (await handle.rest()).error.code == "budget_exceeded"
             handle = await runtime.submit(steps, {}, budget={"on_exceeded": "pause"})
             assert (await handle.result()).pause == "budget"
             await runtime.resume(handle.workflow_id, budget={"max_model_calls": 2})
@@ -352,7 +352,7 @@ class TestBudgets:
             await runtime.pause(handle.workflow_id)
             await runtime.resume(handle.workflow_id, budget={"max_tokens": 100})
             await runtime.decide(handle.workflow_id, granted=True, step_id="a")
-            assert (await handle.result()).error.code == "budget_exceeded"
+            assert (await handle.rest()).error.code == "budget_exceeded"
 
     def test_what_a_failed_call_used_counts(self):
         """When its adapter knows: a call that broke off in the middle of its answer has its price too."""

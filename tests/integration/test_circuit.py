@@ -53,7 +53,7 @@ async def run(provider: ScriptedModel, count: int, **agent: Any) -> tuple[list[A
     made["agent"] |= agent
     async with Runtime(log, models=[provider], clock=LoopClock()) as runtime:
         handles = [await runtime.submit(document(made), {}) for _ in range(count)]
-        results = [await handle.result() for handle in handles]
+        results = [await handle.rest() for handle in handles]
         events = [e for h in handles for e in await log_of(log, h.workflow_id)]
     return results, events
 

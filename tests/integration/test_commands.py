@@ -102,7 +102,7 @@ class TestApprovals:
                 handle = await runtime.submit(yaml(f"{{on_denied: {on_denied}}}"), {"n": 7})
                 await handle.result()
                 await runtime.decide(handle.workflow_id, granted=False, step_id="pays", reason="too dear")
-                result = await handle.result()
+                result = await handle.rest()
                 assert result.state == state
                 assert result.steps["after"].state == "skipped"
                 events = await must_be_sound(runtime, handle.workflow_id)
@@ -275,7 +275,7 @@ async def ended(runtime: Runtime, workflow_id: str):
     """The result of a run, once it has ended."""
     async for _ in runtime.events(workflow_id):
         pass
-    return await runtime.result(workflow_id)
+    return await runtime.rest(workflow_id)
 
 
 async def left_open(log, desk: Desk, graph=None, model=None) -> str:
@@ -352,7 +352,7 @@ class TestAnswers:
             with pytest.raises(UnknownRequest):
                 await runtime.withdraw(run, "req_none", "no")
             handle = await runtime.withdraw(run, asked.request_id, "nobody knows", by="ann")
-            result = await handle.result()
+            result = await handle.rest()
             assert await runtime.requests(run) == []
             await runtime.withdraw(run, asked.request_id, "again")  # it holds already
             await refused("request_closed", runtime.answer(run, asked.request_id, {"choice": "retry"}))
@@ -374,7 +374,7 @@ class TestAnswers:
             with pytest.raises(UnknownRequest, match="approval"):
                 await runtime.answer(handle.workflow_id, asked.request_id, True)
             await runtime.withdraw(handle.workflow_id, asked.request_id, "never mind", by="ann")
-            assert (await handle.result()).error.code == "approval_denied"
+            assert (await handle.rest()).error.code == "approval_denied"
             events = await must_be_sound(runtime, handle.workflow_id)
         (denied,) = [e.data for e in events if e.type == "approval.denied"]
         assert (denied.by, denied.reason) == ("ann", "never mind")

@@ -21,7 +21,7 @@ def environment(monkeypatch):
 
 
 async def finish(handles) -> list[str]:
-    results = await asyncio.gather(*(h.result() for h in handles))
+    results = await asyncio.gather(*(h.rest() for h in handles))
     return [r.state for r in results]
 
 
@@ -142,11 +142,11 @@ class TestQueued:
         async with Runtime(services=[desk.service()], max_concurrent_runs=1, clock=LoopClock()) as runtime:
             graph = runtime.load(chain("look"))
             first, second, third = [await runtime.submit(graph, {}) for _ in range(3)]
-            waiting = asyncio.ensure_future(second.result())
+            waiting = asyncio.ensure_future(second.rest())
             await run_until_idle()
             await second.cancel("no more")
             assert (await waiting).state == "cancelled"
-            assert (await second.result()).state == "cancelled"
+            assert (await second.rest()).state == "cancelled"
             assert await types_of(runtime, second.workflow_id) == [
                 "workflow.started",
                 "workflow.cancel_requested",
@@ -188,14 +188,14 @@ class TestQueued:
                 other = await runtime.submit(chain("pay"), {})
                 await runtime.resume(mine.workflow_id)
                 assert (await runtime.record(mine.workflow_id)).state == "running"
-                resting = asyncio.ensure_future(mine.result())
+                resting = asyncio.ensure_future(mine.rest())
                 await run_until_idle()
                 assert not resting.done()
                 await getattr(runtime, stop)(mine.workflow_id)
                 assert (await resting).state == state
                 await must_be_sound(runtime, mine.workflow_id, ended=stop == "cancel")
                 desk.gates["pay"].set()
-                assert (await other.result()).state == "completed"
+                assert (await other.rest()).state == "completed"
                 if stop == "pause":
                     await runtime.resume(mine.workflow_id)
                     assert (await mine.result()).state == "completed"
@@ -211,7 +211,7 @@ class TestQueued:
             clock=LoopClock(),
         ) as runtime:
             waits = await runtime.submit(document(step("a", approval={"timeout": "10s"})), {})
-            await waits.result()
+            await waits.rest()
             busy = await runtime.submit(chain("look"), {})
             await asyncio.sleep(20)
             assert "approval.denied" in await types_of(runtime, waits.workflow_id)

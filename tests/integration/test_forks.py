@@ -160,11 +160,11 @@ class TestAtAnOffset:
             await desk.until(lambda: desk.calls == 2)
             last = (await runtime.log.run(source.workflow_id)).last_offset
             await source.cancel(mode="hard")
-            await source.result()
+            await source.rest()
             desk.gates["pay"].set()
             fork = await runtime.fork(source.workflow_id, offset=last)
             assert (await settle(runtime, fork)).state == "completed"
-            assert (await runtime.result(source.workflow_id)).state == "cancelled"
+            assert (await runtime.rest(source.workflow_id)).state == "cancelled"
 
 
 class TestFromAStep:
@@ -196,7 +196,7 @@ class TestFromAStep:
                 step("a"), step("b", depends_on=["a"], schema=schema), step("c", depends_on=["b"])
             )
             handle = await runtime.submit(steps, {})
-            assert (await handle.result()).state == "failed"
+            assert (await handle.rest()).state == "failed"
             bad = False
             before = len(model.requests)
             fork = await runtime.fork(handle.workflow_id, from_failure=True)
@@ -233,7 +233,7 @@ class TestRefused:
             fork = await runtime.fork(source.workflow_id, from_step="t1")
             await fork.result()
             log._blobs.clear()
-            for read in (runtime.state(fork.workflow_id), runtime.fork(fork.workflow_id)):
+            for read in (runtime.fold(fork.workflow_id), runtime.fork(fork.workflow_id)):
                 with pytest.raises(LogCorrupt):
                     await read
             assert len(await runtime.rows()) == 2

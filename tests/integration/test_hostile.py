@@ -113,7 +113,7 @@ class HeldLog(MemoryLog):
 
 
 async def settled(handle, seconds: float = 2):
-    return await asyncio.wait_for(handle.result(), seconds)
+    return await asyncio.wait_for(handle.rest(), seconds)
 
 
 async def types(log, run_id: str) -> list[str]:
@@ -286,7 +286,7 @@ class TestDyingActors:
             ref.kill()
             await asyncio.sleep(0)
             handle = await runtime.submit(agents("x"), "go")
-            await asyncio.wait([asyncio.ensure_future(handle.result())], timeout=0.5)
+            await asyncio.wait([asyncio.ensure_future(handle.rest())], timeout=0.5)
             assert await runtime.log.last(handle.workflow_id) < 100
 
     @virtual
@@ -477,7 +477,7 @@ class TestDurability:
         handles = [await runtime.submit(agents(prompt), "go") for prompt in ("one", "idle")]
         log.refused = {log.appends + 1}
         gate.set()
-        outcomes = [asyncio.ensure_future(h.result()) for h in handles]
+        outcomes = [asyncio.ensure_future(h.rest()) for h in handles]
         await asyncio.wait(outcomes[:1], timeout=2)
         with suppress(StoreError):
             await runtime.__aexit__(None, None, None)

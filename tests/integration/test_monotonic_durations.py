@@ -87,7 +87,7 @@ class TestStepsOfTheWallClock:
                 handle = await runtime.submit(graph, {})
                 await asyncio.sleep(1)
                 clock.step = size
-                assert (await handle.result()).state == "failed"
+                assert (await handle.rest()).state == "failed"
                 assert seconds() - began == pytest.approx(10, abs=0.01)
 
     @virtual

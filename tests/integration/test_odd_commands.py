@@ -131,7 +131,7 @@ class TestOddRuns:
         url = f"sqlite:{tmp_path / 'runs.db'}"
         async with Runtime(url, services=[service]) as runtime:
             handle = await runtime.submit(chain("dump", "dump"), {})
-            result = await handle.result()
+            result = await handle.rest()
             await must_be_sound(runtime, handle.workflow_id)
             if size < 1 << 20:
                 assert len(result.output) == size
@@ -163,7 +163,7 @@ class TestOddRuns:
             (asked,) = await runtime.requests()
             assert asked.subject["message"] == "Zahlen? Жанна 🚀 \u2028"
             await runtime.decide(handle.workflow_id, granted=False, step_id="a", reason="なし", by="\x00\x07")
-            assert "なし" in (await handle.result()).error.message
+            assert "なし" in (await handle.rest()).error.message
             await must_be_sound(runtime, handle.workflow_id)
 
     @pytest.mark.parametrize("id", ["wf_", "wf_ä", "wf_" + "x" * 65, "x", "wf_a/b", "wf_a\n", ""])

@@ -111,7 +111,7 @@ class TestWaiting:
             await asyncio.sleep(7200)
             assert (await types_of(runtime, handle.workflow_id))[-1] == "workflow.paused"
             await runtime.resume(handle.workflow_id)
-            assert (await handle.result()).error.code == "approval_denied"
+            assert (await handle.rest()).error.code == "approval_denied"
 
     @virtual
     async def test_a_command_that_comes_just_when_it_goes_to_rest(self):

@@ -183,7 +183,7 @@ class TestPause:
             await asyncio.sleep(10_000)
             await runtime.resume(handle.workflow_id)
             resumed = seconds()
-            result = await handle.result()
+            result = await handle.rest()
             assert result.error.code == "step_deadline"
             assert seconds() - resumed == pytest.approx(10, abs=0.1)
 
@@ -197,7 +197,7 @@ class TestPause:
         await asyncio.sleep(10_000)
         async with opened(log, model=Slow()) as runtime:
             resumed = seconds()
-            result = await (await runtime.resume(handle.workflow_id)).result()
+            result = await (await runtime.resume(handle.workflow_id)).rest()
             assert result.error.code == "step_deadline"
             assert seconds() - resumed == pytest.approx(10, abs=0.1)
         await log.close()
@@ -222,7 +222,7 @@ class TestPause:
             await asyncio.sleep(10_000)
             await runtime.resume(handle.workflow_id)
             resumed = seconds()
-            assert (await handle.result()).error.code == "step_deadline"
+            assert (await handle.rest()).error.code == "step_deadline"
             assert seconds() - resumed == pytest.approx(10, abs=0.1)
 
     @virtual
@@ -311,7 +311,7 @@ class TestElsewhere:
                     with pytest.raises(Fenced):
                         await command("wf_held")
                 assert (await runtime.recover()) == ["wf_held"]
-                assert (await (await runtime.attach("wf_held")).result()).state == "running"
+                assert (await runtime.record("wf_held")).state == "running"
             assert desk.calls == 0
         finally:
             child.kill()
@@ -337,7 +337,7 @@ class TestElsewhere:
                     with pytest.raises(Fenced):
                         await command("wf_held")
                 assert await runtime.recover() == ["wf_held"]
-                assert (await (await runtime.attach("wf_held")).result()).state == "running"
+                assert (await runtime.record("wf_held")).state == "running"
                 assert await types_of(runtime, "wf_held") == before
                 child.kill()
                 await asyncio.to_thread(child.wait)
@@ -360,7 +360,7 @@ class TestElsewhere:
             run = await abandoned(log, desk)
             async with opened(log) as runtime:  # without its functions, which are not needed
                 handle = await getattr(runtime, what)(run)
-                result = await handle.result()
+                result = await handle.rest()
                 assert result.state == {"pause": "paused", "cancel": "cancelled"}[what]
                 await must_be_sound(runtime, run, ended=what == "cancel")
             assert desk.calls == 1
@@ -420,7 +420,7 @@ class TestCancel:
             await runtime.cancel(handle.workflow_id, "enough", grace=5)
             await asyncio.sleep(4)
             desk.gates["pay"].set()
-            assert (await handle.result()).state == "cancelled"
+            assert (await handle.rest()).state == "cancelled"
             events = await must_be_sound(runtime, handle.workflow_id)
         assert desk.cancelled == 0
         assert desk.calls == 1
@@ -436,7 +436,7 @@ class TestCancel:
             await desk.entered.wait()
             began = seconds()
             await runtime.cancel(handle.workflow_id, grace=5)
-            result = await handle.result()
+            result = await handle.rest()
             assert result.state == "cancelled"
             assert seconds() - began == pytest.approx(5, abs=0.1)
             await run_until_idle()
@@ -456,7 +456,7 @@ class TestCancel:
                 if second is not None:
                     await asyncio.sleep(1)
                     await runtime.cancel(handle.workflow_id, mode=second)
-                await handle.result()
+                await handle.rest()
                 passed = {None: 0, "hard": 1, "soft": 5}[second]
                 assert seconds() - began == pytest.approx(passed, abs=0.1)
                 events = await must_be_sound(runtime, handle.workflow_id)
@@ -475,7 +475,7 @@ class TestCancel:
             await asyncio.sleep(1)
             desk.gates["pay"].set()
             began = seconds()
-            assert (await handle.result()).state == "cancelled"
+            assert (await handle.rest()).state == "cancelled"
             assert seconds() - began == pytest.approx(4, abs=0.1)
             events = await must_be_sound(runtime, handle.workflow_id)
         assert [e.data.tool_name for e in events if e.type == "tool.call_completed"] == ["desk__pay"]
@@ -493,7 +493,7 @@ class TestCancel:
             await waiting.result()
             for handle in (paused, waiting):
                 await handle.cancel("enough")
-                assert (await handle.result()).state == "cancelled"
+                assert (await handle.rest()).state == "cancelled"
                 await handle.cancel("enough")
                 events = await must_be_sound(runtime, handle.workflow_id)
                 assert [e.type for e in events][-3:] == [
@@ -515,7 +515,7 @@ class TestCancel:
             await refused("invalid_transition", runtime.pause(handle.workflow_id))
             await refused("invalid_transition", runtime.resume(handle.workflow_id))
             desk.gates["pay"].set()
-            assert (await handle.result()).state == "cancelled"
+            assert (await handle.rest()).state == "cancelled"
             await must_be_sound(runtime, handle.workflow_id)
 
     @virtual
@@ -525,7 +525,7 @@ class TestCancel:
             handle = await runtime.submit(chain("pay"), {})
             await desk.entered.wait()
             await runtime.cancel(handle.workflow_id, grace=60)
-        assert (await handle.result()).state == "cancelled"
+        assert (await handle.rest()).state == "cancelled"
         await must_be_sound(log, handle.workflow_id)
         await log.close()
 
@@ -544,7 +544,7 @@ class TestCancel:
             await dies(runtime, log, handle.workflow_id)
             async with opened(log, desk=desk) as other:
                 assert await other.recover() == [handle.workflow_id]
-                assert (await (await other.attach(handle.workflow_id)).result()).state == "cancelled"
+                assert (await (await other.attach(handle.workflow_id)).rest()).state == "cancelled"
                 await must_be_sound(log, handle.workflow_id)
             assert desk.calls == 1
             await log.close()

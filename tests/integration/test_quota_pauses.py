@@ -232,7 +232,7 @@ class TestByHand:
             await handle.result()
             await handle.cancel()
             await asyncio.sleep(1_000)
-            assert (await handle.result()).state == "cancelled"
+            assert (await handle.rest()).state == "cancelled"
         await must_be_sound(log, handle.workflow_id)
         await log.close()
 

@@ -304,7 +304,7 @@ class TestCancel:
             handle = await runtime.submit(held(), {})
             await gate.entered.wait()
             await handle.cancel("enough")
-            result = await handle.result()
+            result = await handle.rest()
             await gate.cancelled.wait()
             events = [e async for e in handle.events()]
         assert result.state == "cancelled"
@@ -327,7 +327,7 @@ class TestCancel:
             handle = await runtime.submit(agents("x"), "go")
             await entered.wait()
             await handle.cancel()
-            assert (await handle.result()).state == "cancelled"
+            assert (await handle.rest()).state == "cancelled"
             await handle.cancel()
 
     async def test_a_parked_run_whose_functions_are_gone(self):

@@ -148,7 +148,7 @@ class TestOneLine:
             waiting = asyncio.ensure_future(client.run(gate.document(), workflow_id=handle.workflow_id))
             await gate.entered.wait()
             await handle.cancel("enough", mode="hard")
-            assert (await handle.result()).state == "cancelled"
+            assert (await handle.rest()).state == "cancelled"
             with pytest.raises(WorkflowCancelled):
                 await waiting
             await handle.cancel()  # a run that has ended is left alone
@@ -255,7 +255,7 @@ class TestReading:
         await handle.result()
         (request,) = await client.requests()
         await client.withdraw(handle.workflow_id, request.request_id, "old")
-        assert (await handle.result()).state == "failed"
+        assert (await handle.rest()).state == "failed"
 
     async def test_pauses_and_signals(self, tmp_path):
         gate = Gate()

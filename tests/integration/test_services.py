@@ -321,7 +321,7 @@ async def test_a_cancelled_run_takes_its_calls_back(tmp_path: Path) -> None:
         handle = await runtime.submit(document)
         await eventually(lambda: (tmp_path / "slow").exists())
         await handle.cancel(mode="hard")
-        assert (await handle.result()).state == "cancelled"
+        assert (await handle.rest()).state == "cancelled"
         await eventually(lambda: (tmp_path / "cancelled").exists())
 
 

@@ -151,7 +151,7 @@ class TestStall:
                 log.full = False
                 await told
                 assert seconds() - began < 6
-                assert (await handle.result()).state == state
+                assert (await handle.rest()).state == state
                 await must_be_sound(log, handle.workflow_id, ended=state == "cancelled")
 
     @virtual
@@ -183,7 +183,7 @@ class TestStall:
             assert desk.cancelled == 0  # not before it is durable
             log.full = False
             await cancelling
-            assert (await handle.result()).state == "cancelled"
+            assert (await handle.rest()).state == "cancelled"
             await must_be_sound(log, handle.workflow_id)
 
     @virtual
@@ -233,7 +233,7 @@ class TestStall:
             assert [(await h.result()).state for h in handles] == ["completed"] * 4
             async for _ in waits.events():
                 pass
-            assert (await waits.result()).error.code == "approval_denied"
+            assert (await waits.rest()).error.code == "approval_denied"
 
     @virtual
     async def test_the_runtime_is_closed_meanwhile(self):

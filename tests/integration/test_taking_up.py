@@ -262,7 +262,7 @@ class TestRecover:
                 runs[handle.workflow_id] = name
                 if name == "ended":
                     await handle.cancel()
-                    await handle.result()
+                    await handle.rest()
                 elif name == "operator":
                     await runtime.pause(handle.workflow_id, in_flight="suspend")
             await run_until_idle()

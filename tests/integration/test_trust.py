@@ -402,7 +402,7 @@ async def test_results_that_serve_again_do_not_cross_trust(bench: Bench) -> None
     for trusted, text in runs:
         handle = await bench.served.runtime.submit(load_value(document(text)), trusted=trusted)
         await handle.result()
-        state = await bench.served.runtime.state(handle.workflow_id)
+        state = await bench.served.runtime.fold(handle.workflow_id)
         found.append(state.nodes_view["a"]["output"])
     assert "poison" in str(found[0])
     assert "good" in str(found[1])

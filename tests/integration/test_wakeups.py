@@ -109,7 +109,7 @@ class TestNoDeadlineIsMissed:
         async with opened(log) as runtime:
             await runtime.recover()
             await runtime.recover()  # the same again changes nothing
-            assert (await (await runtime.attach(late)).result()).error.code == "approval_denied"
+            assert (await (await runtime.attach(late)).rest()).error.code == "approval_denied"
             assert seconds() == began
             events = [event.type async for event in runtime.events(soon)]
             assert seconds() - began == pytest.approx(3600, abs=1)
@@ -131,7 +131,7 @@ class TestNoDeadlineIsMissed:
         async with opened(log) as runtime:
             assert (await types_of(runtime, run))[-1] == "signal.received"
             await runtime.recover()
-            assert (await (await runtime.attach(run)).result()).error.code == "approval_denied"
+            assert (await (await runtime.attach(run)).rest()).error.code == "approval_denied"
         await log.close()
 
     @virtual

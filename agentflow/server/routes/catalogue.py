@@ -6,8 +6,8 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
-from agentflow.definition.loader import check_inputs
 from agentflow.errors import DefinitionError
+from agentflow.runtime.submission import load_aside
 from agentflow.schemas import SCHEMA_FILES, json_schema
 from agentflow.server.answers import DefinitionInfoView, DefinitionList, ToolList, Validation
 from agentflow.server.bodies import DefinitionBody, ValidateBody
@@ -50,7 +50,7 @@ async def validate(call: Call) -> Response:
     bound = await call.service.runtime.bind(definition, trusted=submitted.trusted)
     problems: list[Diagnostic] = []
     if body.input is not UNSET:
-        _, problems = check_inputs(definition, body.input)
+        _, _, problems = await load_aside(definition, body.input)
     found = sort_diagnostics([*definition.warnings, *submitted.explain(bound.diagnostics), *problems])
     valid = not any(d.severity == "error" for d in found)
     return json_response(Validation(valid=valid, diagnostics=found, ir_hash=definition.ir_hash))

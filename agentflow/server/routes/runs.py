@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -84,7 +83,7 @@ async def show(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Take a run away; its id is never used again."""
-    await call.service.log.delete(call.id, time.time_ns() // 1000)
+    await call.service.runtime.delete(call.id)
     return Response(status_code=204)
 
 

@@ -95,7 +95,7 @@ def _options(call: Call, body: SubmitBody) -> dict[str, Any] | None:
 async def _rest(call: Call, handle: RunHandle, seconds: float) -> None:
     """Wait for the run to come to rest, as long as somebody waits for the answer; that it does not is no
     error of the submission."""
-    waiting: asyncio.Future[Any] = asyncio.ensure_future(handle.result())
+    waiting: asyncio.Future[Any] = asyncio.ensure_future(handle.rest())
     gone: asyncio.Future[Any] = asyncio.ensure_future(call.request.receive())
     try:
         await asyncio.wait({waiting, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

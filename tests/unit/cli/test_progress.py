@@ -47,7 +47,7 @@ async def run(
     async with Runtime("memory:", models=[model]) as runtime:
         definition = runtime.load({**document, "models": {"default": "scripted:m"}})
         handle = await runtime.submit(definition, {"items": [1, 2, 3], **inputs})
-        await handle.result()
+        await handle.rest()
         events: list[Event[Any]] = [e async for e in handle.events(follow=False)]
     progress = Progress(definition.workflow)
     return progress, events, [line for event in events for line in progress.take(event)]
@@ -178,10 +178,10 @@ async def test_a_question_that_is_taken_back():
     async with Runtime("memory:", models=[ScriptedModel(lambda request: "said")]) as runtime:
         definition = runtime.load(document)
         handle = await runtime.submit(definition, {"items": [1]}, budget=budget)
-        assert (await handle.result()).state == "waiting"
+        assert (await handle.rest()).state == "waiting"
         (request,) = await runtime.requests(handle.workflow_id)
         await runtime.withdraw(handle.workflow_id, request.request_id, "not now")
-        await handle.result()
+        await handle.rest()
         events: list[Event[Any]] = [e async for e in handle.events(follow=False)]
     progress = Progress(definition.workflow)
     lines = [line for event in events for line in progress.take(event)]

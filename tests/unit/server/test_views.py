@@ -128,7 +128,7 @@ class TestExecutions:
         down = ModelError(ErrorInfo(category="auth", code="authentication_failed", message="no"))
         async with Runtime(models=[ScriptedModel([down])]) as runtime:
             handle = await runtime.submit(agents("p"), "go")
-            assert (await handle.result()).state == "failed"
+            assert (await handle.rest()).state == "failed"
             record = await RunViews(runtime.log).history(handle.workflow_id)
             assert [m.state for m in record.models] == ["failed"]
             assert record.agents[0].error.code == record.steps[0].error.code == "authentication_failed"
@@ -156,7 +156,7 @@ class TestStates:
         runtime, views, run = wide
         last = await runtime.log.last(run)
         for offset in range(last + 1):
-            state, fold = await views.state(run, offset), await runtime.state(run, at=offset)
+            state, fold = await views.state(run, offset), await runtime.fold(run, at=offset)
             assert (state.offset, state.state) == (offset, fold.status)
             assert {i: s.state for i, s in state.steps.items()} == {
                 i: fold.nodes[i].status for i in fold.plan.step_ids

@@ -1,0 +1,379 @@
+"""The command `submit`, and what stands on it: `run` and `validate` (page 000 §2).
+
+A submission is checked whole before anything is written; `workflow.started` is its first effect.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeVar, cast, overload
+
+import msgspec
+from msgspec import UNSET
+
+from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
+from agentflow.definition.loader import Definition
+from agentflow.engine.ids import named
+from agentflow.errors import (
+    CommandRefused,
+    ConfigurationError,
+    DefinitionError,
+    IdempotencyConflict,
+    OutputNotReady,
+    RunExists,
+    RunGone,
+    RunNotFound,
+)
+from agentflow.events.catalogue import WorkflowStarted
+from agentflow.events.envelope import Ids
+from agentflow.runtime.binding import Bound, Pins
+from agentflow.runtime.handle import RunHandle
+from agentflow.runtime.options import checked_budget, checked_labels, checked_options
+from agentflow.runtime.records import RunResult
+from agentflow.runtime.run_results import RunResults
+from agentflow.runtime.submission import (
+    Submission,
+    Validation,
+    is_repeat,
+    load,
+    load_aside,
+    started_event,
+    submission_digest,
+)
+from agentflow.typed_output import check_output_type
+
+__all__ = ["SubmitCommand"]
+
+M = TypeVar("M")
+
+_RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}")
+_DEFINITIONS = 1_024
+_DEFINITION_KEPT = 60.0
+"""Seconds; far less than a sweep leaves to a process that has put a definition and is about to name it."""
+_KEY_LABEL = "agentflow.idempotency_key"
+
+
+class _Checked(NamedTuple):
+    """A submission whose document and input are right: its first event as far as it is known before binding,
+    and the binding itself, which raises DefinitionError."""
+
+    definition: Definition
+    said: WorkflowStarted
+    bind: Callable[[], Awaitable[tuple[Bound, WorkflowStarted]]]
+
+
+class SubmitCommand(RunResults):
+    """The half of a Runtime that begins runs."""
+
+    _ids: Ids
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._definitions_put: dict[str, float] = {}  # seconds of the clock that the store stamps them with
+
+    async def bind(self, definition: Definition, pins: Pins | None = None, *, trusted: bool = True) -> Bound:
+        """Resolve models and functions."""
+        raise NotImplementedError
+
+    def load(self, submission: Submission) -> Definition:
+        """The definition of a submission. Raises DefinitionError with every diagnostic."""
+        return load(submission)
+
+    @overload
+    async def submit(
+        self,
+        submission: Submission,
+        input: Any = None,
+        *,
+        workflow_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        input_from: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        by: str = "local",
+        trusted: bool = True,
+    ) -> RunHandle: ...
+
+    @overload
+    async def submit(
+        self,
+        submission: Submission,
+        input: Any = None,
+        *,
+        workflow_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        input_from: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        output_type: type[M],
+        by: str = "local",
+        trusted: bool = True,
+    ) -> RunHandle[M]: ...
+
+    async def submit(
+        self,
+        submission: Submission,
+        input: Any = None,
+        *,
+        workflow_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        input_from: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        output_type: Any = None,
+        by: str = "local",
+        trusted: bool = True,
+    ) -> RunHandle[Any]:
+        """Check, bind and begin a run; returns once `workflow.started` is durable.
+
+        `options`: `on_failure` halt|continue|hold, `on_unknown` ask|fail, `max_parallel`,
+        `traceparent`, `tracestate`. `budget`: limits beside those of the document. `input_from` {workflow_id,
+        step_id?, as?}: the output of another run, or of one of its steps, as the input, or as the named one
+        of its inputs. A repeated
+        `workflow_id` or `idempotency_key` with the same submission gives the existing run. Not `trusted`: it
+        comes from a caller that may not run code here, now or after a restart. `output_type`: see `result`.
+
+        Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
+        QueueFull, StoreError, ConfigurationError.
+        """
+        self._fork_guard.check()
+        if output_type is not None:
+            check_output_type(output_type)
+        kept, limits = checked_options(options), checked_budget(budget)
+        if not trusted:
+            kept["trusted"] = False
+        if input_from is not None:
+            input = await self._input_from(input_from, input)
+            kept["input_from"] = dict(input_from)
+        definition, value, problems = await load_aside(submission, input)
+        said = started_event(definition, Bound(), value, checked_labels(labels), kept, [], by)
+        if limits is not None:
+            said = msgspec.structs.replace(said, budget=limits)
+
+        async def bound() -> tuple[Bound, WorkflowStarted]:
+            return await self._bound(definition, said, problems, trusted=trusted)
+
+        if any(d.severity == "error" for d in problems):
+            await bound()  # raises all there is to say
+        handle = await self._begin_checked(_Checked(definition, said, bound), workflow_id, idempotency_key)
+        return handle if output_type is None else handle.typed(output_type)
+
+    async def _bound(
+        self, definition: Definition, said: WorkflowStarted, problems: list[Diagnostic], *, trusted: bool
+    ) -> tuple[Bound, WorkflowStarted]:
+        """Bind a submission that is new; return what it is bound to, and the event that begins its run."""
+        bound = await self.bind(definition, trusted=trusted)
+        found = sort_diagnostics([*definition.warnings, *bound.diagnostics, *problems])
+        if any(d.severity == "error" for d in found):
+            raise DefinitionError(found)
+        limits = None if said.budget is UNSET else said.budget
+        self._must_be_priced(definition, bound, limits)
+        started = started_event(definition, bound, said.input, said.labels, said.options, found, said.by)
+        return bound, started if limits is None else msgspec.structs.replace(started, budget=limits)
+
+    async def _begin_checked(
+        self, checked: _Checked, workflow_id: str | None, idempotency_key: str | None
+    ) -> RunHandle:
+        definition, said, bound = checked
+        run_id = self._run_id(workflow_id)
+        if idempotency_key is not None:
+            own_id = None if workflow_id is None else run_id
+            return await self._begin_once(own_id, checked, idempotency_key)
+        if workflow_id is None:
+            return await self._begin_run(run_id, definition, *await bound())
+        async with self._keeper.alone(run_id):
+            if await self._exists(run_id, said):
+                return await self.attach(run_id)
+            try:
+                return await self._begin_run(run_id, definition, *await bound())
+            except RunExists:  # another process began it just now
+                if await self._exists(run_id, said):
+                    return await self.attach(run_id)
+                raise
+
+    async def _begin_once(self, own_id: str | None, checked: _Checked, key: str) -> RunHandle:
+        """Begin the run of a key, or find it. A repeat is not bound: it is one though a service is not there
+        now, or its sender may not use it."""
+        async with self._keeper.alone(f"key {key}"), self._keeper.alone(own_id or f"id of {key}"):
+            rows = (await self.log.runs(label=(_KEY_LABEL, key), limit=1)).items
+            if rows:
+                return await self._repeated(rows[0].workflow_id, checked.said)
+            bound, started = await checked.bind()
+            digest = submission_digest(started)
+            started = msgspec.structs.replace(started, idempotency_key=key, body_hash=digest)
+            run_id = own_id or await self._id_of_key(key)
+            try:
+                return await self._begin_run(run_id, checked.definition, bound, started)
+            except RunExists:  # another process began it just now; of two the store takes one
+                if (await self._begin(run_id)).idempotency_key != key:
+                    raise
+                return await self._repeated(run_id, started)
+
+    async def _repeated(self, run_id: str, started: WorkflowStarted) -> RunHandle:
+        if not is_repeat(started, await self._begin(run_id)):
+            raise IdempotencyConflict(f"the key was used for {run_id} with another submission")
+        return await self.attach(run_id)
+
+    async def _id_of_key(self, key: str) -> str:
+        """The id that every process gives to a new run with this key: the first made from it that no deleted
+        run had, and no run whose id somebody chose so."""
+        turn = 0
+        while True:
+            run_id = named("wf_", _KEY_LABEL, key, turn)
+            try:
+                if (await self.log.run(run_id)).labels.get(_KEY_LABEL) == key:
+                    return run_id
+            except RunNotFound:
+                return run_id
+            except RunGone:
+                pass
+            turn += 1
+
+    async def _begin_run(
+        self, run_id: str, definition: Definition, bound: Bound, started: WorkflowStarted
+    ) -> RunHandle:
+        await self._put_definition(definition)
+        labels = dict(started.labels)
+        if started.idempotency_key is not UNSET:
+            labels[_KEY_LABEL] = started.idempotency_key
+        plan = self._plan(definition.workflow, definition.ir_hash)
+        admission = await self._keeper.begin(run_id, plan, bound, [started], labels=labels)
+        return RunHandle(self, run_id, admission, created=True)
+
+    async def _put_definition(self, definition: Definition) -> None:
+        """Have the graph in the store before a run names it: a commit, which the next runs are spared while
+        what was put is safe from being swept away."""
+        put_at, now = self._definitions_put.get(definition.ir_hash), time.time()
+        if put_at is not None and 0 <= now - put_at < _DEFINITION_KEPT:
+            return
+        # In its own key order, which a model sees in schemas and inputs; the hash is over the canonical form.
+        await self.log.put_definition(definition.ir_hash, msgspec.json.encode(definition.workflow))
+        self._definitions_put.pop(definition.ir_hash, None)
+        self._definitions_put[definition.ir_hash] = now
+        if len(self._definitions_put) > _DEFINITIONS:
+            del self._definitions_put[next(iter(self._definitions_put))]
+
+    async def _input_from(self, source: Mapping[str, str], input: Any) -> Any:
+        known = ("workflow_id", "step_id", "as")
+        if "workflow_id" not in source or any(key not in known for key in source):
+            raise ConfigurationError("input_from takes workflow_id, and step_id and as")
+        state = await self.fold(source["workflow_id"])
+        step_id = source.get("step_id")
+        if step_id is None:
+            if state.status != "completed":
+                raise OutputNotReady(f"{source['workflow_id']} is {state.status}, not completed")
+            value = state.output
+        else:
+            if step_id not in state.nodes:
+                raise CommandRefused(f'there is no step "{step_id}"', code="step_not_found")
+            if state.nodes[step_id].status != "succeeded":
+                raise OutputNotReady(f"step {step_id} of {source['workflow_id']} has no output yet")
+            value = state.nodes_view[step_id]["output"]
+        name = source.get("as")
+        if name is not None:
+            if input is not None and not isinstance(input, dict):
+                raise ConfigurationError("input_from with `as` names one input: give the others by name too")
+            others = cast("dict[str, Any]", input or {})
+            return {**others, name: value}
+        if input is not None:
+            raise ConfigurationError("input_from without `as` is the whole input: give no other")
+        return value
+
+    def _must_be_priced(self, definition: Definition, bound: Bound, limits: Mapping[str, Any] | None) -> None:
+        budgets = [definition.workflow.options.budget, *(n.budget for n in definition.workflow.nodes)]
+        limited = any(b is not None and b.max_cost_usd is not None for b in budgets)
+        if not limited and (limits or {}).get("max_cost_usd") is None:
+            return
+        for step, binding in bound.steps.items():
+            for ref in binding.models:
+                terms = binding.terms.get(ref.name)
+                if terms is None or terms.worst_cost(0, 0) is None:
+                    message = f'max_cost_usd is set, but the price of {ref.name} (step "{step}") is unknown'
+                    details = {"model": ref.name}
+                    raise CommandRefused(
+                        message, code="budget_unpriced", details=details, hint=_price_hint(ref.name)
+                    )
+
+    @overload
+    async def run(
+        self,
+        submission: Submission,
+        input: Any = None,
+        *,
+        raise_on_failure: bool = True,
+        output_type: None = None,
+        **more: Any,
+    ) -> RunResult: ...
+
+    @overload
+    async def run(
+        self,
+        submission: Submission,
+        input: Any = None,
+        *,
+        raise_on_failure: bool = True,
+        output_type: type[M],
+        **more: Any,
+    ) -> RunResult[M]: ...
+
+    async def run(
+        self,
+        submission: Submission,
+        input: Any = None,
+        *,
+        raise_on_failure: bool = True,
+        output_type: Any = None,
+        **more: Any,
+    ) -> RunResult[Any]:
+        """Submit and wait: `submit`, which takes `more`, and `result` of its handle."""
+        handle = await self.submit(submission, input, output_type=output_type, **more)
+        return await handle.result(raise_on_failure=raise_on_failure)
+
+    async def validate(self, submission: Submission, input: Any = UNSET) -> Validation:
+        """Return all that is wrong with a submission, without making a run; with `input` that is checked too.
+
+        Opens the services that the submission declares, as `submit` does.
+        """
+        try:
+            definition, _, problems = await load_aside(submission, input)
+        except DefinitionError as error:
+            return Validation(valid=False, diagnostics=error.diagnostics, ir_hash=None)
+        bound = await self.bind(definition)
+        found = sort_diagnostics([*definition.warnings, *bound.diagnostics, *problems])
+        valid = not any(d.severity == "error" for d in found)
+        return Validation(valid=valid, diagnostics=found, ir_hash=definition.ir_hash)
+
+    def _run_id(self, wanted: str | None) -> str:
+        if wanted is None:
+            return self._new_id("wf_")
+        if not _RUN_ID.fullmatch(wanted):
+            raise ConfigurationError(
+                f"{wanted!r} is not a run id", hint='write "wf_" and 1 to 64 letters, digits, "_" or "-"'
+            )
+        return wanted
+
+    def _new_id(self, prefix: str) -> str:
+        return self._ids.ulid(prefix)
+
+    async def _exists(self, run_id: str, said: WorkflowStarted) -> bool:
+        try:
+            first = await self._begin(run_id)
+        except RunNotFound:
+            return False
+        if submission_digest(first) == submission_digest(said):
+            return True
+        same = first.definition.hash == said.definition.hash and first.input == said.input
+        what = "other labels or options, or another budget" if same else "another definition or input"
+        raise RunExists(f"{run_id} exists with {what}")
+
+
+def _price_hint(model: str) -> str:
+    return (
+        "state input_price and output_price in US dollars per million tokens: in agentflow.toml below"
+        f' [prices."{model}"], or in the model object of the document'
+    )

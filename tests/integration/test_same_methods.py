@@ -1,0 +1,86 @@
+"""Runtime and Client, and their handles, have the same public methods with the same arguments."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from agentflow import Client, RunHandle, Runtime, SyncClient
+from agentflow.client import RemoteRun
+from agentflow.client.sync import SyncRun
+
+NOT_ON_THE_CLIENT = {
+    "load": "reads a document in this process; the daemon does it within `submit` and `validate`",
+    "bind": "resolves models and functions of this process",
+    "recover": "a daemon recovers its store when it starts",
+    "fold": "the engine's own state, which only a process with the store has; `state` gives it as data",
+    "rows": "rows of the store's index; `summaries` gives them as records",
+    "log": "the open store",
+    "system": "the actor system of this process",
+    "result_of_run": "for handles of this process",
+    "rest_of_run": "for handles of this process",
+}
+NOT_ON_THE_RUNTIME = {
+    "url": "where the daemon is",
+    "health": "about the daemon",
+    "version": "about the daemon",
+    "drain": "ends the daemon; a Runtime ends with `async with`",
+    "gc": "carries the daemon's retention policy out; a Runtime has none",
+    "event_lines": "bytes as they come over HTTP; a Runtime's are those of its log",
+}
+PARAMETERS_OF_THE_RUNTIME = {
+    "by": "the daemon knows who asks, by the token",
+    "via": "the daemon knows by which way a decision came",
+    "trusted": "the daemon decides about trust, by the token",
+}
+NOT_ON_A_SYNC_CLIENT = {"client": "the client that it drives", "wait": "runs a coroutine in its loop"}
+NOT_ABOUT_ONE_RUN = {
+    *("submit", "run", "validate", "attach", "list", "records", "summaries", "tools", "blob", "resume_all"),
+    *NOT_ON_THE_CLIENT,
+    *NOT_ON_THE_RUNTIME,
+} - {"event_lines"}
+ATTRIBUTES_OF_A_HANDLE = {
+    "typed": "gives the handle an output type; `attach` of the Runtime takes it as an argument",
+}
+
+
+def methods(owner: type) -> dict[str, Any]:
+    return {name: value for name, value in inspect.getmembers(owner) if not name.startswith("_")}
+
+
+def parameters(method: Any, *, first: int = 1, without: Any = ()) -> list[tuple[str, Any, Any, str]]:
+    """Name, kind, default and annotation of each parameter behind the first ones."""
+    found = list(inspect.signature(method).parameters.values())[first:]
+    return [(p.name, p.kind, p.default, str(p.annotation)) for p in found if p.name not in without]
+
+
+def test_runtime_and_client_have_the_same_methods():
+    here, there = methods(Runtime), methods(Client)
+    assert here.keys() - there.keys() == set(NOT_ON_THE_CLIENT)
+    assert there.keys() - here.keys() == set(NOT_ON_THE_RUNTIME)
+
+
+@pytest.mark.parametrize("name", sorted(methods(Runtime).keys() & methods(Client).keys()))
+def test_runtime_and_client_take_the_same_arguments(name: str):
+    here = parameters(getattr(Runtime, name), without=PARAMETERS_OF_THE_RUNTIME)
+    assert here == parameters(getattr(Client, name))
+
+
+@pytest.mark.parametrize(
+    ("handle", "home"), [(RunHandle, Runtime), (RemoteRun, Client), (SyncRun, SyncClient)]
+)
+def test_a_handle_has_the_methods_about_one_run(handle: type, home: type):
+    about_one = methods(home).keys() - NOT_ABOUT_ONE_RUN - NOT_ON_A_SYNC_CLIENT.keys()
+    assert methods(handle).keys() - ATTRIBUTES_OF_A_HANDLE.keys() == about_one
+    for name in about_one:
+        without_id = parameters(getattr(home, name), first=2)
+        assert parameters(getattr(handle, name)) == without_id, name
+
+
+def test_the_blocking_client_has_the_methods_of_the_client():
+    blocking, client = methods(SyncClient), methods(Client)
+    assert blocking.keys() - NOT_ON_A_SYNC_CLIENT.keys() == client.keys()
+    for name in client.keys() - {"url"}:
+        assert parameters(blocking[name]) == parameters(client[name]), name
