@@ -17,6 +17,7 @@ from agentflow import Runtime
 from agentflow.errors import ConfigurationError, LogCorrupt
 from agentflow.events.backup import backup_store, verify_store
 from agentflow.events.open import open_log
+from agentflow.testing import ScriptedModel
 from tests.integration.support.runs import Desk, chain, must_be_sound
 from tests.unit.events.support import ROOT, all_offsets, batch, run_appender, start_appender
 
@@ -208,3 +209,20 @@ def test_a_daemon_whose_store_was_deleted_says_so_and_ends_with_74(tmp_path):
             assert "was deleted or moved" in said
         finally:
             daemon.kill()
+
+
+async def test_a_store_with_a_run_of_a_document_is_sound(tmp_path, monkeypatch):
+    """The text of a document is kept only if it was registered; a run that names it is not damaged."""
+    monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+    document = tmp_path / "flow.yaml"
+    document.write_text(
+        'version: "1.0"\nworkflow: {steps: [{type: run, id: a, agent: {systemPrompt: p, input: i}}]}\n'
+    )
+    url = f"sqlite:{tmp_path}/runs.db"
+    async with Runtime(url, models=[ScriptedModel(["done"])]) as runtime:
+        assert (await runtime.run(document, {})).state == "completed"
+    assert (await verify_store(url)).problems == []
+    assert (await backup_store(url, tmp_path / "copy.db")).sound
+    with contextlib.closing(sqlite3.connect(tmp_path / "runs.db")) as db, db:
+        db.execute("DELETE FROM definition")
+    assert "is not there" in (await verify_store(url)).problems[0]
