@@ -21,8 +21,8 @@ _MAX_WIDTH = 100  # columns of a rendered page
 def show_help(ctx: click.Context, topic: str | None) -> Exit:
     """List the topics of the documentation, or print the page TOPIC.
 
-    On a terminal the page is rendered; in a pipe it is Markdown. TOPIC may also be a command:
-    `agentflow help run` prints what `agentflow run --help` prints.
+    On a terminal the page is rendered; in a pipe it is Markdown. TOPIC may also be a command, as in
+    `agentflow help run`, or a code, as in `agentflow help E_CYCLE`.
     """
     from agentflow.docs import TOPICS, read_page
 
@@ -32,12 +32,18 @@ def show_help(ctx: click.Context, topic: str | None) -> Exit:
     if topic in TOPICS:
         _print_page(read_page(topic).text)
         return Exit.DONE
+    from agentflow.docs.codes import DIAGNOSTICS, FAILURES, find_code
+
+    info = find_code(topic)
+    if info is not None:
+        emit(f"{topic}\n{info.meaning}\nWhat to do: {info.remedy}")
+        return Exit.DONE
     parent = ctx.parent
     assert parent is not None
     assert isinstance(parent.command, click.Group)
     command = parent.command.get_command(parent, topic)
     if command is None:
-        raise _unknown(topic, [*TOPICS, *parent.command.list_commands(parent)])
+        raise _unknown(topic, [*TOPICS, *parent.command.list_commands(parent), *DIAGNOSTICS, *FAILURES])
     with command.make_context(topic, ["--help"], parent=parent, resilient_parsing=True) as inner:
         emit(command.get_help(inner))
     return Exit.DONE

@@ -1,0 +1,130 @@
+"""The page `codes`: exit codes, diagnostics, failures, reasons to pause, problems of the API."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from agentflow.cli.errors import _DAEMON, _EXITS, Exit  # pyright: ignore[reportPrivateUsage]
+from agentflow.docs.codes import DIAGNOSTICS, FAILURES, PAUSES, CodeInfo
+from agentflow.server.problems import STATUS
+from tests.docs.blocks import ROOT
+from tests.docs.references.tables import GENERATED, table
+
+__all__ = ["make_codes", "used_diagnostics", "used_failures"]
+
+_EXIT_MEANINGS: dict[Exit, str] = {
+    Exit.DONE: "The command did what was asked.",
+    Exit.FAILED: "The run failed, or an expression failed on its values.",
+    Exit.USAGE: "The command line is wrong.",
+    Exit.DIAGNOSTICS: "The document, the expression or the exported file has errors.",
+    Exit.NOT_FOUND: "There is no such run, request or step, or it was deleted.",
+    Exit.CONFLICT: "The command does not fit the state of the run.",
+    Exit.UNREACHABLE: "The daemon cannot be reached, is stopping, or has no place.",
+    Exit.NOT_AUTHORISED: "The token is missing, wrong, or lacks the scope.",
+    Exit.CANCELLED: "The run was cancelled.",
+    Exit.WAITING: "The run waits for a person, or is paused.",
+    Exit.STORAGE: "The store is damaged or takes nothing.",
+    Exit.CONFIGURATION: "The configuration is wrong, or there is no model.",
+    Exit.INTERRUPTED: "Ctrl-C: a run of this process is parked; `agentflow resume ID` goes on with it.",
+}
+
+
+def make_codes() -> str:
+    """Return the page."""
+    exits = [(f"{int(code)}", _EXIT_MEANINGS[code]) for code in Exit]
+    by_code = {kind.code: exit for kind, exit in reversed(_EXITS)} | _DAEMON
+    errors = [(f"`{code}`", int(exit), STATUS.get(code, ("",))[0]) for code, exit in sorted(by_code.items())]
+    problems = [(f"`{code}`", status, title) for code, (status, title) in STATUS.items()]
+    return f"""# Codes
+
+{GENERATED} Codes are stable; messages may be reworded. `agentflow help CODE` prints the entry of one code.
+
+## Exit codes of commands
+
+{table(("exit code", "meaning"), exits)}
+## Diagnostics
+
+`check`, `run` and the API report them for a document, each with line, column and hint. `E_` is an error, `W_` a warning
+(`check --strict` counts it as an error). A document with errors ends a command with exit code 3, with `E_UNKNOWN_MODEL`
+alone 78.
+
+{_infos(DIAGNOSTICS)}
+## Failures of steps, calls and runs
+
+They stand as `error.code` in events, and `agentflow show ID` prints them.
+
+{_infos(FAILURES)}
+## Reasons to pause
+
+{_infos(PAUSES)}
+## Errors of commands
+
+The exit code with which a command ends, and the HTTP status of the same code.
+
+{table(("code", "exit code", "HTTP status"), errors)}
+## Problems of the API
+
+The daemon answers errors as `application/problem+json` with the member `code`.
+
+{table(("code", "HTTP status", "title"), problems)}"""
+
+
+def _infos(infos: dict[str, CodeInfo]) -> str:
+    return table(
+        ("code", "meaning", "what to do"),
+        [(f"`{code}`", info.meaning, info.remedy) for code, info in sorted(infos.items())],
+    )
+
+
+@cache
+def _sources() -> dict[str, ast.Module]:
+    """The syntax trees of the product, by path below the root."""
+    found: dict[str, ast.Module] = {}
+    for path in (ROOT / "agentflow").rglob("*.py"):
+        name = str(path.relative_to(ROOT))
+        if not name.startswith("agentflow/docs/"):
+            found[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+def used_diagnostics() -> set[str]:
+    """Return the codes of diagnostics that stand in the source."""
+    texts = (
+        node.value
+        for tree in _sources().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    return {text for text in texts if re.fullmatch(r"[EW]_[A-Z_]+", text)}
+
+
+def used_failures() -> set[str]:
+    """Return the codes that the source gives to an ErrorInfo, as `code=` or after its category."""
+    return {code for tree in _sources().values() for code in _codes_in(tree)}
+
+
+_CATEGORIES = (
+    "transient timeout rate_limited quota invalid_input expression auth invalid_output agent tool policy budget"
+    " cancelled interrupted system"
+).split()
+
+
+def _codes_in(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+            arguments = node.value.elts
+        elif isinstance(node, ast.Call):
+            arguments = node.args
+        else:
+            continue
+        words = [a.value if isinstance(a, ast.Constant) else None for a in arguments]
+        for category, code in zip(words, words[1:], strict=False):
+            if category in _CATEGORIES and isinstance(code, str) and re.fullmatch(r"[a-z]+(_[a-z]+)+", code):
+                yield code
+        if isinstance(node, ast.Call) and any(k.arg == "category" for k in node.keywords):
+            yield from (
+                k.value.value for k in node.keywords if k.arg == "code" and isinstance(k.value, ast.Constant)
+            )
