@@ -27,6 +27,7 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox
             "OPENAI_BASE_URL": server.url,
             "AGENTFLOW_MODEL": "openai:test",
             "COLUMNS": "100",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # loading those of the tests takes seconds
             "XDG_RUNTIME_DIR": str(folder),
         }
         yield made
