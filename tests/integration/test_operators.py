@@ -226,3 +226,10 @@ async def test_a_store_with_a_run_of_a_document_is_sound(tmp_path, monkeypatch):
     with contextlib.closing(sqlite3.connect(tmp_path / "runs.db")) as db, db:
         db.execute("DELETE FROM definition")
     assert "is not there" in (await verify_store(url)).problems[0]
+
+
+async def test_a_store_is_checked_and_copied_by_its_relative_path(tmp_path, monkeypatch):
+    run_appender(f"sqlite:{tmp_path}/log.db", "wf_a", 5)
+    monkeypatch.chdir(tmp_path)
+    assert (await verify_store("sqlite:log.db")).sound
+    assert (await backup_store("sqlite:log.db", tmp_path / "copy.db")).runs == 1
