@@ -1,4 +1,4 @@
-"""What the codes of diagnostics and of failed steps mean, for the reference page and for `agentflow help CODE`.
+"""What the codes of diagnostics and of failed steps mean, for the reference page and `agentflow help CODE`.
 
 Data only. Tests hold that every code of the product stands here, and no other.
 """

@@ -1,7 +1,7 @@
 """A model for the pages: answers by the schema, with values out of what it was given.
 
-It calls the first function that it is offered, once, then answers. A value is the member of the same name of the
-function's result, else the word of the enum that the input names, else a number or the text of the input.
+It calls the first function that it is offered, once, then answers. A value is the member of the same name of
+the function's result, else the word of the enum that the input names, else a number or the text of the input.
 """
 
 from __future__ import annotations

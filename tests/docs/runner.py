@@ -32,7 +32,7 @@ def _free_port() -> str:
 
 
 class PageRunner:
-    """A sandbox for a page. `separate`: every command is a process; else commands run here, which is quicker."""
+    """A sandbox for a page. `separate`: every command is a process; else most run in this one, in less time."""
 
     def __init__(self, sandbox: Sandbox, *, separate: bool = False) -> None:
         self._sandbox = sandbox

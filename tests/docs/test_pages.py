@@ -1,16 +1,23 @@
-"""Every block of the README and of the pages is executed: documents load, programs run, commands end as shown."""
+"""The README and the pages are executed: documents load, programs run, commands end and print as shown."""
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import PAGES, README, TAGS, read_blocks, read_source
+from agentflow.cli.app import app
+from agentflow.docs import TOPICS
+from agentflow.docs.codes import DIAGNOSTICS
+from agentflow.models.local.weights import models_folder
+from tests.docs.blocks import PAGES, README, ROOT, TAGS, read_blocks, read_source
 from tests.docs.obedient_model import answer
 from tests.docs.runner import PageRunner, assert_output
 from tests.unit.cli.support import ModelServer, Sandbox
+from tests.unit.models.local_model import environment
 
 LANGUAGES = {"sh", "python", "yaml", "toml", "json", "text", "mermaid", "ini"}
 PROCESSES = ("tutorial",)  # every command in a process of its own, as a reader would start it
@@ -45,6 +52,45 @@ def test_every_block_does_what_the_page_says(page: str, sandbox: Sandbox):
                 raise AssertionError(f"{page}, block in line {block.line}: {error}") from error
     finally:
         runner.close()
+
+
+@pytest.mark.local_model
+@pytest.mark.timeout(240)
+def test_the_tutorial_runs_with_the_embedded_model(tmp_path: Path):
+    env = environment(tmp_path / "installed")
+    sandbox = Sandbox(tmp_path, AGENTFLOW_MODEL="local:smollm2-135m", XDG_RUNTIME_DIR=str(tmp_path))
+    models = tmp_path / "data/agentflow/models"
+    models.parent.mkdir(parents=True)
+    models.symlink_to(models_folder(env))
+    runner = PageRunner(sandbox, separate=True)
+    try:
+        for block in read_blocks("tutorial"):
+            runner.run(block)
+    finally:
+        runner.close()
+        sandbox.close()
+
+
+def test_the_pages_are_in_the_distribution():
+    """Each page is package data; a folder of sources has them anyway."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = table["tool"]["setuptools"]["package-data"]["agentflow.docs"]
+    packed = {path.name for pattern in patterns for path in (ROOT / "agentflow/docs").glob(pattern)}
+    assert packed == {f"{topic}.md" for topic in TOPICS}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page: str):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", read_source(page)):
+        folder = ROOT if page == README else ROOT / "agentflow/docs"
+        assert (folder / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_topics_that_a_page_names_exist(page: str):
+    """`agentflow help X` names a topic, a command or a code."""
+    known = {*TOPICS, *app.list_commands(None), *DIAGNOSTICS, "TOPIC", "CODE"}  # type: ignore[arg-type]
+    assert set(re.findall(r"agentflow help ([A-Za-z_-]+)", read_source(page))) <= known
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -21,7 +21,9 @@ def make_api() -> str:
     rows = [(f"`{o.method} {o.path}`", o.summary, o.scope or "none") for o in OPERATIONS]
     text = f"""# The HTTP API
 
-{GENERATED} The daemon serves it on a Unix socket and on the addresses of `--listen`. `GET /openapi.json` is the same as an
+{GENERATED}
+
+The daemon serves it on a Unix socket and on the addresses of `--listen`. `GET /openapi.json` is the same as an
 OpenAPI 3.1 document. A request has at most {MAX_BODY >> 20} MiB. Errors are `application/problem+json` with a `code` (see
 `agentflow help codes`). A token is sent as `Authorization: Bearer TOKEN`; its scopes must include that of the
 operation. Every token may `read`; `admin` includes all.

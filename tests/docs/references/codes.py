@@ -6,8 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
+from typing import get_args
 
 from agentflow.cli.errors import _DAEMON, _EXITS, Exit  # pyright: ignore[reportPrivateUsage]
+from agentflow.definition.failure import Category
 from agentflow.docs.codes import DIAGNOSTICS, FAILURES, PAUSES, CodeInfo
 from agentflow.server.problems import STATUS
 from tests.docs.blocks import ROOT
@@ -40,7 +43,9 @@ def make_codes() -> str:
     problems = [(f"`{code}`", status, title) for code, (status, title) in STATUS.items()]
     return f"""# Codes
 
-{GENERATED} Codes are stable; messages may be reworded. `agentflow help CODE` prints the entry of one code.
+{GENERATED}
+
+Codes are stable; messages may be reworded. `agentflow help CODE` prints the entry of one code.
 
 ## Exit codes of commands
 
@@ -106,10 +111,7 @@ def used_failures() -> set[str]:
     return {code for tree in _sources().values() for code in _codes_in(tree)}
 
 
-_CATEGORIES = (
-    "transient timeout rate_limited quota invalid_input expression auth invalid_output agent tool policy budget"
-    " cancelled interrupted system"
-).split()
+_CATEGORIES = get_args(Category)
 
 
 def _codes_in(tree: ast.Module) -> Iterator[str]:
@@ -121,7 +123,7 @@ def _codes_in(tree: ast.Module) -> Iterator[str]:
         else:
             continue
         words = [a.value if isinstance(a, ast.Constant) else None for a in arguments]
-        for category, code in zip(words, words[1:], strict=False):
+        for category, code in pairwise(words):
             if category in _CATEGORIES and isinstance(code, str) and re.fullmatch(r"[a-z]+(_[a-z]+)+", code):
                 yield code
         if isinstance(node, ast.Call) and any(k.arg == "category" for k in node.keywords):

@@ -25,7 +25,9 @@ def make_commands() -> str:
             verbs.append((name, command))
     text = f"""# Commands
 
-{GENERATED} Every command has `--help` and `--debug`, which shows tracebacks. With `--json`, stdout has JSON only.
+{GENERATED}
+
+Every command has `--help` and `--debug`, which shows tracebacks. With `--json`, stdout has JSON only.
 
 Commands use the daemon of `--url URL`, of `AGENTFLOW_URL`, or of the default socket. With `--local` or `--store URL`, or if
 no daemon listens, they work in their own process on that store. ID is the id of a run, `wf_…`. Exit codes:

@@ -94,7 +94,9 @@ def make_configuration() -> str:
     """Return the page."""
     return f"""# Configuration
 
-{GENERATED} Options of a command win over environment variables, those over `agentflow.toml`, that over the defaults. The
+{GENERATED}
+
+Options of a command win over environment variables, those over `agentflow.toml`, that over the defaults. The
 file is looked for in the working directory and the directories above it, then in `$XDG_CONFIG_HOME/agentflow/`. Each key is
 taken from the nearest file that has it. An unknown key is an error (exit code 78). Keys of providers never stand in the file.
 

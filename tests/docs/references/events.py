@@ -18,7 +18,9 @@ def make_event_types() -> str:
     """Return the page."""
     text = f"""# Events
 
-{GENERATED} The log of a run is a list of these events. `agentflow events ID` prints them, one JSON object a line;
+{GENERATED}
+
+The log of a run is a list of these events. `agentflow events ID` prints them, one JSON object a line;
 `agentflow schema event` prints their JSON Schema. Readers must accept types and fields that they do not know.
 
 ## The envelope

@@ -67,7 +67,9 @@ def make_expressions() -> str:
     ]
     return f"""# Expressions and functions
 
-{GENERATED} The values below are computed with these roots:
+{GENERATED}
+
+The values below are computed with these roots:
 
 ```json
 {encode(_ROOTS).decode()}

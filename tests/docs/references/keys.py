@@ -29,7 +29,9 @@ __all__ = ["make_keys"]
 
 _INTRO = f"""# Keys of workflow documents
 
-{GENERATED} `agentflow check FILE` checks a document against it, and `agentflow schema workflow` prints it as a JSON Schema
+{GENERATED}
+
+`agentflow check FILE` checks a document against it, and `agentflow schema workflow` prints it as a JSON Schema
 for editors. A document has either `workflow` (steps) or `agents` (a list of agents that work one after the other).
 
 *T* marks a field in which `${{{{ }}}}` is evaluated (see `agentflow help expressions`). A duration is written as `500ms`, `30s`,
