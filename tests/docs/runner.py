@@ -32,7 +32,7 @@ def _free_port() -> str:
 
 
 class PageRunner:
-    """A sandbox for a page. `separate`: every command is a process; else most run in this one, in less time."""
+    """A sandbox for a page. `separate`: each command is a process; else most run here, which is quicker."""
 
     def __init__(self, sandbox: Sandbox, *, separate: bool = False) -> None:
         self._sandbox = sandbox

@@ -85,30 +85,22 @@ def _infos(infos: dict[str, CodeInfo]) -> str:
 
 
 @cache
-def _sources() -> dict[str, ast.Module]:
-    """The syntax trees of the product, by path below the root."""
-    found: dict[str, ast.Module] = {}
-    for path in (ROOT / "agentflow").rglob("*.py"):
-        name = str(path.relative_to(ROOT))
-        if not name.startswith("agentflow/docs/"):
-            found[name] = ast.parse(path.read_text(encoding="utf-8"))
-    return found
+def _sources() -> list[str]:
+    """The texts of the product's modules."""
+    paths = (path for path in (ROOT / "agentflow").rglob("*.py") if path.parent.name != "docs")
+    return [path.read_text(encoding="utf-8") for path in paths]
 
 
 def used_diagnostics() -> set[str]:
     """Return the codes of diagnostics that stand in the source."""
-    texts = (
-        node.value
-        for tree in _sources().values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
-    return {text for text in texts if re.fullmatch(r"[EW]_[A-Z_]+", text)}
+    return {code for text in _sources() for code in re.findall(r'"([EW]_[A-Z_]+)"', text)}
 
 
 def used_failures() -> set[str]:
     """Return the codes that the source gives to an ErrorInfo, as `code=` or after its category."""
-    return {code for tree in _sources().values() for code in _codes_in(tree)}
+    category = re.compile('"(?:' + "|".join(_CATEGORIES) + ')"')
+    trees = (ast.parse(text) for text in _sources() if category.search(text))
+    return {code for tree in trees for code in _codes_in(tree)}
 
 
 _CATEGORIES = get_args(Category)
