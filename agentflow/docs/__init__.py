@@ -21,7 +21,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "testing",
         "operations",
         "fork-and-compare",
-        "embedding-actors",
+        "actors",
     ),
     "Reference": ("keys", "expressions", "configuration", "codes", "event-types", "commands", "api"),
     "Explanation": ("durability", "ordering", "retries", "isolation"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from msgspec import UNSET
 
@@ -36,27 +37,61 @@ for editors. A document has either `workflow` (steps) or `agents` (a list of age
 
 *T* marks a field in which `${{{{ }}}}` is evaluated (see `agentflow help expressions`). A duration is written as `500ms`, `30s`,
 `5m`, `1h` or `1d`, or as a number of seconds. Keys that begin with `x-` are ignored.
+
+Sections are named by the place of their keys: *workflow.steps.agent* are the keys of `agent` in a step. An object that may stand
+in several places has one section, named by the first.
 """
 
 
 class _Sections:
-    """Objects that still have to be described, each once."""
+    """The sections of the page: one for each object, titled by the first place where it may stand."""
 
     def __init__(self) -> None:
         self._titles: dict[int, str] = {}
-        self._used: set[str] = set()
-        self.queue: list[tuple[str, Shape]] = []
+        self.text = ""
 
-    def title_of(self, shape: Shape, key: str) -> str:
-        """Return the title of the section that describes an object, and put it in the queue at first use."""
+    def title_of(self, shape: Shape, place: str) -> str:
+        """Return the title of the section that describes an object; write it, and those within it, at first use."""
         if id(shape) not in self._titles:
-            title, number = key, 2
-            while title in self._used:
-                title, number = f"{key} ({shape.name} {number})", number + 1
-            self._used.add(title)
+            title = f"{place}, over HTTP" if place in self._titles.values() else place
             self._titles[id(shape)] = title
-            self.queue.append((title, shape))
+            self._write(title, shape, "" if shape in (STEP_DOCUMENT, AGENT_LIST) else f"{place}.")
         return self._titles[id(shape)]
+
+    def _write(self, title: str, shape: Shape, prefix: str) -> None:
+        own = f"\n## {title}\n\n" + self._begin(shape)
+        before, self.text = self.text, ""
+        own += self._fields(shape.fields, prefix)
+        for value, fields in shape.variants.items():
+            own += f"\nWith `{shape.by}: {value}`:\n\n" + self._fields(fields, prefix)
+        if shape.other is not None:
+            own += "\nFurther keys are taken as they are.\n"
+        self.text = before + own + self.text  # what stands within it comes behind it
+
+    @staticmethod
+    def _begin(shape: Shape) -> str:
+        return "" if shape.name != "secret" else "In place of a text:\n\n"
+
+    def _fields(self, fields: Mapping[str, Field], prefix: str) -> str:
+        rows = [
+            (f"`{key}`", self._kind(field.kind, prefix + key), _default(field), field.about)
+            for key, field in fields.items()
+        ]
+        return table(("key", "value", "default", "what it is for"), rows)
+
+    def _kind(self, kind: Kind, place: str) -> str:
+        match kind:
+            case Shape():
+                return f"object: *{self.title_of(kind, place)}*"
+            case OneOf():
+                parts = [self._kind(part, place) for part in kind.by_type.values()]
+                return " or ".join(dict.fromkeys(parts))
+            case ArrayOf():
+                return f"array of {self._kind(kind.of, place)}"
+            case Map():
+                return f"names, each with {self._kind(kind.of, place)}"
+            case _:
+                return _scalar(kind) + (" *T*" if getattr(kind, "template", False) else "")
 
 
 def make_keys() -> str:
@@ -64,25 +99,7 @@ def make_keys() -> str:
     sections = _Sections()
     sections.title_of(STEP_DOCUMENT, "Document of steps")
     sections.title_of(AGENT_LIST, "Document of agents")
-    text = _INTRO
-    done = 0
-    while done < len(sections.queue):
-        title, shape = sections.queue[done]
-        done += 1
-        text += f"\n## {title}\n\n" + _fields(shape.fields, sections)
-        for value, fields in shape.variants.items():
-            text += f"\nWith `{shape.by}: {value}`:\n\n" + _fields(fields, sections)
-        if shape.other is not None:
-            text += "\nFurther keys are taken as they are.\n"
-    return text
-
-
-def _fields(fields: dict[str, Field], sections: _Sections) -> str:  # type: ignore[type-arg]
-    rows = [
-        (f"`{key}`", _kind(field.kind, key, sections), _default(field), field.about)
-        for key, field in fields.items()
-    ]
-    return table(("key", "value", "default", "what it is for"), rows)
+    return _INTRO + sections.text
 
 
 def _default(field: Field) -> str:
@@ -91,21 +108,6 @@ def _default(field: Field) -> str:
     if field.default is UNSET:
         return ""
     return f"`{json.dumps(field.default)}`"
-
-
-def _kind(kind: Kind, key: str, sections: _Sections) -> str:
-    match kind:
-        case Shape():
-            return f"object: *{sections.title_of(kind, key)}*"
-        case OneOf():
-            parts = [_kind(part, key, sections) for part in kind.by_type.values()]
-            return " or ".join(dict.fromkeys(parts))
-        case ArrayOf():
-            return f"array of {_kind(kind.of, key, sections)}"
-        case Map():
-            return f"names, each with {_kind(kind.of, key, sections)}"
-        case _:
-            return _scalar(kind) + (" *T*" if getattr(kind, "template", False) else "")
 
 
 def _scalar(kind: Kind) -> str:
