@@ -20,7 +20,7 @@ from tests.unit.cli.support import Sandbox
 _EXIT = re.compile(r"\s+# exit code (\d+)\b.*$")
 _COMMENT = re.compile(r"\s+# .*$")
 _IN_SHELL = re.compile(r"[|<>&;$`]|^[A-Z_]+=")
-_LIMIT_S = 40.0
+_LIMIT_S = 120.0
 _PORTS = ("8700", "8711")  # of the pages; the tests put free ports in their places
 _READY = ("agentflow serves", "is open")  # what servers of the pages print when they listen
 

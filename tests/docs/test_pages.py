@@ -20,7 +20,6 @@ from tests.unit.cli.support import ModelServer, Sandbox
 from tests.unit.models.local_model import environment
 
 LANGUAGES = {"sh", "python", "yaml", "toml", "json", "text", "mermaid", "ini"}
-PROCESSES = ("tutorial",)  # every command in a process of its own, as a reader would start it
 
 
 @pytest.fixture
@@ -41,9 +40,10 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox
     made.close()
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_does_what_the_page_says(page: str, sandbox: Sandbox):
-    runner = PageRunner(sandbox, separate=page in PROCESSES)
+    runner = PageRunner(sandbox)
     try:
         for block in read_blocks(page):
             try:
@@ -57,6 +57,7 @@ def test_every_block_does_what_the_page_says(page: str, sandbox: Sandbox):
 @pytest.mark.local_model
 @pytest.mark.timeout(240)
 def test_the_tutorial_runs_with_the_embedded_model(tmp_path: Path):
+    """Every command is a process of its own, as a reader starts it."""
     env = environment(tmp_path / "installed")
     sandbox = Sandbox(tmp_path, AGENTFLOW_MODEL="local:smollm2-135m", XDG_RUNTIME_DIR=str(tmp_path))
     models = tmp_path / "data/agentflow/models"
