@@ -22,7 +22,7 @@ _ROOTS: dict[str, Any] = {
 _OPERATORS = (
     ("steps.a.outputs.result.score >= 5", "numbers with numbers, texts with texts; else the step fails"),
     ("inputs.name == 'Ann'", "typed and case-sensitive; arrays and objects are compared deeply"),
-    ("inputs.nick || 'nobody'", "the first operand that is true, else the last: a default value"),
+    ("inputs.nick || 'friend'", "the first operand that is true, else the last: a default value"),
     ("inputs.name && inputs.tags[0]", "the first operand that is false, else the last"),
     ("!inputs.nick", "false are null, false, 0 and the empty text; all else is true"),
     ("inputs.tags[1]", "an element; null beyond the end"),
