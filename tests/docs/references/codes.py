@@ -10,13 +10,19 @@ from itertools import pairwise
 from typing import get_args
 
 from agentflow.cli.errors import _DAEMON, _EXITS, Exit  # pyright: ignore[reportPrivateUsage]
+from agentflow.definition import check_text
 from agentflow.definition.failure import Category
 from agentflow.docs.codes import DIAGNOSTICS, FAILURES, PAUSES, CodeInfo
 from agentflow.server.problems import STATUS
+from tests.conformance.cases import read_cases
+from tests.conformance.test_documents import options
 from tests.docs.blocks import ROOT
 from tests.docs.references.tables import GENERATED, table
 
 __all__ = ["make_codes", "used_diagnostics", "used_failures"]
+
+_LONGEST_DOCUMENT = 4_000
+"""Characters: those of the cases about limits say nothing to a reader."""
 
 _EXIT_MEANINGS: dict[Exit, str] = {
     Exit.DONE: "The command did what was asked.",
@@ -56,7 +62,9 @@ Codes are stable; messages may be reworded. `agentflow help CODE` prints the ent
 (`check --strict` counts it as an error). A document with errors ends a command with exit code 3, with `E_UNKNOWN_MODEL`
 alone 78.
 
-{_infos(DIAGNOSTICS)}
+The examples are what `check` says of documents of the conformance suite: message → hint.
+
+{_diagnostics()}
 ## Failures of steps, calls and runs
 
 They stand as `error.code` in events, and `agentflow show ID` prints them.
@@ -75,6 +83,30 @@ The exit code with which a command ends, and the HTTP status of the same code.
 The daemon answers errors as `application/problem+json` with the member `code`.
 
 {table(("code", "HTTP status", "title"), problems)}"""
+
+
+def _diagnostics() -> str:
+    examples = _examples()
+    rows = [
+        (f"`{code}`", i.meaning, i.remedy, examples.get(code, "")) for code, i in sorted(DIAGNOSTICS.items())
+    ]
+    return table(("code", "meaning", "what to do", "example"), rows)
+
+
+def _examples() -> dict[str, str]:
+    """Return for each code the shortest message, with its hint, of the conformance suite's documents."""
+    found: dict[str, list[str]] = {}
+    for case in read_cases("documents/diagnostics"):
+        # What is wrong with YAML is said in the words of its reader, of which there are two.
+        if case.code in (None, "E_SYNTAX") or len(case.document) > _LONGEST_DOCUMENT:
+            continue
+        for problem in check_text(case.document, **options(case)):
+            if problem.code == case.code:
+                hint = f" → {problem.hint}" if problem.hint else ""
+                found.setdefault(problem.code, []).append(problem.message + hint)
+    return {
+        code: min(texts, key=lambda text: ("→" not in text, len(text), text)) for code, texts in found.items()
+    }
 
 
 def _infos(infos: dict[str, CodeInfo]) -> str:
