@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import subprocess
@@ -31,27 +32,18 @@ def test_a_page_in_a_pipe_is_its_markdown(sandbox: Sandbox, topic: str):
 
 
 def test_a_page_on_a_terminal_is_rendered(sandbox: Sandbox):
-    parent, child = pty.openpty()
+    terminal, child = pty.openpty()
     env = {**sandbox.env, "TERM": "xterm-256color", "COLUMNS": "90"}
-    done = subprocess.run(
-        [sys.executable, "-m", "agentflow", "help", "ordering"],
-        stdout=child,
-        stderr=subprocess.PIPE,
-        env=env,
-        timeout=30,
-    )
+    command = [sys.executable, "-m", "agentflow", "help", "ordering"]
+    process = subprocess.Popen(command, stdout=child, stderr=subprocess.PIPE, env=env)
     os.close(child)
     shown = b""
-    with open(parent, "rb", buffering=0) as terminal:
-        while True:
-            try:
-                part = terminal.read(65536)
-            except OSError:  # the other end is closed and all is read
-                break
-            if not part:
-                break
+    with contextlib.suppress(OSError):  # how Linux says that the other end of a terminal is closed
+        while part := os.read(terminal, 65536):
             shown += part
-    assert (done.returncode, done.stderr) == (0, b"")
+    os.close(terminal)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, b"")
     assert b"\x1b[" in shown
     assert b"# " not in shown
     assert read_page("ordering").title.encode() in shown
