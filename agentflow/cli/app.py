@@ -52,6 +52,7 @@ _VERBS = {
     "rm": ("history", "rm", "Delete the run ID, which has ended."),
     "completion": ("completion", "completion", "Print the script that completes commands in SHELL."),
     "model": ("model", "model", "Install and list language models."),
+    "help": ("help", "show_help", "List the topics of the documentation, or print the page TOPIC."),
     "version": ("version", "version", "Print the version of agentflow and of Python."),
 }
 """Verb to module of this package, name of the command in it, and its line in the list of verbs, which is

@@ -19,6 +19,7 @@ from agentflow import Runtime
 from agentflow.errors import ConfigurationError, LogCorrupt, StoreError
 from agentflow.events.backup import backup_store, verify_store
 from agentflow.events.open import open_log
+from agentflow.testing import ScriptedModel
 from tests.integration.support.runs import Desk, chain, must_be_sound
 from tests.unit.events.support import ROOT, all_offsets, batch, run_appender, start_appender
 
@@ -262,3 +263,27 @@ async def test_read_only_reads_a_store_of_files(tmp_path):
             await reader.append(batch(1))
         await reader.close()
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+
+
+async def test_a_store_with_a_run_of_a_document_is_sound(tmp_path, monkeypatch):
+    """The text of a document is kept only if it was registered; a run that names it is not damaged."""
+    monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+    document = tmp_path / "flow.yaml"
+    document.write_text(
+        'version: "1.0"\nworkflow: {steps: [{type: run, id: a, agent: {systemPrompt: p, input: i}}]}\n'
+    )
+    url = f"sqlite:{tmp_path}/runs.db"
+    async with Runtime(url, models=[ScriptedModel(["done"])]) as runtime:
+        assert (await runtime.run(document, {})).state == "completed"
+    assert (await verify_store(url)).problems == []
+    assert (await backup_store(url, tmp_path / "copy.db")).sound
+    with contextlib.closing(sqlite3.connect(tmp_path / "runs.db")) as db, db:
+        db.execute("DELETE FROM definition")
+    assert "is not there" in (await verify_store(url)).problems[0]
+
+
+async def test_a_store_is_checked_and_copied_by_its_relative_path(tmp_path, monkeypatch):
+    run_appender(f"sqlite:{tmp_path}/log.db", "wf_a", 5)
+    monkeypatch.chdir(tmp_path)
+    assert (await verify_store("sqlite:log.db")).sound
+    assert (await backup_store("sqlite:log.db", tmp_path / "copy.db")).runs == 1

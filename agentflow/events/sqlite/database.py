@@ -148,7 +148,7 @@ def connect_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection
     `immutable`: no process writes to the file, so that no other file is needed beside it.
     """
     db = sqlite3.connect(
-        f"{path.as_uri()}?mode=ro{'&immutable=1' if immutable else ''}",
+        f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}",
         uri=True,
         timeout=BUSY_MS / 1000,
         isolation_level=None,

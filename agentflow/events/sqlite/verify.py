@@ -34,9 +34,11 @@ _SPAN = (
     " WHERE run = ? AND offset >= ?"
 )
 _NEXT_RUNS = f"SELECT id, {RUN_COLUMNS} FROM run NOT INDEXED WHERE id > ? ORDER BY id LIMIT ?"
+# The text of a run's document is kept only if it was registered; its graph is kept always, and checked.
 _MISSING = (
     "SELECT DISTINCT name FROM reference WHERE name LIKE 'sha256:%'"
     " AND name NOT IN (SELECT name FROM blob) AND name NOT IN (SELECT hash FROM definition)"
+    " AND name IS NOT (SELECT definition_hash FROM run WHERE run.id = reference.run)"
 )
 
 

@@ -1,0 +1,344 @@
+"""What the codes of diagnostics and of failed steps mean, for the reference page and `agentflow help CODE`.
+
+Data only. Tests hold that every code of the product stands here, and no other.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["DIAGNOSTICS", "FAILURES", "PAUSES", "CodeInfo", "find_code"]
+
+
+class CodeInfo(NamedTuple):
+    """A code: when it is given, and what to do."""
+
+    meaning: str
+    remedy: str
+
+
+DIAGNOSTICS: dict[str, CodeInfo] = {
+    "E_AGENT_FIELD": CodeInfo("An agent of an agent list has no name or no system prompt.", "Add the key."),
+    "E_CACHE_SIDE_EFFECT": CodeInfo(
+        "A step has `cache`, and one of its functions may change something.",
+        "Remove `cache`, or attach functions that only read.",
+    ),
+    "E_CONFLICTING_FIELDS": CodeInfo("Two keys of a node exclude each other.", "Keep one of them."),
+    "E_CYCLE": CodeInfo("Steps depend on each other in a circle.", "Remove one of the dependencies shown."),
+    "E_DEAD_END": CodeInfo("A node of a graph leads nowhere.", "Add an edge, or make it an end."),
+    "E_DUPLICATE_EDGE": CodeInfo("A graph has the same edge twice.", "Remove one."),
+    "E_DUPLICATE_ID": CodeInfo("Two steps or agents have one id.", "Rename one of them."),
+    "E_DUPLICATE_KEY": CodeInfo("A key stands in a mapping twice.", "Remove one of them."),
+    "E_DUPLICATE_NODE_ID": CodeInfo("Two nodes of a graph have one id.", "Rename one of them."),
+    "E_EMPTY_FIELD": CodeInfo("A required field of a node is absent or blank.", "Fill it."),
+    "E_EMPTY_NODE_ID": CodeInfo("A node of a graph has a blank id.", "Give it a name."),
+    "E_EMPTY_WORKFLOW": CodeInfo("A graph has no nodes.", "Add one."),
+    "E_EMPTY_WORKFLOW_NAME": CodeInfo("A graph has no name.", "Add a name."),
+    "E_EXPR_ARITY": CodeInfo(
+        "A function of an expression gets too few or too many arguments.", "See help expressions."
+    ),
+    "E_EXPR_FUNCTION": CodeInfo(
+        "An expression calls an unknown function.", "See help expressions for the functions."
+    ),
+    "E_EXPR_LIMIT": CodeInfo(
+        "An expression is too long or nested too deeply.", "Split it over several steps."
+    ),
+    "E_EXPR_NAME": CodeInfo(
+        "An expression begins with an unknown name.", "Begin with steps, inputs, item or index."
+    ),
+    "E_EXPR_NOT_ALLOWED": CodeInfo(
+        "`${{ }}` stands in a key or a field that is not evaluated.", "Write the value itself."
+    ),
+    "E_EXPR_SCOPE": CodeInfo(
+        "`item`, `index` or a status function is used where it is not known.",
+        "Use `item` and `index` in a step with for_each, status functions in `if`.",
+    ),
+    "E_EXPR_SYNTAX": CodeInfo("An expression cannot be read.", "Follow the hint; see help expressions."),
+    "E_EXPR_UNCLOSED": CodeInfo(
+        "`${{` or a quote in it is not closed.", 'Quote the whole value: " #" begins a comment in YAML.'
+    ),
+    "E_EXPR_WHOLE": CodeInfo(
+        "Text stands around the `${{ }}` of a condition or of for_each.", "Move all of it into `${{ }}`."
+    ),
+    "E_FILE": CodeInfo(
+        "The file cannot be read, has an unknown suffix, or is not UTF-8.",
+        "Use .yaml, .yml or .json, saved as UTF-8.",
+    ),
+    "E_FORMAT": CodeInfo(
+        "The document is neither of steps nor of agents, or both.", "Keep either `workflow` or `agents`."
+    ),
+    "E_FOR_EACH_TYPE": CodeInfo(
+        "for_each goes over a value that is not an array.", "Choose an array inside it."
+    ),
+    "E_INPUT_INVALID": CodeInfo(
+        "An input or a default breaks the schema of the input.", "Give a value that fits."
+    ),
+    "E_INPUT_MISSING": CodeInfo("A required input is not given.", "Add `--input NAME=VALUE`."),
+    "E_INPUT_SCHEMA": CodeInfo(
+        "The schema of an input or of an HTTP function is not JSON Schema.", "Correct the schema."
+    ),
+    "E_INVALID_NODE_ID": CodeInfo(
+        "The id of a node has characters that are not allowed.", "Use letters, digits, _ and -."
+    ),
+    "E_LIMIT": CodeInfo(
+        "The document is too large, or has more than 200 problems.", "Split it, or mend the first problems."
+    ),
+    "E_MISSING_END": CodeInfo("A graph has no end.", "Add one."),
+    "E_MISSING_NEXT": CodeInfo("A node does not say what comes next.", "Name the next node."),
+    "E_MISSING_START": CodeInfo("A graph has no start.", "Add one."),
+    "E_MODEL_CAPABILITY": CodeInfo(
+        "The model cannot do what the agent needs.", "Choose another model, or attach fewer functions."
+    ),
+    "E_MULTIPLE_START": CodeInfo("A graph has several starts.", "Keep one."),
+    "E_NO_AGENTS": CodeInfo("`agents` is empty.", "Add an agent."),
+    "E_NO_PATH_TO_END": CodeInfo("No end of a graph can be reached.", "Add the missing edge."),
+    "E_NO_STEPS": CodeInfo("`steps` is empty.", "Add a step."),
+    "E_REF": CodeInfo(
+        "A `$ref` leaves its schema. Schemas are never fetched.", "Copy the schema under `$defs`."
+    ),
+    "E_REF_NOT_DEPENDENCY": CodeInfo(
+        "A step reads a step that it does not depend on.", "Add the step to `depends_on`."
+    ),
+    "E_REQUIRED": CodeInfo("A required key is missing.", "Add the key."),
+    "E_RESULT_SCHEMA": CodeInfo("A `resultSchema` is not JSON Schema, Draft 2020-12.", "Correct the schema."),
+    "E_RETRY_POLICY": CodeInfo(
+        "A retry policy has an unknown key or a value out of range.",
+        "See help keys; `retry: false` means never.",
+    ),
+    "E_SCHEMA": CodeInfo("The `output_schema` of an agent is not JSON Schema.", "Correct the schema."),
+    "E_SERVICE_DENIED": CodeInfo(
+        "The submission may not use the service: it runs code or reaches a private address.",
+        "Submit as the owner, register the document, or see help isolation.",
+    ),
+    "E_SERVICE_UNAVAILABLE": CodeInfo(
+        "A service cannot be imported, started or asked for its functions.",
+        "Read the reason; start the server.",
+    ),
+    "E_SYNTAX": CodeInfo(
+        "The text is not YAML or JSON.", 'Quote values with special characters: "${{ … }}".'
+    ),
+    "E_TOOL_DUPLICATE": CodeInfo(
+        "Two functions would have one name for the model.", "Rename a service or a function."
+    ),
+    "E_TOOL_SCHEMA": CodeInfo(
+        "The annotations of a function cannot be a JSON Schema.", "Annotate every parameter with a JSON type."
+    ),
+    "E_TOOL_UNKNOWN": CodeInfo(
+        "An agent names a function that does not exist, or several.", "Write SERVICE.FUNCTION."
+    ),
+    "E_TYPE": CodeInfo("A value has the wrong JSON type.", "Follow the hint."),
+    "E_UNKNOWN_DEPENDENCY": CodeInfo("`depends_on` names an unknown step.", "Correct the name."),
+    "E_UNKNOWN_FUNCTION": CodeInfo(
+        "The service has no such function.", "Correct the name; `agentflow tools` lists registered ones."
+    ),
+    "E_UNKNOWN_INPUT": CodeInfo(
+        "An expression reads an input that is not declared.", "Declare it under `inputs`."
+    ),
+    "E_UNKNOWN_KEY": CodeInfo("A key is not of the format.", "Correct it; see help keys."),
+    "E_UNKNOWN_MODEL": CodeInfo(
+        "No model is set up, or its alias or provider is unknown.",
+        "Install the embedded model, set OPENAI_API_KEY, or set AGENTFLOW_MODEL.",
+    ),
+    "E_UNKNOWN_PROPERTY": CodeInfo(
+        "A step or its outputs have no such member.", "Read `steps.ID.outputs.result`."
+    ),
+    "E_UNKNOWN_REFERENCE": CodeInfo("An expression of a graph names an unknown node.", "Correct the name."),
+    "E_UNKNOWN_SERVICE": CodeInfo(
+        "A service is neither declared nor registered.", "Declare it under `services`."
+    ),
+    "E_UNKNOWN_STEP": CodeInfo("An expression names an unknown step.", "Correct the name."),
+    "E_UNKNOWN_TARGET": CodeInfo("An edge of a graph leads to an unknown node.", "Correct the name."),
+    "E_UNREACHABLE_NODE": CodeInfo(
+        "A node cannot be reached from the start.", "Add an edge, or remove the node."
+    ),
+    "E_VALUE": CodeInfo(
+        "A value is blank, out of range, or none of those allowed.", "Write one of the values of the hint."
+    ),
+    "E_VERSION": CodeInfo("The version of the format is not supported.", 'Write version: "1.0".'),
+    "E_YAML_SUBSET": CodeInfo(
+        "A tag, a merge key or another part of YAML is not allowed.", "Write the value out, or quote it."
+    ),
+    "W_ALL_FUNCTIONS": CodeInfo(
+        "An agent may call every function.", "List the functions, or write `attachedFunctions: none`."
+    ),
+    "W_DUPLICATE": CodeInfo("A dependency or a function is listed twice.", "Remove one."),
+    "W_IF_STRING": CodeInfo(
+        "A condition is a text; every text but the empty one is true.", 'Compare: … == "yes".'
+    ),
+    "W_INPUT_EXTRA": CodeInfo(
+        "A given input is neither declared nor used.", "Correct its name, or leave it out."
+    ),
+    "W_INPUT_MISSING": CodeInfo("An agent has no `input`.", "Add `input`; null is sent without it."),
+    "W_PROMPT_INJECTION": CodeInfo(
+        "The result of a step or an item enters a system prompt.", "Pass it in `input`."
+    ),
+    "W_RESULT_SCHEMA_MISSING": CodeInfo(
+        "An agent has no `resultSchema`.", "Add one, so that the result is checked."
+    ),
+    "W_SERVICE_UNDECLARED": CodeInfo(
+        "A service is not declared in this document.", "Declare it, unless the daemon has it registered."
+    ),
+    "W_UNBOUNDED_CYCLE": CodeInfo("A cycle of a graph has no limit.", "Bound the number of visits."),
+    "W_UNKNOWN_RESULT_PROPERTY": CodeInfo(
+        "The `resultSchema` of a step has no such property.", "Correct the name."
+    ),
+    "W_VERSION_MISSING": CodeInfo("The document has no version.", 'Add version: "1.0".'),
+    "W_VERSION_TYPE": CodeInfo("The version is a number.", 'Write version: "1.0", with quotes.'),
+    "W_YAML_AMBIGUOUS": CodeInfo(
+        "A word such as yes or no is read as text.", "Write true or false, or quote it."
+    ),
+}
+
+FAILURES: dict[str, CodeInfo] = {
+    "agent_error": CodeInfo(
+        "The model adapter or the agent failed in a way that has no code.", "Read the message."
+    ),
+    "approval_denied": CodeInfo("A person denied the step or the call.", "None: this was a decision."),
+    "authentication_failed": CodeInfo(
+        "The provider refused the key or its rights.", "Set the key of the provider anew."
+    ),
+    "budget_exceeded": CodeInfo(
+        "A budget with `on_exceeded: fail` is used up.", "Submit with a larger budget."
+    ),
+    "cancelled": CodeInfo("The run was cancelled.", "Fork the run to go on from a point."),
+    "circuit_open": CodeInfo(
+        "The provider failed 5 times in a row; calls wait.", "None: calls are tried again after 30 s."
+    ),
+    "content_filtered": CodeInfo(
+        "The provider withheld the answer, or the model refused.", "Change the prompt or the model."
+    ),
+    "budget_unpriced": CodeInfo(
+        "A cost limit is set, and the price of the model is not known.",
+        'Add `[prices."PROVIDER:MODEL"]` to agentflow.toml.',
+    ),
+    "context_too_large": CodeInfo(
+        "The `context` of a step is too large for the headers of a request.",
+        "Send less, or set `send_context: false`.",
+    ),
+    "for_each_limit": CodeInfo("for_each goes over more items than are allowed.", "Split the list."),
+    "for_each_type": CodeInfo("The value of for_each is not an array.", "Choose an array inside it."),
+    "interrupted": CodeInfo(
+        "The process ended while the call was open.", "None: a call that is safe is made again."
+    ),
+    "iteration_failed": CodeInfo("Items of a for_each failed.", "`agentflow show ID` names them."),
+    "local_model_failed": CodeInfo(
+        "The embedded model cannot be started.", "Read the message; install it again."
+    ),
+    "parameter_dropped": CodeInfo(
+        "The provider refused a parameter, and the call was made without it.",
+        "Remove the parameter from the model object.",
+    ),
+    "step_limit_exceeded": CodeInfo("The run started more steps than its limit.", "Raise `max_steps`."),
+    "stopped": CodeInfo(
+        "A pause or an orderly end of the process stopped the call.",
+        "None: it is made again on resume if that is safe.",
+    ),
+    "torn_tail": CodeInfo(
+        "The last write of the log was cut off by a crash and was removed.",
+        "None: it had not been acknowledged.",
+    ),
+    "worker_lost": CodeInfo(
+        "The actor that made the call is gone.", "None: a call that is safe is made again."
+    ),
+    "context_length_exceeded": CodeInfo(
+        "The conversation is longer than the model allows.", "Send less, or choose another model."
+    ),
+    "empty_answer": CodeInfo("The model answered with nothing.", "Change the prompt."),
+    "expression_error": CodeInfo(
+        "An expression failed on the values of this run.", "`agentflow expr EXPR --run ID` repeats it."
+    ),
+    "insufficient_quota": CodeInfo(
+        "The account has no quota left, or a rate limit outlasted the retries.",
+        "Wait or raise the limit; the run is paused.",
+    ),
+    "internal_error": CodeInfo("A defect of agentflow.", "Report it with the message."),
+    "invalid_request": CodeInfo(
+        "The provider refused the request.", "Read the message; check the model's parameters."
+    ),
+    "invalid_response": CodeInfo("The provider's answer breaks its protocol.", "Check OPENAI_BASE_URL."),
+    "invalid_tool_input": CodeInfo(
+        "The model's arguments break the schema of the function.",
+        "None: the model is told. Describe the parameters better.",
+    ),
+    "invalid_tool_output": CodeInfo(
+        "A function returned what is not JSON, is too large, or breaks its schema.", "Correct the function."
+    ),
+    "max_tool_calls_exceeded": CodeInfo("The agent used its `max_tool_calls`.", "Raise `max_tool_calls`."),
+    "max_turns_exceeded": CodeInfo(
+        "The agent used its `max_turns` without an answer.", "Raise `max_turns`, or make the prompt clearer."
+    ),
+    "model_not_found": CodeInfo("The provider does not have the model.", "Correct the name of the model."),
+    "network_error": CodeInfo("There was no connection, or it broke.", "Check the address and the network."),
+    "outcome_unknown": CodeInfo(
+        "A call may have taken effect, and was not recorded.",
+        "Find out, then `agentflow answer ID REQUEST retry`, `done` or `fail`.",
+    ),
+    "output_truncated": CodeInfo("The answer was cut off by its length.", "Raise `max_tokens` of the model."),
+    "rate_limited": CodeInfo(
+        "The provider asks to wait.", "None: the call is repeated when the provider says."
+    ),
+    "response_timeout": CodeInfo("The provider sent nothing in time.", "None: the call is repeated."),
+    "run_deadline": CodeInfo(
+        "The run took longer than `workflow.timeout` or `max_duration_s`.", "Raise the limit."
+    ),
+    "schema_mismatch": CodeInfo(
+        "The answer breaks the schema, also after repairs.", "Make schema and prompt agree."
+    ),
+    "secret_not_set": CodeInfo(
+        "The variable of a `$secret` is not set.",
+        "Set AGENTFLOW_SECRET_NAME for the process that runs the run.",
+    ),
+    "server_error": CodeInfo(
+        "The provider or service answered with 5xx or 408.", "None: the call is repeated."
+    ),
+    "service_denied": CodeInfo("The run may not use the service.", "See help isolation."),
+    "step_deadline": CodeInfo("The step took longer than its `timeout`.", "Raise `timeout`."),
+    "step_timeout": CodeInfo("An attempt took longer than `retry.timeout`.", "Raise `retry.timeout`."),
+    "tool_execution_failed": CodeInfo(
+        "A function raised an exception.", "Read the message; correct the function."
+    ),
+    "script_exhausted": CodeInfo(
+        "A ScriptedModel was asked more often than its script says.", "Add a step to the script of the test."
+    ),
+    "tool_not_attached": CodeInfo(
+        "The model asked for a function that the agent may not call.", "None: the model is told."
+    ),
+    "tool_not_found": CodeInfo(
+        "The model asked for a function that it does not have.", "None: the model is told."
+    ),
+    "tool_timeout": CodeInfo(
+        "A function took longer than its timeout (60 s).", "Raise `timeout` of the function."
+    ),
+}
+"""Codes of the errors that a failed step, call or run has, as events and `show` name them."""
+
+PAUSES: dict[str, CodeInfo] = {
+    "budget": CodeInfo("A budget is used up.", "`agentflow resume ID --budget NAME=LARGER`"),
+    "definition_unavailable": CodeInfo(
+        "A service, a model or the graph of the run is not available.", "Mend it, then `agentflow resume ID`."
+    ),
+    "drain": CodeInfo(
+        "The process that worked on the run ended in order.",
+        "None: the next daemon goes on; or `agentflow resume ID`.",
+    ),
+    "failure": CodeInfo(
+        "A step failed, and `on_failure` is hold.",
+        "`agentflow retry ID STEP`, with `--action` retry, skip, done or fail.",
+    ),
+    "operator": CodeInfo("A person paused the run.", "`agentflow resume ID`"),
+    "quota": CodeInfo(
+        "The provider takes no more requests.",
+        "A daemon resumes the run at the time that the provider names; sooner: `agentflow resume ID`.",
+    ),
+    "recovery_limit": CodeInfo(
+        "The run was started several times and each time brought its supervisor or process down.",
+        "Find the cause, then `agentflow resume ID`.",
+    ),
+    "storage": CodeInfo("The store took nothing for a while.", "None: the run goes on when the store does."),
+}
+"""Reasons for which a run is paused, and what moves it on."""
+
+
+def find_code(code: str) -> CodeInfo | None:
+    """Return what a diagnostic or a failure means; None for another word."""
+    return DIAGNOSTICS.get(code) or FAILURES.get(code)

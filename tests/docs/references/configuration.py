@@ -1,0 +1,167 @@
+"""The page `configuration`: agentflow.toml from the Structs that read it, and the environment variables."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from agentflow.config import PriceConfig, RetentionConfig, ServerConfig
+from tests.docs.blocks import ROOT
+from tests.docs.references.tables import GENERATED, table
+
+__all__ = ["VARIABLES", "make_configuration", "used_variables"]
+
+_ABOUT: dict[type[msgspec.Struct], dict[str, str]] = {
+    ServerConfig: {
+        "socket": 'The Unix socket; `""` for none. Without it `$XDG_RUNTIME_DIR/agentflow/agentflow.sock`.',
+        "listen": "Addresses `HOST:PORT` to listen on as well.",
+        "hosts": "Names beside those of loopback that requests may name in `Host`.",
+        "require_token": "Whether requests to loopback addresses need a token too. The Unix socket needs none.",
+        "tokens": "A file of tokens with their scopes, of mode 0600.",
+        "insecure": "Whether other addresses than loopback may be served without TLS, behind a proxy that has it.",
+        "tls_cert": "The certificate, a PEM file.",
+        "tls_key": "Its key, a PEM file.",
+        "trust_submitted_services": "Whether every client that is let in may run code of this machine.",
+        "definitions": "The folder of registered definitions.",
+        "max_streams": "Event streams at once.",
+        "max_connections": "Connections at once; lowered where the process has too few file descriptors.",
+        "drain": "Seconds that a drain waits for work in flight.",
+    },
+    RetentionConfig: {
+        "mode": "Which ended runs are deleted: none, those older than `max_age`, or the oldest beyond `max_bytes`.",
+        "max_age": 'With `age`: `"30d"`, `"12h"` or seconds.',
+        "max_bytes": 'With `size`: `"10GiB"` or bytes.',
+        "keep_failed": "Whether failed runs are kept in any case.",
+        "trim_to_events": "How many events an ended run keeps at least when its first ones are trimmed.",
+        "archive_first": "Not supported yet; true is refused.",
+    },
+    PriceConfig: {
+        "input_price": "US dollars per million tokens of input.",
+        "output_price": "US dollars per million tokens of output.",
+        "cached_input_price": "US dollars per million tokens of cached input; without it `input_price`.",
+    },
+}
+_TOP = (
+    (
+        "store",
+        "text",
+        "The store: `sqlite:FILE`, `file:DIR` or `memory:`. A relative path begins at the file.",
+    ),
+    ("model", "text or table", "The default model: an alias, `PROVIDER:MODEL`, or a table with parameters."),
+    ("[models]", "names", "Aliases for models, used by every document."),
+    (
+        "on_unknown",
+        "`ask` · `fail`",
+        "When a crash leaves open whether a call took effect: ask a person (default), or fail.",
+    ),
+    ("[server]", "table", "What the daemon listens on, and which clients it lets in."),
+    ("[retention]", "table", "Which ended runs `agentflow gc` and the daemon delete."),
+    ('[prices."PROVIDER:MODEL"]', "table", "What a model costs, so that `max_cost_usd` can hold."),
+)
+VARIABLES: dict[str, str] = {
+    "AGENTFLOW_MODEL": "The default model, `PROVIDER:MODEL` or an alias. Wins over `model` of the file.",
+    "AGENTFLOW_STORE": "The store. Wins over `store` of the file.",
+    "AGENTFLOW_ON_UNKNOWN": "`ask` or `fail`. Wins over `on_unknown` of the file.",
+    "AGENTFLOW_URL": "The daemon that commands and `Client` talk to: `http://HOST:PORT` or `unix:PATH`.",
+    "AGENTFLOW_TOKEN": "For a client: its token. For the daemon: a token that may do everything.",
+    "AGENTFLOW_SOCKET": "The Unix socket of `agentflow serve`.",
+    "AGENTFLOW_LISTEN": "Addresses of `agentflow serve`, separated by commas.",
+    "AGENTFLOW_LOG_LEVEL": "`debug`, `info`, `warning` or `error`; `info` in the daemon, else `warning`.",
+    "AGENTFLOW_LOCAL_THREADS": "Threads of the embedded model, 1 to 256; 1 if not set.",
+    "AGENTFLOW_SECRET_NAME": "The value of `{ $secret: NAME }` in a document; NAME in capitals, others than letters and digits as `_`.",
+    "OPENAI_API_KEY": "The key of the OpenAI-compatible server; also chooses it as the default model's provider.",
+    "OPENAI_BASE_URL": "The address of an OpenAI-compatible server other than OpenAI's.",
+    "XDG_DATA_HOME": "Where the default store and the embedded model are: the folder `agentflow` in it.",
+    "XDG_CONFIG_HOME": "Where the user's `agentflow/agentflow.toml` is.",
+    "XDG_RUNTIME_DIR": "Where the default socket is.",
+}
+
+
+def used_variables() -> set[str]:
+    """Return the variables of agentflow that its source names."""
+    found: set[str] = set()
+    for path in (ROOT / "agentflow").rglob("*.py"):
+        if "docs" not in path.relative_to(ROOT).parts:
+            found |= set(
+                re.findall(r'"((?:AGENTFLOW|OPENAI)_[A-Z]+(?:_[A-Z]+)*)"', path.read_text(encoding="utf-8"))
+            )
+    return found - {"AGENTFLOW_COMPLETE"}
+
+
+def make_configuration() -> str:
+    """Return the page."""
+    return f"""# Configuration
+
+{GENERATED}
+
+Options of a command win over environment variables, those over `agentflow.toml`, that over the defaults. The
+file is looked for in the working directory and the directories above it, then in `$XDG_CONFIG_HOME/agentflow/`. Each key is
+taken from the nearest file that has it. An unknown key is an error (exit code 78). Keys of providers never stand in the file.
+
+```toml file=agentflow.toml
+store = "sqlite:runs.db"
+model = "small"
+
+[models]
+small = "openai:gpt-4.1-mini"
+
+[server]
+listen = ["127.0.0.1:8700"]
+max_connections = 1000
+
+[retention]
+mode = "age"
+max_age = "30d"
+
+[prices."openai:gpt-4.1-mini"]
+input_price = 0.4
+output_price = 1.6
+```
+
+## Keys of agentflow.toml
+
+{table(("key", "value", "what it does"), [(f"`{key}`", kind, about) for key, kind, about in _TOP])}
+### `[server]`
+
+{_struct(ServerConfig)}
+### `[retention]`
+
+{_struct(RetentionConfig)}
+### `[prices."PROVIDER:MODEL"]`
+
+{_struct(PriceConfig)}
+The prices above are an example; take those of your provider. No price of a paid model is shipped.
+
+## Environment variables
+
+{table(("variable", "what it does"), [(f"`{name}`", about) for name, about in VARIABLES.items()])}
+Telemetry follows the standard `OTEL_*` variables; without them nothing is sent.
+"""
+
+
+def _struct(kind: type[msgspec.Struct]) -> str:
+    hints = get_type_hints(kind)
+    rows: list[tuple[str, str, str, str]] = []
+    for field in msgspec.structs.fields(kind):
+        default = "**required**" if field.required else _default(field.default)
+        rows.append((f"`{field.name}`", _type(hints[field.name]), default, _ABOUT[kind][field.name]))
+    assert set(_ABOUT[kind]) == set(kind.__struct_fields__)
+    return table(("key", "value", "default", "what it does"), rows)
+
+
+def _default(value: Any) -> str:
+    if value is None or value == ():
+        return ""
+    return f"`{msgspec.json.encode(value).decode()}`"
+
+
+def _type(kind: Any) -> str:
+    names = {str: "text", int: "integer", float: "number", bool: "boolean"}
+    if kind in names:
+        return names[kind]
+    if get_origin(kind) is tuple:
+        return "array of text"
+    parts = [part for part in get_args(kind) if part is not type(None)]
+    return " or ".join(dict.fromkeys(names.get(part) or f"`{part}`" for part in parts))
