@@ -161,7 +161,19 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "W_ALL_FUNCTIONS": CodeInfo(
         "An agent may call every function.", "List the functions, or write `attachedFunctions: none`."
     ),
+    "W_COMPARE_TYPE": CodeInfo(
+        "A comparison is of types that are never equal or have no order.",
+        'Compare with a value of the same type: `score > 3`, not `score > "3"`.',
+    ),
+    "W_COMPARE_VALUE": CodeInfo(
+        "A value is compared with one outside the `enum` or `const` of its schema.",
+        "Compare with one of the values that the schema allows.",
+    ),
     "W_DUPLICATE": CodeInfo("A dependency or a function is listed twice.", "Remove one."),
+    "W_IF_CONSTANT": CodeInfo(
+        "A condition is true, or false, in every run.",
+        "Let it depend on an input or a result, or remove it.",
+    ),
     "W_IF_STRING": CodeInfo(
         "A condition is a text; every text but the empty one is true.", 'Compare: … == "yes".'
     ),
@@ -169,6 +181,18 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
         "A given input is neither declared nor used.", "Correct its name, or leave it out."
     ),
     "W_INPUT_MISSING": CodeInfo("An agent has no `input`.", "Add `input`; null is sent without it."),
+    "W_LITERAL_SECRET": CodeInfo(
+        "A secret stands in the document.",
+        'Write {"$secret": "NAME"} and set AGENTFLOW_SECRET_NAME.',
+    ),
+    "W_MODEL_UNDECLARED": CodeInfo(
+        "A model without provider is no declared alias, and resembles one.",
+        "Correct the name, or declare it below `models`.",
+    ),
+    "W_NOT_EXPRESSION": CodeInfo(
+        "A reference stands outside `${{ }}` and stays text.",
+        "Write ${{ inputs.x }}.",
+    ),
     "W_PROMPT_INJECTION": CodeInfo(
         "The result of a step or an item enters a system prompt.", "Pass it in `input`."
     ),
@@ -181,6 +205,14 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "W_UNBOUNDED_CYCLE": CodeInfo("A cycle of a graph has no limit.", "Bound the number of visits."),
     "W_UNKNOWN_RESULT_PROPERTY": CodeInfo(
         "The `resultSchema` of a step has no such property.", "Correct the name."
+    ),
+    "W_UNUSED_INPUT": CodeInfo(
+        "No part of the document uses an input.",
+        "Use it, or remove it.",
+    ),
+    "W_UNUSED_SERVICE": CodeInfo(
+        "No agent may call the functions of a service.",
+        "Attach them, or remove the service.",
     ),
     "W_VERSION_MISSING": CodeInfo("The document has no version.", 'Add version: "1.0".'),
     "W_VERSION_TYPE": CodeInfo("The version is a number.", 'Write version: "1.0", with quotes.'),

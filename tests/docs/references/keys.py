@@ -12,6 +12,7 @@ from agentflow.definition.shapes import (
     Const,
     Duration,
     Enum,
+    ErrorName,
     Field,
     Id,
     Json,
@@ -124,6 +125,8 @@ def _scalar(kind: Kind) -> str:
             return "duration"
         case Id():
             return "name"
+        case ErrorName():
+            return "category or code of an error"
         case Schema():
             return "JSON Schema"
         case Json():
