@@ -173,7 +173,8 @@ class Index:
         if not lines or lines[-2] >> _POSITION_BITS != place[0]:
             self.segments[place[0]].live += 1
         lines.extend((place[0] << _POSITION_BITS | place[1], first << _POSITION_BITS | length))
-        run.bytes += sum([size for _, _, size in meta])
+        for _, _, size in meta:
+            run.bytes += size
         run.updated_at = meta[-1][0]
         run.last = first + len(meta) - 1
 

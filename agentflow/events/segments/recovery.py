@@ -109,11 +109,10 @@ class _Recovery:
         with path.open("rb") as file:
             for raw in file:
                 place = (number, position)
-                line = read_line(self._text(place, raw))
-                if line is None and not position:
-                    head = rewritten(raw[:-1])
-                if (line is not None and line.first_form) or head is not None:
-                    segment.first_form = True
+                line = read_line(raw[:-1] if raw.endswith(b"\n") else self._end_of_file(place, raw))
+                if not position:
+                    head = rewritten(raw[:-1]) if line is None else None
+                    segment.first_form = head is not None or (line is not None and line.first_form)
                 if head is not None:
                     self._take_rewritten(place, line, raw, head)
                 elif line is None:
@@ -124,10 +123,8 @@ class _Recovery:
         if head is not None:
             self.batch = head.last
 
-    def _text(self, place: Place, raw: bytes) -> bytes:
-        if raw.endswith(b"\n"):
-            return raw[:-1]
-        # The last line was not written to its end, or was cut since.
+    def _end_of_file(self, place: Place, raw: bytes) -> bytes:
+        """Return the text of a last line without an end: it was not written whole, or was cut since."""
         return raw if self.closed is not None and self.closed.covers(*place) else b""
 
     def _take(self, place: Place, line: Line) -> bool:
