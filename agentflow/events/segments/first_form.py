@@ -20,6 +20,7 @@ from agentflow.errors import LogCorrupt
 from agentflow.events.ids import micros
 from agentflow.events.segments.closing import Closed
 from agentflow.events.segments.files import content_of
+from agentflow.events.segments.index import Index, RunIndex
 from agentflow.events.segments.lines import (
     PREFIX_BYTES,
     Head,
@@ -166,6 +167,18 @@ class Removed:
         """Bytes of the file that are intact."""
         self.torn_bytes = 0
         """Bytes behind them, of a line that was being written when the process was killed."""
+
+    def begin(self, index: Index, workflow_id: str) -> RunIndex | None:
+        """Add a run that was trimmed; return None if it was not."""
+        trimmed = self.trimmed.get(workflow_id)
+        if trimmed is None:
+            return None
+        run = index.create(workflow_id, trimmed.identity)
+        run.earliest, run.last = trimmed.earliest, trimmed.earliest - 1
+        run.state, run.epoch, run.stored_epoch = trimmed.state, trimmed.epoch, trimmed.epoch
+        run.parent = trimmed.parent
+        run.names |= frozenset(trimmed.names)
+        return run
 
     def is_gone(self, workflow_id: str, offset: int) -> bool:
         """Return True if this event was removed."""

@@ -195,6 +195,18 @@ class Index:
                 self.quarantined.discard(run.workflow_id)
                 self.bad = {bad for bad in self.bad if bad[1] != run.workflow_id}
 
+    def lose(self, workflow_id: str, offset: int, *places: Place) -> None:
+        """Quarantine a run, of which perhaps nothing is known, from `offset` on or from where it ends.
+
+        `places` are those of the bytes that cannot be read.
+        """
+        run = self.runs.get(workflow_id)
+        if run is None:
+            run = self.create(
+                workflow_id, RunIdentity(name=None, definition_hash="", created_at=0, labels={})
+            )
+        self.damage(run, min(offset, run.last + 1), *places)
+
     def damage(self, run: RunIndex, offset: int, *places: Place) -> None:
         """Quarantine a run: what lies from `offset` on cannot be relied on. `places` cannot be read."""
         run.damaged = offset if run.damaged is None else min(run.damaged, offset)

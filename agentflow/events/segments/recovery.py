@@ -20,8 +20,8 @@ from agentflow.events.rows import Notice
 from agentflow.events.segments.closing import Closed
 from agentflow.events.segments.files import StoreFiles
 from agentflow.events.segments.first_form import Removed, Rewritten, read_line, rewritten, salvage
-from agentflow.events.segments.index import Index, Place, RunIndex, Segment, merge_ranges
-from agentflow.events.segments.lines import Line, RunIdentity, refuse_newer
+from agentflow.events.segments.index import Index, Place, Segment, merge_ranges
+from agentflow.events.segments.lines import Line, refuse_newer
 
 __all__ = ["Recovered", "recover"]
 
@@ -131,7 +131,10 @@ class _Recovery:
         """Take an intact line; return False if it is part of a torn write, or behind one."""
         batch, index = line.head.b, line.index
         if self.skipped:
-            self._resume(place, line)
+            # Segments are missing before this one. One damaged line before this line is one lost batch.
+            if len(self.pending) > 1 or line.index:
+                raise _unattributable(place)
+            self.batch, self.skipped = batch - 1 - len(self.pending), False
         if (batch, index) == (self.batch + 1, self.line):
             if (not self.pending and line.count == 1) or self._is_durable(batch):
                 self.pending = []
@@ -156,12 +159,6 @@ class _Recovery:
         self.batch += 1
         self._accept(place, line)
         return True
-
-    def _resume(self, place: Place, line: Line) -> None:
-        """Go on behind missing segments. One damaged line before the first intact one is one lost batch."""
-        if len(self.pending) > 1 or line.index:
-            raise _unattributable(place)
-        self.batch, self.skipped = line.head.b - 1 - len(self.pending), False
 
     def _take_damaged(self, place: Place, raw: bytes) -> None:
         """Attribute a line of the first version to the run it names, if that is the line that is due."""
@@ -229,47 +226,28 @@ class _Recovery:
             self.index.dropped = head.dropped or self.index.dropped
             return
         self.last = (head.w, head.o)
+        if head.w in self.index.gone or (line.first_form and self.removed.is_gone(head.w, head.o)):
+            return
         run = self.index.runs.get(head.w)
         if run is None:
-            if head.w in self.index.gone or self.removed.is_gone(head.w, head.o):
-                return
-            run = self._begin(head.w, line)
-        elif line.first_form and self.removed.is_gone(head.w, head.o):
+            run = self.removed.begin(self.index, head.w)
+        if run is None and head.r is not None and head.r.run is not None and not head.o:
+            first = line.raw[line.start : line.start + head.m[0][2]]
+            run = self.index.create(head.w, head.r.run, first)
+        if run is None:  # its beginning is lost: only its id is known
+            self.index.lose(head.w, 0)
             return
         if run.damaged is None and head.o != run.last + 1:
             self.index.damage(run, run.last + 1)
         if run.damaged is None:
             self.index.add(run, place, length, head.o, head.m, head.r, line.raw)
 
-    def _begin(self, workflow_id: str, line: Line) -> RunIndex:
-        head, trimmed = line.head, self.removed.trimmed.get(workflow_id)
-        if trimmed is not None:
-            run = self.index.create(workflow_id, trimmed.identity)
-            run.earliest, run.last = trimmed.earliest, trimmed.earliest - 1
-            run.state, run.epoch, run.stored_epoch = trimmed.state, trimmed.epoch, trimmed.epoch
-            run.parent = trimmed.parent
-            run.names |= frozenset(trimmed.names)
-            return run
-        if head.r is None or head.r.run is None or head.o:
-            return self._begin_damaged(workflow_id, head.m[0][0])
-        first = line.raw[line.start : line.start + head.m[0][2]]
-        return self.index.create(workflow_id, head.r.run, first)
-
-    def _begin_damaged(self, workflow_id: str, ts: int) -> RunIndex:
-        """Add a run whose beginning is lost: only its id is known."""
-        identity = RunIdentity(name=None, definition_hash="", created_at=ts, labels={})
-        run = self.index.create(workflow_id, identity)
-        self.index.damage(run, 0)
-        return run
-
     def _quarantine(self, workflow_id: str, offset: int) -> None:
         """Attribute what is pending to the batch of a run that began at `offset` (-1: its tombstone)."""
         pending, self.pending = self.pending, []
         self.last = (workflow_id, offset)
-        if workflow_id in self.index.gone or self.removed.is_gone(workflow_id, offset):
-            return
-        run = self.index.runs.get(workflow_id) or self._begin_damaged(workflow_id, 0)
-        self.index.damage(run, 0 if offset < 0 else min(offset, run.last + 1), *(p for p, _ in pending))
+        if not self.removed.is_gone(workflow_id, offset) and workflow_id not in self.index.gone:
+            self.index.lose(workflow_id, max(offset, 0), *(place for place, _ in pending))
 
     # -- the end
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter
 from typing import NoReturn
 
@@ -44,15 +43,8 @@ class _Staged:
         self.state = "pending" if run is None else run.state
 
 
-@dataclass(slots=True, eq=False)
-class _Accepted:
-    """A batch that is about to be written; `meta` is the member `m` of its line."""
-
-    batch: Append
-    change: RunChange | None
-    meta: bytes
-    events: bytes
-    length: int = 0
+_Accepted = tuple[Append, RunChange | None, bytes]
+"""A batch, what it changes in its run's row, and its line."""
 
 
 class SegmentStore:
@@ -118,12 +110,11 @@ class SegmentStore:
             job.error = self._accept(job.batch, staged, accepted)
         if not accepted:
             return
-        lines = self._lines(accepted)
         leaving()
         encoded = perf_counter()
-        last = accepted[-1].batch
+        data, last = b"".join([line for _, _, line in accepted]), accepted[-1][0]
         try:
-            position = self.writer.append(b"".join(lines), len(lines), (last.workflow_id, last.expected))
+            position = self.writer.append(data, len(accepted), (last.workflow_id, last.expected))
         except StoreError as failure:
             fail(group, failure)
             return
@@ -148,7 +139,7 @@ class SegmentStore:
             events = b",".join([event.body for event in batch.events])
             if b"\n" in events or any(event.ts.bit_length() > 63 for event in batch.events):
                 return StoreError("cannot be stored: an event is one line, its time 64 bits")
-            accepted.append(_Accepted(batch, change, encode_meta(batch.events), events))
+            accepted.append((batch, change, self._line(batch, change, events, accepted)))
         except LogCorrupt as damaged:
             return damaged
         except (TypeError, ValueError) as mistake:
@@ -159,23 +150,18 @@ class SegmentStore:
         staged[batch.workflow_id] = now
         return None
 
-    def _lines(self, accepted: list[_Accepted]) -> list[bytes]:
-        synced, before = self.writer.batch, self.writer.last
-        lines: list[bytes] = []
-        for number, each in enumerate(accepted, start=synced + 1):
-            run, first = each.batch.workflow_id, each.batch.expected
-            head = Head(b=number, s=synced, p=before, w=run, o=first, r=each.change)
-            line = encode_line(head, each.meta, each.events)
-            each.length = len(line)
-            before = (run, first)
-            lines.append(line)
-        return lines
+    def _line(self, batch: Append, change: RunChange | None, events: bytes, before: list[_Accepted]) -> bytes:
+        last, synced = self.writer.last, self.writer.batch
+        if before:
+            last = (before[-1][0].workflow_id, before[-1][0].expected)
+        number = synced + len(before) + 1
+        head = Head(b=number, s=synced, p=last, w=batch.workflow_id, o=batch.expected, r=change)
+        return encode_line(head, encode_meta(batch.events), events)
 
     def _apply(self, accepted: list[_Accepted], position: int) -> None:
         """Put lines that are durable into the index, then let readers see them."""
         index, segment, start = self.index, self.writer.end[0], position
-        for each in accepted:
-            batch, change = each.batch, each.change
+        for batch, change, line in accepted:
             run = index.runs.get(batch.workflow_id)
             if run is None:
                 assert change is not None
@@ -184,8 +170,8 @@ class SegmentStore:
                 run = index.create(batch.workflow_id, change.run, batch.events[0].body)
                 run.owner = batch.run.owner or this_process()
             meta = [(event.ts, event.type, len(event.body)) for event in batch.events]
-            index.add(run, (segment, position), each.length - 1, batch.expected, meta, change, each.events)
-            position += each.length
+            index.add(run, (segment, position), len(line) - 1, batch.expected, meta, change, line)
+            position += len(line)
         self.writer.advance(position - start)
 
     # -- calls
