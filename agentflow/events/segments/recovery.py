@@ -10,6 +10,7 @@ of any run could be missing. Segments of the first version are read in the same 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import msgspec
 
@@ -29,15 +30,12 @@ _HINT = "restore the store from a copy"
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What was found."""
+    """What was found: the newest segment (0 if there is none) and its length, and the last batch."""
 
     index: Index
     segment: int
-    """The newest segment, 0 if there is none."""
     end: int
-    """Its length."""
     batch: int
-    """The last batch."""
     last: tuple[str, int] | None
     """Run and first offset of the last batch; None if it is about more than one removal."""
     notices: list[Notice]
@@ -91,13 +89,12 @@ class _Recovery:
         elif self.line:
             raise _unattributable((self.newest, 0))
         self._account_for(missing)
-        end = self.index.segments[self.newest].size if self.newest else 0
         if self.newest and not self.read_only:
-            end = self._make_durable(end)
-        for run in self.index.runs.values():
-            if run.damaged is not None:
-                text = f"{run.workflow_id} is damaged from offset {run.damaged} on; it is quarantined"
-                self.notices.append(Notice(kind="damaged_run", text=text, workflow_id=run.workflow_id))
+            self._make_durable()
+        end = self.index.segments[self.newest].size if self.newest else 0
+        for name in sorted(self.index.quarantined):
+            text = f"{name} is damaged from offset {self.index.runs[name].damaged} on; it is quarantined"
+            self.notices.append(Notice(kind="damaged_run", text=text, workflow_id=name))
         return Recovered(self.index, self.newest, end, self.batch, self.last, self.notices, outdated)
 
     # -- lines
@@ -120,8 +117,6 @@ class _Recovery:
                 elif not self._take(place, line):
                     break
                 position += len(raw)
-        if head is not None:
-            self.batch = head.last
 
     def _end_of_file(self, place: Place, raw: bytes) -> bytes:
         """Return the text of a last line without an end: it was not written whole, or was cut since."""
@@ -173,10 +168,9 @@ class _Recovery:
         """Take a line of batches that were whole once: each stands for itself."""
         found = None if line is not None else salvage(raw)
         if not place[1]:
-            if self.skipped:
-                self.batch, self.skipped = head.first - 1, False
-            if self.pending or head.first != self.batch + 1:
+            if self.pending or self.line or (head.first != self.batch + 1 and not self.skipped):
                 raise LogCorrupt(f"segment {place[0]} does not continue the one before", hint=_HINT)
+            self.batch, self.skipped = head.last, False
         elif line is not None:
             self._add(place, line)
         elif found is not None:
@@ -196,12 +190,14 @@ class _Recovery:
             self.proven = max((line.head.s for line in self._intact_lines(0)), default=0)
         return batch <= self.proven
 
-    def _intact_lines(self, position: int) -> list[Line]:
-        """Return the intact lines of the newest segment from `position` on."""
+    def _intact_lines(self, position: int) -> Iterator[Line]:
+        """Yield the intact lines of the newest segment from `position` on."""
         with self.files.segment(self.newest).open("rb") as file:
             file.seek(position)
-            found = [read_line(raw[:-1]) for raw in file if raw.endswith(b"\n")]
-        return [line for line in found if line is not None]
+            for raw in file:
+                line = read_line(raw[:-1]) if raw.endswith(b"\n") else None
+                if line is not None:
+                    yield line
 
     # -- the index
 
@@ -257,11 +253,8 @@ class _Recovery:
         if closed is None or self.batch >= closed.batch:
             return False
         if closed.batch != self.batch + 1 or closed.last is None or self.line:
-            raise LogCorrupt(
-                f"segment {self.newest} ends with batch {self.batch}, but {closed.batch} were there when the "
-                "store was closed",
-                hint=_HINT,
-            )
+            problem = f"the store ends with batch {self.batch}, but was closed behind batch {closed.batch}"
+            raise LogCorrupt(f"segment {self.newest} is damaged: {problem}", hint=_HINT)
         self._quarantine(*closed.last)
         self.batch = closed.batch
         return True
@@ -269,9 +262,8 @@ class _Recovery:
     def _cut(self) -> None:
         """Cut the torn end off the newest segment."""
         number, position = place = self.pending[0][0]
-        if number != self.newest or (self.closed is not None and self.closed.covers(*place)):
-            raise _unattributable(place)
-        if any(line.head.b <= self.batch for line in self._intact_lines(position)):
+        durable = number != self.newest or (self.closed is not None and self.closed.covers(*place))
+        if durable or any(line.head.b <= self.batch for line in self._intact_lines(position)):
             raise _unattributable(place)
         segment, path = self.index.segments[number], self.files.segment(number)
         cut, segment.size = segment.size - position, position
@@ -288,9 +280,9 @@ class _Recovery:
     def _account_for(self, missing: list[int]) -> None:
         """Check that missing segments were removed, and finish the removal of those that are still there."""
         dropped = {n for first, last in self.index.dropped for n in range(first, last + 1)}
-        lost = [number for number in missing if number not in dropped]
-        if lost:
-            raise LogCorrupt(f"{self.files.segment(lost[0])} is missing", hint=_HINT)
+        for number in missing:
+            if number not in dropped:
+                raise LogCorrupt(f"{self.files.segment(number)} is missing", hint=_HINT)
         left = sorted(dropped & self.index.segments.keys())
         if left and not self.read_only:
             for number in left:
@@ -298,18 +290,15 @@ class _Recovery:
             sync_directory(self.files.segments)
         self.index.drop(left, merge_ranges(self.index.dropped, []))
 
-    def _make_durable(self, end: int) -> int:
-        """Make all that was found durable, and end the last line; return the end of the newest segment."""
-        path = self.files.segment(self.newest)
+    def _make_durable(self) -> None:
+        """Make all that was found durable, and end the last line."""
+        segment, path = self.index.segments[self.newest], self.files.segment(self.newest)
         with path.open("r+b") as file:
-            file.seek(max(0, end - 1))
+            file.seek(max(0, segment.size - 1))
             if file.read(1) not in (b"", b"\n"):
-                file.write(b"\n")
-                end += 1
-                self.index.segments[self.newest].size = end
-        if self.closed is None or (self.newest, end) != (self.closed.segment, self.closed.end):
-            make_durable(path, min(self.unsynced_from, end))
-        return end
+                segment.size += file.write(b"\n")
+        if self.closed is None or (self.newest, segment.size) != (self.closed.segment, self.closed.end):
+            make_durable(path, min(self.unsynced_from, segment.size))
 
 
 def _unattributable(place: Place) -> LogCorrupt:

@@ -164,9 +164,8 @@ class SegmentStore:
         for batch, change, line in accepted:
             run = index.runs.get(batch.workflow_id)
             if run is None:
-                assert change is not None
-                assert change.run is not None  # refusal() lets only a first batch create a run
-                assert batch.run is not None
+                # `refusal` lets only a first batch create a run.
+                assert batch.run is not None and change is not None and change.run is not None  # noqa: PT018
                 run = index.create(batch.workflow_id, change.run, batch.events[0].body)
                 run.owner = batch.run.owner or this_process()
             meta = [(event.ts, event.type, len(event.body)) for event in batch.events]
