@@ -150,19 +150,15 @@ class _Scan:
         run = self._index.runs.get(line.head.w or "")
         if run is None:
             return 0
-        offset, position = line.head.o, line.start
+        offset, takes = line.head.o, self._query.takes
         if run.damaged is not None and offset >= run.damaged:
             self.damaged.add(run.workflow_id)
             return 0
         if not run.earliest <= offset <= run.last:
             return 0
-        meta, takes, everything = line.head.m, self._query.takes, self._query.everything
-        for number, (ts, type, length) in enumerate(meta, start=1):
-            if number > taken and (everything or takes(type, ts)):
-                event = StoredEvent(offset, ts, type, line.raw[position : position + length])
+        for number, event in enumerate(line.events(), start=1):
+            if number > taken and takes(event.type, event.ts):
                 self.found.append(LoggedEvent(run.workflow_id, event))
                 if self.full:
-                    return number if number < len(meta) else 0
-            position += length + 1
-            offset += 1
+                    return number if number < len(line.head.m) else 0
         return 0

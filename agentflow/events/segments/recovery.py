@@ -124,13 +124,13 @@ class _Recovery:
 
     def _take(self, place: Place, line: Line) -> bool:
         """Take an intact line; return False if it is part of a torn write, or behind one."""
-        batch, index = line.head.b, line.index
+        batch = line.head.b
         if self.skipped:
             # Segments are missing before this one. One damaged line before this line is one lost batch.
             if len(self.pending) > 1 or line.index:
                 raise _unattributable(place)
             self.batch, self.skipped = batch - 1 - len(self.pending), False
-        if (batch, index) == (self.batch + 1, self.line):
+        if batch == self.batch + 1 and line.index == self.line:
             if (not self.pending and line.count == 1) or self._is_durable(batch):
                 self.pending = []
                 self._accept(place, line)

@@ -98,8 +98,7 @@ class SegmentStore:
     def _write_batches(self, group: list[Job], leaving: Callable[[], None]) -> None:
         if not group:
             return
-        failed = self.writer.refused()
-        if failed is not None:
+        if (failed := self.writer.refused()) is not None:
             fail(group, failed)
             return
         began = perf_counter()
@@ -110,9 +109,9 @@ class SegmentStore:
             job.error = self._accept(job.batch, staged, accepted)
         if not accepted:
             return
+        data, last = b"".join([line for _, _, line in accepted]), accepted[-1][0]
         leaving()
         encoded = perf_counter()
-        data, last = b"".join([line for _, _, line in accepted]), accepted[-1][0]
         try:
             position = self.writer.append(data, len(accepted), (last.workflow_id, last.expected))
         except StoreError as failure:
@@ -193,8 +192,7 @@ class SegmentStore:
     def probe(self) -> None:
         """As `EventLog.probe`."""
         self.writer.check_all()
-        failed = self.writer.refused()
-        if failed is not None:
+        if (failed := self.writer.refused()) is not None:
             raise failed
         self.files.probe()
 
@@ -204,8 +202,7 @@ class SegmentStore:
         self.files.put_snapshot(workflow_id, kind, offset, data)
 
     def claim(self, workflow_id: str, owner: Owner) -> int:
-        """As `EventLog.claim`. The epoch becomes durable with the next append: until then no other process
-        can hold the run, since the directory belongs to this one."""
+        """As `EventLog.claim`. The epoch becomes durable with the next append: this process has the lock."""
         if workflow_id not in self.index.runs and workflow_id not in self.index.gone:
             return FIRST_EPOCH
         run = self.index.find(workflow_id)
