@@ -182,7 +182,7 @@ class _Recovery:
     def _is_durable(self, batch: int) -> bool:
         """Return True if a damaged line of this batch, the next, cannot be torn."""
         newest = self.index.segments.get(self.newest)
-        if newest is None or (self.pending and self.pending[0][0][0] != self.newest):
+        if newest is None or (self.pending and self.pending[-1][0][0] != self.newest):
             return True
         if self.closed is not None and (not self.closed.legible or batch <= self.closed.batch):
             return True
