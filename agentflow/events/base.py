@@ -27,11 +27,6 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str | None
     limit: int
 
-    @property
-    def everything(self) -> bool:
-        """True if every event is asked for."""
-        return self.wanted is None and self.since is None and self.until is None
-
     def takes(self, type: str, ts: int) -> bool:
         """Whether an event of this type and time (µs) is asked for."""
         return (

@@ -8,16 +8,11 @@ and inode tell.
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from agentflow.errors import LogFailed
 
-__all__ = ["CHECK_INTERVAL_S", "FileIdentity", "IdentityWatch", "store_lost"]
-
-CHECK_INTERVAL_S = 0.5
-"""Seconds between two checks of an idle store; a loss is to be noticed within one second."""
+__all__ = ["FileIdentity", "store_lost"]
 
 
 class FileIdentity:
@@ -54,33 +49,6 @@ class FileIdentity:
         problem = self.problem()
         if problem is not None:
             raise store_lost(problem)
-
-
-class IdentityWatch:
-    """Thread that calls `check` at each interval, so that an idle store notices its loss too.
-
-    It ends when `check` returns False: then the store has failed for good.
-    """
-
-    def __init__(self, check: Callable[[], bool]) -> None:
-        self._check = check
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="agentflow-log-watch", daemon=True)
-        self._thread.start()
-
-    def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until the thread has ended; return False if it has not by then. Blocks."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def stop(self) -> None:
-        """End the thread; blocks until a check that runs is done."""
-        self._stop.set()
-        self._thread.join()
-
-    def _work(self) -> None:
-        while not self._stop.wait(CHECK_INTERVAL_S) and self._check():
-            pass
 
 
 def store_lost(problem: str) -> LogFailed:

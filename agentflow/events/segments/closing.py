@@ -1,25 +1,24 @@
-"""Notes up to where the files of a store are durable, when it is closed in order.
+"""Records up to where the files of a store are durable, when it is closed in order.
 
-A torn end is cut off when a store is opened, since a crash leaves one. What lies before the end that was
-noted cannot be torn: what is bad there, or missing, is damage. The files only grow, so the note stays true
-until the next one takes its place.
+What lies before the recorded end cannot be torn: what is bad there, or missing, is damage. The files only
+grow, so the record stays true until the next one replaces it.
 """
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 
 import msgspec
 
+from agentflow.errors import LogCorrupt
 from agentflow.events.files import replace_file
+from agentflow.events.segments.files import content_of, seal, unseal
 
 __all__ = ["Closed", "load_closed", "save_closed"]
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """The newest segment and its length, and the last batch; all of them unknown (-1) if the note is
-    damaged."""
+    """Newest segment and its length, and the last batch; all are unknown (-1) if the record is damaged."""
 
     segment: int = -1
     end: int = -1
@@ -31,38 +30,25 @@ class Closed(msgspec.Struct, frozen=True):
 
     @property
     def legible(self) -> bool:
-        """True if the note says where the files end."""
+        """True if the record says where the files end."""
         return self.batch >= 0
 
     def covers(self, segment: int, position: int) -> bool:
-        """Return True if this place was durable when the store was closed; if that is not known, every place
-        was."""
+        """Return True if this place may have been durable when the store was closed."""
         return not self.legible or (segment, position) < (self.segment, self.end)
-
-    def covers_removal(self, position: int) -> bool:
-        """Return the same for the file of removals."""
-        return not self.legible or position < self.removed
-
-
-_decoder = msgspec.json.Decoder(Closed)
 
 
 def save_closed(path: Path, closed: Closed) -> None:
-    """Write the note, durably. Raises OSError."""
-    body = msgspec.json.encode(closed)
-    replace_file(path, b"%08x%b\n" % (zlib.crc32(body), body))
+    """Write the record, durably. Raises OSError."""
+    replace_file(path, seal(msgspec.json.encode(closed)) + b"\n")
 
 
 def load_closed(path: Path) -> Closed | None:
-    """Return the note, or None if the last process did not close the store. Raises OSError."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+    """Return the record, or None if the last process did not close the store. Raises OSError."""
+    content = content_of(path)
+    if content is None:
         return None
-    body = data[8:-1]
-    if data != b"%08x%b\n" % (zlib.crc32(body), body):
-        return Closed()
     try:
-        return _decoder.decode(body)
-    except msgspec.DecodeError:
+        return msgspec.json.decode(unseal(content[:-1], path.name), type=Closed)
+    except (LogCorrupt, msgspec.DecodeError):
         return Closed()

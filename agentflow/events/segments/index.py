@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass, field
 
 from agentflow.errors import LogCorrupt
 from agentflow.events.identity import FileIdentity
 from agentflow.events.owner import Owner
+from agentflow.events.references import names_in, parent_of
 from agentflow.events.rows import ENDED, FIRST_EPOCH, RunRow
 from agentflow.events.rules import no_run
 from agentflow.events.segments.lines import Range, RunChange, RunIdentity
 from agentflow.events.tombstone import Tombstone
 
-__all__ = ["BadLine", "Index", "Place", "RunIndex", "Segment", "merge_ranges"]
+__all__ = ["Index", "Place", "RunIndex", "Segment", "merge_ranges"]
 
 _POSITION_BITS = 40
 _POSITION = (1 << _POSITION_BITS) - 1
@@ -22,57 +24,31 @@ _POSITION = (1 << _POSITION_BITS) - 1
 Place = tuple[int, int]
 """A segment and a position in it."""
 
-BadLine = tuple[int, int, str]
-"""Segment and position of bytes that could not be read, and the run whose events they held."""
 
-
+@dataclass(slots=True, eq=False)
 class RunIndex:
     """One run. `lines` holds two numbers a line: segment and position, then first offset and length."""
 
-    __slots__ = (
-        "bytes",
-        "damaged",
-        "earliest",
-        "epoch",
-        "identity",
-        "last",
-        "lines",
-        "names",
-        "owner",
-        "parent",
-        "state",
-        "stored_epoch",
-        "updated_at",
-        "workflow_id",
-    )
-
-    def __init__(self, workflow_id: str, identity: RunIdentity, earliest: int = 0) -> None:
-        self.workflow_id = workflow_id
-        self.identity = identity
-        self.parent: str | None = None
-        self.names = frozenset((identity.definition_hash,))
-        """The blobs and definitions that its events name."""
-        self.owner: Owner | None = None
-        self.state = "pending"
-        self.epoch = self.stored_epoch = FIRST_EPOCH
-        self.updated_at = identity.created_at
-        self.damaged: int | None = None
-        """The offset from which on this run is lost, if it is."""
-        self.earliest = earliest
-        self.last = earliest - 1
-        self.bytes = 0
-        self.lines = array("Q")
+    workflow_id: str
+    identity: RunIdentity
+    parent: str | None = None
+    names: frozenset[str] = frozenset()
+    """The blobs and definitions that its events name."""
+    earliest: int = 0
+    last: int = -1
+    state: str = "pending"
+    epoch: int = FIRST_EPOCH
+    stored_epoch: int = FIRST_EPOCH
+    updated_at: int = 0
+    bytes: int = 0
+    owner: Owner | None = None
+    damaged: int | None = None
+    """The offset from which on this run is lost, if it is."""
+    lines: array[int] = field(default_factory=lambda: array("Q"))
 
     @property
     def ended(self) -> bool:
         return self.state in ENDED
-
-    def add(self, place: Place, length: int, first: int, count: int, bytes: int, ts: int) -> None:
-        """Add a line with `count` events. `last` grows last: a reader in another thread goes by it."""
-        self.lines.extend((place[0] << _POSITION_BITS | place[1], first << _POSITION_BITS | length))
-        self.bytes += bytes
-        self.updated_at = ts
-        self.last = first + count - 1
 
     def find(self, offset: int) -> int:
         """Return the number of the line that holds `offset`."""
@@ -86,16 +62,8 @@ class RunIndex:
         place, size = self.lines[2 * number], self.lines[2 * number + 1]
         return (place >> _POSITION_BITS, place & _POSITION), size & _POSITION, size >> _POSITION_BITS
 
-    def segments(self) -> set[int]:
-        """Return the numbers of the segments that hold lines of this run."""
-        return {place >> _POSITION_BITS for place in self.lines[::2]}
-
-    def newest_segment(self) -> int:
-        """Return the segment of the last line, 0 if there is none."""
-        return self.lines[-2] >> _POSITION_BITS if self.lines else 0
-
     def apply(self, change: RunChange) -> None:
-        """Take over what a line said beside its events."""
+        """Take over what a line says beside its events."""
         if change.state is not None:
             self.state = sys.intern(change.state)
         if change.epoch is not None:
@@ -129,26 +97,28 @@ class RunIndex:
         )
 
 
+@dataclass(slots=True, eq=False)
 class Segment:
-    """A file of lines. `live` counts the runs that have lines in it; `gone` names the deleted runs whose
-    tombstones stand in it, which take `gone_bytes`."""
+    """A file of lines."""
 
-    __slots__ = ("first_form", "gone", "gone_bytes", "identity", "live", "number", "size")
-
-    def __init__(self, number: int, identity: FileIdentity) -> None:
-        self.number = number
-        self.identity = identity
-        self.size = 0
-        self.live = 0
-        self.gone: list[str] = []
-        self.gone_bytes = 0
-        self.first_form = False
-        """True if its lines are of the first version."""
+    number: int
+    identity: FileIdentity
+    size: int = 0
+    live: int = 0
+    """Number of runs that have lines in it."""
+    gone: list[str] = field(default_factory=list[str])
+    """The deleted runs whose tombstones stand in it."""
+    gone_bytes: int = 0
+    first_form: bool = False
+    """True if it has lines of the first version."""
 
 
 class Index:
-    """All runs, tombstones and segments. Changed by the writer thread alone; the reader thread and the loop
-    look single entries up, and copy what they go through."""
+    """All runs, tombstones and segments.
+
+    Changed by the writer thread alone; the reader thread and the loop look single entries up, and copy what
+    they go through.
+    """
 
     def __init__(self) -> None:
         self.runs: dict[str, RunIndex] = {}
@@ -157,14 +127,23 @@ class Index:
         self.segments: dict[int, Segment] = {}
         self.dropped: list[Range] = []
         """The numbers of the segments that were removed."""
-        self.bad: set[BadLine] = set()
-        """Bytes that could not be read, as far as their run is known."""
+        self.bad: set[tuple[Place, str]] = set()
+        """Where bytes cannot be read, and the run whose events they held."""
         self.quarantined: set[str] = set()
         """The runs that are damaged."""
 
-    def create(self, workflow_id: str, identity: RunIdentity, earliest: int = 0) -> RunIndex:
-        """Add a run without events."""
-        run = self.runs[workflow_id] = RunIndex(workflow_id, identity, earliest)
+    def find(self, workflow_id: str) -> RunIndex:
+        """Return the run. Raises RunNotFound or RunGone."""
+        run = self.runs.get(workflow_id)
+        if run is None:
+            raise no_run(workflow_id, self.gone.get(workflow_id))
+        return run
+
+    def create(self, workflow_id: str, identity: RunIdentity, first: bytes = b"") -> RunIndex:
+        """Add a run without events; `first` is the body of the event that begins it."""
+        names = frozenset((identity.definition_hash,))
+        run = RunIndex(workflow_id, identity, parent_of(first), names, updated_at=identity.created_at)
+        self.runs[workflow_id] = run
         key = (identity.created_at, workflow_id)
         if not self.order or key > self.order[-1]:
             self.order.append(key)  # nearly always
@@ -173,12 +152,31 @@ class Index:
         return run
 
     def add(
-        self, run: RunIndex, place: Place, length: int, first: int, count: int, bytes: int, ts: int
+        self,
+        run: RunIndex,
+        place: Place,
+        length: int,
+        first: int,
+        meta: list[tuple[int, str, int]],
+        change: RunChange | None,
+        text: bytes,
     ) -> None:
-        """Add a line to a run."""
-        if run.newest_segment() != place[0]:
+        """Add a line to a run; `text` holds its events, of which `meta` gives times, types and lengths.
+
+        `last` grows last, because a reader in another thread goes by it.
+        """
+        if change is not None:
+            run.apply(change)
+        lines, names = run.lines, names_in(text)
+        if not names <= run.names:
+            run.names |= names
+        if not lines or lines[-2] >> _POSITION_BITS != place[0]:
             self.segments[place[0]].live += 1
-        run.add(place, length, first, count, bytes, ts)
+        lines.extend((place[0] << _POSITION_BITS | place[1], first << _POSITION_BITS | length))
+        for _, _, size in meta:
+            run.bytes += size
+        run.updated_at = meta[-1][0]
+        run.last = first + len(meta) - 1
 
     def bury(self, tombstones: list[Tombstone], segment: int, length: int) -> None:
         """Remove deleted runs; their tombstones stand in a line of `segment` that is `length` bytes long."""
@@ -190,37 +188,38 @@ class Index:
             run = self.runs.pop(gone.workflow_id, None)
             if run is None:
                 continue
-            key = (run.identity.created_at, run.workflow_id)
-            del self.order[bisect_left(self.order, key)]
-            for number in run.segments():
+            del self.order[bisect_left(self.order, (run.identity.created_at, run.workflow_id))]
+            for number in {place >> _POSITION_BITS for place in run.lines[::2]}:
                 self.segments[number].live -= 1
-        buried = {gone.workflow_id for gone in tombstones}
-        self.quarantined -= buried
-        if self.bad:
-            self.bad = {bad for bad in self.bad if bad[2] not in buried}
+            if run.damaged is not None:
+                self.quarantined.discard(run.workflow_id)
+                self.bad = {bad for bad in self.bad if bad[1] != run.workflow_id}
 
-    def find(self, workflow_id: str) -> RunIndex:
-        """Return the run. Raises RunNotFound or RunGone."""
+    def lose(self, workflow_id: str, offset: int, *places: Place) -> None:
+        """Quarantine a run, of which perhaps nothing is known, from `offset` on or from where it ends.
+
+        `places` are those of the bytes that cannot be read.
+        """
         run = self.runs.get(workflow_id)
         if run is None:
-            raise no_run(workflow_id, self.gone.get(workflow_id))
-        return run
+            run = self.create(
+                workflow_id, RunIdentity(name=None, definition_hash="", created_at=0, labels={})
+            )
+        self.damage(run, min(offset, run.last + 1), *places)
 
-    def damage(self, run: RunIndex, offset: int) -> None:
-        """Quarantine a run: what lies from `offset` on cannot be relied on."""
+    def damage(self, run: RunIndex, offset: int, *places: Place) -> None:
+        """Quarantine a run: what lies from `offset` on cannot be relied on. `places` cannot be read."""
         run.damaged = offset if run.damaged is None else min(run.damaged, offset)
         self.quarantined.add(run.workflow_id)
+        self.bad.update((place, run.workflow_id) for place in places)
 
-    def at(self, segment: int, start: int, end: int) -> list[tuple[RunIndex, int]]:
-        """Return the runs with lines between two positions of a segment, and the first offset of each line.
-        Looks at every run: asked only of damage."""
-        found: list[tuple[RunIndex, int]] = []
+    def damage_at(self, segment: int, start: int, end: int) -> None:
+        """Quarantine the runs with lines between two positions. Looks at every run: for damage alone."""
         for run in list(self.runs.values()):
             for k in range(len(run.lines) // 2):
                 (number, position), _, first = run.line(k)
                 if number == segment and start <= position < end:
-                    found.append((run, first))
-        return found
+                    self.damage(run, first, (number, start))
 
     def drop(self, numbers: list[int], dropped: list[Range]) -> None:
         """Forget segments that are removed; `dropped` is all that ever were."""

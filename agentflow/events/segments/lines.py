@@ -83,11 +83,17 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """An intact line; its events begin at byte `start` of `raw`."""
+    """An intact line; its events begin at byte `start` of `raw`.
+
+    In the first version a batch had `count` lines of one event each; this is the one at `index`.
+    """
 
     head: Head
     raw: bytes
     start: int
+    index: int = 0
+    count: int = 1
+    first_form: bool = False
 
     def events(self) -> list[StoredEvent]:
         """Return the events, as they were appended."""
@@ -99,12 +105,7 @@ class Line(msgspec.Struct, frozen=True):
         return found
 
 
-class _Version(msgspec.Struct, frozen=True):
-    v: int
-
-
 _head_decoder = msgspec.json.Decoder(Head)
-_version_decoder = msgspec.json.Decoder(_Version)
 
 
 def encode_meta(events: Sequence[StoredEvent]) -> bytes:
@@ -132,40 +133,26 @@ def parse_line(line: bytes) -> Line | None:
     """
     if not line.startswith(_VERSION, PREFIX_BYTES) or not is_intact(line):
         return None
-    # Members before `e` hold text only inside quotes, where a quote is escaped: the first match is the right
-    # one.
+    # A quote inside a string is escaped, so the first match is the member `e`.
     at = line.find(_EVENTS)
     try:
         head = _head_decoder.decode(line if at < 0 else line[:at] + b"}")
     except (msgspec.DecodeError, UnicodeDecodeError):
         head = None
     if head is None or head.v != FORMAT:
-        _check_version(line)
+        refuse_newer(line)
         return None
     return Line(head, line, at + len(_EVENTS) if at >= 0 else len(line))
 
 
 def refuse_newer(beginning: bytes) -> None:
-    """Raise ConfigurationError if these bytes, of a line that is not intact, are of a newer version.
+    """Raise ConfigurationError if these bytes begin a line of a newer version.
 
-    Its checksum may be another one: what cannot be read for that reason must not be cut off as torn.
+    Its checksum may be computed in another way: what cannot be read for that reason is not torn.
     """
     found = _BEGINNING.match(beginning)
     if found is not None and int(found[1]) > FORMAT:
-        raise _newer(int(found[1]))
-
-
-def _check_version(line: bytes) -> None:
-    try:
-        version = _version_decoder.decode(line).v
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return
-    if version > FORMAT:
-        raise _newer(version)
-
-
-def _newer(version: int) -> ConfigurationError:
-    return ConfigurationError(
-        f"the store was written by a newer agentflow (format {version}, this one knows {FORMAT})",
-        hint="upgrade agentflow, or name another directory for the store",
-    )
+        raise ConfigurationError(
+            f"the store was written by a newer agentflow (format {int(found[1])}, this one knows {FORMAT})",
+            hint="upgrade agentflow, or name another directory for the store",
+        )

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
-from itertools import islice
 
 from agentflow.errors import LogFailed, StorageUnavailable, StoreError
 from agentflow.events.files import open_durably
 from agentflow.events.identity import FileIdentity
+from agentflow.events.segments.files import StoreFiles
 from agentflow.events.segments.index import Segment
-from agentflow.events.segments.layout import Layout
 from agentflow.events.segments.recovery import Recovered
 
 __all__ = ["SegmentWriter"]
-
-_CHECKED_AT_ONCE = 64
-"""Closed segments whose identity one check compares; the next check goes on behind them."""
 
 # After these nothing was taken and it may be taken later; after any other error the disk cannot be trusted.
 _UNTAKEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
@@ -34,29 +29,30 @@ _BROKEN = frozenset({errno.EIO, errno.ENXIO, errno.ENODEV})
 class SegmentWriter:
     """The open end of what `recover` has found. `end` and `failure` are read by other threads."""
 
-    def __init__(self, layout: Layout, found: Recovered) -> None:
-        self.layout = layout
-        self.index = found.index
+    def __init__(self, files: StoreFiles, found: Recovered) -> None:
+        self._files = files
+        self._segments = found.index.segments
         self.failure: LogFailed | None = None
         self.lost = False
         """True if the log failed because its files are no longer those under its path."""
         self.batch = found.batch
         """The last durable batch."""
         self.last = found.last
-        """Run and first offset of that batch, None if it is about removals."""
-        newest = found.index.segments.get(found.segment)
-        number, position = max(found.segment, 1), found.end
-        if newest is not None and newest.first_form:  # a segment holds lines of one form
-            number, position = number + 1, 0
-        self.end = (number, position)
+        """Run and first offset of that batch, None if it is about more than one removal."""
+        newest = self._segments.get(found.segment)
+        self.end = (max(found.segment, 1), found.end)
         """Segment and position up to which everything is durable."""
-        self._fd = open_durably(layout.segment(number))
-        identity = FileIdentity(layout.segment(number), self._fd)
-        self.index.segments.setdefault(number, Segment(number, identity))
-        self._lock_identity = FileIdentity(layout.lock)
-        self._newest = identity
-        self._turn = 0
-        self._checking = threading.Lock()
+        if newest is not None and newest.first_form:  # a segment holds lines of one form
+            self.end = (found.segment + 1, 0)
+        self._fd, self._newest = self._open(self.end[0])
+        self._lock = FileIdentity(files.lock)
+
+    def _open(self, number: int) -> tuple[int, FileIdentity]:
+        path = self._files.segment(number)
+        fd = open_durably(path)
+        identity = FileIdentity(path, fd)
+        self._segments.setdefault(number, Segment(number, identity))
+        return fd, identity
 
     # -- lines
 
@@ -73,11 +69,11 @@ class SegmentWriter:
                 written += os.pwrite(self._fd, memoryview(data)[written:], position + written)
         except OSError as error:
             self._take_back(position, error)
-            raise self.failure or unavailable(error) from error
+            raise self.failure or _unavailable(error) from error
         try:
             os.fdatasync(self._fd)
         except OSError as error:
-            raise self.fail(error) from error
+            raise self._fail(error) from error
         self.check()
         self.batch += batches
         self.last = last
@@ -86,7 +82,7 @@ class SegmentWriter:
     def advance(self, length: int) -> None:
         """Let readers see `length` bytes more."""
         number, position = self.end
-        self.index.segments[number].size = position + length
+        self._segments[number].size = position + length
         self.end = (number, position + length)
 
     def _take_back(self, end: int, cause: OSError) -> None:
@@ -97,29 +93,26 @@ class SegmentWriter:
             # numbers.
             os.fsync(self._fd)
         except OSError as error:
-            self.fail(error)
+            self._fail(error)
         if cause.errno not in _UNTAKEN:
-            self.fail(cause)
+            self._fail(cause)
 
     def roll(self) -> None:
         """Begin another segment; the newest grows on if there is no space for that."""
         if self.failure is not None or not self.end[1]:
             return
-        number = self.end[0] + 1
-        path = self.layout.segment(number)
+        old = self._fd
         try:
             self.check()
-            os.fsync(self._fd)  # also that what a failed write had left is gone
-            fd = open_durably(path)
+            os.fsync(old)  # also that what a failed write had left is gone
+            self._fd, self._newest = self._open(self.end[0] + 1)
         except LogFailed:
             return
         except OSError as error:
             if error.errno not in _UNTAKEN:
-                self.fail(error)
+                self._fail(error)
             return
-        old, identity = self._fd, FileIdentity(path, fd)
-        self.index.segments[number] = Segment(number, identity)
-        self._newest, self._fd, self.end = identity, fd, (number, 0)
+        self.end = (self.end[0] + 1, 0)
         os.close(old)
 
     def close(self) -> None:
@@ -129,57 +122,34 @@ class SegmentWriter:
     # -- the end of all writing
 
     def check(self) -> None:
-        """Raise LogFailed, now and from now on, if the files of the store are no longer those under its path.
-
-        For any thread. Compares the newest segment, the lock, and some of the closed segments in turn.
-        """
+        """Raise LogFailed, now and from now on, if the newest segment is no longer at its path."""
         try:
             self._newest.verify()
         except LogFailed as lost:
             self._lose(lost)
             raise
 
-    def check_all(self) -> bool:
-        """Check the lock and the next of the closed segments too; return False if the log has failed."""
-        with self._checking:
+    def check_all(self) -> None:
+        """Fail the log if the lock or a segment is no longer at its path."""
+        for identity in (self._lock, *(segment.identity for segment in self._segments.values())):
             try:
-                self.check()
-                self._lock_identity.verify()
-                for segment in self._next_segments():
-                    self._check_closed(segment)
+                identity.verify()
             except LogFailed as lost:
                 self._lose(lost)
-        return self.failure is None
+                return
 
-    def _next_segments(self) -> list[Segment]:
-        segments = list(self.index.segments.copy().values())
-        start = self._turn if self._turn < len(segments) else 0
-        self._turn = start + _CHECKED_AT_ONCE
-        return list(islice(segments, start, self._turn))
-
-    def _check_closed(self, segment: Segment) -> None:
-        try:
-            segment.identity.verify()
-        except LogFailed:
-            if segment.number in self.index.segments:  # else it was removed with its last run meanwhile
-                raise
-
-    def fail(self, error: OSError) -> LogFailed:
+    def _fail(self, error: OSError) -> LogFailed:
         """Accept nothing more because of `error`; return what to raise."""
         lost = LogFailed(
             f"the store failed: {error.strerror}",
             hint="check the disk and start again; what was acknowledged is kept",
         )
-        self._stop(lost)
+        self.failure = self.failure or lost
         return lost
 
     def _lose(self, failure: LogFailed) -> None:
         self.lost = True
-        self._stop(failure)
-
-    def _stop(self, failure: LogFailed) -> None:
-        if self.failure is None:
-            self.failure = failure
+        self.failure = self.failure or failure
 
     def refused(self) -> LogFailed | None:
         """Return a new error that says why nothing is accepted any more, None if all is well."""
@@ -189,14 +159,13 @@ class SegmentWriter:
     def error_of_call(self, error: OSError) -> StoreError:
         """Return what a call that writes files of its own is told of an OSError."""
         if error.errno in _UNTAKEN:
-            return unavailable(error)
+            return _unavailable(error)
         if error.errno in _BROKEN:
-            return self.fail(error)
+            return self._fail(error)
         return StoreError(f"the store failed: {error.strerror}")
 
 
-def unavailable(error: OSError) -> StorageUnavailable:
-    """Return what is told while the disk takes nothing."""
+def _unavailable(error: OSError) -> StorageUnavailable:
     return StorageUnavailable(
         f"the store takes nothing now: {error.strerror}",
         hint="see that the store's disk has space and can be written to; runs go on by themselves",

@@ -170,7 +170,7 @@ async def test_what_was_written_is_told_before_a_call_that_may_take_its_time(tmp
     log = kind(tmp_path / "log")
     order: list[str] = []
     called, written = job(call=lambda: order.append("call")), job(batch(0))
-    store = log._store if kind is SqliteLog else log._writing.store
+    store = log._store
     store.write([called, written], lambda: order.append("told"))
     assert order[:2] == ["told", "call"]
     assert written.error is None

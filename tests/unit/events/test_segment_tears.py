@@ -19,8 +19,8 @@ from agentflow.events.envelope import Event, StoredEvent, Unknown, encode, iso
 from agentflow.events.log import Append
 from agentflow.events.owner import this_process
 from agentflow.events.segments import SegmentLog
+from agentflow.events.segments.files import StoreFiles
 from agentflow.events.segments.first_form import Removed
-from agentflow.events.segments.layout import Layout
 from agentflow.events.segments.lines import Head, encode_line, encode_meta
 from agentflow.events.segments.recovery import recover
 from tests.unit.events.support import all_offsets, batch, event
@@ -87,7 +87,7 @@ async def check_cut(directory, cut):
 
 def check_scan(directory, start, size):
     """As `check_cut`, of the scan alone, which changes nothing."""
-    found = recover(Layout(directory), Removed(), None, read_only=True)
+    found = recover(StoreFiles(directory), Removed(), None, read_only=True)
     assert [(n.kind, n.bytes) for n in found.notices] == (
         [("torn_tail", size - start)] if size > start else []
     )
@@ -170,7 +170,7 @@ def test_a_torn_batch_of_the_first_version_may_end_at_every_byte(tmp_path):
     start = sum(len(line) for line in data.splitlines(keepends=True)[:-2])
     for end in range(start, len(data)):
         path.write_bytes(data[:end])
-        found = recover(Layout(directory), Removed(), None, read_only=True)
+        found = recover(StoreFiles(directory), Removed(), None, read_only=True)
         assert [n.bytes for n in found.notices] == ([end - start] if end > start else [])
         assert {run: index.last for run, index in found.index.runs.items()} == {
             run: was["last"] for run, was in known["runs"].items()

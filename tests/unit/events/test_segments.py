@@ -320,6 +320,23 @@ async def test_a_query_names_a_damaged_run_in_the_pages_where_its_events_are_mis
     await log.close()
 
 
+@pytest.mark.parametrize("junk", [b"\n", b"\0" * 50, b'{"c":"0'])
+async def test_junk_behind_an_older_segment_loses_nothing(tmp_path, monkeypatch, junk):
+    """The numbers of the batches before and behind it follow each other: no batch is missing there."""
+    monkeypatch.setattr(store, "SEGMENT_BYTES", 1_000)
+    await make(tmp_path, *(batch(n) for n in range(8)))
+    killed(tmp_path)
+    assert segment(tmp_path, 2).exists()
+    with segment(tmp_path).open("ab") as file:
+        file.write(junk)
+    log = SegmentLog(tmp_path)
+    assert not log.notices
+    assert await all_offsets(log, "wf_a") == list(range(8))
+    page = await log.query()
+    assert ([e.offset for _, e in page.items], page.damaged) == (list(range(8)), ())
+    await log.close()
+
+
 async def test_a_damaged_end_of_a_run_is_not_mistaken_for_a_shorter_run(tmp_path):
     await make(tmp_path, batch(0), batch(1), batch(0, workflow_id="wf_b"))
     damage(tmp_path, b'"offset":1,"timestamp":"1970', b'"offset":1,"timestamp":"1971')
