@@ -125,7 +125,7 @@ def install_judge() -> None:
     with _install_lock:
         if _installed is None or _installed.pid != os.getpid():
             _installed = _Installed()
-            answer_aside(_installed.process.judge)
+        answer_aside(_installed.process.judge)
         _installed.users += 1
 
 

@@ -171,24 +171,29 @@ class RunReader:
         state: str | Sequence[str] | None = None,
         name: str | None = None,
         label: tuple[str, str] | None = None,
+        prefix: str | None = None,
         since: str | None = None,
         until: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
         order: Order = "desc",
+        usage: bool = False,
     ) -> Page[RunSummary]:
-        """Return a page of runs as the store lists them; times are RFC 3339, `until` excluded. Raises
+        """Return a page of runs as the store lists them; times are RFC 3339, `until` excluded. With `usage`,
+        what each run that has ended has used; `prefix` is the beginning of their ids. Raises
         CommandRefused (`invalid_parameter`) if a time or the cursor is none."""
         try:
             return await self._views.summaries(
                 state=state,
                 name=name,
                 label=label,
+                prefix=prefix,
                 since=_time(since, "since"),
                 until=_time(until, "until"),
                 limit=limit,
                 cursor=cursor,
                 order=order,
+                usage=usage,
             )
         except ValueError:
             raise CommandRefused("the cursor is not one of this list", code="invalid_parameter") from None

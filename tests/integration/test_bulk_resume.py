@@ -36,8 +36,8 @@ class TestRuntime:
             short = [await runtime.submit(agents("a"), "x") for _ in range(3)]
             for handle in short:
                 assert (await handle.result()).state == "paused"
-            other = await runtime.submit(agents("b"), "x")
-            await runtime.pause(other.workflow_id, in_flight="suspend")
+            other = await runtime.submit(agents("b"), "x", budget={"max_model_calls": 0})
+            assert (await other.result()).state == "paused"
             credit.there = True
             found = await runtime.resume_all(reason="quota", by="ann")
             assert found.resumed == [handle.workflow_id for handle in short]

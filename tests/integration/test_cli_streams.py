@@ -51,7 +51,8 @@ def obliging(body: dict[str, Any]) -> str:
 
 
 def test_every_example_is_listed():
-    assert set(INPUTS) == {str(file.relative_to(EXAMPLES)) for file in EXAMPLES.rglob("*.yaml")}
+    found = {str(file.relative_to(EXAMPLES)) for file in EXAMPLES.rglob("*.yaml")}
+    assert set(INPUTS) == found - {"web_app/ticket.yaml"}  # its function is a part of the application
 
 
 @pytest.mark.parametrize("example", sorted(INPUTS))

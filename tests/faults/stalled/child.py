@@ -13,6 +13,8 @@ from pathlib import Path
 
 from agentflow import Runtime
 from agentflow.errors import StorageUnavailable
+from agentflow.runtime.messages import CommitFailed
+from agentflow.runtime.outbox import Outbox
 from tests.integration.support.runs import Desk, chain, must_be_sound
 
 
@@ -22,8 +24,26 @@ def files_may_grow(to: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard if to is None else to, hard))
 
 
+def count_refusals(of: int) -> asyncio.Event:
+    """Return an event that is set when the store has refused the batches of so many runs."""
+    refused: set[int] = set()
+    all_were = asyncio.Event()
+    original = Outbox.refused
+
+    def noting(self: Outbox, message: CommitFailed) -> float | None:
+        wait = original(self, message)
+        refused.add(id(self))
+        if len(refused) == of:
+            all_were.set()
+        return wait
+
+    Outbox.refused = noting
+    return all_were
+
+
 async def main(path: str) -> None:
     desk = Desk(pay=True)
+    all_were_refused = count_refusals(20)
     async with Runtime(f"sqlite:{path}", services=[desk.service(max_concurrency=50)]) as runtime:
         graph = runtime.load(chain("look", "pay", "look"))
         handles = [await runtime.submit(graph, {}) for _ in range(20)]
@@ -38,6 +58,7 @@ async def main(path: str) -> None:
         print("refused", refused, flush=True)
         desk.gates["pay"].set()
         await desk.until(lambda: not desk.at_work)
+        await asyncio.wait_for(all_were_refused.wait(), 30)
         stuck = sum([(await runtime.log.run(h.workflow_id)).state == "running" for h in handles])
         print("stuck", stuck, flush=True)
         files_may_grow(None)

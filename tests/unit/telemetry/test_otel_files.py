@@ -152,7 +152,7 @@ def flat(name: str) -> str:
 
 
 def test_the_page_of_the_daemon_has_what_the_dashboard_asks_for(dashboard):
-    """All but what the Collector counts from spans; and the README of the product names what there is."""
+    """All but what the Collector counts from spans; and the page of operations names what there is."""
     tally = Tally()
     made = Instruments(tally.histogram, tally.counter)
     for part in vars(made).values():
@@ -167,8 +167,9 @@ def test_the_page_of_the_daemon_has_what_the_dashboard_asks_for(dashboard):
     wanted = set(re.findall(r"\b((?:agentflow|gen_ai)_[a-z_]+?)(?:_(?:bucket|count|sum))?[{\[)]", queries))
     assert len(wanted & known) > 8
     assert wanted <= known
-    readme = (OTEL.parent / "README.md").read_text().partition("`GET /metrics` is")[2].partition("\n## ")[0]
-    named = set(re.findall(r"`((?:agentflow|gen_ai)_[a-z_]+)`", readme))
+    page_of_help = (OTEL.parent / "agentflow/docs/operations.md").read_text()
+    metrics = page_of_help.partition("`GET /metrics` is")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`((?:agentflow|gen_ai)_[a-z_]+)`", metrics))
     assert len(named) > 15
     assert named <= known
 
