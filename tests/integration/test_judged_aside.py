@@ -20,6 +20,8 @@ MANY = [f"item {n}" for n in range(100_000)]
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each question to the judge whether it was asked where it may wait, and so answered aside."""
     monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+    # A Runtime that another test killed without closing it still counts as a user of the judge.
+    monkeypatch.setattr("agentflow.judge._installed", None)
     found: list[bool] = []
     judge = JudgeProcess.judge
 
