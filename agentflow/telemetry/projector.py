@@ -159,6 +159,8 @@ class Projector:
     async def _run(self) -> None:
         idle = self._poll[0]
         while True:
+            # A turn that began before `aclose` may not have seen what was committed before it.
+            last = self._stopping
             try:
                 busy = await self._turn()
             except LogClosed:
@@ -176,7 +178,7 @@ class Projector:
             if busy:
                 idle = self._poll[0]
                 continue
-            if self._stopping:
+            if last:
                 return
             await self._rest(idle)
             idle = min(self._poll[1], idle * 2)
