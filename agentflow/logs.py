@@ -17,7 +17,7 @@ from typing import Any, TextIO, cast
 
 from agentflow.errors import ConfigurationError
 
-__all__ = ["LEVEL_VARIABLE", "configure", "get_logger", "redact", "redacted"]
+__all__ = ["LEVEL_VARIABLE", "configure", "get_logger", "load", "redact", "redacted"]
 
 LEVEL_VARIABLE = "AGENTFLOW_LOG_LEVEL"
 
@@ -55,6 +55,12 @@ class _LazyLogger:
                 return _ignore
             self._logger = _make_logger(self._name)
         return getattr(self._logger, method)
+
+
+def load() -> None:
+    """Import what records are written with now, for a process that must be able to write one at any time: an
+    import needs descriptors, memory and 100 ms, and a daemon may have to tell that it lacks them."""
+    _make_logger("agentflow")
 
 
 def _ignore(*_: Any, **__: Any) -> None:

@@ -73,6 +73,7 @@ class Daemon:
         A second signal ends the process at once. Raises ConfigurationError (nothing was opened), and
         StoreError, also at the end if the store failed meanwhile.
         """
+        logs.load()
         tokens = load_tokens(self._server_config.tokens, self._env)
         tls = _tls(self._server_config)
         listeners = bind_all(self._server_config, self._env)
