@@ -231,7 +231,7 @@ class Validator:
         except RecursionError:
             self._refusal = "its schema is nested too deeply"
         except Exception as error:
-            # No schema at all: whoever checks it is told where; here there is only nothing to judge by.
+            # `check_schema` reports where it is wrong; here it means only that no value can be judged.
             self._refusal = _short(f"its schema cannot be applied: {error}")
         weights = self._cost.by_level[-1]
         # A value has at most a node for each two bytes of its text, and a character for each byte.

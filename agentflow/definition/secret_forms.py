@@ -1,4 +1,4 @@
-"""The forms in which a secret may stand in a text: as it is, or encoded by whoever quotes it.
+"""The forms in which a secret may stand in a text: as it is, or encoded by the server that quotes it.
 
 A server that echoes a request quotes a secret as base64 (`Authorization: Basic …`), percent-encoded (a URL, a
 form), or escaped (JSON, Python's `repr`, HTML). Pure: patterns over strings.
