@@ -7,7 +7,7 @@ events durable before acting on them, and carries out the calls that they open.
 from agentflow.engine import commands
 from agentflow.engine.bindings import Bindings, ModelTerms, StepBinding, ToolInfo
 from agentflow.engine.caching import CacheHit, Lookup, looked_up, result_key
-from agentflow.engine.deadlines import (
+from agentflow.engine.limits import (
     cancel_finished,
     expire,
     interrupted,
@@ -17,9 +17,9 @@ from agentflow.engine.deadlines import (
 )
 from agentflow.engine.decide import decide
 from agentflow.engine.evolve import evolve
-from agentflow.engine.forking import BaseEvent, base_of, cut_of
-from agentflow.engine.plan import Plan, compile_plan
-from agentflow.engine.respond import (
+from agentflow.engine.replay import BaseEvent, base_of, cut_of
+from agentflow.engine.graph import Plan, compile_plan
+from agentflow.engine.call_results import (
     attempt_failed,
     model_completed,
     model_failed,

@@ -15,27 +15,29 @@ from agentflow.definition.expressions import EvaluationError, Template
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import canonical_json
 from agentflow.engine.bindings import ToolInfo
-from agentflow.engine.ends import fault
+from agentflow.engine.agents.failure import fault
 from agentflow.engine.ids import derive
-from agentflow.engine.moves import Moves, scope_fields, skipped, step_failed, step_fields
-from agentflow.engine.state import OpenRequest, RunState, ToolRecord, Unit
+from agentflow.engine.decisions import Decisions, scope_fields, skipped, step_failed, step_fields
+from agentflow.engine.activation import Activation
+from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
 
 __all__ = ["ask_call", "ask_step", "call_needs_consent", "decided", "expired", "refusal_moves", "withdrawn"]
 
 
-def ask_step(state: RunState, unit: Unit, subject: dict[str, Any], now: int) -> Moves:
+def ask_step(state: RunState, activation: Activation, subject: dict[str, Any], now: int) -> Decisions:
     """Whether the step may start, with all that it will start with."""
-    policy = unit.node.node.approval
+    policy = activation.node.spec.approval
     assert policy is not None
     shown = {"before": policy.before, "on_denied": policy.on_denied}
-    return _ask(state, unit, "step", subject, now, seed=unit.key, policy=shown)
+    return _ask(state, activation, "step", subject, now, seed=activation.key, policy=shown)
 
 
-def ask_call(state: RunState, unit: Unit, record: ToolRecord, parameters: Any, now: int) -> Moves:
+def ask_call(state: RunState, activation: Activation, record: ToolRecord, parameters: Any, now: int) -> Decisions:
     """Whether this call of a function may be made, with its arguments."""
-    info = record.info or state.bindings.of(unit.node.id).tools[record.name]
+    info = record.info or state.bindings.of(activation.node.id).tools[record.name]
     subject = {
         "tool_call_id": record.call.id,
         "tool_name": record.name,
@@ -43,32 +45,32 @@ def ask_call(state: RunState, unit: Unit, record: ToolRecord, parameters: Any, n
         "function": info.function,
         "parameters": parameters,
     }
-    template = unit.node.message
+    template = activation.node.message
     if template is not None:
-        subject["message"] = _message(state, unit, template)
-    return _ask(state, unit, "tool", subject, now, seed=record.call.id, side_effect=info.side_effect)
+        subject["message"] = _message(state, activation, template)
+    return _ask(state, activation, "tool", subject, now, seed=record.call.id, side_effect=info.side_effect)
 
 
-def _message(state: RunState, unit: Unit, template: Template) -> Any:
+def _message(state: RunState, activation: Activation, template: Template) -> Any:
     """Return the message of the approval. One that cannot be made says so: the call alone can be judged."""
     try:
-        return template.evaluate(state.scope(unit))
+        return template.evaluate(state.scope(activation))
     except EvaluationError as error:
         return f"the message of this approval cannot be made: {error}"
 
 
 def _ask(
-    state: RunState, unit: Unit, kind: Any, subject: dict[str, Any], now: int, *, seed: str, **more: Any
-) -> Moves:
-    policy = unit.node.node.approval
+    state: RunState, activation: Activation, kind: Any, subject: dict[str, Any], now: int, *, seed: str, **more: Any
+) -> Decisions:
+    policy = activation.node.spec.approval
     deadline: Any = UNSET
     if policy is not None and policy.timeout is not None:
         deadline = iso(now + round(policy.timeout * 1e6))
     request_id = derive("req_", now, state.workflow_id, "approval", seed)
-    digest = hashlib.sha256(canonical_json([state.workflow_id, unit.key, subject])).hexdigest()
+    digest = hashlib.sha256(canonical_json([state.workflow_id, activation.key, subject])).hexdigest()
     return [
         ev.ApprovalRequested(
-            **scope_fields(unit),
+            **scope_fields(activation),
             request_id=request_id,
             kind=kind,
             subject=subject,
@@ -76,17 +78,17 @@ def _ask(
             deadline=deadline,
             **more,
         ),
-        ev.WorkflowStepWaiting(**step_fields(unit), for_="approval", ref=request_id, deadline=deadline),
+        ev.WorkflowStepWaiting(**step_fields(activation), for_="approval", ref=request_id, deadline=deadline),
     ]
 
 
-def call_needs_consent(unit: Unit, info: ToolInfo, record: ToolRecord) -> bool:
+def call_needs_consent(activation: Activation, info: ToolInfo, record: ToolRecord) -> bool:
     """Whether a call must be asked about first. `never` lowers only what the document itself asks for."""
     if record.approval is not None:
         return False
     if info.needs_approval:
         return True
-    policy = unit.node.node.approval
+    policy = activation.node.spec.approval
     if policy is None or policy.before in ("step", "never"):
         return False
     return policy.before == "calls" or (info.declared and info.side_effect not in ("none", "read"))
@@ -100,7 +102,7 @@ def decided(
     via: Any,
     reason: str | None = None,
     claimed_actor: str | None = None,
-) -> Moves:
+) -> Decisions:
     """The decision of an open request."""
     data = request.data
     assert isinstance(data, ev.ApprovalRequested)
@@ -120,7 +122,7 @@ def decided(
     ]
 
 
-def expired(state: RunState, request_id: str) -> Moves:
+def expired(state: RunState, request_id: str) -> Decisions:
     """Nobody decided in time."""
     request = state.requests.get(request_id)
     if request is None:
@@ -128,21 +130,21 @@ def expired(state: RunState, request_id: str) -> Moves:
     return decided(request, granted=False, by="system", via="deadline", reason="the deadline has passed")
 
 
-def withdrawn(request: OpenRequest, reason: str) -> Moves:
+def withdrawn(request: OpenRequest, reason: str) -> Decisions:
     """The question is closed because its run or step ends without an answer."""
     data = request.data
     if isinstance(data, ev.ApprovalRequested):
         return decided(request, granted=False, by="system", via="policy", reason=reason)
-    return [ev.InputCancelled(**scope_fields(request.unit), request_id=request.request_id, reason=reason)]
+    return [ev.InputCancelled(**scope_fields(request.activation), request_id=request.request_id, reason=reason)]
 
 
-def refusal_moves(state: RunState, unit: Unit, now: int) -> Moves:
+def refusal_moves(state: RunState, activation: Activation, now: int) -> Decisions:
     """The end of a step that may not start: failed, or skipped when the document says so."""
-    policy = unit.node.node.approval
-    error = unit.error or denial("the step was not approved")
+    policy = activation.node.spec.approval
+    error = activation.error or denial("the step was not approved")
     if error.category == "policy" and policy is not None and policy.on_denied == "skip":
-        return skipped(unit, "approval_denied", error.message, ())
-    return step_failed(unit, error, now)
+        return skipped(activation, "approval_denied", error.message, ())
+    return step_failed(activation, error, now)
 
 
 def denial(message: str) -> ErrorInfo:

@@ -14,10 +14,11 @@ import msgspec
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import Budget
-from agentflow.engine.ends import agent_failed
+from agentflow.engine.agents.failure import agent_failed
 from agentflow.engine.ids import derive
-from agentflow.engine.moves import Moves, scope_fields, step_fields
-from agentflow.engine.state import OpenCall, RunState, Unit
+from agentflow.engine.decisions import Decisions, scope_fields, step_fields
+from agentflow.engine.activation import Activation
+from agentflow.engine.state import OpenCall, RunState
 from agentflow.events import catalogue as ev
 
 __all__ = [
@@ -125,33 +126,33 @@ def used_of(usage: Usage, clock: int = 0) -> dict[str, float | None]:
     }
 
 
-def scopes_of(state: RunState, unit: Unit) -> list[Scope]:
-    """Return the budgets that bound this unit: that of the run, then that of its step."""
+def scopes_of(state: RunState, activation: Activation) -> list[Scope]:
+    """Return the budgets that bound this activation: that of the run, then that of its step."""
     found: list[Scope] = []
     calls = [call for call in state.calls.values() if call.kind == "model"]
     if state.budget:
         found.append(Scope("run", state.budget, state.usage, calls))
-    step = unit.node.id
+    step = activation.node.id
     if limits := state.step_budgets.get(step):
-        own = [call for call in calls if call.unit.node is unit.node]
+        own = [call for call in calls if call.activation.node is activation.node]
         found.append(Scope(step, limits, state.nodes[step].usage, own))
     return found
 
 
-def time_limit(state: RunState, unit: Unit) -> float | None:
+def time_limit(state: RunState, activation: Activation) -> float | None:
     """Return how many seconds a step may take, by its time limit or its budget; None without a limit."""
-    limits = (unit.node.timeout, state.step_budgets.get(unit.node.id, {}).get("max_duration_s"))
+    limits = (activation.node.timeout, state.step_budgets.get(activation.node.id, {}).get("max_duration_s"))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def tool_calls_exceed(state: RunState, unit: Unit, count: int) -> Exceeded | None:
-    """Return the first limit that `count` more function calls of this unit would break, or None.
+def tool_calls_exceed(state: RunState, activation: Activation, count: int) -> Exceeded | None:
+    """Return the first limit that `count` more function calls of this activation would break, or None.
 
     A function call counts from its beginning, so that nothing is reserved for it.
     """
     if not state.budget and not state.step_budgets:
         return None
-    for scope in scopes_of(state, unit):
+    for scope in scopes_of(state, activation):
         limit = scope.limits.get("max_tool_calls")
         if limit is not None and scope.usage.tool_calls + count > limit:
             return exceeded(scope, "max_tool_calls", count)
@@ -170,19 +171,19 @@ def exceeded(scope: Scope, limit: str, requested: float, *, problem: str = "") -
     return Exceeded(scope.name, limit, value, used, reserved.get(limit, 0), requested, how, problem)
 
 
-def exceeded_moves(state: RunState, unit: Unit, found: Exceeded, now: int) -> Moves:
+def exceeded_moves(state: RunState, activation: Activation, found: Exceeded, now: int) -> Decisions:
     """What becomes of work that does not fit: the run stands still, a person is asked, or it fails."""
-    if found.on_exceeded == "fail" or unit.overdrawn:
-        return agent_failed(unit, budget_error(found), now)
+    if found.on_exceeded == "fail" or activation.overdrawn:
+        return agent_failed(activation, budget_error(found), now)
     if found.on_exceeded == "pause":
         # A run that was paused while this step came to its end stays so; its resume decides anew.
         return [] if state.status == "paused" else [paused(found)]
-    if asked_about_budget(state, unit):
+    if asked_about_budget(state, activation):
         return []
-    request_id = derive("req_", now, state.workflow_id, unit.key, found.limit, found.value, found.used)
+    request_id = derive("req_", now, state.workflow_id, activation.key, found.limit, found.value, found.used)
     return [
         ev.InputRequested(
-            **scope_fields(unit),
+            **scope_fields(activation),
             request_id=request_id,
             request_type="budget",
             request={
@@ -204,13 +205,13 @@ def exceeded_moves(state: RunState, unit: Unit, found: Exceeded, now: int) -> Mo
                 "then": {"required": ["limit"]},
             },
         ),
-        ev.WorkflowStepWaiting(**step_fields(unit), for_="input", ref=request_id),
+        ev.WorkflowStepWaiting(**step_fields(activation), for_="input", ref=request_id),
     ]
 
 
-def asked_about_budget(state: RunState, unit: Unit) -> bool:
-    """Return whether a person is being asked for a larger budget for this unit."""
-    return any(r.unit is unit and not r.call_id for r in state.requests.values())
+def asked_about_budget(state: RunState, activation: Activation) -> bool:
+    """Return whether a person is being asked for a larger budget for this activation."""
+    return any(r.activation is activation and not r.call_id for r in state.requests.values())
 
 
 def paused(found: Exceeded) -> ev.WorkflowPaused:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from agentflow.definition.ir import AgentSpec, canonical_json
-from agentflow.engine.moves import Moves, size_of, step_fields
-from agentflow.engine.state import RunState, Unit
+from agentflow.engine.decisions import Decisions, size_of, step_fields
+from agentflow.engine.activation import Activation
+from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.families.base import Reference
 
@@ -28,18 +29,18 @@ class CacheHit(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """A unit of work that waits for the answer whether its result is known."""
+    """A activation of work that waits for the answer whether its result is known."""
 
-    unit_key: str
+    activation_key: str
     key: str
 
 
-def key_of(state: RunState, unit: Unit, prompt: str, payload: Any) -> str:
-    """What the result of this unit is kept under. Raises EvaluationError."""
-    plan = unit.node
+def key_of(state: RunState, activation: Activation, prompt: str, payload: Any) -> str:
+    """What the result of this activation is kept under. Raises EvaluationError."""
+    plan = activation.node
     cache = plan.node.cache
     assert cache is not None
-    scope = state.scope(unit)
+    scope = state.scope(activation)
     begin = state.begin
     where = begin.ir_hash if cache.scope == "definition" and begin is not None else "global"
     if begin is not None and begin.options.get("trusted") is False:
@@ -61,25 +62,25 @@ def _spec(agent: AgentSpec) -> dict[str, Any]:
     return msgspec.to_builtins(agent)
 
 
-def result_key(state: RunState, unit: Unit) -> str | None:
+def result_key(state: RunState, activation: Activation) -> str | None:
     """What a result that was just recorded is to be kept under; None when it is not to be."""
-    if unit.node.node.cache is None or unit.agent is None or unit.hit is not None:
+    if activation.node.spec.cache is None or activation.agent is None or activation.hit is not None:
         return None
-    return key_of(state, unit, unit.agent.system_prompt, unit.input)
+    return key_of(state, activation, activation.agent.system_prompt, activation.input)
 
 
-def looked_up(state: RunState, unit_key: str, hit: CacheHit | None) -> None:
+def looked_up(state: RunState, activation_key: str, hit: CacheHit | None) -> None:
     """The answer to a Lookup. Nothing is recorded: the step that begins next says what came of it."""
-    unit = state.lookups.pop(unit_key, None)
-    if unit is not None:
-        unit.hit, unit.looked_up = hit, True
+    activation = state.lookups.pop(activation_key, None)
+    if activation is not None:
+        activation.hit, activation.looked_up = hit, True
 
 
-def cached_completion(unit: Unit, hit: CacheHit, now: int) -> Moves:
+def cached_completion(activation: Activation, hit: CacheHit, now: int) -> Decisions:
     """The end of a step that was served from a record: it has no agent event."""
     return [
         ev.WorkflowStepCompleted(
-            **step_fields(unit),
+            **step_fields(activation),
             duration_ms=0,
             output=hit.output,
             output_size=size_of(hit.output),

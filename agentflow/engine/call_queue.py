@@ -10,50 +10,51 @@ from __future__ import annotations
 
 from agentflow.engine.budgets import Exceeded, Scope, exceeded, scopes_of, used_of
 from agentflow.engine.reservations import Need
-from agentflow.engine.state import RunState, Unit
+from agentflow.engine.activation import Activation
+from agentflow.engine.state import RunState
 
 __all__ = ["bounds_calls", "bounds_output", "next_call"]
 
 _CALL_LIMITS = ("max_model_calls", "max_tokens", "max_cost_usd")
 
 
-def bounds_calls(state: RunState, unit: Unit) -> bool:
-    """Return whether any budget bounds the model calls of this unit."""
-    return any(key in limits for limits in _limits(state, unit) for key in _CALL_LIMITS)
+def bounds_calls(state: RunState, activation: Activation) -> bool:
+    """Return whether any budget bounds the model calls of this activation."""
+    return any(key in limits for limits in _limits(state, activation) for key in _CALL_LIMITS)
 
 
-def bounds_output(state: RunState, unit: Unit) -> bool:
-    """Return whether any budget bounds what a model call of this unit may write."""
-    return any("max_tokens" in limits or "max_cost_usd" in limits for limits in _limits(state, unit))
+def bounds_output(state: RunState, activation: Activation) -> bool:
+    """Return whether any budget bounds what a model call of this activation may write."""
+    return any("max_tokens" in limits or "max_cost_usd" in limits for limits in _limits(state, activation))
 
 
-def _limits(state: RunState, unit: Unit) -> tuple[dict[str, object], dict[str, object]]:
-    return state.budget, state.step_budgets.get(unit.node.id, {})
+def _limits(state: RunState, activation: Activation) -> tuple[dict[str, object], dict[str, object]]:
+    return state.budget, state.step_budgets.get(activation.node.id, {})
 
 
-def next_call(state: RunState) -> tuple[Unit, Need, int | Exceeded] | None:
+def next_call(state: RunState) -> tuple[Activation, Need, int | Exceeded] | None:
     """Return the first call that need not wait: with its limit of output, or the limit that it exceeds.
 
     None if every call waits. There is then an open call in the budget that the first one waits for, since a
     call waits for nothing else, and the end of that call makes the run decide anew.
     """
     short: set[str] = set()  # steps for whose budget an earlier call waits
-    for unit, need in sorted(state.call_queue.values(), key=lambda entry: entry[0].touched):
-        if unit.node.id in short:
+    for activation, need in sorted(state.call_queue.values(), key=lambda entry: entry[0].touched):
+        if activation.node.id in short:
             continue
         output = need.output
-        for scope in scopes_of(state, unit):
+        for scope in scopes_of(state, activation):
             fitting = _fit(scope, need)
             if isinstance(fitting, Exceeded):
-                return unit, need, fitting
+                return activation, need, fitting
             if fitting is None:
                 if scope.limits is state.budget:
                     return None  # all later calls wait for the budget of the run too
-                short.add(unit.node.id)
+                short.add(activation.node.id)
                 break
             output = min(output, fitting)
         else:
-            return unit, need, output
+            return activation, need, output
     return None
 
 

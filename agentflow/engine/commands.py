@@ -15,9 +15,9 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
 from agentflow.engine import approvals
 from agentflow.engine.budgets import LIMITS, used_of
-from agentflow.engine.deadlines import closed_call
-from agentflow.engine.holding import HeldAction, retry_all, settle_held
-from agentflow.engine.moves import Moves
+from agentflow.engine.limits import closed_call
+from agentflow.engine.held_steps import HeldAction, retry_all, settle_held
+from agentflow.engine.decisions import Decisions
 from agentflow.engine.reservations import terms_of
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -50,12 +50,12 @@ def pause(
     detail: str | None = None,
     in_flight: Literal["drain", "suspend"] = "drain",
     by: str,
-) -> Moves:
+) -> Decisions:
     """Stand still. `suspend` closes open model calls, which are made again at the resume."""
     _must_not_be_over(state)
     if state.status == "paused":
         return []
-    moves: Moves = []
+    moves: Decisions = []
     if in_flight == "suspend":
         error = ErrorInfo(category="interrupted", code="stopped", message="the run was paused")
         moves = [closed_call(state, c, error, now) for c in state.calls.values() if c.kind == "model"]
@@ -65,7 +65,7 @@ def pause(
 
 def resume(
     state: RunState, now: int, *, reason: str | None = None, budget: Mapping[str, Any] | None = None, by: str
-) -> Moves:
+) -> Decisions:
     """Go on. Held steps are tried again. `budget` raises limits: of the run, or of the step that is stuck."""
     _must_not_be_over(state)
     if state.status != "paused":
@@ -92,7 +92,7 @@ def _raised(state: RunState, budget: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _must_be_priced(state: RunState, scope: str) -> None:
-    for step_id in state.plan.step_ids if scope == "run" else (scope,):
+    for step_id in state.graph.step_ids if scope == "run" else (scope,):
         binding = state.bindings.of(step_id)
         for ref in binding.models:
             if terms_of(binding, ref.name).worst_cost(0, 0) is None:
@@ -102,12 +102,12 @@ def _must_be_priced(state: RunState, scope: str) -> None:
 
 def retry(
     state: RunState, now: int, step_id: str, *, action: HeldAction = "retry", output: Any = None, by: str
-) -> Moves:
+) -> Decisions:
     """What is to become of a step that is held after its failure."""
     _must_not_be_over(state)
     if step_id not in state.nodes:
         raise Refused("step_not_found", f'{state.workflow_id} has no step "{step_id}"')
-    if step_id not in state.holding:
+    if step_id not in state.held_steps:
         raise Refused("not_failed", f'step "{step_id}" is not held after a failure')
     return settle_held(state, step_id, action, now, by=by, output=output)
 
@@ -126,7 +126,7 @@ def decide_request(
     reason: str | None = None,
     digest: str | None = None,
     claimed_actor: str | None = None,
-) -> Moves:
+) -> Decisions:
     """Grant or deny an approval, named by its id or by its step."""
     wanted = "granted" if granted else "denied"
     if request_id is None:
@@ -156,7 +156,7 @@ def _of_step(state: RunState, step_id: str) -> str:
     found = [
         r.request_id
         for r in state.requests.values()
-        if isinstance(r.data, ev.ApprovalRequested) and r.unit.node.id == step_id
+        if isinstance(r.data, ev.ApprovalRequested) and r.activation.node.id == step_id
     ]
     if not found and step_id in state.last_approval:
         return state.last_approval[step_id]  # a repeated decision is told how the first one went
@@ -176,9 +176,9 @@ def answer(
     by: str,
     via: Any = "api",
     claimed_actor: str | None = None,
-) -> Moves:
+) -> Decisions:
     """Answer open inputs, all or none. The same answer again changes nothing."""
-    moves: Moves = []
+    moves: Decisions = []
     for request_id, value in responses.items():
         request = state.requests.get(request_id)
         if request is None:
@@ -213,7 +213,7 @@ def answer(
     return moves
 
 
-def withdraw(state: RunState, request_id: str, *, reason: str, by: str) -> Moves:
+def withdraw(state: RunState, request_id: str, *, reason: str, by: str) -> Decisions:
     """Take a question about a budget or an outcome back: what asked it has failed. A second time changes
     nothing. An approval is denied instead.
     """
@@ -230,7 +230,7 @@ def withdraw(state: RunState, request_id: str, *, reason: str, by: str) -> Moves
     return approvals.withdrawn(request, reason)
 
 
-def signal(state: RunState, signal_id: str, name: str, data: Any) -> Moves:
+def signal(state: RunState, signal_id: str, name: str, data: Any) -> Decisions:
     """Keep a signal for a step that waits for it, now or later. The same id again changes nothing."""
     if signal_id in state.signals:
         return []

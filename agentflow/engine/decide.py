@@ -21,12 +21,14 @@ from agentflow.engine import agents, deadlines, outcome
 from agentflow.engine.approvals import ask_step, refusal_moves, withdrawn
 from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
 from agentflow.engine.caching import Lookup, cached_completion, key_of
-from agentflow.engine.deadlines import overdue, step_limit, steps_exceeded
-from agentflow.engine.holding import held_moves
+from agentflow.engine.limits import overdue, step_limit, steps_exceeded
+from agentflow.engine.held_steps import held_moves
 from agentflow.engine.ids import derive
-from agentflow.engine.moves import Moves, skipped, step_completed, step_failed, step_fields
-from agentflow.engine.plan import NodePlan
-from agentflow.engine.state import NodeState, RunState, Token, ToolRecord, Unit
+from agentflow.engine.decisions import Decisions, skipped, step_completed, step_failed, step_fields
+from agentflow.engine.graph import NodePlan
+from agentflow.engine.activation import Activation
+from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.state import RunState
 from agentflow.engine.tool_calls import settle_unknown, start_tool
 from agentflow.events import catalogue as ev
 
@@ -36,7 +38,7 @@ MAX_ITEMS = 10_000
 MAX_INTERRUPTIONS = 5
 
 
-def decide(state: RunState, now: int) -> Moves:
+def decide(state: RunState, now: int) -> Decisions:
     """The next decision at the time `now` (microseconds since the epoch); empty when there is none."""
     if state.status == "paused" and state.draining and state.cancel_requested is None:
         return _in_flight(state, now)
@@ -48,29 +50,29 @@ def decide(state: RunState, now: int) -> Moves:
         moves = overdue(state, now)
         if moves:
             return moves
-    if state.holding:
+    if state.held_steps:
         return held_moves(state)
     if state.settled:
         return _end_of(state, next(iter(state.settled.values())), now)
-    if state.refused:
-        return refusal_moves(state, next(iter(state.refused.values())), now)
-    while state.stirred:
-        key, unit = next(iter(state.stirred.items()))
-        moves = _unit_moves(state, unit, now)
+    if state.denied:
+        return refusal_moves(state, next(iter(state.denied.values())), now)
+    while state.changed:
+        key, activation = next(iter(state.changed.items()))
+        moves = _unit_moves(state, activation, now)
         if moves:
             return moves
-        del state.stirred[key]
+        del state.changed[key]
     if state.call_queue and (moves := agents.admit_calls(state, now)):
         return moves
     if state.on_failure == "halt" and state.has_failed:
         # Nothing new is dispatched; a for_each that has begun is in flight, its other items still run.
-        unit = _next_due(state, begun=True)
-        if unit is not None and state.running < state.plan.options.max_parallel:
-            return _begin(state, unit, now)
-        if unit is not None:
+        activation = _next_due(state, begun=True)
+        if activation is not None and state.running < state.graph.options.max_parallel:
+            return _begin(state, activation, now)
+        if activation is not None:
             return []
         for request in state.requests.values():
-            if request.unit.key in state.parked:  # it will not be dispatched any more
+            if request.activation.key in state.awaiting_approval:  # it will not be dispatched any more
                 return withdrawn(request, "a step failed")
     else:
         moves = _dispatch(state, now)
@@ -83,97 +85,97 @@ def decide(state: RunState, now: int) -> Moves:
     return outcome.run_ended(state, now)
 
 
-def _in_flight(state: RunState, now: int) -> Moves:
+def _in_flight(state: RunState, now: int) -> Decisions:
     """Paused, but what has begun comes to its end; nothing new begins."""
     if state.settled:
         return _end_of(state, next(iter(state.settled.values())), now)
-    while state.stirred:
-        key, unit = next(iter(state.stirred.items()))
-        moves = _unit_moves(state, unit, now)
+    while state.changed:
+        key, activation = next(iter(state.changed.items()))
+        moves = _unit_moves(state, activation, now)
         if moves:
             return moves
-        del state.stirred[key]
+        del state.changed[key]
     return agents.admit_calls(state, now) if state.call_queue else []
 
 
-def _unit_moves(state: RunState, unit: Unit, now: int) -> Moves:
-    plan = unit.node
-    if unit.interruptions > MAX_INTERRUPTIONS:
-        detail = f"the actor at work on {plan.id} died {unit.interruptions} times without getting further"
+def _unit_moves(state: RunState, activation: Activation, now: int) -> Decisions:
+    plan = activation.node
+    if activation.interruptions > MAX_INTERRUPTIONS:
+        detail = f"the actor at work on {plan.id} died {activation.interruptions} times without getting further"
         return [ev.WorkflowPaused(reason="recovery_limit", detail=detail)]
     if plan.kind == "agent":
-        if unit.agent is None and unit.due_at is None and plan.system_prompt is not None:
+        if activation.agent is None and activation.due_at is None and plan.system_prompt is not None:
             # Only behind a log that was cut inside a batch; evaluating again gives the same.
-            prompt = plan.system_prompt.evaluate(state.scope(unit))
-            return agents.initialize(state, unit, prompt, unit.input, plan.previous_agent, now)
-        return agents.next_moves(state, unit, now)
-    return _tool_node_moves(state, unit, now)
+            prompt = plan.system_prompt.evaluate(state.scope(activation))
+            return agents.initialize(state, activation, prompt, activation.input, plan.previous_agent, now)
+        return agents.next_moves(state, activation, now)
+    return _tool_node_moves(state, activation, now)
 
 
-def _tool_node_moves(state: RunState, unit: Unit, now: int) -> Moves:
-    record = unit.tool
-    if unit.due_at is not None and now < unit.due_at:
+def _tool_node_moves(state: RunState, activation: Activation, now: int) -> Decisions:
+    record = activation.tool
+    if activation.due_at is not None and now < activation.due_at:
         return []
     if record is None:
-        return _first_call(state, unit, unit.input, now)
+        return _first_call(state, activation, activation.input, now)
     if record.state == "planned":
-        return start_tool(state, unit, record, now)
+        return start_tool(state, activation, record, now)
     if record.state == "unknown":
-        return settle_unknown(state, unit, [record], now)
+        return settle_unknown(state, activation, [record], now)
     if record.state == "failed" and record.error is not None:
-        return step_failed(unit, record.error, now)
+        return step_failed(activation, record.error, now)
     return []
 
 
-def _first_call(state: RunState, unit: Unit, parameters: Any, now: int) -> Moves:
+def _first_call(state: RunState, activation: Activation, parameters: Any, now: int) -> Decisions:
     """The one call of a tool node; a call that cannot be made fails the step with the same error."""
-    over = tool_calls_exceed(state, unit, 1)
+    over = tool_calls_exceed(state, activation, 1)
     if over is not None:
-        return exceeded_moves(state, unit, over, now)
-    call_id = derive("call_", now, state.workflow_id, unit.key)
-    name = next(iter(state.bindings.of(unit.node.id).tools), unit.node.id)
+        return exceeded_moves(state, activation, over, now)
+    call_id = derive("call_", now, state.workflow_id, activation.key)
+    name = next(iter(state.bindings.of(activation.node.id).tools), activation.node.id)
     record = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
     record.parameters = parameters
-    moves = start_tool(state, unit, record, now)
+    moves = start_tool(state, activation, record, now)
     if isinstance(moves[-1], ev.ToolCallFailed):
-        moves += step_failed(unit, moves[-1].error, now)
+        moves += step_failed(activation, moves[-1].error, now)
     return moves
 
 
-def _end_of(state: RunState, unit: Unit, now: int) -> Moves:
+def _end_of(state: RunState, activation: Activation, now: int) -> Decisions:
     """The work of a step is done: its end, in the words of its kind."""
-    if unit.error is not None:
-        return step_failed(unit, unit.error, now)
-    node = state.nodes[unit.node.id]
-    if unit.iteration is None and node.outer is unit:
-        return _end_of_items(node, unit, now, state)
-    return step_completed(state, unit, now)
+    if activation.error is not None:
+        return step_failed(activation, activation.error, now)
+    node = state.nodes[activation.node.id]
+    if activation.iteration is None and node.outer is activation:
+        return _end_of_items(node, activation, now, state)
+    return step_completed(state, activation, now)
 
 
-def _end_of_items(node: NodeState, outer: Unit, now: int, state: RunState) -> Moves:
-    units = [node.units[i] for i in range(len(node.items))]
+def _end_of_items(node: NodeState, outer: Activation, now: int, state: RunState) -> Decisions:
+    activations = [node.activations[i] for i in range(len(node.items))]
     items = tuple(
         ev.ItemResult(index=i, status=u.status, **({} if u.error is None else {"error": u.error}))
-        for i, u in enumerate(units)
+        for i, u in enumerate(activations)
     )
-    failed = [i for i, u in enumerate(units) if u.status in ("failed", "cancelled")]
+    failed = [i for i, u in enumerate(activations) if u.status in ("failed", "cancelled")]
     if failed:
         error = ErrorInfo(
             category="agent",
             code="iteration_failed",
-            message=f"{len(failed)} of {len(units)} iterations failed",
+            message=f"{len(failed)} of {len(activations)} iterations failed",
             details={"failed": failed},
-            cause=units[failed[0]].error,
+            cause=activations[failed[0]].error,
         )
         return step_failed(outer, error, now, items=items)
-    outer.output = [u.output if u.status == "succeeded" else None for u in units]
+    outer.output = [u.output if u.status == "succeeded" else None for u in activations]
     return step_completed(state, outer, now, items=items)
 
 
 # -- dispatch -----------------------------------------------------------------------------------
 
 
-def _dispatch(state: RunState, now: int) -> Moves:
+def _dispatch(state: RunState, now: int) -> Decisions:
     while state.frontier:
         step_id = state.frontier[0]
         node = state.nodes[step_id]
@@ -181,102 +183,102 @@ def _dispatch(state: RunState, now: int) -> Moves:
         if moves:
             return moves
         state.frontier.popleft()
-        state.due[step_id] = deque([node.unit(node.visits)])
+        state.due[step_id] = deque([node.activation(node.visits)])
     while state.tokens:
         token = state.tokens[0]
         moves = _take_token(state, token, now)
         if moves:
             return moves
-    if state.due and state.running < state.plan.options.max_parallel:
+    if state.due and state.running < state.graph.options.max_parallel:
         return _grant(state, now)
     return []
 
 
-def _take_token(state: RunState, token: Token, now: int) -> Moves:
+def _take_token(state: RunState, token: Token, now: int) -> Decisions:
     node = state.nodes[token.target]
     plan = node.plan
     if plan.kind == "end":
         state.end_payload = token.payload
         state.tokens.popleft()
         return []
-    unit = node.unit(node.visits + len(state.due.get(plan.id, ())))
-    unit.input = token.payload
+    activation = node.activation(node.visits + len(state.due.get(plan.id, ())))
+    activation.input = token.payload
     if plan.kind == "condition":
-        return _condition(state, unit, now)
+        return _condition(state, activation, now)
     if plan.asks:
-        return _consent(state, unit, now)
+        return _consent(state, activation, now)
     state.tokens.popleft()
-    state.due.setdefault(plan.id, deque()).append(unit)
+    state.due.setdefault(plan.id, deque()).append(activation)
     return []
 
 
-def _condition(state: RunState, unit: Unit, now: int) -> Moves:
-    if state.clock >= state.plan.max_steps:
+def _condition(state: RunState, activation: Activation, now: int) -> Decisions:
+    if state.clock >= state.graph.max_steps:
         return step_limit(state, now)
-    unit.clock = state.clock
-    assert unit.node.predicate is not None
+    activation.clock = state.clock
+    assert activation.node.predicate is not None
     try:
-        value = _truth(unit.node.predicate.evaluate(state.scope()))
+        value = _truth(activation.node.predicate.evaluate(state.scope()))
     except EvaluationError as error:
-        return step_failed(unit, _expression_error(error, "/expression"), now)
-    unit.output = value
-    unit.started = now
-    started = ev.WorkflowStepStarted(**step_fields(unit), kind="condition", input=unit.input)
-    done = step_completed(state, unit, now, next_port="on_true" if value else "on_false")
+        return step_failed(activation, _expression_error(error, "/expression"), now)
+    activation.output = value
+    activation.started = now
+    started = ev.WorkflowStepStarted(**step_fields(activation), kind="condition", input=activation.input)
+    done = step_completed(state, activation, now, next_port="on_true" if value else "on_false")
     return [started, *done]
 
 
-def _examine(state: RunState, node: NodeState, now: int) -> Moves:
+def _examine(state: RunState, node: NodeState, now: int) -> Decisions:
     """Whether a node whose dependencies are settled runs at all (page 001 §5.2)."""
     plan = node.plan
-    unit = node.unit(node.visits)
-    unit.clock = state.clock
+    activation = node.activation(node.visits)
+    activation.clock = state.clock
     status_guard = plan.guard is not None and bool(plan.guard.status_functions)
     if not status_guard and plan.node.join == "all_succeeded":
-        moves = _dependency_skip(state, unit)
+        moves = _dependency_skip(state, activation)
         if moves:
             return moves
     try:
         if plan.guard is not None and not plan.guard_per_item:
             view = _Status(state, plan) if status_guard else None
             if not _truth(plan.guard.evaluate(state.scope(), view)):
-                return skipped(unit, "condition_false", plan.guard.source, ())
+                return skipped(activation, "condition_false", plan.guard.source, ())
     except EvaluationError as error:
-        return step_failed(unit, _expression_error(error, "/if"), now)
+        return step_failed(activation, _expression_error(error, "/if"), now)
     if plan.for_each is None:
-        return _consent(state, unit, now) if plan.asks else []
+        return _consent(state, activation, now) if plan.asks else []
     try:
         items = plan.for_each.evaluate(state.scope())
     except EvaluationError as error:
-        return step_failed(unit, _expression_error(error, "/for_each"), now)
-    return _items_moves(state, unit, items, now)
+        return step_failed(activation, _expression_error(error, "/for_each"), now)
+    return _items_moves(state, activation, items, now)
 
 
-def _items_moves(state: RunState, unit: Unit, items: Any, now: int) -> Moves:
-    plan = unit.node
+def _items_moves(state: RunState, activation: Activation, items: Any, now: int) -> Decisions:
+    plan = activation.node
     if not isinstance(items, list):
         kind = "null" if items is None else type(items).__name__
         message = f"for_each of {plan.id} gave {kind}, not an array"
         error = ErrorInfo(category="invalid_input", code="for_each_type", message=message)
-        return step_failed(unit, error, now)
+        return step_failed(activation, error, now)
     count = len(cast(list[Any], items))
     if count > MAX_ITEMS:
         message = f"for_each of {plan.id} gave {count} items, the limit is {MAX_ITEMS}"
         error = ErrorInfo(category="invalid_input", code="for_each_limit", message=message)
-        return step_failed(unit, error, now)
+        return step_failed(activation, error, now)
     if plan.asks:
-        return _consent(state, unit, now, items=items)
-    return [_started(unit, cast(list[Any], items), {})]
+        return _consent(state, activation, now, items=items)
+    return [_started(activation, cast(list[Any], items), {})]
 
 
-def _consent(state: RunState, unit: Unit, now: int, **subject: Any) -> Moves:
+def _consent(state: RunState, activation: Activation, now: int, **subject: Any) -> Decisions:
     """Ask before the step starts. What is shown is what will run: it is not evaluated again."""
-    plan = unit.node
+    plan = activation.node
     where = "/agent/input"
     scope = state.scope()
     try:
         if plan.for_each is None:
-            subject["input"] = unit.input if plan.input is None else plan.input.evaluate(scope)
+            subject["input"] = activation.input if plan.input is None else plan.input.evaluate(scope)
             where = "/agent/tags"
             if plan.tags is not None:
                 subject["tags"] = plan.tags.evaluate(scope)
@@ -287,13 +289,13 @@ def _consent(state: RunState, unit: Unit, now: int, **subject: Any) -> Moves:
         if plan.message is not None:
             subject["message"] = plan.message.evaluate(scope)
     except EvaluationError as error:
-        return step_failed(unit, _expression_error(error, where), now)
-    return ask_step(state, unit, subject, now)
+        return step_failed(activation, _expression_error(error, where), now)
+    return ask_step(state, activation, subject, now)
 
 
-def _dependency_skip(state: RunState, unit: Unit) -> Moves:
+def _dependency_skip(state: RunState, activation: Activation) -> Decisions:
     by_status: dict[str, list[str]] = {}
-    for dep in unit.node.deps:
+    for dep in activation.node.deps:
         by_status.setdefault(state.nodes[dep].status, []).append(dep)
     for status, reason in (
         ("failed", "dependency_failed"),
@@ -301,7 +303,7 @@ def _dependency_skip(state: RunState, unit: Unit) -> Moves:
         ("skipped", "dependency_skipped"),
     ):
         if status in by_status:
-            return skipped(unit, reason, None, tuple(by_status[status]))
+            return skipped(activation, reason, None, tuple(by_status[status]))
     return []
 
 
@@ -325,62 +327,62 @@ class _Status:
 # -- slots --------------------------------------------------------------------------------------
 
 
-def _grant(state: RunState, now: int) -> Moves:
+def _grant(state: RunState, now: int) -> Decisions:
     """Give a free slot to the next due step, going round in declared order, so that a wide for_each
     starves no sibling."""
-    while (unit := _next_due(state)) is not None:
-        moves = _begin(state, unit, now)
-        if moves or unit.key not in state.lookups:
+    while (activation := _next_due(state)) is not None:
+        moves = _begin(state, activation, now)
+        if moves or activation.key not in state.lookups:
             return moves
     return []
 
 
-def _next_due(state: RunState, *, begun: bool = False) -> Unit | None:
-    """The unit whose turn it is; with `begun` only iterations of steps that have started."""
-    best: Unit | None = None
+def _next_due(state: RunState, *, begun: bool = False) -> Activation | None:
+    """The activation whose turn it is; with `begun` only iterations of steps that have started."""
+    best: Activation | None = None
     best_rank = (2, 0)
     for step_id, queue in state.due.items():
         node = state.nodes[step_id]
-        unit = queue[0]
-        if (begun and unit.iteration is None) or unit.key in state.lookups:
+        activation = queue[0]
+        if (begun and activation.iteration is None) or activation.key in state.lookups:
             continue
-        if unit.iteration is not None and node.slots >= (
-            node.plan.max_parallel or state.plan.options.max_parallel
+        if activation.iteration is not None and node.slots >= (
+            node.plan.max_parallel or state.graph.options.max_parallel
         ):
             continue
-        rank = (0 if node.plan.index > state.granted else 1, node.plan.index)
+        rank = (0 if node.plan.index > state.ready.last_slot else 1, node.plan.index)
         if rank < best_rank:
-            best, best_rank = unit, rank
+            best, best_rank = activation, rank
     return best
 
 
-def _begin(state: RunState, unit: Unit, now: int) -> Moves:
-    plan = unit.node
+def _begin(state: RunState, activation: Activation, now: int) -> Decisions:
+    plan = activation.node
     node = state.nodes[plan.id]
-    if unit.iteration is None:
-        if state.clock >= state.plan.max_steps:
+    if activation.iteration is None:
+        if state.clock >= state.graph.max_steps:
             return step_limit(state, now)
         limit = state.budget.get("max_steps")
         if limit is not None and state.clock >= limit:
             return steps_exceeded(state, limit, now)
-        unit.clock = state.clock
-        unit.visit = node.visits
-        unit.activation = f"/{plan.id}#{unit.visit}"
-    if unit.snapshot is not None and "items" in unit.snapshot:
-        return [_started(unit, unit.snapshot["items"], {})]
-    scope = state.scope(unit)
-    snapshot = unit.snapshot
+        activation.clock = state.clock
+        activation.visit = node.visits
+        activation.base_key = f"/{plan.id}#{activation.visit}"
+    if activation.snapshot is not None and "items" in activation.snapshot:
+        return [_started(activation, activation.snapshot["items"], {})]
+    scope = state.scope(activation)
+    snapshot = activation.snapshot
     where = "/if"
     try:
-        if unit.iteration is not None and plan.guard is not None and plan.guard_per_item:
+        if activation.iteration is not None and plan.guard is not None and plan.guard_per_item:
             view = _Status(state, plan) if plan.guard.status_functions else None
             if not _truth(plan.guard.evaluate(scope, view)):
-                return skipped(unit, "condition_false", plan.guard.source, ())
+                return skipped(activation, "condition_false", plan.guard.source, ())
         where = "/agent/input"
         if snapshot is not None:
             payload = snapshot["input"]
         else:
-            payload = unit.input if plan.input is None else plan.input.evaluate(scope)
+            payload = activation.input if plan.input is None else plan.input.evaluate(scope)
         where = "/agent/tags"
         tags: dict[str, Any] = snapshot.get("tags", {}) if snapshot is not None else _tags(plan, scope)
         if plan.context is not None:
@@ -391,21 +393,21 @@ def _begin(state: RunState, unit: Unit, now: int) -> Moves:
             prompt = snapshot.get("system_prompt", "")
         else:
             prompt = plan.system_prompt.evaluate(scope) if plan.system_prompt is not None else ""
-        if plan.node.cache is not None and not unit.looked_up:
+        if plan.node.cache is not None and not activation.looked_up:
             where = "/cache/key"
-            found = Lookup(unit.key, key_of(state, unit, prompt, payload))
-            state.lookups[unit.key] = unit
+            found = Lookup(activation.key, key_of(state, activation, prompt, payload))
+            state.lookups[activation.key] = activation
             state.wanted.append(found)
             return []
     except EvaluationError as error:
-        return step_failed(unit, _expression_error(error, where), now)
-    moves: Moves = [_started(unit, payload, tags)]
-    if unit.hit is not None:
-        return moves + cached_completion(unit, unit.hit, now)
+        return step_failed(activation, _expression_error(error, where), now)
+    moves: Decisions = [_started(activation, payload, tags)]
+    if activation.hit is not None:
+        return moves + cached_completion(activation, activation.hit, now)
     if plan.agent is not None:
-        moves += agents.initialize(state, unit, prompt, payload, plan.previous_agent, now)
+        moves += agents.initialize(state, activation, prompt, payload, plan.previous_agent, now)
     elif plan.kind == "tool":
-        moves += _first_call(state, unit, payload, now)
+        moves += _first_call(state, activation, payload, now)
     return moves
 
 
@@ -413,8 +415,8 @@ def _tags(plan: NodePlan, scope: dict[str, Any]) -> dict[str, Any]:
     return plan.tags.evaluate(scope) if plan.tags is not None else {}
 
 
-def _started(unit: Unit, payload: Any, tags: dict[str, Any]) -> Any:
-    plan = unit.node
+def _started(activation: Activation, payload: Any, tags: dict[str, Any]) -> Any:
+    plan = activation.node
     more: dict[str, Any] = {}
     if plan.agent is not None:
         more["agent_name"] = plan.agent.name
@@ -422,13 +424,13 @@ def _started(unit: Unit, payload: Any, tags: dict[str, Any]) -> Any:
         more["depends_on"] = plan.deps
     if tags:
         more["tags"] = tags
-    return ev.WorkflowStepStarted(**step_fields(unit), kind=plan.kind, input=payload, **more)
+    return ev.WorkflowStepStarted(**step_fields(activation), kind=plan.kind, input=payload, **more)
 
 
 # -- ends ---------------------------------------------------------------------------------------
 
 
-def _waiting(state: RunState) -> Moves:
+def _waiting(state: RunState) -> Decisions:
     """Nothing runs and only a person can move the run on."""
     still = state.running == 0 and not state.calls and not state.lookups
     if state.requests and still and state.status == "running":

@@ -17,7 +17,9 @@ from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import ModelRef
 from agentflow.engine.bindings import ModelTerms, StepBinding
-from agentflow.engine.state import AgentProgress, OpenCall, Unit
+from agentflow.engine.activation import Activation
+from agentflow.engine.agents.progress import AgentProgress
+from agentflow.engine.state import OpenCall
 
 __all__ = [
     "MIN_OUTPUT_TOKENS",
@@ -81,14 +83,14 @@ def terms_of(binding: StepBinding, model: str) -> ModelTerms:
     return binding.terms.get(model, _NO_TERMS)
 
 
-def need_of(progress: AgentProgress, unit: Unit, binding: StepBinding, ref: ModelRef) -> Need:
+def need_of(progress: AgentProgress, activation: Activation, binding: StepBinding, ref: ModelRef) -> Need:
     """Return what the next call of this context may use."""
     terms = terms_of(binding, ref.name)
     output = output_limit(ref.parameters, terms)
     if progress.min_output > output:
         output = most_output(ref.parameters, terms)
     least = min(output, max(MIN_OUTPUT_TOKENS, progress.min_output))
-    bound = _input_bound(progress, unit, binding, ref, terms)
+    bound = _input_bound(progress, activation, binding, ref, terms)
     return Need(bound, output, least, _answers(ref.parameters), ref, terms)
 
 
@@ -96,7 +98,7 @@ def need_of(progress: AgentProgress, unit: Unit, binding: StepBinding, ref: Mode
 
 
 def _input_bound(
-    progress: AgentProgress, unit: Unit, binding: StepBinding, ref: ModelRef, terms: ModelTerms
+    progress: AgentProgress, activation: Activation, binding: StepBinding, ref: ModelRef, terms: ModelTerms
 ) -> int:
     """Bound the input: the count reported for the previous call and what is new, else all that is sent."""
     measured = progress.measured
@@ -106,7 +108,7 @@ def _input_bound(
     else:
         bound, begin = terms.request_overhead_tokens + _count(_texts(ref.parameters), terms), 0
         unseen = list(binding.tools.values())
-        spec = unit.node.agent
+        spec = activation.node.agent
         if spec is not None and spec.output_schema is not None:
             bound += _SCHEMA_TEXT + _count(_json(spec.output_schema), terms)
     for tool in unseen:

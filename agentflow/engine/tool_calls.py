@@ -10,12 +10,14 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
 from agentflow.engine.approvals import ask_call, call_needs_consent
 from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
-from agentflow.engine.conversation import parse
-from agentflow.engine.deadlines import close_calls
-from agentflow.engine.ends import agent_failed, fault
+from agentflow.engine.agents.conversation import parse
+from agentflow.engine.limits import close_calls
+from agentflow.engine.agents.failure import agent_failed, fault
 from agentflow.engine.ids import derive
-from agentflow.engine.moves import Moves, idempotency_key, scope_fields, step_fields
-from agentflow.engine.state import AgentProgress, RunState, ToolRecord, Unit
+from agentflow.engine.decisions import Decisions, idempotency_key, scope_fields, step_fields
+from agentflow.engine.activation import Activation
+from agentflow.engine.agents.progress import AgentProgress, ToolRecord
+from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
 __all__ = ["settle_unknown", "start_tool", "tool_moves"]
@@ -24,44 +26,44 @@ TOOLS_AT_ONCE = 8
 _UNDER_WAY = ("open", "asked")
 
 
-def tool_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int) -> Moves:
+def tool_moves(state: RunState, activation: Activation, progress: AgentProgress, now: int) -> Decisions:
     """The calls that the model asked for: begin those that there is room for, in call order."""
-    spec = unit.node.agent
+    spec = activation.node.agent
     assert spec is not None
     records = list(progress.tools.values())
     unknown = [r for r in records if r.state == "unknown"]
     if unknown:
-        return settle_unknown(state, unit, unknown, now)
+        return settle_unknown(state, activation, unknown, now)
     at_once = TOOLS_AT_ONCE if spec.parallel_tool_calls else 1
     room = at_once - sum(r.state in _UNDER_WAY for r in records)
-    moves: Moves = []
+    moves: Decisions = []
     begun = 0
     for record in records:
         if record.state != "planned" or begun >= room:
             continue
-        if record.tries == 0 and unit.tool_calls + begun >= spec.max_tool_calls:
+        if record.tries == 0 and activation.tool_calls + begun >= spec.max_tool_calls:
             if any(r.state in _UNDER_WAY for r in records) or moves:
                 break  # what is under way ends first
             message = f"more than {spec.max_tool_calls} tool calls"
-            return agent_failed(unit, fault("agent", "max_tool_calls_exceeded", message), now)
-        over = tool_calls_exceed(state, unit, begun + 1) if record.tries == 0 else None
+            return agent_failed(activation, fault("agent", "max_tool_calls_exceeded", message), now)
+        over = tool_calls_exceed(state, activation, begun + 1) if record.tries == 0 else None
         if over is not None:
             if moves or any(r.state in _UNDER_WAY for r in records):
                 break
-            return exceeded_moves(state, unit, over, now)
+            return exceeded_moves(state, activation, over, now)
         begun += 1
-        moves += start_tool(state, unit, record, now)
+        moves += start_tool(state, activation, record, now)
     return moves
 
 
-def start_tool(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Moves:
+def start_tool(state: RunState, activation: Activation, record: ToolRecord, now: int) -> Decisions:
     """`tool.call_started`; followed at once by `tool.call_failed` when the call cannot be made. A call that
     needs a person's consent is asked about instead."""
-    tools = state.bindings.of(unit.node.id).tools
+    tools = state.bindings.of(activation.node.id).tools
     info = tools.get(record.name)
     problem: ErrorInfo | None = None
     parameters = record.parameters
-    if unit.agent is not None and record.tries == 0:
+    if activation.agent is not None and record.tries == 0:
         parameters, problem = _arguments(record.call.arguments)
     if info is None:
         names = ", ".join(tools) or "none"
@@ -78,25 +80,25 @@ def start_tool(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Mov
     call_id = record.call.id
     if problem is None and record.denied is not None:
         problem = record.denied
-    if problem is None and info is not None and call_needs_consent(unit, info, record):
-        return ask_call(state, unit, record, parameters, now)
-    moves: Moves = [
+    if problem is None and info is not None and call_needs_consent(activation, info, record):
+        return ask_call(state, activation, record, parameters, now)
+    moves: Decisions = [
         ev.ToolCallStarted(
-            **scope_fields(unit),
+            **scope_fields(activation),
             tool_call_id=call_id,
             tool_name=record.name,
             service=info.service if info is not None else UNSET,
             parameters=parameters,
-            agent_name=unit.node.agent.name if unit.node.agent else None,
+            agent_name=activation.node.agent.name if activation.node.agent else None,
             side_effect=info.side_effect if info else "none",
-            idempotency_key=idempotency_key(state, unit, call_id),
+            idempotency_key=idempotency_key(state, activation, call_id),
             request_id=UNSET if record.approval is None else record.approval,
         )
     ]
     if problem is not None:
         moves.append(
             ev.ToolCallFailed(
-                **scope_fields(unit),
+                **scope_fields(activation),
                 tool_call_id=call_id,
                 tool_name=record.name,
                 duration_ms=0,
@@ -118,7 +120,7 @@ def _arguments(text: str) -> tuple[Any, ErrorInfo | None]:
     return cast(dict[str, Any], value), None
 
 
-def settle_unknown(state: RunState, unit: Unit, unknown: list[ToolRecord], now: int) -> Moves:
+def settle_unknown(state: RunState, activation: Activation, unknown: list[ToolRecord], now: int) -> Decisions:
     """A call that may have happened: ask a person, or fail (page 000 §11 rule 4)."""
     if state.on_unknown == "fail":
         record = unknown[0]
@@ -128,20 +130,20 @@ def settle_unknown(state: RunState, unit: Unit, unknown: list[ToolRecord], now: 
             message=f"{record.name} may have been executed, its result was not recorded",
             details={"tool_call_id": record.call.id},
         )
-        return close_calls(state, unit, error, now) + agent_failed(unit, error, now, outcome="unknown")
+        return close_calls(state, activation, error, now) + agent_failed(activation, error, now, outcome="unknown")
     asked = {r.call_id for r in state.requests.values()}
-    moves: Moves = []
+    moves: Decisions = []
     for record in unknown:
         if record.call.id not in asked:
-            question = _question(state, unit, record, now)
-            waits = ev.WorkflowStepWaiting(**step_fields(unit), for_="input", ref=question.request_id)
+            question = _question(state, activation, record, now)
+            waits = ev.WorkflowStepWaiting(**step_fields(activation), for_="input", ref=question.request_id)
             moves += [question, waits]
     return moves
 
 
-def _question(state: RunState, unit: Unit, record: ToolRecord, now: int) -> ev.InputRequested:
+def _question(state: RunState, activation: Activation, record: ToolRecord, now: int) -> ev.InputRequested:
     return ev.InputRequested(
-        **scope_fields(unit),
+        **scope_fields(activation),
         request_id=derive("req_", now, state.workflow_id, record.call.id, record.tries),
         request_type="outcome_unknown",
         request={

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentflow.engine.moves import idempotency_key
+from agentflow.engine.decisions import idempotency_key
 from agentflow.engine.state import OpenCall, RunState, model_of
 from agentflow.models import ModelRequest
 from agentflow.runtime.messages import CallModel, CallTool

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agentflow.engine.conversation import answer_values
+from agentflow.engine.agents.conversation import answer_values
 from agentflow.judge import judge_aside
 from agentflow.models import ModelReply, ModelRequest
 from agentflow.runtime.requests import RequestRecord

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentflow.engine import RunState, commands
-from agentflow.engine.moves import Moves
+from agentflow.engine.decisions import Moves
 from agentflow.runtime.messages import (
     Answer,
     Command,

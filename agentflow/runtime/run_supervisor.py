@@ -17,7 +17,7 @@ import msgspec
 from actors import Actor, OneForOne, Terminated, on
 from agentflow import engine, known_secrets
 from agentflow.definition.failure import ErrorInfo
-from agentflow.engine.moves import Moves
+from agentflow.engine.decisions import Moves
 from agentflow.engine.state import RunState
 from agentflow.errors import (
     AgentflowError,

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from agentflow.definition.ir import Workflow
 from agentflow.engine.budgets import limits_of
-from agentflow.engine.deadlines import due_of
+from agentflow.engine.limits import due_of
 from agentflow.errors import StoreError
 from agentflow.events.catalogue import WorkflowStarted, WorkflowWaiting
 from agentflow.events.envelope import decode

@@ -9,7 +9,7 @@ import pytest
 
 from agentflow.definition import check_inputs, check_text, load_text
 from agentflow.definition.ir import canonical_json
-from agentflow.engine.plan import compile_plan
+from agentflow.engine.graph import compile_plan
 from agentflow.errors import DefinitionError
 from tests.conformance.cases import Case, read_cases
 

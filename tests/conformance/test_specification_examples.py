@@ -8,7 +8,7 @@ import pytest
 
 from agentflow.definition import check_file, check_inputs, load_file
 from agentflow.definition.ir import AgentNode, Edge
-from agentflow.engine.plan import compile_plan
+from agentflow.engine.graph import compile_plan
 from agentflow.errors import DefinitionError
 
 DOCUMENTS = Path(__file__).parent / "documents"

@@ -10,7 +10,7 @@ import pytest
 
 from actors.testing import run_until_idle, virtual
 from agentflow import Runtime
-from agentflow.engine import deadlines
+from agentflow.engine import limits
 from agentflow.events.memory import MemoryLog
 from agentflow.testing import ScriptedModel
 from tests.integration.support.runs import document, must_be_sound, step, types_of

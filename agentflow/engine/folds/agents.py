@@ -7,56 +7,57 @@ from typing import Any
 from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage
-from agentflow.engine import conversation
-from agentflow.engine.folds.common import extend_attempt, open_call, settle, unit_of, use, was_away
+from agentflow.engine.agents import conversation
+from agentflow.engine.folds.common import extend_attempt, open_call, settle, activation_of, use, was_away
 from agentflow.engine.reservations import output_limit, terms_of, written_at_most
-from agentflow.engine.state import AgentProgress, Measured, RunState, ToolRecord
+from agentflow.engine.agents.progress import AgentProgress, Measured, ToolRecord
+from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
 __all__ = ["FOLDS"]
 
 
 def _agent_initialized(state: RunState, data: ev.AgentInitialized, offset: int, ts: int) -> None:
-    unit = unit_of(state, data)
+    activation = activation_of(state, data)
     progress = AgentProgress(data.context_id, data.system_prompt, data.input.data)
     progress.models = state.bindings.of(data.step_id).models
     progress.offered = frozenset((tool.name, tool.schema_hash) for tool in data.tools)
     progress.pending = conversation.opening(data.system_prompt, data.input.data)
-    unit.agent = progress
-    unit.attempt_started = ts
-    unit.due_at = None
-    state.timers.pop(f"retry {unit.key}", None)
-    if unit.node.retry.timeout is not None:
-        state.timers[f"attempt {unit.key}"] = ts + round(unit.node.retry.timeout * 1e6)
-    state.stirred[unit.key] = unit
+    activation.agent = progress
+    activation.attempt_started = ts
+    activation.due_at = None
+    state.timers.pop(f"retry {activation.key}", None)
+    if activation.node.retry.timeout is not None:
+        state.timers[f"attempt {activation.key}"] = ts + round(activation.node.retry.timeout * 1e6)
+    state.changed[activation.key] = activation
 
 
 def _agent_processing(state: RunState, data: ev.AgentProcessing, offset: int, ts: int) -> None:
-    unit = unit_of(state, data)
-    progress = unit.agent
+    activation = activation_of(state, data)
+    progress = activation.agent
     assert progress is not None
     progress.turn, progress.turn_open, progress.asked_at = data.turn, True, ts
-    state.stirred[unit.key] = unit
+    state.changed[activation.key] = activation
 
 
 def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: int) -> None:
-    unit = unit_of(state, data)
-    progress = unit.agent
+    activation = activation_of(state, data)
+    progress = activation.agent
     assert progress is not None
     due = ts + round(data.delay_ms * 1000)
     if data.kind == "restart":
-        state.closed.append(unit.key)  # whoever works on the old attempt is to stop
-        unit.attempt = data.next_attempt
+        state.closed.append(activation.key)  # whoever works on the old attempt is to stop
+        activation.attempt = data.next_attempt
         state.nodes[data.step_id].attempt = data.next_attempt
-        unit.failures += 1
-        unit.first_failure = unit.first_failure or ts
-        unit.due_at = due
-        unit.error = None
-        state.timers.pop(f"attempt {unit.key}", None)
-        state.timers[f"retry {unit.key}"] = due
+        activation.failures += 1
+        activation.first_failure = activation.first_failure or ts
+        activation.due_at = due
+        activation.error = None
+        state.timers.pop(f"attempt {activation.key}", None)
+        state.timers[f"retry {activation.key}"] = due
     elif data.kind == "model":
         progress.due_at = progress.asked_at = due
-        state.timers[f"retry {unit.key}"] = due
+        state.timers[f"retry {activation.key}"] = due
     elif data.kind == "fallback":
         progress.model_index += 1
         progress.asked_at = ts
@@ -66,26 +67,26 @@ def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: in
         progress.repairs += 1
         progress.has_answer = False
         progress.pending = [conversation.repair(data.error)]
-    state.stirred[unit.key] = unit
+    state.changed[activation.key] = activation
 
 
 def _agent_completed(state: RunState, data: ev.AgentCompleted, offset: int, ts: int) -> None:
-    unit = unit_of(state, data)
-    unit.output = data.output.data
-    unit.agent_duration_ms = data.duration_ms
-    settle(state, unit)
+    activation = activation_of(state, data)
+    activation.output = data.output.data
+    activation.agent_duration_ms = data.duration_ms
+    settle(state, activation)
 
 
 def _agent_failed(state: RunState, data: ev.AgentFailed, offset: int, ts: int) -> None:
-    unit = unit_of(state, data)
-    unit.error = data.error
-    unit.agent_duration_ms = data.duration_ms
-    settle(state, unit)
+    activation = activation_of(state, data)
+    activation.error = data.error
+    activation.agent_duration_ms = data.duration_ms
+    settle(state, activation)
 
 
 def _model_started(state: RunState, data: ev.ModelCallStarted, offset: int, ts: int) -> None:
-    unit = unit_of(state, data)
-    progress = unit.agent
+    activation = activation_of(state, data)
+    progress = activation.agent
     assert progress is not None
     progress.messages.extend(data.messages)
     progress.pending = []
@@ -93,10 +94,10 @@ def _model_started(state: RunState, data: ev.ModelCallStarted, offset: int, ts: 
     progress.digest = data.request_hash
     progress.model_call = data.model_call_id
     progress.due_at = None
-    state.timers.pop(f"retry {unit.key}", None)
-    extend_attempt(state, unit, ts)
+    state.timers.pop(f"retry {activation.key}", None)
+    extend_attempt(state, activation, ts)
     progress.asked_at = None
-    call = open_call(state, "model", data.model_call_id, unit, offset)
+    call = open_call(state, "model", data.model_call_id, activation, offset)
     call.tokens, call.cost, call.parameters = data.reserved.tokens, data.reserved.cost_usd, data.parameters
     call.model = f"{data.provider}:{data.model}"
     terms = terms_of(state.bindings.of(data.step_id), call.model)
@@ -106,8 +107,8 @@ def _model_started(state: RunState, data: ev.ModelCallStarted, offset: int, ts: 
 
 def _model_completed(state: RunState, data: ev.ModelCallCompleted, offset: int, ts: int) -> None:
     call = state.calls.pop(data.model_call_id, None)
-    unit = unit_of(state, data)
-    progress = unit.agent
+    activation = activation_of(state, data)
+    progress = activation.agent
     assert progress is not None
     progress.model_call = None
     progress.failed_calls = 0
@@ -117,7 +118,7 @@ def _model_completed(state: RunState, data: ev.ModelCallCompleted, offset: int, 
     progress.min_output = 0
     if call is not None:
         _measure(progress, call.model, data.usage)
-    unit.interruptions = 0
+    activation.interruptions = 0
     message = data.message
     progress.messages.append(message)
     if message.tool_calls:
@@ -125,8 +126,8 @@ def _model_completed(state: RunState, data: ev.ModelCallCompleted, offset: int, 
     else:
         progress.answer, progress.has_answer = message.content, True
     progress.finish_reason = data.finish_reason
-    use(state, unit, data.usage)
-    state.stirred[unit.key] = unit
+    use(state, activation, data.usage)
+    state.changed[activation.key] = activation
 
 
 def _measure(progress: AgentProgress, model: str, usage: Usage) -> None:
@@ -141,13 +142,13 @@ def _measure(progress: AgentProgress, model: str, usage: Usage) -> None:
 
 def _model_failed(state: RunState, data: ev.ModelCallFailed, offset: int, ts: int) -> None:
     call = state.calls.pop(data.model_call_id, None)
-    unit = unit_of(state, data)
-    progress = unit.agent
+    activation = activation_of(state, data)
+    progress = activation.agent
     assert progress is not None
     progress.model_call = None
     progress.asked_at = ts
     if data.error.category == "interrupted":
-        was_away(state, unit, data.error, ts)
+        was_away(state, activation, data.error, ts)
     elif call is not None and data.error.category == "budget":
         # Cut at the limit that the budget left: made again only if that is larger, and not counted as failed.
         terms = terms_of(state.bindings.of(data.step_id), call.model)
@@ -157,8 +158,8 @@ def _model_failed(state: RunState, data: ev.ModelCallFailed, offset: int, ts: in
         progress.first_failure = progress.first_failure or ts
     progress.last_error = data.error
     if data.usage is not UNSET:
-        use(state, unit, data.usage)
-    state.stirred[unit.key] = unit
+        use(state, activation, data.usage)
+    state.changed[activation.key] = activation
 
 
 FOLDS: dict[type, Any] = {

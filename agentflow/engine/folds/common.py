@@ -6,8 +6,10 @@ from typing import Any, Literal
 
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.engine import conversation
-from agentflow.engine.state import OpenCall, RunState, ToolRecord, Unit
+from agentflow.engine.agents import conversation
+from agentflow.engine.activation import Activation
+from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.state import OpenCall, RunState
 
 __all__ = [
     "WALL_CLOCK",
@@ -16,7 +18,7 @@ __all__ = [
     "record_of",
     "settle",
     "settle_tool",
-    "unit_of",
+    "activation_of",
     "use",
     "was_away",
 ]
@@ -26,65 +28,65 @@ WALL_CLOCK = ("retry ", "approval ")
 """Timers that stand for a time of day and so run on while the run stands still."""
 
 
-def unit_of(state: RunState, data: Any) -> Unit:
+def activation_of(state: RunState, data: Any) -> Activation:
     key = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
-    unit = state.open[key]
-    unit.touched = state.next_offset - 1
-    return unit
+    activation = state.open[key]
+    activation.touched = state.next_offset - 1
+    return activation
 
 
-def record_of(unit: Unit, call_id: str) -> ToolRecord | None:
-    if unit.tool is not None and unit.tool.call.id == call_id:
-        return unit.tool
-    return unit.agent.tools.get(call_id) if unit.agent is not None else None
+def record_of(activation: Activation, call_id: str) -> ToolRecord | None:
+    if activation.tool is not None and activation.tool.call.id == call_id:
+        return activation.tool
+    return activation.agent.tools.get(call_id) if activation.agent is not None else None
 
 
 def open_call(
-    state: RunState, kind: Literal["model", "tool"], call_id: str, unit: Unit, offset: int
+    state: RunState, kind: Literal["model", "tool"], call_id: str, activation: Activation, offset: int
 ) -> OpenCall:
-    call = OpenCall(kind, call_id, unit, offset)
+    call = OpenCall(kind, call_id, activation, offset)
     state.calls[call_id] = call
     state.fresh.append(call)
     return call
 
 
-def use(state: RunState, unit: Unit, usage: Usage) -> None:
-    unit.usage = add_usage(unit.usage, usage)
+def use(state: RunState, activation: Activation, usage: Usage) -> None:
+    activation.usage = add_usage(activation.usage, usage)
     state.usage = add_usage(state.usage, usage)
-    if state.step_budgets and unit.node.id in state.step_budgets:
-        node = state.nodes[unit.node.id]
+    if state.step_budgets and activation.node.id in state.step_budgets:
+        node = state.nodes[activation.node.id]
         node.usage = add_usage(node.usage, usage)
 
 
-def settle(state: RunState, unit: Unit) -> None:
-    unit.result_ready = True
-    state.settled[unit.key] = unit
+def settle(state: RunState, activation: Activation) -> None:
+    activation.result_ready = True
+    state.settled[activation.key] = activation
 
 
-def extend_attempt(state: RunState, unit: Unit, ts: int) -> None:
+def extend_attempt(state: RunState, activation: Activation, ts: int) -> None:
     """Extend the limits of an attempt and of its retries by the time for which a model call waited for room
     in a budget: otherwise agents that take turns would run out of time without having worked."""
-    progress = unit.agent
+    progress = activation.agent
     if progress is None or progress.asked_at is None or not (state.budget or state.step_budgets):
         return
     waited = max(0, ts - progress.asked_at)
-    key = f"attempt {unit.key}"
+    key = f"attempt {activation.key}"
     if key in state.timers:
         state.timers[key] += waited
     if progress.first_failure is not None:
         progress.first_failure += waited
-    if unit.first_failure is not None:
-        unit.first_failure += waited
+    if activation.first_failure is not None:
+        activation.first_failure += waited
 
 
-def was_away(state: RunState, unit: Unit, error: ErrorInfo, ts: int) -> None:
-    """Note that a call of this unit was lost with the process or the actor that made it.
+def was_away(state: RunState, activation: Activation, error: ErrorInfo, ts: int) -> None:
+    """Note that a call of this activation was lost with the process or the actor that made it.
 
     Extends running time limits by the downtime, except those of `WALL_CLOCK`. Only an actor's death counts
-    against the unit: who caused the death of a process is judged by the ledger of recovery.
+    against the activation: who caused the death of a process is judged by the ledger of recovery.
     """
     if error.code not in ("interrupted", "stopped"):
-        unit.interruptions += 1
+        activation.interruptions += 1
     gap = ts - state.last_ts
     if gap > 0 and error.code == "interrupted":
         for key in state.timers:
@@ -92,20 +94,20 @@ def was_away(state: RunState, unit: Unit, error: ErrorInfo, ts: int) -> None:
                 state.timers[key] += gap
 
 
-def settle_tool(state: RunState, unit: Unit, record: ToolRecord) -> None:
+def settle_tool(state: RunState, activation: Activation, record: ToolRecord) -> None:
     """A call has its end: the agent goes on when all of its round have, a tool node ends with it."""
-    if record is unit.tool:
+    if record is activation.tool:
         if record.state == "done":
-            unit.output = record.output
-            settle(state, unit)
+            activation.output = record.output
+            settle(state, activation)
         else:
-            unit.error = record.error
-        state.stirred[unit.key] = unit
+            activation.error = record.error
+        state.changed[activation.key] = activation
         return
-    progress = unit.agent
+    progress = activation.agent
     assert progress is not None
     if all(r.state in ("done", "failed") for r in progress.tools.values()):
         progress.pending = [conversation.tool_message(r) for r in progress.tools.values()]
         progress.tools = {}
         progress.settled_tools += 1
-    state.stirred[unit.key] = unit
+    state.changed[activation.key] = activation

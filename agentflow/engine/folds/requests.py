@@ -9,10 +9,12 @@ from msgspec import UNSET
 
 from agentflow.definition.conversation import ToolCall
 from agentflow.engine.approvals import denial
-from agentflow.engine.ends import fault
-from agentflow.engine.folds.common import record_of, settle_tool, unit_of
+from agentflow.engine.agents.failure import fault
+from agentflow.engine.folds.common import record_of, settle_tool, activation_of
 from agentflow.engine.folds.steps import dispatched, take_unit
-from agentflow.engine.state import OpenRequest, RunState, ToolRecord, Unit
+from agentflow.engine.activation import Activation
+from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import micros
 
@@ -26,20 +28,20 @@ def _approval_requested(state: RunState, data: ev.ApprovalRequested, offset: int
     call_id: str = subject.get("tool_call_id", "") if data.kind == "tool" else ""
     if data.kind == "step":
         node = state.nodes[data.step_id]
-        unit = take_unit(state, node, int(data.activation.rpartition("#")[2]))
-        unit.status = node.status = "waiting"
-        unit.snapshot = subject
-        state.parked[unit.key] = unit
+        activation = take_unit(state, node, int(data.activation.rpartition("#")[2]))
+        activation.status = node.status = "waiting"
+        activation.snapshot = subject
+        state.awaiting_approval[activation.key] = activation
     else:
-        unit = unit_of(state, data)
-        record = record_of(unit, call_id)
+        activation = activation_of(state, data)
+        record = record_of(activation, call_id)
         if record is None:  # a tool node's own call
             name: str = subject["tool_name"]
-            record = unit.tool = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
+            record = activation.tool = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
         record.parameters = subject.get("parameters")
         record.state = "asked"
-        _stands_still(state, unit, ts)
-    state.requests[data.request_id] = OpenRequest(data.request_id, unit, call_id, data, offset, ts)
+        _stands_still(state, activation, ts)
+    state.requests[data.request_id] = OpenRequest(data.request_id, activation, call_id, data, offset, ts)
     if data.deadline is not UNSET:
         state.timers[f"approval {data.request_id}"] = micros(data.deadline)
 
@@ -56,7 +58,7 @@ def _approval_decided(
         return
     if state.status == "waiting":
         state.status = "running"
-    unit = request.unit
+    activation = request.activation
     reason = data.reason if data.reason is not UNSET else None
     error = None
     if not granted:
@@ -65,10 +67,10 @@ def _approval_decided(
         why = reason or f"{data.by} denied it"
         error = fault("cancelled", "cancelled", why) if withdrawn else denial(why)
     if not request.call_id:
-        _step_decided(state, unit, error)
+        _step_decided(state, activation, error)
         return
-    _goes_on(state, unit, ts)
-    record = record_of(unit, request.call_id)
+    _goes_on(state, activation, ts)
+    record = record_of(activation, request.call_id)
     if record is None:
         return
     record.state = "planned"
@@ -76,36 +78,36 @@ def _approval_decided(
         record.approval = data.request_id
     else:
         record.denied = error
-    state.stirred[unit.key] = unit
+    state.changed[activation.key] = activation
 
 
-def _step_decided(state: RunState, unit: Unit, error: Any) -> None:
+def _step_decided(state: RunState, activation: Activation, error: Any) -> None:
     if error is not None:
-        unit.error = error
-        state.refused[unit.key] = unit  # stays parked until its end is in the log
+        activation.error = error
+        state.denied[activation.key] = activation  # stays parked until its end is in the log
         return
-    del state.parked[unit.key]
-    unit.status = state.nodes[unit.node.id].status = "pending"
-    state.due.setdefault(unit.node.id, deque()).append(unit)
+    del state.awaiting_approval[activation.key]
+    activation.status = state.nodes[activation.node.id].status = "pending"
+    state.due.setdefault(activation.node.id, deque()).append(activation)
 
 
 def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: int) -> None:
-    unit = unit_of(state, data)
+    activation = activation_of(state, data)
     request: Any = data.request
     call_id: str = request.get("tool_call_id", "")
-    state.requests[data.request_id] = OpenRequest(data.request_id, unit, call_id, data, offset, ts)
-    _stands_still(state, unit, ts)
+    state.requests[data.request_id] = OpenRequest(data.request_id, activation, call_id, data, offset, ts)
+    _stands_still(state, activation, ts)
 
 
-def _stands_still(state: RunState, unit: Unit, ts: int) -> None:
+def _stands_still(state: RunState, activation: Activation, ts: int) -> None:
     """Waiting for a person takes no slot and does not count against any limit of the step."""
-    if unit.status != "running":
+    if activation.status != "running":
         return
-    unit.status = "waiting"
+    activation.status = "waiting"
     state.running -= 1
-    if unit.iteration is not None:
-        state.nodes[unit.node.id].slots -= 1
-    unit.held = state.hold([f"{kind} {unit.key}" for kind in ("attempt", "deadline")], ts)
+    if activation.iteration is not None:
+        state.nodes[activation.node.id].slots -= 1
+    activation.paused_timers = state.hold([f"{kind} {activation.key}" for kind in ("attempt", "deadline")], ts)
 
 
 def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: int) -> None:
@@ -120,30 +122,30 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
 
 def _input_settled(state: RunState, request: OpenRequest, value: dict[str, Any], ts: int) -> None:
     """What follows from an answer for the call or step that asked."""
-    unit = request.unit
-    _goes_on(state, unit, ts)
+    activation = request.activation
+    _goes_on(state, activation, ts)
     asked = request.data
     choice = value["choice"]
     if isinstance(asked, ev.InputRequested) and asked.request_type == "budget":
-        _budget_answered(state, unit, asked.request, value)
+        _budget_answered(state, activation, asked.request, value)
         return
-    record = record_of(unit, request.call_id)
+    record = record_of(activation, request.call_id)
     if record is None:
         return
     if choice == "retry":
         record.state = "planned"
-        state.stirred[unit.key] = unit
+        state.changed[activation.key] = activation
         return
     if choice == "done":
         record.state, record.output = "done", value.get("output")
     else:
         record.state = "failed"
-    settle_tool(state, unit, record)
+    settle_tool(state, activation, record)
 
 
-def _budget_answered(state: RunState, unit: Unit, asked: dict[str, Any], value: dict[str, Any]) -> None:
+def _budget_answered(state: RunState, activation: Activation, asked: dict[str, Any], value: dict[str, Any]) -> None:
     if value["choice"] == "fail":
-        unit.overdrawn = True
+        activation.overdrawn = True
     else:
         scope, key = asked["scope"], asked["limit"]
         limits = state.budget if scope == "run" else state.step_budgets[scope]
@@ -153,7 +155,7 @@ def _budget_answered(state: RunState, unit: Unit, asked: dict[str, Any], value: 
             state.budget = raised
         else:
             state.step_budgets[scope] = raised
-    state.stirred[unit.key] = unit
+    state.changed[activation.key] = activation
 
 
 def _input_cancelled(state: RunState, data: ev.InputCancelled, offset: int, ts: int) -> None:
@@ -167,19 +169,19 @@ def _input_cancelled(state: RunState, data: ev.InputCancelled, offset: int, ts: 
     _input_settled(state, request, {"choice": "fail"}, ts)
 
 
-def _goes_on(state: RunState, unit: Unit, ts: int) -> None:
-    """A question of this unit is closed; with its last one it is at work again, and its clocks run."""
-    if unit.status != "waiting" or any(r.unit is unit for r in state.requests.values()):
+def _goes_on(state: RunState, activation: Activation, ts: int) -> None:
+    """A question of this activation is closed; with its last one it is at work again, and its clocks run."""
+    if activation.status != "waiting" or any(r.activation is activation for r in state.requests.values()):
         return
-    unit.status = "running"
+    activation.status = "running"
     state.running += 1
-    node = state.nodes[unit.node.id]
-    if unit.iteration is not None:
+    node = state.nodes[activation.node.id]
+    if activation.iteration is not None:
         node.slots += 1
     else:
         node.status = "running"
-    state.timers.update((key, ts + left) for key, left in unit.held.items())
-    unit.held = {}
+    state.timers.update((key, ts + left) for key, left in activation.paused_timers.items())
+    activation.paused_timers = {}
 
 
 def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts: int) -> None:

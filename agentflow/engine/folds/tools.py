@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from agentflow.definition.conversation import ToolCall, Usage
-from agentflow.engine.folds.common import open_call, record_of, settle_tool, unit_of, use, was_away
-from agentflow.engine.state import RunState, ToolRecord
+from agentflow.engine.folds.common import open_call, record_of, settle_tool, activation_of, use, was_away
+from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
 __all__ = ["FOLDS"]
@@ -15,11 +16,11 @@ _ONE_TOOL_CALL = Usage(tool_calls=1, cost_usd=0.0)
 
 
 def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: int) -> None:
-    unit = unit_of(state, data)
-    record = record_of(unit, data.tool_call_id)
+    activation = activation_of(state, data)
+    record = record_of(activation, data.tool_call_id)
     if record is None:  # a tool node's own call
         call = ToolCall(id=data.tool_call_id, name=data.tool_name, arguments="")
-        record = unit.tool = ToolRecord(call, data.tool_name)
+        record = activation.tool = ToolRecord(call, data.tool_name)
     tools = state.bindings.of(data.step_id).tools
     record.info = tools.get(data.tool_name)
     record.parameters = data.parameters
@@ -32,47 +33,47 @@ def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: in
     record.state = "open"
     record.tries += 1
     if record.tries == 1:
-        unit.tool_calls += 1
-        use(state, unit, _ONE_TOOL_CALL)
+        activation.tool_calls += 1
+        use(state, activation, _ONE_TOOL_CALL)
     if not record.safe and record.info is not None:
-        unit.unsafe = True
-    unit.due_at = None
+        activation.unsafe = True
+    activation.due_at = None
     if state.timers:
-        state.timers.pop(f"retry {unit.key}", None)
-    limit = unit.node.retry.timeout
-    if record is unit.tool and limit is not None:
-        state.timers[f"attempt {unit.key}"] = ts + round(limit * 1e6)
-    open_call(state, "tool", data.tool_call_id, unit, offset)
-    state.stirred[unit.key] = unit
+        state.timers.pop(f"retry {activation.key}", None)
+    limit = activation.node.retry.timeout
+    if record is activation.tool and limit is not None:
+        state.timers[f"attempt {activation.key}"] = ts + round(limit * 1e6)
+    open_call(state, "tool", data.tool_call_id, activation, offset)
+    state.changed[activation.key] = activation
 
 
 def _tool_completed(state: RunState, data: ev.ToolCallCompleted, offset: int, ts: int) -> None:
     state.calls.pop(data.tool_call_id, None)
-    unit = unit_of(state, data)
-    record = record_of(unit, data.tool_call_id)
+    activation = activation_of(state, data)
+    record = record_of(activation, data.tool_call_id)
     assert record is not None
     record.state, record.output, record.executed = "done", data.output, True
-    unit.interruptions = 0
-    settle_tool(state, unit, record)
+    activation.interruptions = 0
+    settle_tool(state, activation, record)
 
 
 def _tool_failed(state: RunState, data: ev.ToolCallFailed, offset: int, ts: int) -> None:
     state.calls.pop(data.tool_call_id, None)
-    unit = unit_of(state, data)
-    record = record_of(unit, data.tool_call_id)
+    activation = activation_of(state, data)
+    record = record_of(activation, data.tool_call_id)
     assert record is not None
     record.error, record.executed, record.outcome = data.error, data.executed, data.outcome
     if data.error.category == "interrupted":
-        was_away(state, unit, data.error, ts)
+        was_away(state, activation, data.error, ts)
     if data.will_retry:
         record.state = "planned"
-        state.stirred[unit.key] = unit
+        state.changed[activation.key] = activation
     elif data.outcome == "unknown":
         record.state = "unknown"
-        state.stirred[unit.key] = unit
+        state.changed[activation.key] = activation
     else:
         record.state = "failed"
-        settle_tool(state, unit, record)
+        settle_tool(state, activation, record)
 
 
 FOLDS: dict[type, Any] = {

@@ -17,7 +17,7 @@ from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.dot import to_dot
 from agentflow.definition.ir import canonical_json, decode_ir
 from agentflow.definition.loader import definition_of
-from agentflow.engine.plan import compile_plan
+from agentflow.engine.graph import compile_plan
 from agentflow.errors import DefinitionError
 from tests.unit.definition.author import Author
 

@@ -31,7 +31,7 @@ from agentflow.definition.ir import (
 )
 from agentflow.definition.loader import definition_of
 from agentflow.definition.policy import Backoff, RetryPolicy
-from agentflow.engine.plan import compile_plan
+from agentflow.engine.graph import compile_plan
 from agentflow.errors import DefinitionError
 from tests.conformance.cases import read_cases
 

@@ -17,7 +17,7 @@ from agentflow.definition.conversation import Message, ToolCall
 from agentflow.definition.ir import AgentNode, Approval, Budget, Options, Policy, Workflow
 from agentflow.definition.policy import Backoff, RetryPolicy
 from agentflow.engine.approvals import decided
-from agentflow.engine.holding import retry_all, settle_held
+from agentflow.engine.held_steps import retry_all, settle_held
 from agentflow.engine.state import OpenCall, RunState
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import MODEL, OTHER, Driver, Fault, agent, steps, tool

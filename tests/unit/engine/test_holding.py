@@ -9,7 +9,7 @@ from agentflow import engine
 from agentflow.definition.conversation import Message, ToolCall
 from agentflow.definition.ir import Budget, ModelRef, Options
 from agentflow.engine import ModelTerms
-from agentflow.engine.holding import retry_all, settle_held
+from agentflow.engine.held_steps import retry_all, settle_held
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import Driver, Fault, agent, steps, tool
 

@@ -13,11 +13,13 @@ from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.engine import outcome
 from agentflow.engine.approvals import expired, withdrawn
 from agentflow.engine.budgets import Exceeded, budget_error, how_of, paused, time_limit
-from agentflow.engine.ends import agent_failed
-from agentflow.engine.moves import Moves, elapsed_ms, scope_fields, step_failed
+from agentflow.engine.agents.failure import agent_failed
+from agentflow.engine.decisions import Decisions, elapsed_ms, scope_fields, step_failed
 from agentflow.engine.reservations import charge, terms_of
-from agentflow.engine.respond import attempt_failed, tool_failed
-from agentflow.engine.state import RESUME, OpenCall, RunState, ToolRecord, Unit
+from agentflow.engine.call_results import attempt_failed, tool_failed
+from agentflow.engine.activation import Activation
+from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.state import OpenCall, RESUME, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso, micros
 
@@ -33,7 +35,7 @@ __all__ = [
     "resume_is_due",
     "step_limit",
     "steps_exceeded",
-    "unit_lost",
+    "activation_lost",
     "waiting",
 ]
 
@@ -61,8 +63,8 @@ def resume_is_due(state: RunState, now: int) -> bool:
 
 
 def _waits(state: RunState, timer: str) -> bool:
-    kind, _, unit_key = timer.partition(" ")
-    return kind == "attempt" and unit_key in state.call_queue
+    kind, _, activation_key = timer.partition(" ")
+    return kind == "attempt" and activation_key in state.call_queue
 
 
 def waiting(state: RunState) -> ev.WorkflowWaiting:
@@ -80,48 +82,48 @@ def due_of(data: ev.WorkflowWaiting) -> int | None:
     return min((micros(timer.rpartition(" ")[2]) for timer in data.timers), default=None)
 
 
-def expire(state: RunState, now: int) -> Moves:
+def expire(state: RunState, now: int) -> Decisions:
     """As `decide`, but only what the time alone decides: for a run that may not begin anything now."""
     if state.status == "paused" or state.terminal or state.cancel_requested is not None:
         return []
     return overdue(state, now)
 
 
-def overdue(state: RunState, now: int) -> Moves:
-    """What the first passed deadline means; a due retry only stirs its unit."""
+def overdue(state: RunState, now: int) -> Decisions:
+    """What the first passed deadline means; a due retry only stirs its activation."""
     for key, due in list(state.timers.items()):
         if due > now or _waits(state, key):
             continue
-        kind, _, unit_key = key.partition(" ")
+        kind, _, activation_key = key.partition(" ")
         if kind == "run":
             return _run_deadline(state, now)
         if kind == "approval":
-            return expired(state, unit_key)
-        unit = state.open.get(unit_key)
-        if unit is None or kind == "retry":
+            return expired(state, activation_key)
+        activation = state.open.get(activation_key)
+        if activation is None or kind == "retry":
             del state.timers[key]  # derivable: the event that set it is in the log
-            if unit is not None:
-                state.stirred[unit_key] = unit
+            if activation is not None:
+                state.changed[activation_key] = activation
             continue
         if kind == "deadline":
-            message = f"step {unit.node.id} did not end within {time_limit(state, unit):g} s"
-            return abort(state, unit, _timeout("step_deadline", message), now)
-        message = f"an attempt of {unit.node.id} took longer than {unit.node.retry.timeout:g} s"
+            message = f"step {activation.node.id} did not end within {time_limit(state, activation):g} s"
+            return abort(state, activation, _timeout("step_deadline", message), now)
+        message = f"an attempt of {activation.node.id} took longer than {activation.node.retry.timeout:g} s"
         error = _timeout("step_timeout", message)
-        if unit.tool is not None and unit.tool.state == "open":
-            call = next(c for c in state.calls.values() if c.unit is unit)
+        if activation.tool is not None and activation.tool.state == "open":
+            call = next(c for c in state.calls.values() if c.activation is activation)
             return tool_failed(
                 state,
                 call.call_id,
                 error,
                 executed=True,
                 unknown=True,
-                duration_ms=elapsed_ms(unit.attempt_started, now),
+                duration_ms=elapsed_ms(activation.attempt_started, now),
                 now=now,
                 draw=0.0,
             )
-        closed = close_calls(state, unit, error, now)
-        return closed + attempt_failed(state, unit, error, now, 0.0)
+        closed = close_calls(state, activation, error, now)
+        return closed + attempt_failed(state, activation, error, now, 0.0)
     return []
 
 
@@ -129,84 +131,84 @@ def _timeout(code: str, message: str) -> ErrorInfo:
     return ErrorInfo(category="timeout", code=code, message=message)
 
 
-def _run_deadline(state: RunState, now: int) -> Moves:
-    limits = [state.plan.options.timeout, state.budget.get("max_duration_s")]
+def _run_deadline(state: RunState, now: int) -> Decisions:
+    limits = [state.graph.options.timeout, state.budget.get("max_duration_s")]
     limit = min((x for x in limits if x is not None), default=0)
     return _end_run(state, _timeout("run_deadline", f"the run did not end within {limit:g} s"), now)
 
 
-def step_limit(state: RunState, now: int) -> Moves:
+def step_limit(state: RunState, now: int) -> Decisions:
     """A graph that goes round for ever ends here (page 003 §6)."""
-    limit = state.plan.max_steps
+    limit = state.graph.max_steps
     message = f"the run began more than {limit} steps"
     error = ErrorInfo(category="agent", code="step_limit_exceeded", message=message, details={"limit": limit})
     return _end_run(state, error, now)
 
 
-def steps_exceeded(state: RunState, limit: int, now: int) -> Moves:
+def steps_exceeded(state: RunState, limit: int, now: int) -> Decisions:
     """The budget of steps is used up."""
     found = Exceeded("run", "max_steps", limit, state.clock, 0, 1, how_of(state.budget))
     return _end_run(state, budget_error(found), now) if found.on_exceeded == "fail" else [paused(found)]
 
 
-def _end_run(state: RunState, error: ErrorInfo, now: int) -> Moves:
+def _end_run(state: RunState, error: ErrorInfo, now: int) -> Decisions:
     """First every open step with its iterations; once those ends are folded, the run."""
-    outer = [unit for unit in state.open.values() if unit.iteration is None] + list(state.parked.values())
+    outer = [activation for activation in state.open.values() if activation.iteration is None] + list(state.awaiting_approval.values())
     if not outer:
         return outcome.run_failed(state, error, now)
-    return [move for unit in outer for move in abort(state, unit, error, now)]
+    return [move for activation in outer for move in abort(state, activation, error, now)]
 
 
-def _innermost_first(state: RunState) -> list[Unit]:
-    return sorted(state.open.values(), key=lambda u: u.iteration is None) + list(state.parked.values())
+def _innermost_first(state: RunState) -> list[Activation]:
+    return sorted(state.open.values(), key=lambda u: u.iteration is None) + list(state.awaiting_approval.values())
 
 
-def abort(state: RunState, unit: Unit, error: ErrorInfo, now: int) -> Moves:
+def abort(state: RunState, activation: Activation, error: ErrorInfo, now: int) -> Decisions:
     """End a step that is open, its iterations included."""
-    moves: Moves = []
-    node = state.nodes[unit.node.id]
-    if node.outer is unit:
-        for item in [u for u in state.open.values() if u.node is unit.node and u is not unit]:
+    moves: Decisions = []
+    node = state.nodes[activation.node.id]
+    if node.outer is activation:
+        for item in [u for u in state.open.values() if u.node is activation.node and u is not activation]:
             moves += abort(state, item, error, now)
-        return moves + step_failed(unit, error, now)
-    moves += close_calls(state, unit, error, now)
-    return moves + agent_failed(unit, error, now)
+        return moves + step_failed(activation, error, now)
+    moves += close_calls(state, activation, error, now)
+    return moves + agent_failed(activation, error, now)
 
 
-def close_calls(state: RunState, unit: Unit, error: ErrorInfo, now: int) -> Moves:
-    """Give every open call of a unit its recorded end, with this error."""
-    moves: Moves = []
+def close_calls(state: RunState, activation: Activation, error: ErrorInfo, now: int) -> Decisions:
+    """Give every open call of a activation its recorded end, with this error."""
+    moves: Decisions = []
     for call in list(state.calls.values()):
-        if call.unit is unit:
+        if call.activation is activation:
             moves.append(closed_call(state, call, error, now))
     for request in list(state.requests.values()):
-        if request.unit is unit:
+        if request.activation is activation:
             moves += withdrawn(request, error.code)
     return moves
 
 
 def closed_call(state: RunState, call: OpenCall, error: ErrorInfo, now: int) -> Any:
     """The recorded end of a call whose result will not come."""
-    unit = call.unit
+    activation = call.activation
     if call.kind == "model":
-        terms = terms_of(state.bindings.of(unit.node.id), call.model)
+        terms = terms_of(state.bindings.of(activation.node.id), call.model)
         return ev.ModelCallFailed(
-            **scope_fields(unit),
+            **scope_fields(activation),
             model_call_id=call.call_id,
-            agent_name=unit.node.agent.name if unit.node.agent else None,
-            duration_ms=elapsed_ms(unit.attempt_started, now),
+            agent_name=activation.node.agent.name if activation.node.agent else None,
+            duration_ms=elapsed_ms(activation.attempt_started, now),
             error=error,
             will_retry=error.category == "interrupted",
             usage=UNSET if (usage := charge(call, terms, None, wrote=False, error=error)) is None else usage,
         )
-    record = _record(unit, call.call_id)
+    record = _record(activation, call.call_id)
     safe = record.safe
     again = safe and error.category == "interrupted"
     return ev.ToolCallFailed(
-        **scope_fields(unit),
+        **scope_fields(activation),
         tool_call_id=call.call_id,
         tool_name=record.name,
-        duration_ms=elapsed_ms(unit.attempt_started, now),
+        duration_ms=elapsed_ms(activation.attempt_started, now),
         error=error,
         executed=True,
         outcome="failed" if safe else "unknown",
@@ -214,14 +216,14 @@ def closed_call(state: RunState, call: OpenCall, error: ErrorInfo, now: int) -> 
     )
 
 
-def _record(unit: Unit, call_id: str) -> ToolRecord:
-    if unit.tool is not None and unit.tool.call.id == call_id:
-        return unit.tool
-    assert unit.agent is not None
-    return unit.agent.tools[call_id]
+def _record(activation: Activation, call_id: str) -> ToolRecord:
+    if activation.tool is not None and activation.tool.call.id == call_id:
+        return activation.tool
+    assert activation.agent is not None
+    return activation.agent.tools[call_id]
 
 
-def interrupted(state: RunState, now: int, *, stopped: bool = False) -> Moves:
+def interrupted(state: RunState, now: int, *, stopped: bool = False) -> Decisions:
     """After a restart: every call that was open when the process ended is closed as interrupted.
 
     A model call and a safe tool call are then made again by `decide`; any other tool call surfaces as
@@ -233,34 +235,34 @@ def interrupted(state: RunState, now: int, *, stopped: bool = False) -> Moves:
     return [closed_call(state, call, error, now) for call in list(state.calls.values())]
 
 
-def unit_lost(state: RunState, unit: Unit, message: str, now: int) -> Moves:
-    """The actor that worked on this unit died: the same as `interrupted`, for its calls alone."""
+def activation_lost(state: RunState, activation: Activation, message: str, now: int) -> Decisions:
+    """The actor that worked on this activation died: the same as `interrupted`, for its calls alone."""
     error = _cause("interrupted", "worker_lost", message)
-    return [closed_call(state, c, error, now) for c in list(state.calls.values()) if c.unit is unit]
+    return [closed_call(state, c, error, now) for c in list(state.calls.values()) if c.activation is activation]
 
 
-def cancel_finished(state: RunState, now: int, *, forced: bool) -> Moves:
+def cancel_finished(state: RunState, now: int, *, forced: bool) -> Decisions:
     """The work has stopped: close what is open and end the log with `workflow.cancelled`."""
     request = state.cancel_requested
     assert request is not None
     error = _cause("cancelled", "cancelled", request.reason or "the run was cancelled")
-    moves: Moves = []
+    moves: Decisions = []
     steps: list[str] = []
     unknown: list[str] = []
-    for unit in _innermost_first(state):
-        if unit.key not in state.open and unit.key not in state.parked:
+    for activation in _innermost_first(state):
+        if activation.key not in state.open and activation.key not in state.awaiting_approval:
             continue
-        node = state.nodes[unit.node.id]
-        if node.outer is unit:
-            moves += step_failed(unit, error, now)
+        node = state.nodes[activation.node.id]
+        if node.outer is activation:
+            moves += step_failed(activation, error, now)
         else:
-            closed = close_calls(state, unit, error, now)
+            closed = close_calls(state, activation, error, now)
             unknown += [
                 m.tool_call_id for m in closed if isinstance(m, ev.ToolCallFailed) and m.outcome == "unknown"
             ]
-            moves += closed + agent_failed(unit, error, now)
-        if unit.iteration is None:
-            steps.append(unit.node.id)
+            moves += closed + agent_failed(activation, error, now)
+        if activation.iteration is None:
+            steps.append(activation.node.id)
     moves.append(
         ev.WorkflowCancelled(
             mode=request.mode,

@@ -5,33 +5,33 @@ from __future__ import annotations
 from typing import Literal
 
 from agentflow.definition.failure import Category, ErrorInfo
-from agentflow.engine.moves import Moves, elapsed_ms, scope_fields, step_failed
-from agentflow.engine.state import Unit
+from agentflow.engine.decisions import Decisions, elapsed_ms, scope_fields, step_failed
+from agentflow.engine.activation import Activation
 from agentflow.events import catalogue as ev
 
 __all__ = ["agent_failed", "fault"]
 
 
 def agent_failed(
-    unit: Unit, error: ErrorInfo, now: int, *, outcome: Literal["failed", "unknown"] = "failed"
-) -> Moves:
+    activation: Activation, error: ErrorInfo, now: int, *, outcome: Literal["failed", "unknown"] = "failed"
+) -> Decisions:
     """The end of a step whose agent failed for good (a tool node has no agent events)."""
-    moves: Moves = []
-    spec, progress = unit.node.agent, unit.agent
+    moves: Decisions = []
+    spec, progress = activation.node.agent, activation.agent
     if spec is not None and progress is not None:
         moves.append(
             ev.AgentFailed(
-                **scope_fields(unit),
+                **scope_fields(activation),
                 agent_name=spec.name,
                 context_id=progress.context_id,
-                duration_ms=elapsed_ms(unit.attempt_started, now),
+                duration_ms=elapsed_ms(activation.attempt_started, now),
                 error=error,
                 turns=progress.turn,
-                tool_calls_count=unit.tool_calls,
-                usage=unit.usage,
+                tool_calls_count=activation.tool_calls,
+                usage=activation.usage,
             )
         )
-    return moves + step_failed(unit, error, now, outcome=outcome)
+    return moves + step_failed(activation, error, now, outcome=outcome)
 
 
 def fault(category: Category, code: str, message: str) -> ErrorInfo:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from agentflow.engine.plan import Plan
+from agentflow.engine.graph import Plan
 from agentflow.events import catalogue as ev
 
 __all__ = ["BaseEvent", "base_of", "cut_of"]

@@ -6,14 +6,14 @@ from typing import Any
 
 from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
-from agentflow.engine.moves import Moves, elapsed_ms, size_of
+from agentflow.engine.decisions import Decisions, elapsed_ms, size_of
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
 __all__ = ["output_of", "run_ended", "run_failed"]
 
 
-def run_ended(state: RunState, now: int) -> Moves:
+def run_ended(state: RunState, now: int) -> Decisions:
     """Nothing is left to do: completed, or failed when a required step failed."""
     if state.has_failed:
         first = state.nodes[state.failed_steps[0]]
@@ -33,7 +33,7 @@ def run_ended(state: RunState, now: int) -> Moves:
             category="expression", code="expression_error", message=f"outputs: {error}", details=details
         )
         return run_failed(state, info, now)
-    not_run = tuple(i for i in state.plan.step_ids if state.nodes[i].status == "pending")
+    not_run = tuple(i for i in state.graph.step_ids if state.nodes[i].status == "pending")
     return [
         ev.WorkflowCompleted(
             output=output,
@@ -47,9 +47,9 @@ def run_ended(state: RunState, now: int) -> Moves:
     ]
 
 
-def run_failed(state: RunState, error: ErrorInfo, now: int) -> Moves:
+def run_failed(state: RunState, error: ErrorInfo, now: int) -> Decisions:
     """`workflow.failed`, with what the leaves had reached."""
-    partial = _leaves(state) if state.plan.graph_steps else None
+    partial = _leaves(state) if state.graph.graph_steps else None
     return [
         ev.WorkflowFailed(
             error=error,
@@ -64,7 +64,7 @@ def run_failed(state: RunState, error: ErrorInfo, now: int) -> Moves:
 
 def output_of(state: RunState) -> Any:
     """`outputs` when declared; else what reached the end; else the result of every leaf step."""
-    plan = state.plan
+    plan = state.graph
     if plan.outputs is not None:
         scope = state.scope()
         return {name: template.evaluate(scope) for name, template in plan.outputs.items()}
@@ -77,7 +77,7 @@ def output_of(state: RunState) -> Any:
 
 def _leaves(state: RunState) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for step_id in state.plan.leaves:
+    for step_id in state.graph.leaves:
         node = state.nodes[step_id]
         result[step_id] = state.nodes_view[step_id]["output"] if node.status == "succeeded" else None
     return result

@@ -12,7 +12,7 @@ from agentflow.definition.conversation import Message
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import AgentSpec, canonical_json
 from agentflow.definition.schemas import validate
-from agentflow.engine.state import ToolRecord
+from agentflow.engine.agents.progress import ToolRecord
 
 __all__ = [
     "EMPTY_REPAIR",

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentflow.engine.moves import Moves, due, step_completed, step_failed, step_fields
-from agentflow.engine.state import RunState, Unit
+from agentflow.engine.decisions import Decisions, due, step_completed, step_failed, step_fields
+from agentflow.engine.activation import Activation
+from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
 __all__ = ["HeldAction", "held_moves", "retry_all", "settle_held"]
@@ -18,28 +19,28 @@ __all__ = ["HeldAction", "held_moves", "retry_all", "settle_held"]
 HeldAction = Literal["retry", "skip", "done", "fail"]
 
 
-def held_moves(state: RunState) -> Moves:
+def held_moves(state: RunState) -> Decisions:
     """The run stands still: names the steps that failed."""
-    names = ", ".join(state.holding)
+    names = ", ".join(state.held_steps)
     return [ev.WorkflowPaused(reason="failure", detail=f"failed: {names}")]
 
 
 def settle_held(
     state: RunState, step_id: str, action: HeldAction, now: int, *, by: str, output: Any = None
-) -> Moves:
+) -> Decisions:
     """What a person decided about a held step; the run goes on with the last of them. KeyError: not held."""
-    held = state.holding[step_id]
+    held = state.held_steps[step_id]
     node = state.nodes[step_id]
-    unit = Unit(held.node, node.visits, None)
-    unit.clock, unit.attempt, unit.input = held.clock, held.attempt, held.input
-    unit.started = now
+    activation = Activation(held.node, node.visits, None)
+    activation.clock, activation.attempt, activation.input = held.clock, held.attempt, held.input
+    activation.started = now
     assert held.error is not None
-    moves: Moves
+    moves: Decisions
     if action == "retry":
         delay_ms, due_at = due(now, 0.0)
         moves = [
             ev.WorkflowStepRetrying(
-                **step_fields(unit),
+                **step_fields(activation),
                 kind="restart",
                 error=held.error,
                 next_attempt=held.attempt + 1,
@@ -49,21 +50,21 @@ def settle_held(
         ]
     elif action == "skip":
         detail = f"{by} skipped it after: {held.error.message}"
-        moves = [ev.WorkflowStepSkipped(**step_fields(unit), reason="operator", detail=detail, caused_by=())]
+        moves = [ev.WorkflowStepSkipped(**step_fields(activation), reason="operator", detail=detail, caused_by=())]
     elif action == "done":
-        unit.output = output
-        moves = [msgspec.structs.replace(step_completed(state, unit, now)[-1], state_ref=msgspec.UNSET)]
+        activation.output = output
+        moves = [msgspec.structs.replace(step_completed(state, activation, now)[-1], state_ref=msgspec.UNSET)]
     else:
-        moves = step_failed(unit, held.error, now)
-    if len(state.holding) == 1 and state.status == "paused":
+        moves = step_failed(activation, held.error, now)
+    if len(state.held_steps) == 1 and state.status == "paused":
         moves.append(ev.WorkflowResumed(reason=action, by=by))
     return moves
 
 
-def retry_all(state: RunState, now: int, *, by: str) -> Moves:
+def retry_all(state: RunState, now: int, *, by: str) -> Decisions:
     """A plain resume: every held step is tried again."""
-    moves: Moves = []
-    for step_id in state.holding:
+    moves: Decisions = []
+    for step_id in state.held_steps:
         moves += [m for m in settle_held(state, step_id, "retry", now, by=by) if not _resumes(m)]
     return moves
 

@@ -9,12 +9,13 @@ import msgspec
 
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import canonical_json
-from agentflow.engine.state import RunState, Unit
+from agentflow.engine.activation import Activation
+from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
 
 __all__ = [
-    "Moves",
+    "Decisions",
     "due",
     "elapsed_ms",
     "idempotency_key",
@@ -24,7 +25,7 @@ __all__ = [
     "step_failed",
 ]
 
-Moves = list[Any]
+Decisions = list[Any]
 """Event data, in order. Whoever appends them folds them first, so that the next decision sees them."""
 
 
@@ -39,29 +40,29 @@ def due(now: int, delay: float) -> tuple[int, str]:
     return ms, iso(now + ms * 1000)
 
 
-def scope_fields(unit: Unit) -> dict[str, Any]:
+def scope_fields(activation: Activation) -> dict[str, Any]:
     """The fields that every event of a step has."""
-    return {"step_id": unit.node.id, "iteration": unit.iteration, "activation": unit.activation}
+    return {"step_id": activation.node.id, "iteration": activation.iteration, "activation": activation.base_key}
 
 
-def step_fields(unit: Unit) -> dict[str, Any]:
+def step_fields(activation: Activation) -> dict[str, Any]:
     """The fields that every `workflow.step_*` has."""
     return {
-        "step_id": unit.node.id,
-        "iteration": unit.iteration,
-        "activation": unit.activation,
-        "step_index": unit.node.index,
-        "attempt": unit.attempt,
+        "step_id": activation.node.id,
+        "iteration": activation.iteration,
+        "activation": activation.base_key,
+        "step_index": activation.node.index,
+        "attempt": activation.attempt,
         "path": "",
-        "visit": unit.visit,
-        "clock": unit.clock,
+        "visit": activation.visit,
+        "clock": activation.clock,
     }
 
 
-def idempotency_key(state: RunState, unit: Unit, call_id: str) -> str:
+def idempotency_key(state: RunState, activation: Activation, call_id: str) -> str:
     """Equal for all attempts of a call (page 000 §4)."""
-    iteration = "" if unit.iteration is None else unit.iteration
-    return f"{state.workflow_id}/{unit.node.id}/{iteration}/{call_id}"
+    iteration = "" if activation.iteration is None else activation.iteration
+    return f"{state.workflow_id}/{activation.node.id}/{iteration}/{call_id}"
 
 
 def size_of(value: Any) -> int:
@@ -70,24 +71,24 @@ def size_of(value: Any) -> int:
 
 
 def step_completed(
-    state: RunState, unit: Unit, now: int, *, next_port: str | None = None, items: Any = msgspec.UNSET
-) -> Moves:
+    state: RunState, activation: Activation, now: int, *, next_port: str | None = None, items: Any = msgspec.UNSET
+) -> Decisions:
     """The end of a step that succeeded; for an agent its state record goes before (page 000 §5)."""
-    moves: Moves = []
-    fields = step_fields(unit)
+    moves: Decisions = []
+    fields = step_fields(activation)
     ref: Any = msgspec.UNSET
-    duration = elapsed_ms(unit.started, now)
-    if unit.agent is not None:
-        record = state_record(state, unit, now)
+    duration = elapsed_ms(activation.started, now)
+    if activation.agent is not None:
+        record = state_record(state, activation, now)
         body = canonical_json(record)
-        ref = f"state:{unit.key}"
+        ref = f"state:{activation.key}"
         moves.append(
             ev.SystemStateSaved(
                 kind="step",
-                step_id=unit.node.id,
-                step_index=unit.node.index,
-                iteration=unit.iteration,
-                activation=unit.activation,
+                step_id=activation.node.id,
+                step_index=activation.node.index,
+                iteration=activation.iteration,
+                activation=activation.base_key,
                 ref=ref,
                 schema_version=1,
                 size=len(body),
@@ -98,83 +99,83 @@ def step_completed(
         ev.WorkflowStepCompleted(
             **fields,
             duration_ms=duration,
-            output=unit.output,
-            output_size=size_of(unit.output),
+            output=activation.output,
+            output_size=size_of(activation.output),
             state_ref=ref,
             items=items,
             next=msgspec.UNSET if next_port is None else next_port,
-            usage=unit.usage if unit.agent is not None else msgspec.UNSET,
+            usage=activation.usage if activation.agent is not None else msgspec.UNSET,
         )
     )
     return moves
 
 
-def state_record(state: RunState, unit: Unit, now: int) -> dict[str, Any]:
+def state_record(state: RunState, activation: Activation, now: int) -> dict[str, Any]:
     """The record of a finished agent step (page 000 §5): a view of the log, rebuilt whenever wanted."""
-    agent = unit.node.agent
+    agent = activation.node.agent
     return {
         "schema_version": 1,
         "workflow_id": state.workflow_id,
-        "step_id": unit.node.id,
-        "step_index": unit.node.index,
-        "iteration": unit.iteration,
-        "attempt": unit.attempt,
-        "state": "succeeded" if unit.error is None else "failed",
-        "input": unit.input,
-        "data": unit.output,
+        "step_id": activation.node.id,
+        "step_index": activation.node.index,
+        "iteration": activation.iteration,
+        "attempt": activation.attempt,
+        "state": "succeeded" if activation.error is None else "failed",
+        "input": activation.input,
+        "data": activation.output,
         "metadata": {
             "agent_name": agent.name if agent else None,
             "timestamp": iso(now),
-            "duration_ms": elapsed_ms(unit.started, now),
+            "duration_ms": elapsed_ms(activation.started, now),
         },
-        "event_offsets": {"first": unit.first_offset, "last": state.next_offset - 1},
-        "error": msgspec.to_builtins(unit.error) if unit.error is not None else None,
+        "event_offsets": {"first": activation.first_offset, "last": state.next_offset - 1},
+        "error": msgspec.to_builtins(activation.error) if activation.error is not None else None,
     }
 
 
 def step_failed(
-    unit: Unit,
+    activation: Activation,
     error: ErrorInfo,
     now: int,
     *,
     outcome: Literal["failed", "unknown"] = "failed",
     items: Any = msgspec.UNSET,
-) -> Moves:
+) -> Decisions:
     """The end of a step that failed, or was cancelled (category `cancelled`)."""
     return [
         ev.WorkflowStepFailed(
-            **step_fields(unit),
-            duration_ms=elapsed_ms(unit.started, now) if unit.started else 0,
+            **step_fields(activation),
+            duration_ms=elapsed_ms(activation.started, now) if activation.started else 0,
             error=error,
-            attempts=unit.attempt,
+            attempts=activation.attempt,
             outcome=outcome,
             items=items,
         )
     ]
 
 
-def skipped(unit: Unit, reason: Any, detail: str | None, caused_by: tuple[str, ...]) -> Moves:
+def skipped(activation: Activation, reason: Any, detail: str | None, caused_by: tuple[str, ...]) -> Decisions:
     """A step, or one item of it, that will not run."""
-    return [ev.WorkflowStepSkipped(**step_fields(unit), reason=reason, detail=detail, caused_by=caused_by)]
+    return [ev.WorkflowStepSkipped(**step_fields(activation), reason=reason, detail=detail, caused_by=caused_by)]
 
 
-def retrying(unit: Unit, kind: Any, error: ErrorInfo, delay: float, now: int, **more: Any) -> Moves:
+def retrying(activation: Activation, kind: Any, error: ErrorInfo, delay: float, now: int, **more: Any) -> Decisions:
     """`agent.retrying` of an agent, else `workflow.step_retrying`. The delay is drawn once and stored."""
     delay_ms, due_at = due(now, delay)
-    agent = unit.agent
-    if agent is None or unit.node.agent is None:
+    agent = activation.agent
+    if agent is None or activation.node.agent is None:
         return [
             ev.WorkflowStepRetrying(
-                **step_fields(unit),
+                **step_fields(activation),
                 kind=kind,
                 error=error,
-                next_attempt=unit.attempt + 1,
+                next_attempt=activation.attempt + 1,
                 delay_ms=delay_ms,
                 due_at=due_at,
             )
         ]
     if kind == "restart":
-        next_attempt = unit.attempt + 1
+        next_attempt = activation.attempt + 1
     elif kind == "repair":
         next_attempt = agent.repairs + 2
     elif kind == "model":
@@ -183,8 +184,8 @@ def retrying(unit: Unit, kind: Any, error: ErrorInfo, delay: float, now: int, **
         next_attempt = 1
     return [
         ev.AgentRetrying(
-            **scope_fields(unit),
-            agent_name=unit.node.agent.name,
+            **scope_fields(activation),
+            agent_name=activation.node.agent.name,
             context_id=agent.context_id,
             kind=kind,
             next_attempt=next_attempt,

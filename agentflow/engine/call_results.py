@@ -14,10 +14,12 @@ from agentflow.definition.conversation import Message, Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.policy import MAX_SECONDS, RetryPolicy
 from agentflow.engine.bindings import ModelTerms
-from agentflow.engine.ends import agent_failed
-from agentflow.engine.moves import Moves, due, retrying, scope_fields, size_of, step_failed
+from agentflow.engine.agents.failure import agent_failed
+from agentflow.engine.decisions import Decisions, due, retrying, scope_fields, size_of, step_failed
 from agentflow.engine.reservations import charge, most_output, output_limit, terms_of
-from agentflow.engine.state import AgentProgress, OpenCall, RunState, ToolRecord, Unit, model_of
+from agentflow.engine.activation import Activation
+from agentflow.engine.agents.progress import AgentProgress, ToolRecord, model_of
+from agentflow.engine.state import OpenCall, RunState
 from agentflow.events import catalogue as ev
 
 __all__ = ["attempt_failed", "model_completed", "model_failed", "tool_completed", "tool_failed"]
@@ -34,22 +36,22 @@ def model_completed(
     usage: Usage,
     duration_ms: int,
     first_token_ms: float | None,
-) -> Moves:
+) -> Decisions:
     """The model answered. Empty when nobody waits for this call any more."""
     call = state.calls.get(call_id)
     if call is None:
         return []
-    unit = call.unit
-    terms = terms_of(state.bindings.of(unit.node.id), call.model)
+    activation = call.activation
+    terms = terms_of(state.bindings.of(activation.node.id), call.model)
     wrote = bool(message.content or message.tool_calls)
     charged = charge(call, terms, usage, wrote=wrote) or usage
     if finish_reason == "length" and _cut_by_budget(call, terms):
         return [_cut(call, message.content, charged, duration_ms, terms)]
     return [
         ev.ModelCallCompleted(
-            **scope_fields(unit),
+            **scope_fields(activation),
             model_call_id=call_id,
-            agent_name=unit.node.agent.name if unit.node.agent else None,
+            agent_name=activation.node.agent.name if activation.node.agent else None,
             duration_ms=duration_ms,
             first_token_ms=UNSET if first_token_ms is None else round(first_token_ms),
             message=message,
@@ -63,7 +65,7 @@ def model_completed(
 
 def _cut_by_budget(call: OpenCall, terms: ModelTerms) -> bool:
     """Return whether the call was sent with a limit because of a budget, and would be with a larger one."""
-    progress = call.unit.agent
+    progress = call.activation.agent
     assert progress is not None
     asked = model_of(progress).parameters
     return call.parameters != asked and output_limit(call.parameters, terms) < most_output(asked, terms)
@@ -74,11 +76,11 @@ def _cut(call: OpenCall, partial: str | None, usage: Usage, duration_ms: int, te
     one, and while there is no room for that the budget is exceeded."""
     limit = output_limit(call.parameters, terms)
     text = f"the answer was cut off at {limit:,} tokens, the limit that the budget set"
-    unit = call.unit
+    activation = call.activation
     return ev.ModelCallFailed(
-        **scope_fields(unit),
+        **scope_fields(activation),
         model_call_id=call.call_id,
-        agent_name=unit.node.agent.name if unit.node.agent else None,
+        agent_name=activation.node.agent.name if activation.node.agent else None,
         duration_ms=duration_ms,
         error=ErrorInfo(category="budget", code="output_truncated", message=text),
         will_retry=True,
@@ -99,29 +101,29 @@ def model_failed(
     partial: str | None = None,
     usage: Usage | None = None,
     uncharged: bool = False,
-) -> Moves:
+) -> Decisions:
     """The model call failed: repeat it, use the next model, pause, or fail (page 000 §9). `uncharged`: it
     cannot have cost anything, since the provider never worked on it."""
     call = state.calls.get(call_id)
     if call is None:
         return []
-    unit = call.unit
-    progress = unit.agent
+    activation = call.activation
+    progress = activation.agent
     assert progress is not None
-    policy = unit.node.retry
+    policy = activation.node.retry
     failures = progress.failed_calls + 1
     lost = error.category == "interrupted"  # not the model's fault: made again, and not counted
     delay = _delay(policy, error, failures, progress.first_failure, retry_after, now, draw)
     if error.code == "circuit_open" and _may_fall_back(progress, error):
         delay = None  # the next model may answer at once
-    terms = terms_of(state.bindings.of(unit.node.id), call.model)
+    terms = terms_of(state.bindings.of(activation.node.id), call.model)
     charged = usage if uncharged else charge(call, terms, usage, wrote=bool(partial), error=error)
     if error.code == "output_truncated" and charged is not None and _cut_by_budget(call, terms):
         return [_cut(call, partial, charged, duration_ms, terms)]
     failed = ev.ModelCallFailed(
-        **scope_fields(unit),
+        **scope_fields(activation),
         model_call_id=call_id,
-        agent_name=unit.node.agent.name if unit.node.agent else None,
+        agent_name=activation.node.agent.name if activation.node.agent else None,
         duration_ms=duration_ms,
         error=error,
         will_retry=lost or delay is not None,
@@ -131,10 +133,10 @@ def model_failed(
     if lost:
         return [failed]
     if delay is not None:
-        return [failed, *retrying(unit, "model", error, delay, now)]
+        return [failed, *retrying(activation, "model", error, delay, now)]
     if _may_fall_back(progress, error):
         following = progress.models[progress.model_index + 1]
-        return [failed, *retrying(unit, "fallback", error, 0, now, model=following.name)]
+        return [failed, *retrying(activation, "fallback", error, 0, now, model=following.name)]
     if error.category in ("quota", "rate_limited"):
         # A limit that outlasts the retries is a quota: the run stands still, nothing is lost.
         failed = msgspec.structs.replace(failed, will_retry=True)
@@ -144,7 +146,7 @@ def model_failed(
         if retry_after is not None and state.status != "paused":  # what an operator paused stays paused
             after = due(now, min(retry_after, MAX_SECONDS))[1]
         return [failed, ev.WorkflowPaused(reason="quota", detail=error.message, resume_after=after)]
-    return [failed, *agent_failed(unit, error, now)]
+    return [failed, *agent_failed(activation, error, now)]
 
 
 def _may_fall_back(progress: AgentProgress, error: ErrorInfo) -> bool:
@@ -170,17 +172,17 @@ def _delay(
     return delay if since_first + delay <= policy.max_elapsed else None
 
 
-def tool_completed(state: RunState, call_id: str, output: Any, duration_ms: int) -> Moves:
+def tool_completed(state: RunState, call_id: str, output: Any, duration_ms: int) -> Decisions:
     """The tool answered. Empty when nobody waits for this call any more."""
     call = state.calls.get(call_id)
     if call is None:
         return []
-    unit = call.unit
+    activation = call.activation
     return [
         ev.ToolCallCompleted(
-            **scope_fields(unit),
+            **scope_fields(activation),
             tool_call_id=call_id,
-            tool_name=_tool(unit, call_id).name,
+            tool_name=_tool(activation, call_id).name,
             duration_ms=duration_ms,
             status="success_no_data" if output is None else "success",
             output=output,
@@ -199,7 +201,7 @@ def tool_failed(
     duration_ms: int,
     now: int,
     draw: float,
-) -> Moves:
+) -> Decisions:
     """The tool raised, timed out or was lost. `unknown`: it may have happened all the same.
 
     Of an agent the error goes to the agent; a tool node repeats the call by its policy when that is safe.
@@ -207,8 +209,8 @@ def tool_failed(
     call = state.calls.get(call_id)
     if call is None:
         return []
-    unit = call.unit
-    record = _tool(unit, call_id)
+    activation = call.activation
+    record = _tool(activation, call_id)
     safe = record.safe
     outcome: Literal["not_started", "failed", "unknown"] = "failed"
     if not executed:
@@ -217,10 +219,10 @@ def tool_failed(
         outcome = "unknown"
     lost = error.category == "interrupted" and outcome != "unknown"
     delay = None
-    if record is unit.tool and not lost and outcome != "unknown" and (safe or not unknown):
-        delay = _delay(unit.node.retry, error, unit.failures + 1, unit.first_failure, None, now, draw)
+    if record is activation.tool and not lost and outcome != "unknown" and (safe or not unknown):
+        delay = _delay(activation.node.retry, error, activation.failures + 1, activation.first_failure, None, now, draw)
     failed = ev.ToolCallFailed(
-        **scope_fields(unit),
+        **scope_fields(activation),
         tool_call_id=call_id,
         tool_name=record.name,
         duration_ms=duration_ms,
@@ -232,26 +234,26 @@ def tool_failed(
     if lost:
         return [failed]
     if delay is not None:
-        return [failed, *retrying(unit, "tool", error, delay, now)]
-    if record is unit.tool and outcome != "unknown":
-        return [failed, *step_failed(unit, error, now)]
+        return [failed, *retrying(activation, "tool", error, delay, now)]
+    if record is activation.tool and outcome != "unknown":
+        return [failed, *step_failed(activation, error, now)]
     return [failed]
 
 
-def attempt_failed(state: RunState, unit: Unit, error: ErrorInfo, now: int, draw: float) -> Moves:
+def attempt_failed(state: RunState, activation: Activation, error: ErrorInfo, now: int, draw: float) -> Decisions:
     """An agent's attempt came to nothing: start over with a fresh context, or fail (page 001 §5.7).
 
     Never starts over once an unsafe tool call is recorded, which would repeat it.
     """
-    if unit.agent is not None and not unit.unsafe:
-        delay = _delay(unit.node.retry, error, unit.failures + 1, unit.first_failure, None, now, draw)
+    if activation.agent is not None and not activation.unsafe:
+        delay = _delay(activation.node.retry, error, activation.failures + 1, activation.first_failure, None, now, draw)
         if delay is not None:
-            return retrying(unit, "restart", error, delay, now)
-    return agent_failed(unit, error, now)
+            return retrying(activation, "restart", error, delay, now)
+    return agent_failed(activation, error, now)
 
 
-def _tool(unit: Unit, call_id: str) -> ToolRecord:
-    if unit.tool is not None and unit.tool.call.id == call_id:
-        return unit.tool
-    assert unit.agent is not None
-    return unit.agent.tools[call_id]
+def _tool(activation: Activation, call_id: str) -> ToolRecord:
+    if activation.tool is not None and activation.tool.call.id == call_id:
+        return activation.tool
+    assert activation.agent is not None
+    return activation.agent.tools[call_id]

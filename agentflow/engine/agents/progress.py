@@ -1,0 +1,119 @@
+"""What is known of an agent's attempt and of calls of functions: the part of an activation that they fold."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from agentflow.definition.conversation import Message, ToolCall
+from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import ModelRef
+from agentflow.engine.bindings import ToolInfo
+
+__all__ = ["AgentProgress", "Measured", "ToolRecord", "model_of"]
+
+
+class ToolRecord:
+    """One tool call of an agent or of a tool node, from the model's wish to its recorded end."""
+
+    __slots__ = (
+        "approval",
+        "call",
+        "denied",
+        "error",
+        "executed",
+        "info",
+        "name",
+        "outcome",
+        "output",
+        "parameters",
+        "safe",
+        "state",
+        "tries",
+    )
+
+    def __init__(self, call: ToolCall, name: str) -> None:
+        self.call = call
+        self.name = name
+        self.info: ToolInfo | None = None
+        self.parameters: Any = None
+        self.state: Literal["planned", "asked", "open", "done", "failed", "unknown"] = "planned"
+        self.output: Any = None
+        self.error: ErrorInfo | None = None
+        self.executed = False
+        self.outcome: str | None = None
+        self.tries = 0
+        self.safe = False  # may be made again when its outcome is unknown
+        self.approval: str | None = None  # the request in which a person agreed to it
+        self.denied: ErrorInfo | None = None
+
+
+class Measured(NamedTuple):
+    """The most input tokens that `model` has reported for the first `messages` messages of a context."""
+
+    model: str
+    messages: int
+    tokens: int
+
+
+class AgentProgress:
+    """One attempt of an agent: its conversation, and what it is waiting for."""
+
+    __slots__ = (
+        "answer",
+        "asked_at",
+        "context_id",
+        "digest",
+        "due_at",
+        "failed_calls",
+        "finish_reason",
+        "first_failure",
+        "has_answer",
+        "last_error",
+        "measured",
+        "messages",
+        "min_output",
+        "model_call",
+        "model_index",
+        "models",
+        "offered",
+        "pending",
+        "repairs",
+        "settled_tools",
+        "system_prompt",
+        "tools",
+        "turn",
+        "turn_open",
+        "user_input",
+    )
+
+    def __init__(self, context_id: str, system_prompt: str, user_input: Any) -> None:
+        self.context_id = context_id
+        self.system_prompt = system_prompt
+        self.user_input = user_input
+        self.models: tuple[ModelRef, ...] = ()
+        self.model_index = 0
+        self.messages: list[Message] = []
+        self.pending: list[Message] = []  # what the next model call adds to the conversation
+        self.digest = ""
+        self.turn = 0
+        self.turn_open = False  # begun, and its model call has not been answered
+        self.asked_at: int | None = None  # microseconds; since then it wants a model call
+        self.offered: frozenset[tuple[str, str]] = frozenset()  # names and schema hashes of its functions
+        self.measured: Measured | None = None
+        self.min_output = 0  # tokens; an answer was cut at one less because the budget left no more
+        self.model_call: str | None = None  # the open one
+        self.failed_calls = 0  # consecutive failures of the present model call
+        self.first_failure: int | None = None
+        self.due_at: int | None = None  # microseconds; a retry waits until then
+        self.repairs = 0
+        self.settled_tools = 0  # rounds of tool calls that are over
+        self.finish_reason = ""
+        self.tools: dict[str, ToolRecord] = {}  # of the last assistant message, in call order
+        self.answer: str = ""
+        self.has_answer = False
+        self.last_error: ErrorInfo | None = None
+
+
+def model_of(progress: AgentProgress) -> ModelRef:
+    """Return the model that serves the next call: the first one, or a fallback."""
+    return progress.models[min(progress.model_index, len(progress.models) - 1)]

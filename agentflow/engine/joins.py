@@ -1,0 +1,79 @@
+"""Joins: when a node is activated by what comes along its edges. A join is a value of the target node.
+
+`any` makes one activation for each token. The joins of dependencies make one, when every dependency is
+settled: it has ended, or it takes tokens and none can reach it any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from agentflow.engine.graph import Graph, Node
+    from agentflow.engine.path import NodeState, Path
+
+__all__ = ["JOINS", "Join", "Skip", "is_in_doubt"]
+
+
+class Skip(NamedTuple):
+    """Why a step will not run: the reason of page 000 §6.1, the expression, and the steps that decided it."""
+
+    reason: str
+    detail: str | None = None
+    caused_by: tuple[str, ...] = ()
+
+
+class Join:
+    """`any`: one activation a token."""
+
+    takes_tokens = True
+
+    def watched_sources(self, graph: Graph, node: Node) -> tuple[str, ...]:
+        """Return the sources of which must be known whether they can still arrive."""
+        return ()
+
+    def skip(self, path: Path, node: Node) -> Skip | None:
+        """Return why the node does not run, given how its dependencies ended; None if it does."""
+        return None
+
+
+class AllTerminal(Join):
+    """`all_terminal`: once all dependencies are settled, however they ended."""
+
+    takes_tokens = False
+
+    def watched_sources(self, graph: Graph, node: Node) -> tuple[str, ...]:
+        """Return the dependencies that take tokens: nothing says that they are ever reached."""
+        return tuple(d for d in node.dependencies if graph.nodes[d].join.takes_tokens)
+
+
+class AllSucceeded(AllTerminal):
+    """`all_succeeded`: skipped unless all dependencies succeeded (page 001 §5.2)."""
+
+    def skip(self, path: Path, node: Node) -> Skip | None:
+        """Return the gravest of the reasons, with all dependencies that share it."""
+        by_status: dict[str, list[str]] = {}
+        for dependency in node.dependencies:
+            status = path.nodes[dependency].status
+            if status != "succeeded":
+                by_status.setdefault(status, []).append(dependency)
+        if not by_status:
+            return None
+        for status, reason in _REASONS:
+            if status in by_status:
+                return Skip(reason, None, tuple(by_status[status]))
+        return None
+
+
+_REASONS = (
+    ("failed", "dependency_failed"),
+    ("cancelled", "dependency_cancelled"),
+    ("skipped", "dependency_skipped"),
+)
+
+JOINS: dict[str, Join] = {"any": Join(), "all_succeeded": AllSucceeded(), "all_terminal": AllTerminal()}
+
+
+def is_in_doubt(state: NodeState, source: str) -> bool:
+    """Return whether a watched source of this join is neither settled nor out of reach."""
+    return state.sources.get(source, 0) > 0

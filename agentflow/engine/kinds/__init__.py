@@ -1,0 +1,22 @@
+"""What the kinds of nodes do: one module each, and the table of them.
+
+A kind is two halves of one name: `agentflow.definition.kinds` says what its node looks like and what is wrong
+with it, the half here what it does (`Kind`). Nothing else in the engine asks what kind a node has.
+"""
+
+from agentflow.engine.kinds.kind import Kind
+
+__all__ = ["KINDS", "Kind"]
+
+KINDS: dict[str, Kind] = {}
+"""Kinds by name; a kind that only a test knows is added here and in the table of the definition."""
+
+
+def _load() -> None:
+    from agentflow.engine.kinds import agent, condition, end, start, tool
+
+    for module in (agent, condition, end, start, tool):
+        KINDS[module.KIND.name] = module.KIND
+
+
+_load()

@@ -1,0 +1,106 @@
+"""`agent`: turns of a model and calls of functions, in a context of its own (page 000 §3)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from agentflow.definition.expressions import EvaluationError, Template
+from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import AgentNode
+from agentflow.definition.policy import RetryPolicy
+from agentflow.engine.activation import Activation
+from agentflow.engine.agents import turns
+from agentflow.engine.decisions import Decisions
+from agentflow.engine.graph import Node
+from agentflow.engine.kinds.kind import Kind, Prepared
+from agentflow.engine.limits import close_calls
+from agentflow.engine.state import RunState
+from agentflow.engine.templates import expression_error, text_template, value_template
+
+__all__ = ["KIND", "AgentProgram"]
+
+
+class AgentProgram(NamedTuple):
+    """The templates of an agent node; None where it has none."""
+
+    input: Template | None
+    tags: Template | None
+    context: Template | None
+    system_prompt: Template
+
+
+class Agent(Kind):
+    """An agent at work. Its turns are decided in `engine/agents/`."""
+
+    name = "agent"
+    takes_slot = True
+    retry = RetryPolicy()
+
+    def compile(self, node: Node) -> Any:
+        """Return the templates; the node gets its agent."""
+        spec = node.spec
+        assert isinstance(spec, AgentNode)
+        agent = node.agent = spec.agent
+        return AgentProgram(
+            input=None if spec.input is msgspec.UNSET else value_template(spec.input),
+            tags=text_template(agent.tags) if agent.tags else None,
+            context=None if agent.context is None else value_template(agent.context),
+            system_prompt=text_template(agent.system_prompt),
+        )
+
+    def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
+        """Evaluate input, tags and prompt. What a person agreed to is used as it is."""
+        program: AgentProgram = activation.node.program
+        scope = state.scope(activation)
+        snapshot = activation.snapshot
+        field = "/agent/input"
+        try:
+            if snapshot is not None:
+                subject = {k: snapshot[k] for k in ("input", "tags", "system_prompt") if k in snapshot}
+            else:
+                subject: dict[str, Any] = {
+                    "input": activation.input if program.input is None else program.input.evaluate(scope)
+                }
+                field = "/agent/tags"
+                if program.tags is not None:
+                    subject["tags"] = program.tags.evaluate(scope)
+            if program.context is not None:
+                field = "/agent/context"
+                program.context.evaluate(scope)  # needed at each call of a function, where it must not fail
+            if snapshot is None:
+                field = "/agent/systemPrompt"
+                subject["system_prompt"] = program.system_prompt.evaluate(scope)
+        except EvaluationError as error:
+            return expression_error(error, field)
+        return Prepared(subject["input"], subject)
+
+    def started_fields(self, activation: Activation, prepared: Prepared) -> dict[str, Any]:
+        """Name the agent, and the tags of this piece of work."""
+        agent = activation.node.agent
+        assert agent is not None
+        tags = prepared.subject.get("tags")
+        return {"agent_name": agent.name, **({"tags": tags} if tags else {})}
+
+    def start(self, state: RunState, activation: Activation, prepared: Prepared, now: int) -> Decisions:
+        """Open a fresh context."""
+        prompt = prepared.subject.get("system_prompt", "")
+        return turns.initialize(state, activation, prompt, prepared.input, now)
+
+    def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
+        """Take the next turn, make the calls of the last one, or end."""
+        if activation.agent is None and activation.due_at is None:
+            # Only behind a log that was cut inside a batch; evaluating again gives the same.
+            prepared = self.prepare(state, activation)
+            if isinstance(prepared, ErrorInfo):
+                return []
+            return self.start(state, activation, Prepared(activation.input, prepared.subject), now)
+        return turns.next_turn(state, activation, now)
+
+    def abort(self, state: RunState, activation: Activation, error: ErrorInfo, now: int) -> Decisions:
+        """Close its calls and questions."""
+        return close_calls(state, activation, error, now)
+
+
+KIND = Agent()

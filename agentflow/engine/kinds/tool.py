@@ -1,0 +1,88 @@
+"""`tool`: one call of a function (page 003 §4, page 000 §4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from agentflow.definition.conversation import ToolCall
+from agentflow.definition.expressions import EvaluationError
+from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import ToolNode
+from agentflow.engine.activation import Activation
+from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
+from agentflow.engine.decisions import Decisions, step_failed
+from agentflow.engine.graph import Node
+from agentflow.engine.ids import derive
+from agentflow.engine.kinds.kind import Kind, Prepared
+from agentflow.engine.limits import close_calls
+from agentflow.engine.state import RunState
+from agentflow.engine.templates import expression_error, value_template
+from agentflow.engine.tool_calls import settle_unknown, start_tool
+from agentflow.events import catalogue as ev
+
+__all__ = ["KIND"]
+
+
+class Tool(Kind):
+    """Calls one function. A call that fails is repeated by the policy of the node when that is safe."""
+
+    name = "tool"
+    takes_slot = True
+
+    def compile(self, node: Node) -> Any:
+        """Return the template of the parameters; None without one: the payload is what the call gets."""
+        spec = node.spec
+        assert isinstance(spec, ToolNode)
+        return None if spec.input is msgspec.UNSET else value_template(spec.input)
+
+    def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
+        """Evaluate the parameters."""
+        template = activation.node.program
+        value = activation.input
+        if template is not None:
+            try:
+                value = template.evaluate(state.scope(activation))
+            except EvaluationError as error:
+                return expression_error(error, "/agent/input")
+        return Prepared(value, {"input": value})
+
+    def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
+        """Make the call, make it again, ask about it, or give it up."""
+        record = activation.tool
+        if activation.due_at is not None and now < activation.due_at:
+            return []
+        if record is None:
+            return _first_call(state, activation, now)
+        if record.state == "planned":
+            return start_tool(state, activation, record, now)
+        if record.state == "unknown":
+            return settle_unknown(state, activation, [record], now)
+        if record.state == "failed" and record.error is not None:
+            return step_failed(activation, record.error, now)
+        return []
+
+    def abort(self, state: RunState, activation: Activation, error: ErrorInfo, now: int) -> Decisions:
+        """Close the call and the questions about it."""
+        return close_calls(state, activation, error, now)
+
+
+def _first_call(state: RunState, activation: Activation, now: int) -> Decisions:
+    """Make the one call of the node; a call that cannot be made fails the step with the same error."""
+    over = tool_calls_exceed(state, activation, 1)
+    if over is not None:
+        return exceeded_moves(state, activation, over, now)
+    call_id = derive("call_", now, state.workflow_id, activation.key)
+    node = activation.node
+    name = next(iter(state.bindings.of(node.id).tools), node.id)
+    record = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
+    record.parameters = activation.input
+    decisions = start_tool(state, activation, record, now)
+    if isinstance(decisions[-1], ev.ToolCallFailed):
+        decisions += step_failed(activation, decisions[-1].error, now)
+    return decisions
+
+
+KIND = Tool()
