@@ -66,7 +66,7 @@ def _check_policy(policy: Policy, at: NodeReport) -> None:
 
 def _check_budget(budget: Budget, within: str, at: NodeReport) -> None:
     counts = ("max_tokens", "max_model_calls", "max_tool_calls", "max_steps", "max_depth")
-    at.at_least_one(budget, within, *counts)
+    at.at_least_one(budget, f"{within}/", *counts)
     for key in ("max_cost_usd", "max_duration_s"):
         amount = getattr(budget, key)
         if amount is not None:
@@ -76,7 +76,7 @@ def _check_budget(budget: Budget, within: str, at: NodeReport) -> None:
 def _check_whole(workflow: Workflow, at: NodeReport) -> None:
     """Checks what stands beside the nodes."""
     options = workflow.options
-    at.at_least_one(options, "options", "max_parallel", "max_steps")
+    at.at_least_one(options, "options/", "max_parallel", "max_steps")
     if options.timeout is not None:
         at.range("options/timeout", options.timeout, above=0, most=MAX_SECONDS)
     if options.budget is not None:
@@ -94,7 +94,7 @@ def _check_whole(workflow: Workflow, at: NodeReport) -> None:
         if service.type not in _SERVICES:
             message = f'service type "{shown(service.type)}" is not allowed'
             at.error("E_VALUE", message, f"{path}/type", f"one of {', '.join(_SERVICES)}")
-        at.at_least_one(service, path, "max_concurrency")
+        at.at_least_one(service, f"{path}/", "max_concurrency")
         at.range(f"{path}/timeout", service.timeout, above=0, most=MAX_SECONDS)
 
 

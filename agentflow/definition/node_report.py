@@ -81,12 +81,12 @@ class NodeReport:
 
     # -- values ---------------------------------------------------------------------------------
 
-    def at_least_one(self, owner: msgspec.Struct, within: str, *keys: str) -> None:
-        """Require counts ≥ 1 of those fields of `owner` that are set; `within` is where it stands."""
+    def at_least_one(self, owner: msgspec.Struct, prefix: str, *keys: str) -> None:
+        """Require counts ≥ 1 of those fields of `owner` that are set; `prefix` ends in "/" or is ""."""
         for key in keys:
             value = getattr(owner, key)
             if value is not None:
-                self.range(f"{within}/{key}" if within else key, value, least=1)
+                self.range(prefix + key, value, least=1)
 
     def range(
         self,

@@ -40,7 +40,7 @@ def check(spec: AgentNode, at: NodeReport) -> None:
     at.template("input", spec.input)
     at.not_blank("agent/name", agent.name)
     at.not_blank("agent/system_prompt", agent.system_prompt)
-    at.at_least_one(agent, "agent", "max_turns", "max_tool_calls")
+    at.at_least_one(agent, "agent/", "max_turns", "max_tool_calls")
     for key in ("system_prompt", "context", "tags"):
         at.template(f"agent/{key}", getattr(agent, key))
     if agent.output_schema is not None:
