@@ -12,15 +12,8 @@ from typing import Any, cast
 
 import msgspec
 
-from agentflow.definition.ir import (
-    AgentNode,
-    ConditionNode,
-    EndNode,
-    Node,
-    StartNode,
-    Workflow,
-    canonical_json,
-)
+from agentflow.definition.ir import AgentSpec, Node, Workflow, canonical_json
+from agentflow.definition.kinds import kind_of
 
 __all__ = ["Difference", "compare", "signature", "unfit_results"]
 
@@ -70,9 +63,10 @@ def unfit_results(workflow: Workflow, results: Mapping[str, Any]) -> list[Differ
 
     found: list[Difference] = []
     for node in workflow.nodes:
-        if not isinstance(node, AgentNode) or node.id not in results or node.agent.output_schema is None:
+        agent = _agent(node)
+        schema = agent.output_schema if agent is not None else None
+        if schema is None or node.id not in results:
             continue
-        schema = node.agent.output_schema
         issues = [issue for value in _values(node, results[node.id]) for issue in validate(schema, value)[:1]]
         if issues:
             at = f", at {issues[0].path}" if issues[0].path else ""
@@ -92,14 +86,16 @@ def _about(node: Node, message: str, structural: bool) -> Difference:
     return Difference(node=node.id, message=message, structural=structural)
 
 
-def _kind(node: Node) -> str:
-    return str(node.__struct_config__.tag)
+def _agent(node: Node) -> AgentSpec | None:
+    """The agent that works in a node, of those kinds that have one."""
+    agent = getattr(node, "agent", None)
+    return agent if isinstance(agent, AgentSpec) else None
 
 
 def _joined(node: Node) -> dict[str, Any]:
     """What of a node belongs to the signature."""
     return {
-        "kind": _kind(node),
+        "kind": kind_of(node).name,
         "depends_on": sorted(set(node.depends_on)),
         "join": node.join,
         "conditions": _conditions(node),
@@ -109,20 +105,19 @@ def _joined(node: Node) -> dict[str, Any]:
 
 def _conditions(node: Node) -> dict[str, str]:
     given = {"if": node.guard, "for_each": node.for_each}
-    if isinstance(node, ConditionNode):
-        given["condition"] = node.expression
+    routing = kind_of(node).routing
+    if routing is not None:
+        given |= routing(node)
     return {name: text for name, text in given.items() if text is not None}
 
 
 def _targets(node: Node) -> dict[str, str]:
-    if isinstance(node, ConditionNode):
-        return {"true": node.on_true, "false": node.on_false}
-    following = None if isinstance(node, EndNode) else node.next
-    return {} if following is None else {"next": following}
+    kind = kind_of(node)
+    return {kind.label(node, port) or port: target for port, target in kind.ports(node)}
 
 
 def _changes(old: Node, new: Node) -> Iterator[Difference]:
-    if _kind(old) != _kind(new):
+    if kind_of(old) is not kind_of(new):
         yield _about(new, f'"{new.id}" is {_article(new)} now, it was {_article(old)}', True)
         return
     for name in (d for d in new.depends_on if d not in old.depends_on):
@@ -143,7 +138,7 @@ def _changes(old: Node, new: Node) -> Iterator[Difference]:
 
 def _expressions(old: Node, new: Node) -> Iterator[Difference]:
     was, now = _conditions(old), _conditions(new)
-    for name in ("if", "for_each", "condition"):
+    for name in {**was, **now}:
         if was.get(name) == now.get(name):
             continue
         if name not in was:
@@ -184,15 +179,16 @@ def _details(old: Node, new: Node) -> Iterator[str]:
     for key, words in _NODE_DETAILS.items():
         if getattr(old, key, None) != getattr(new, key, None):
             yield words
-    if isinstance(old, AgentNode) and isinstance(new, AgentNode):
+    before, after = _agent(old), _agent(new)
+    if before is not None and after is not None:
         for key, words in _AGENT_DETAILS.items():
-            if getattr(old.agent, key) != getattr(new.agent, key):
+            if getattr(before, key) != getattr(after, key):
                 yield words
 
 
 def _edges(old: Workflow, new: Workflow, told: set[str | None]) -> Iterator[Difference]:
     """Edges that come or go, but for those that follow from a difference that is told already."""
-    ends = {n.id for w in (old, new) for n in w.nodes if isinstance(n, StartNode | EndNode)}
+    ends = {n.id for w in (old, new) for n in w.nodes if kind_of(n).is_border}
     was = {(e.source, e.target): e.kind for e in old.edges}
     now = {(e.source, e.target): e.kind for e in new.edges}
     for pair in [*now, *(p for p in was if p not in now)]:
@@ -217,7 +213,7 @@ def _whole(old: Workflow, new: Workflow) -> Iterator[Difference]:
 
 
 def _article(node: Node) -> str:
-    kind = _kind(node)
+    kind = kind_of(node).name
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} node"
 
 

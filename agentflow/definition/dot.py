@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agentflow.definition.ir import AgentNode, ConditionNode, EndNode, Node, StartNode, Workflow
+from agentflow.definition.ir import Node, Workflow
+from agentflow.definition.kinds import kind_of
 from agentflow.definition.mermaid import STATE_COLOURS, edges_of
 
 __all__ = ["to_dot"]
@@ -43,16 +44,15 @@ def quoted(text: str) -> str:
 
 
 def _attributes(node: Node, state: str | None) -> str:
-    rows = [node.id, f"({node.__struct_config__.tag})"]
+    kind = kind_of(node)
+    rows = [node.id, f"({kind.name})"]
     if node.for_each is not None:
         rows.append("for each item")
     if state is not None:
         rows.append(state)
     label = '"' + r"\n".join(quoted(row)[1:-1] for row in rows) + '"'
-    styles = ["rounded"] if isinstance(node, AgentNode) else []
-    shape = "diamond" if isinstance(node, ConditionNode) else "box"
-    if isinstance(node, StartNode | EndNode):
-        shape = "oval"
+    styles = ["rounded"] if kind.shape == "rounded" else []
+    shape = "box" if kind.shape == "rounded" else kind.shape
     attributes = [f"label={label}", f"shape={shape}"]
     if state in STATE_COLOURS:
         fill, line = STATE_COLOURS[state]

@@ -14,16 +14,10 @@ from typing import Any, cast
 import msgspec
 
 from agentflow.definition.graph_checks import components
-from agentflow.definition.ir import (
-    ConditionNode,
-    EndNode,
-    Node,
-    StartNode,
-    Workflow,
-    canonical_json,
-    decode_ir,
-)
-from agentflow.definition.ir_values import Links, check_values, reachable
+from agentflow.definition.ir import Node, Workflow, canonical_json, decode_ir, wire_type
+from agentflow.definition.ir_values import check_values
+from agentflow.definition.kinds import kind_of
+from agentflow.definition.node_report import Links, reachable
 from agentflow.definition.nodes import child_pointer
 from agentflow.definition.report import NOWHERE, Fatal, Report, shown
 from agentflow.definition.type_errors import explain
@@ -46,7 +40,7 @@ def accepted_graph(workflow: Workflow, report: Report) -> Workflow:
     try:
         stored = decode_ir(canonical_json(workflow))
     except msgspec.ValidationError as error:
-        problem = explain(error, Workflow)
+        problem = explain(error, wire_type())
         message = problem.sentence("the workflow")
         raise report.fatal("E_TYPE", message, NOWHERE, problem.pointer, problem.hint) from None
     check_graph(stored, report)
@@ -109,7 +103,7 @@ def check_graph(workflow: Workflow, report: Report) -> None:
     _check_ends(workflow, report)
     tokens, waits = _links(workflow, by_id, report)
     leading = {edge.source for edge in workflow.edges}
-    leading |= {node.id for node in workflow.nodes if any(True for _ in _targets(node))}
+    leading |= {node.id for node in workflow.nodes if kind_of(node).ports(node)}
     for i, node in enumerate(workflow.nodes):
         _check_fields(node, node.id in leading, f"/nodes/{i}", report)
     _check_circles(workflow, waits, report)
@@ -133,7 +127,7 @@ def _identify(workflow: Workflow, report: Report) -> dict[str, Node]:
         elif not _ID.fullmatch(node.id):
             hint = "begin with a letter or _, go on with letters, digits, _ and -, at most 128"
             _error(report, "E_INVALID_NODE_ID", f'"{shown(node.id)}" is not an id', path, hint)
-        elif node.id.startswith("__") and not isinstance(node, StartNode | EndNode):
+        elif node.id.startswith("__") and not kind_of(node).is_border:
             message = f'id "{node.id}" is reserved: it begins with "__"'
             _error(report, "E_INVALID_NODE_ID", message, path, "choose another id")
         if by_id.setdefault(node.id, node) is not node:
@@ -142,12 +136,12 @@ def _identify(workflow: Workflow, report: Report) -> dict[str, Node]:
 
 
 def _check_ends(workflow: Workflow, report: Report) -> None:
-    starts = [i for i, node in enumerate(workflow.nodes) if isinstance(node, StartNode)]
+    starts = [i for i, node in enumerate(workflow.nodes) if kind_of(node).is_start]
     if not starts:
         _error(report, "E_MISSING_START", "the workflow has no start", "/nodes", "add a StartNode")
     for i in starts[1:]:
         _error(report, "E_MULTIPLE_START", "the workflow has more than one start", f"/nodes/{i}")
-    if not any(isinstance(node, EndNode) for node in workflow.nodes):
+    if not any(kind_of(node).is_end for node in workflow.nodes):
         _error(report, "E_MISSING_END", "the workflow has no end", "/nodes", "add an EndNode")
 
 
@@ -156,7 +150,7 @@ def _links(workflow: Workflow, by_id: dict[str, Node], report: Report) -> tuple[
     tokens: Links = {node_id: [] for node_id in by_id}
     waits: Links = {node_id: [] for node_id in by_id}
     for i, node in enumerate(workflow.nodes):
-        for key, target in _targets(node):
+        for key, target in kind_of(node).ports(node):
             path = f"/nodes/{i}/{key}"
             if not _exists(target, path, by_id, report) or _waits(node):
                 continue
@@ -168,9 +162,9 @@ def _links(workflow: Workflow, by_id: dict[str, Node], report: Report) -> tuple[
                 message = f'"{shown(node.id)}" depends on unknown node "{shown(dependency)}"'
                 hint = report.did_you_mean(dependency, list(by_id))
                 report.error("E_UNKNOWN_DEPENDENCY", message, NOWHERE, path, hint)
-            elif isinstance(by_id[dependency], EndNode):
+            elif kind_of(by_id[dependency]).is_end:
                 _error(report, "E_VALUE", f'nothing comes after the end "{dependency}"', path)
-            elif not isinstance(by_id[dependency], StartNode):
+            elif not kind_of(by_id[dependency]).is_start:
                 waits[node.id].append(dependency)
     seen: set[tuple[str, str]] = set()
     for i, edge in enumerate(workflow.edges):
@@ -200,24 +194,18 @@ def _exists(target: str, path: str, by_id: dict[str, Node], report: Report) -> b
     return False
 
 
-def _targets(node: Node) -> Iterator[tuple[str, str]]:
-    if isinstance(node, ConditionNode):
-        yield "on_true", node.on_true
-        yield "on_false", node.on_false
-    elif not isinstance(node, EndNode) and node.next is not None:
-        yield "next", node.next
-
-
 def _followed(source: Node, target: Node, path: str, report: Report) -> bool:
     """Whether tokens go along an edge; one that nothing would ever follow is reported. Those of the start
     and to the end may be written out also where nodes wait for each other."""
     hint = None
-    if isinstance(source, EndNode):
+    kind = kind_of(source)
+    if kind.is_end:
         message = f'nothing comes after the end "{source.id}"'
-    elif isinstance(source, ConditionNode):
-        message = f'the condition "{source.id}" has on_true and on_false alone'
+    elif kind.routing is not None:
+        ports = " and ".join(port for port, _ in kind.ports(source))
+        message = f'the {kind.name} "{source.id}" has {ports} alone'
     elif _waits(source):
-        if isinstance(target, EndNode):
+        if kind_of(target).is_end:
             return False
         message = f'"{source.id}" sends nothing along edges: it waits by rule {source.join}'
         hint = f'let "{target.id}" depend on it'
@@ -230,11 +218,11 @@ def _followed(source: Node, target: Node, path: str, report: Report) -> bool:
 def _entered(source: Node, target: Node, path: str, report: Report) -> bool:
     """Whether tokens enter the target; where they never would, that is reported."""
     hint = None
-    if isinstance(target, StartNode):
+    if kind_of(target).is_start:
         message = f'nothing leads to the start "{target.id}"'
     elif not _waits(target):
         return True
-    elif isinstance(source, StartNode) and not target.depends_on:
+    elif kind_of(source).is_start and not target.depends_on:
         return False
     else:
         message = f'"{target.id}" is not entered by edges: it waits by rule {target.join}'
@@ -245,7 +233,7 @@ def _entered(source: Node, target: Node, path: str, report: Report) -> bool:
 
 def _waits(node: Node) -> bool:
     """Whether this is a node of a dependency graph, which tokens neither enter nor leave."""
-    return node.join != "any" and not isinstance(node, StartNode | EndNode)
+    return node.join != "any" and not kind_of(node).is_border
 
 
 def _check_fields(node: Node, leads_on: bool, path: str, report: Report) -> None:
@@ -255,10 +243,11 @@ def _check_fields(node: Node, leads_on: bool, path: str, report: Report) -> None
     if _waits(node):
         without_effect = ("next",)
         why, hint = f'"{node.id}" waits by rule {node.join}', "let the next node depend on it"
-        if isinstance(node, ConditionNode):
-            message = f"{why}, but a condition sends a token on"
+        kind = kind_of(node)
+        if kind.routing is not None:
+            message = f"{why}, but a {kind.name} sends a token on"
             _error(report, "E_CONFLICTING_FIELDS", message, f"{path}/join", 'leave it "any"')
-    elif not leads_on and not isinstance(node, StartNode | EndNode):
+    elif not leads_on and not kind_of(node).is_border:
         message = f'"{node.id}" leads nowhere'
         _error(report, "E_MISSING_NEXT", message, path, "set next, or let it wait by depends_on")
     for field in without_effect:
@@ -293,8 +282,8 @@ def _circles(links: Links, order: dict[str, int]) -> Iterator[list[str]]:
 
 def _check_ways(workflow: Workflow, tokens: Links, waits: Links, report: Report) -> None:
     """Every node lies on a way from the start to an end. The graph is whole: all that is named exists."""
-    start = next(node.id for node in workflow.nodes if isinstance(node, StartNode))
-    ends = [node.id for node in workflow.nodes if isinstance(node, EndNode)]
+    start = next(node.id for node in workflow.nodes if kind_of(node).is_start)
+    ends = [node.id for node in workflow.nodes if kind_of(node).is_end]
     onward = {node_id: list(targets) for node_id, targets in tokens.items()}
     awaited = {dependency for waiting in waits.values() for dependency in waiting}
     for node in workflow.nodes:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from agentflow.definition.ir import ConditionNode, EndNode, Node, Workflow
+from agentflow.definition.ir import Node, Workflow
+from agentflow.definition.kinds import kind_of
 
 __all__ = ["STATE_COLOURS", "edges_of", "to_mermaid"]
 
@@ -61,8 +62,7 @@ def _names(ids: list[str]) -> dict[str, str]:
 
 
 def _label(node: Node, state: str | None) -> str:
-    kind = node.__struct_config__.tag
-    text = f"{node.id}\\n({kind})" + (f"\\n{state}" if state else "")
+    text = f"{node.id}\\n({kind_of(node).name})" + (f"\\n{state}" if state else "")
     return text.replace('"', '\\"')
 
 
@@ -77,11 +77,9 @@ def edges_of(workflow: Workflow) -> Iterator[tuple[str, str, str | None]]:
     """Source, target and label of every edge, nodes in id order."""
     nodes = sorted(workflow.nodes, key=lambda node: node.id.encode())
     for node in nodes:
-        if isinstance(node, ConditionNode):
-            yield node.id, node.on_true, "true"
-            yield node.id, node.on_false, "false"
-        elif not isinstance(node, EndNode) and node.next is not None:
-            yield node.id, node.next, None
+        kind = kind_of(node)
+        for port, target in kind.ports(node):
+            yield node.id, target, kind.label(node, port)
     for node in nodes:
         for dependency in node.depends_on:
             yield dependency, node.id, None

@@ -131,7 +131,7 @@ class _StepDocument:
         )
         needs = input_needs(document, self._inputs, self._expressions.uses, self._expressions.all_inputs_used)
         if not self._report.has_errors:
-            self._warn_of_unused(graph)
+            self._warn_of_unused(compiled)
         return graph, needs
 
     def _lacks_steps(self) -> bool:
@@ -140,13 +140,13 @@ class _StepDocument:
         steps = workflow.get("steps") if workflow else None
         return steps is None or len(steps.json()) != len(self._steps)
 
-    def _warn_of_unused(self, graph: Workflow) -> None:
+    def _warn_of_unused(self, nodes: list[AgentNode]) -> None:
         """Warn of inputs and services without a use; not if a misspelt name may be the use."""
         expressions = self._expressions
         if not expressions.all_inputs_used:
             used = {use.name for use in expressions.uses} | expressions.named
             warn_of_unused_inputs(self._document, used, self._report)
-        granted = [node.agent.functions for node in graph.nodes if isinstance(node, AgentNode)]
+        granted = [node.agent.functions for node in nodes]
         services = {ref.service for functions in granted if functions for ref in functions}
         if None not in granted and services <= set(self._services or ()):
             warn_of_unused_services(self._document, services, self._report)

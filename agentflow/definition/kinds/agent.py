@@ -1,0 +1,47 @@
+"""`agent`: turns of a model and calls of its functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agentflow.definition.node import AgentSpec, NodeBase
+
+if TYPE_CHECKING:
+    from agentflow.definition.node_report import NodeReport
+
+SHAPE = "rounded"
+
+
+class AgentNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="agent"):
+    """An agent at work. `input` is a template; unset, the input is the payload of the token."""
+
+    agent: AgentSpec
+    input: Any = msgspec.UNSET
+    next: str | None = None
+
+
+Spec = AgentNode
+
+
+def ports(spec: AgentNode) -> tuple[tuple[str, str], ...]:
+    """Return `next`, if it is set."""
+    return () if spec.next is None else (("next", spec.next),)
+
+
+def label(spec: AgentNode, port: str) -> str | None:
+    """Return None: the edge has no label."""
+
+
+def check(spec: AgentNode, at: NodeReport) -> None:
+    """Check the templates, limits and result schema of the agent."""
+    agent = spec.agent
+    at.template("input", spec.input)
+    at.not_blank("agent/name", agent.name)
+    at.not_blank("agent/system_prompt", agent.system_prompt)
+    at.at_least_one(agent, "agent/", "max_turns", "max_tool_calls")
+    for key in ("system_prompt", "context", "tags"):
+        at.template(f"agent/{key}", getattr(agent, key))
+    if agent.output_schema is not None:
+        at.schema("agent/output_schema", agent.output_schema)

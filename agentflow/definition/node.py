@@ -1,0 +1,131 @@
+"""What every node of a graph may have, whatever its kind (page 003 §2). The kinds stand in `kinds/`.
+
+All Structs are frozen and encode to canonical JSON and back. Durations are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from agentflow.definition.policy import RetryPolicy
+
+__all__ = [
+    "AgentSpec",
+    "Approval",
+    "Budget",
+    "Cache",
+    "FunctionRef",
+    "Join",
+    "ModelRef",
+    "NodeBase",
+    "Policy",
+]
+
+Join = Literal["any", "all_succeeded", "all_terminal"]
+
+
+class FunctionRef(msgspec.Struct, frozen=True, order=True):
+    """A function of a service; `function` may be `*` (every public function of the service)."""
+
+    service: str
+    function: str
+
+
+class ModelRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model by provider and name, with the parameters that go to the provider as they are.
+
+    A document may leave the choice to the binding and still set parameters: `provider` is then "", and
+    `model` an alias that the document does not declare, or "" for the default model.
+    """
+
+    provider: str
+    model: str
+    parameters: dict[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        """`provider:model`."""
+        return f"{self.provider}:{self.model}"
+
+
+class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent: prompt (a template), model, functions, limits.
+
+    `functions` None = every function that the run may use, () = none. `plain_result` says what an
+    answer without `output_schema` becomes: `text` (page 000) or `object` (page 001 §5.5: a JSON object as
+    it is, other text as {"text": …}).
+    """
+
+    name: str
+    system_prompt: str
+    model: ModelRef | str | None = None
+    fallback: tuple[ModelRef | str, ...] = ()
+    output_schema: dict[str, Any] | bool | None = None
+    plain_result: Literal["text", "object"] = "text"
+    functions: tuple[FunctionRef, ...] | None = ()
+    context: Any = None
+    tags: dict[str, Any] = {}
+    max_turns: int = 10
+    max_tool_calls: int = 50
+    parallel_tool_calls: bool = True
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Retry of a node (or of an agent's model calls) and the time-out over all its attempts."""
+
+    retry: RetryPolicy | None = None
+    timeout: float | None = None
+
+
+class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who must agree before work is done (page 001 §5.8). `message` is a template; `timeout` in seconds."""
+
+    before: Literal["step", "calls", "side_effects", "never"] = "step"
+    message: str | None = None
+    timeout: float | None = None
+    on_denied: Literal["fail", "skip"] = "fail"
+
+
+class Cache(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A step whose results of the last `ttl` seconds serve again (page 001 §5.8). `key` is a template."""
+
+    ttl: float
+    key: str | None = None
+    scope: Literal["definition", "global"] = "definition"
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run, step or agent may use (page 000 §10); None = no limit."""
+
+    max_cost_usd: float | None = None
+    max_tokens: int | None = None
+    max_model_calls: int | None = None
+    max_tool_calls: int | None = None
+    max_duration_s: float | None = None
+    max_steps: int | None = None
+    max_depth: int = 8
+    on_exceeded: Literal["pause", "ask", "fail"] = "pause"
+
+
+class NodeBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """What every node has. `index` is the declared position (ties are broken by it).
+
+    A node with `depends_on` is a node of a dependency graph: it is activated once, when its join rule
+    says so. A node reached by edges (`next`, `edges[]`) with join `any` is activated once per token.
+    """
+
+    id: str
+    name: str | None = None
+    index: int = 0
+    depends_on: tuple[str, ...] = ()
+    join: Join = "any"
+    guard: str | None = None
+    for_each: str | None = None
+    max_parallel: int | None = None
+    required: bool = True
+    policy: Policy | None = None
+    approval: Approval | None = None
+    cache: Cache | None = None
+    budget: Budget | None = None
