@@ -1,24 +1,13 @@
 """The engine: a run is `fold(evolve, events)`, and `decide` says what happens next.
 
-Pure: no clock, no randomness, no I/O, no await. Whoever drives it passes times and draws as data, makes
-events durable before acting on them, and carries out the calls that they open.
+Pure: no clock, no randomness, no I/O, no await. The caller passes times and draws as data, makes events
+durable before acting on them, and carries out their effects (`effect_of`).
 """
 
 from agentflow.engine import commands
+from agentflow.engine.activation import Activation
 from agentflow.engine.bindings import Bindings, ModelTerms, StepBinding, ToolInfo
-from agentflow.engine.caching import CacheHit, Lookup, looked_up, result_key
-from agentflow.engine.limits import (
-    cancel_finished,
-    expire,
-    interrupted,
-    next_due,
-    resume_is_due,
-    unit_lost,
-)
-from agentflow.engine.decide import decide
-from agentflow.engine.evolve import evolve
-from agentflow.engine.replay import BaseEvent, base_of, cut_of
-from agentflow.engine.graph import Plan, compile_plan
+from agentflow.engine.caching import CacheHit, Lookup, result_key
 from agentflow.engine.call_results import (
     attempt_failed,
     model_completed,
@@ -26,29 +15,52 @@ from agentflow.engine.call_results import (
     tool_completed,
     tool_failed,
 )
-from agentflow.engine.state import RunState
+from agentflow.engine.decide import Found, decide
+from agentflow.engine.effects import Effect, Release, ReleaseIdle, StartCall, effect_of
+from agentflow.engine.evolve import evolve
+from agentflow.engine.graph import Graph, compile_graph
+from agentflow.engine.illegal import IllegalEvent
+from agentflow.engine.limits import (
+    activation_lost,
+    cancel_finished,
+    expire,
+    interrupted,
+    next_due,
+    resume_is_due,
+)
+from agentflow.engine.replay import BaseEvent, base_of, cut_of
+from agentflow.engine.state import OpenCall, RunState
 
 __all__ = [
+    "Activation",
     "BaseEvent",
     "Bindings",
     "CacheHit",
+    "Effect",
+    "Found",
+    "Graph",
+    "IllegalEvent",
     "Lookup",
     "ModelTerms",
-    "Plan",
+    "OpenCall",
+    "Release",
+    "ReleaseIdle",
     "RunState",
+    "StartCall",
     "StepBinding",
     "ToolInfo",
+    "activation_lost",
     "attempt_failed",
     "base_of",
     "cancel_finished",
     "commands",
-    "compile_plan",
+    "compile_graph",
     "cut_of",
     "decide",
+    "effect_of",
     "evolve",
     "expire",
     "interrupted",
-    "looked_up",
     "model_completed",
     "model_failed",
     "next_due",
@@ -56,5 +68,4 @@ __all__ = [
     "resume_is_due",
     "tool_completed",
     "tool_failed",
-    "unit_lost",
 ]

@@ -54,8 +54,8 @@ class Activation:
         "local",
         "node",
         "open_children",
-        "output",
         "outer",
+        "output",
         "overdrawn",
         "path",
         "paused_timers",
@@ -72,7 +72,9 @@ class Activation:
         "visit",
     )
 
-    def __init__(self, node: Node, path: Path, visit: int, outer: Activation | None, iteration: int | None) -> None:
+    def __init__(
+        self, node: Node, path: Path, visit: int, outer: Activation | None, iteration: int | None
+    ) -> None:
         self.node = node
         self.path = path
         self.visit = visit

@@ -14,12 +14,12 @@ from msgspec import UNSET
 from agentflow.definition.expressions import EvaluationError, Template
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import canonical_json
-from agentflow.engine.bindings import ToolInfo
-from agentflow.engine.agents.failure import fault
-from agentflow.engine.ids import derive
-from agentflow.engine.decisions import Decisions, scope_fields, skipped, step_failed, step_fields
 from agentflow.engine.activation import Activation
+from agentflow.engine.agents.failure import fault
 from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.bindings import ToolInfo
+from agentflow.engine.decisions import Decisions, scope_fields, skipped, step_failed, step_fields
+from agentflow.engine.ids import derive
 from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
@@ -35,7 +35,9 @@ def ask_step(state: RunState, activation: Activation, subject: dict[str, Any], n
     return _ask(state, activation, "step", subject, now, seed=activation.key, policy=shown)
 
 
-def ask_call(state: RunState, activation: Activation, record: ToolRecord, parameters: Any, now: int) -> Decisions:
+def ask_call(
+    state: RunState, activation: Activation, record: ToolRecord, parameters: Any, now: int
+) -> Decisions:
     """Whether this call of a function may be made, with its arguments."""
     info = record.info or state.bindings.of(activation.node.id).tools[record.name]
     subject = {
@@ -45,7 +47,7 @@ def ask_call(state: RunState, activation: Activation, record: ToolRecord, parame
         "function": info.function,
         "parameters": parameters,
     }
-    template = activation.node.message
+    template = activation.node.approval_message
     if template is not None:
         subject["message"] = _message(state, activation, template)
     return _ask(state, activation, "tool", subject, now, seed=record.call.id, side_effect=info.side_effect)
@@ -60,7 +62,14 @@ def _message(state: RunState, activation: Activation, template: Template) -> Any
 
 
 def _ask(
-    state: RunState, activation: Activation, kind: Any, subject: dict[str, Any], now: int, *, seed: str, **more: Any
+    state: RunState,
+    activation: Activation,
+    kind: Any,
+    subject: dict[str, Any],
+    now: int,
+    *,
+    seed: str,
+    **more: Any,
 ) -> Decisions:
     policy = activation.node.spec.approval
     deadline: Any = UNSET
@@ -78,7 +87,12 @@ def _ask(
             deadline=deadline,
             **more,
         ),
-        ev.WorkflowStepWaiting(**step_fields(activation), for_="approval", ref=request_id, deadline=deadline),
+        ev.WorkflowStepWaiting(
+            **step_fields(activation, state.clock if kind == "step" else None),
+            for_="approval",
+            ref=request_id,
+            deadline=deadline,
+        ),
     ]
 
 
@@ -135,7 +149,9 @@ def withdrawn(request: OpenRequest, reason: str) -> Decisions:
     data = request.data
     if isinstance(data, ev.ApprovalRequested):
         return decided(request, granted=False, by="system", via="policy", reason=reason)
-    return [ev.InputCancelled(**scope_fields(request.activation), request_id=request.request_id, reason=reason)]
+    return [
+        ev.InputCancelled(**scope_fields(request.activation), request_id=request.request_id, reason=reason)
+    ]
 
 
 def refusal_moves(state: RunState, activation: Activation, now: int) -> Decisions:

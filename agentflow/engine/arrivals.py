@@ -6,13 +6,16 @@ activations with the same keys, in the same order.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentflow.engine.activation import Activation
 from agentflow.engine.gates import verdict_of
-from agentflow.engine.graph import SETTLED, Node
+from agentflow.engine.joins import SETTLED
 from agentflow.engine.path import NodeState, Path
 from agentflow.engine.state import RunState
+
+if TYPE_CHECKING:
+    from agentflow.engine.graph import Node
 
 __all__ = ["activate", "begin_path", "dispatched", "enqueue", "leave", "retry_in_place", "route"]
 
@@ -26,7 +29,7 @@ def dispatched(state: RunState, ts: int) -> None:
 
 
 def begin_path(state: RunState, path: Path, payload: Any) -> None:
-    """Activate the nodes of a graph that wait for nothing, and send the input along the edges of its starts."""
+    """Activate the nodes of a graph that wait for nothing, and send the input along those of its starts."""
     if path.graph.has_watchers:
         _count_watched(path)
     for node in path.graph.roots:
@@ -45,6 +48,7 @@ def deliver(state: RunState, path: Path, target: Node, payload: Any) -> None:
     """Bring a token to a node. One that comes to a silent end of the graph is what the path has reached."""
     if target.is_silent:
         path.output = payload
+        path.stopped = path.stopped or target.kind.stops(target)
     else:
         activate(state, path, target, payload)
 
@@ -97,7 +101,7 @@ def retry_in_place(state: RunState, held: Activation, attempt: int) -> None:
     """Make a held step anew, before all others of its node; what it had kept is in its children."""
     place = state.node_of(held)
     place.status, place.next_attempt = "pending", attempt
-    activate(state, held.path, held.node, held.payload, front=True)
+    activate(state, held.path, held.node, held.input if held.node.join.takes_tokens else None, front=True)
     held.path.live -= 1
     place.live -= 1
 
@@ -160,5 +164,3 @@ def _settle_unreachable(state: RunState, path: Path) -> None:
                     place.status = "skipped"
                 _settle(state, path, target, place)
                 found = True
-
-

@@ -14,10 +14,10 @@ import msgspec
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import Budget
+from agentflow.engine.activation import NO_USAGE, Activation
 from agentflow.engine.agents.failure import agent_failed
-from agentflow.engine.ids import derive
 from agentflow.engine.decisions import Decisions, scope_fields, step_fields
-from agentflow.engine.activation import Activation
+from agentflow.engine.ids import derive
 from agentflow.engine.state import OpenCall, RunState
 from agentflow.events import catalogue as ev
 
@@ -135,7 +135,7 @@ def scopes_of(state: RunState, activation: Activation) -> list[Scope]:
     step = activation.node.id
     if limits := state.step_budgets.get(step):
         own = [call for call in calls if call.activation.node is activation.node]
-        found.append(Scope(step, limits, state.nodes[step].usage, own))
+        found.append(Scope(step, limits, state.step_usage.get(step, NO_USAGE), own))
     return found
 
 

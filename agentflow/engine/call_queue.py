@@ -8,12 +8,15 @@ Pure.
 
 from __future__ import annotations
 
-from agentflow.engine.budgets import Exceeded, Scope, exceeded, scopes_of, used_of
-from agentflow.engine.reservations import Need
+from collections.abc import Iterator
+
 from agentflow.engine.activation import Activation
+from agentflow.engine.agents.progress import model_of
+from agentflow.engine.budgets import Exceeded, Scope, exceeded, scopes_of, used_of
+from agentflow.engine.reservations import Need, need_of
 from agentflow.engine.state import RunState
 
-__all__ = ["bounds_calls", "bounds_output", "next_call"]
+__all__ = ["bounds_calls", "bounds_output", "is_queued", "need_of_next", "next_calls"]
 
 _CALL_LIMITS = ("max_model_calls", "max_tokens", "max_cost_usd")
 
@@ -32,30 +35,51 @@ def _limits(state: RunState, activation: Activation) -> tuple[dict[str, object],
     return state.budget, state.step_budgets.get(activation.node.id, {})
 
 
-def next_call(state: RunState) -> tuple[Activation, Need, int | Exceeded] | None:
-    """Return the first call that need not wait: with its limit of output, or the limit that it exceeds.
+def is_queued(state: RunState, activation_key: str, now: int) -> bool:
+    """Return whether the next model call of this activation waits for room in a budget at this time."""
+    activation = state.call_queue.get(activation_key)
+    if activation is None or activation.agent is None:
+        return False
+    return activation.agent.due_at is None or activation.agent.due_at <= now
+
+
+def need_of_next(state: RunState, activation: Activation) -> Need:
+    """Return what the next model call of this agent wants; counted once for each state of its context."""
+    progress = activation.agent
+    assert progress is not None
+    follows = (len(progress.messages), len(progress.pending), progress.model_index, progress.min_output)
+    if progress.need is None or progress.need[0] != follows:
+        binding = state.bindings.of(activation.node.id)
+        progress.need = (follows, need_of(progress, activation, binding, model_of(progress)))
+    return progress.need[1]
+
+
+def next_calls(state: RunState, now: int) -> Iterator[tuple[Activation, Need, int | Exceeded]]:
+    """Yield the first call that need not wait: with its limit of output, or the limit that it exceeds; then,
+    for a caller that can do nothing about that one, the next.
 
     None if every call waits. There is then an open call in the budget that the first one waits for, since a
     call waits for nothing else, and the end of that call makes the run decide anew.
     """
     short: set[str] = set()  # steps for whose budget an earlier call waits
-    for activation, need in sorted(state.call_queue.values(), key=lambda entry: entry[0].touched):
-        if activation.node.id in short:
+    for activation in sorted(state.call_queue.values(), key=lambda waiting: waiting.touched):
+        if activation.node.id in short or not is_queued(state, activation.key, now):
             continue
+        need = need_of_next(state, activation)
         output = need.output
         for scope in scopes_of(state, activation):
             fitting = _fit(scope, need)
             if isinstance(fitting, Exceeded):
-                return activation, need, fitting
+                yield activation, need, fitting
+                break
             if fitting is None:
                 if scope.limits is state.budget:
-                    return None  # all later calls wait for the budget of the run too
+                    return  # all later calls wait for the budget of the run too
                 short.add(activation.node.id)
                 break
             output = min(output, fitting)
         else:
-            return activation, need, output
-    return None
+            yield activation, need, output
 
 
 def _fit(scope: Scope, need: Need) -> int | Exceeded | None:

@@ -13,12 +13,12 @@ from msgspec import UNSET, UnsetType
 from agentflow.definition.conversation import Message, Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.policy import MAX_SECONDS, RetryPolicy
-from agentflow.engine.bindings import ModelTerms
+from agentflow.engine.activation import Activation
 from agentflow.engine.agents.failure import agent_failed
+from agentflow.engine.agents.progress import AgentProgress, ToolRecord, model_of
+from agentflow.engine.bindings import ModelTerms
 from agentflow.engine.decisions import Decisions, due, retrying, scope_fields, size_of, step_failed
 from agentflow.engine.reservations import charge, most_output, output_limit, terms_of
-from agentflow.engine.activation import Activation
-from agentflow.engine.agents.progress import AgentProgress, ToolRecord, model_of
 from agentflow.engine.state import OpenCall, RunState
 from agentflow.events import catalogue as ev
 
@@ -220,7 +220,9 @@ def tool_failed(
     lost = error.category == "interrupted" and outcome != "unknown"
     delay = None
     if record is activation.tool and not lost and outcome != "unknown" and (safe or not unknown):
-        delay = _delay(activation.node.retry, error, activation.failures + 1, activation.first_failure, None, now, draw)
+        delay = _delay(
+            activation.node.retry, error, activation.failures + 1, activation.first_failure, None, now, draw
+        )
     failed = ev.ToolCallFailed(
         **scope_fields(activation),
         tool_call_id=call_id,
@@ -240,13 +242,17 @@ def tool_failed(
     return [failed]
 
 
-def attempt_failed(state: RunState, activation: Activation, error: ErrorInfo, now: int, draw: float) -> Decisions:
+def attempt_failed(
+    state: RunState, activation: Activation, error: ErrorInfo, now: int, draw: float
+) -> Decisions:
     """An agent's attempt came to nothing: start over with a fresh context, or fail (page 001 §5.7).
 
     Never starts over once an unsafe tool call is recorded, which would repeat it.
     """
     if activation.agent is not None and not activation.unsafe:
-        delay = _delay(activation.node.retry, error, activation.failures + 1, activation.first_failure, None, now, draw)
+        delay = _delay(
+            activation.node.retry, error, activation.failures + 1, activation.first_failure, None, now, draw
+        )
         if delay is not None:
             return retrying(activation, "restart", error, delay, now)
     return agent_failed(activation, error, now)

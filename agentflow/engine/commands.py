@@ -14,10 +14,11 @@ from msgspec import UNSET
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
 from agentflow.engine import approvals
+from agentflow.engine.activation import NO_USAGE
 from agentflow.engine.budgets import LIMITS, used_of
-from agentflow.engine.limits import closed_call
-from agentflow.engine.held_steps import HeldAction, retry_all, settle_held
 from agentflow.engine.decisions import Decisions
+from agentflow.engine.held_steps import HeldAction, retry_all, settle_held
+from agentflow.engine.limits import closed_call
 from agentflow.engine.reservations import terms_of
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -81,7 +82,7 @@ def _raised(state: RunState, budget: Mapping[str, Any]) -> dict[str, Any]:
     scope: str = (state.paused_for or {}).get("scope", "run")
     if budget.get("max_cost_usd") is not None:
         _must_be_priced(state, scope)
-    usage = state.usage if scope == "run" else state.nodes[scope].usage
+    usage = state.usage if scope == "run" else state.step_usage.get(scope, NO_USAGE)
     used = used_of(usage, state.clock)
     for key, value in budget.items():
         if key in LIMITS and value <= (used.get(key) or 0):

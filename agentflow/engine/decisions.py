@@ -42,20 +42,24 @@ def due(now: int, delay: float) -> tuple[int, str]:
 
 def scope_fields(activation: Activation) -> dict[str, Any]:
     """The fields that every event of a step has."""
-    return {"step_id": activation.node.id, "iteration": activation.iteration, "activation": activation.base_key}
+    return {
+        "step_id": activation.node.id,
+        "iteration": activation.iteration,
+        "activation": activation.base_key,
+    }
 
 
-def step_fields(activation: Activation) -> dict[str, Any]:
-    """The fields that every `workflow.step_*` has."""
+def step_fields(activation: Activation, clock: int | None = None) -> dict[str, Any]:
+    """Return the fields that every `workflow.step_*` has; `clock` for an activation that has not begun."""
     return {
         "step_id": activation.node.id,
         "iteration": activation.iteration,
         "activation": activation.base_key,
         "step_index": activation.node.index,
         "attempt": activation.attempt,
-        "path": "",
+        "path": activation.path.key,
         "visit": activation.visit,
-        "clock": activation.clock,
+        "clock": activation.clock if clock is None else clock,
     }
 
 
@@ -71,7 +75,13 @@ def size_of(value: Any) -> int:
 
 
 def step_completed(
-    state: RunState, activation: Activation, now: int, *, next_port: str | None = None, items: Any = msgspec.UNSET
+    state: RunState,
+    activation: Activation,
+    now: int,
+    *,
+    output: Any,
+    next_port: str | None = None,
+    items: Any = msgspec.UNSET,
 ) -> Decisions:
     """The end of a step that succeeded; for an agent its state record goes before (page 000 §5)."""
     moves: Decisions = []
@@ -79,7 +89,7 @@ def step_completed(
     ref: Any = msgspec.UNSET
     duration = elapsed_ms(activation.started, now)
     if activation.agent is not None:
-        record = state_record(state, activation, now)
+        record = state_record(state, activation, output, now)
         body = canonical_json(record)
         ref = f"state:{activation.key}"
         moves.append(
@@ -99,8 +109,8 @@ def step_completed(
         ev.WorkflowStepCompleted(
             **fields,
             duration_ms=duration,
-            output=activation.output,
-            output_size=size_of(activation.output),
+            output=output,
+            output_size=size_of(output),
             state_ref=ref,
             items=items,
             next=msgspec.UNSET if next_port is None else next_port,
@@ -110,7 +120,7 @@ def step_completed(
     return moves
 
 
-def state_record(state: RunState, activation: Activation, now: int) -> dict[str, Any]:
+def state_record(state: RunState, activation: Activation, output: Any, now: int) -> dict[str, Any]:
     """The record of a finished agent step (page 000 §5): a view of the log, rebuilt whenever wanted."""
     agent = activation.node.agent
     return {
@@ -122,7 +132,7 @@ def state_record(state: RunState, activation: Activation, now: int) -> dict[str,
         "attempt": activation.attempt,
         "state": "succeeded" if activation.error is None else "failed",
         "input": activation.input,
-        "data": activation.output,
+        "data": output,
         "metadata": {
             "agent_name": agent.name if agent else None,
             "timestamp": iso(now),
@@ -140,11 +150,12 @@ def step_failed(
     *,
     outcome: Literal["failed", "unknown"] = "failed",
     items: Any = msgspec.UNSET,
+    clock: int | None = None,
 ) -> Decisions:
     """The end of a step that failed, or was cancelled (category `cancelled`)."""
     return [
         ev.WorkflowStepFailed(
-            **step_fields(activation),
+            **step_fields(activation, clock),
             duration_ms=elapsed_ms(activation.started, now) if activation.started else 0,
             error=error,
             attempts=activation.attempt,
@@ -154,12 +165,22 @@ def step_failed(
     ]
 
 
-def skipped(activation: Activation, reason: Any, detail: str | None, caused_by: tuple[str, ...]) -> Decisions:
-    """A step, or one item of it, that will not run."""
-    return [ev.WorkflowStepSkipped(**step_fields(activation), reason=reason, detail=detail, caused_by=caused_by)]
+def skipped(
+    activation: Activation,
+    reason: Any,
+    detail: str | None,
+    caused_by: tuple[str, ...],
+    *,
+    clock: int | None = None,
+) -> Decisions:
+    """Return the end of a step, or of one item of it, that will not run."""
+    fields = step_fields(activation, clock)
+    return [ev.WorkflowStepSkipped(**fields, reason=reason, detail=detail, caused_by=caused_by)]
 
 
-def retrying(activation: Activation, kind: Any, error: ErrorInfo, delay: float, now: int, **more: Any) -> Decisions:
+def retrying(
+    activation: Activation, kind: Any, error: ErrorInfo, delay: float, now: int, **more: Any
+) -> Decisions:
     """`agent.retrying` of an agent, else `workflow.step_retrying`. The delay is drawn once and stored."""
     delay_ms, due_at = due(now, delay)
     agent = activation.agent

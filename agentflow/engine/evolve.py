@@ -1,8 +1,8 @@
-"""`evolve`: one event folded into the state of its run.
+"""`evolve`: one event folded into the state of its run. The only thing that changes the state.
 
-Total and deterministic: it never decides, never fails on an event that the engine wrote, and ignores
-types that it does not know. It changes the given state in place (a run's state has one owner), so its
-cost follows what the event changed and not the size of the run.
+Deterministic: it follows from the log alone. It changes the given state in place (a run's state has one
+owner), so its cost follows what the event changed and not the size of the run. Event types that it does not
+know are skipped; an event that the state does not allow is an IllegalEvent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from agentflow.definition.conversation import Usage
-from agentflow.engine.folds import agents, requests, run, steps, tools
+from agentflow.engine.folds import agents, requests, run, steps, timers, tools
+from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.state import RunState
 from agentflow.events.catalogue import SystemStateSaved
 
@@ -23,11 +24,12 @@ _FOLDS: dict[type, Callable[[RunState, Any, int, int], None]] = {
     **agents.FOLDS,
     **tools.FOLDS,
     **requests.FOLDS,
+    **timers.FOLDS,
 }
 
 
 def _fork(state: RunState, data: Any, offset: int, ts: int) -> None:
-    """The base of a fork: what the other run had reached, without what it cost and without its clocks."""
+    """Fold the base of a fork: what the other run had reached, without what it cost and without its clocks."""
     if data.kind != "fork_base" or not state.base:
         return
     state.last_ts = state.base[0].ts
@@ -39,19 +41,18 @@ def _fork(state: RunState, data: Any, offset: int, ts: int) -> None:
         if fold is not None:
             fold(state, event.data, offset, event.ts)
     gap = ts - state.base[-1].ts
-    state.timers = {key: due if key == "run" else due + gap for key, due in state.timers.items()}
+    for key, due in list(state.timers.items()):
+        if key != "run":
+            state.timers[key] = due + gap
     state.usage = Usage()
-    for unit in state.open.values():
-        unit.started += gap
-        unit.attempt_started += gap
-        unit.usage = Usage()
-    for node in state.nodes.values():
-        node.usage = Usage()
+    state.step_usage.clear()
+    for activation in state.open.values():
+        activation.started += gap
+        activation.attempt_started += gap
+        activation.usage = Usage()
     for call in state.calls.values():
         call.charged = False  # the other run pays for it
     state.base = []
-    state.fresh.clear()
-    state.closed.clear()
 
 
 _FOLDS[SystemStateSaved] = _fork
@@ -62,11 +63,14 @@ def evolve(state: RunState, data: Any, offset: int, ts: int) -> None:
 
     A time before that of the previous event shows that the wall clock stepped back: by so much at least, the
     times of the state go with it, so that a delay of seconds does not become one of the step.
+    Raises IllegalEvent if the state does not allow the event; the state is of no use then.
     """
     if ts < state.last_ts:
         state.shift_times(ts - state.last_ts)
     state.next_offset = offset + 1
     fold = _FOLDS.get(data.__class__)
     if fold is not None:
+        if state.terminal:
+            raise IllegalEvent(data, "the run has ended")
         fold(state, data, offset, ts)
     state.last_ts = ts

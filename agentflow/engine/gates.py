@@ -77,9 +77,10 @@ def _judge(state: RunState, activation: Activation, place: NodeState) -> Skip | 
 
 def refused_moves(state: RunState, activation: Activation, verdict: Skip | ErrorInfo, now: int) -> Decisions:
     """Return the end of a step that must not start."""
+    clock = state.clock if activation.iteration is None else None
     if isinstance(verdict, Skip):
-        return skipped(activation, verdict.reason, verdict.detail, verdict.caused_by, clock=state.clock)
-    return step_failed(activation, verdict, now, clock=state.clock)
+        return skipped(activation, verdict.reason, verdict.detail, verdict.caused_by, clock=clock)
+    return step_failed(activation, verdict, now, clock=clock)
 
 
 def items_of(state: RunState, activation: Activation) -> list[Any] | ErrorInfo:

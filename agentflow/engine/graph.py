@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agentflow.definition.ir import AgentSpec, NodeBase, Workflow
 from agentflow.definition.kinds import KINDS as DEFINITIONS
 from agentflow.definition.policy import NO_RETRY, RetryPolicy
-from agentflow.engine.joins import JOINS, Join
+from agentflow.engine.joins import JOINS, SETTLED, Join
 from agentflow.engine.kinds import KINDS
 from agentflow.engine.templates import expression, text_template, value_template, whole_expression
 
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from agentflow.definition.expressions import Expression, Template
     from agentflow.engine.kinds.kind import Kind
 
-__all__ = ["SETTLED", "Edge", "Graph", "Node", "compile_graph"]
+__all__ = ["Edge", "Graph", "Node", "compile_graph"]
 
-SETTLED = "settled"
-"""The port of dependencies: taken by every end of a node that has dependents."""
 _SYNTHETIC = "__"
 
 
@@ -211,4 +209,3 @@ def _kind(spec: NodeBase) -> Kind:
 def compile_graph(workflow: Workflow) -> Graph:
     """Return the compiled graph of a workflow that the loader accepted."""
     return Graph(workflow)
-

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import msgspec
-
-from agentflow.engine.decisions import Decisions, due, step_completed, step_failed, step_fields
 from agentflow.engine.activation import Activation
+from agentflow.engine.decisions import Decisions, due, step_completed, step_failed, step_fields
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
@@ -30,8 +28,7 @@ def settle_held(
 ) -> Decisions:
     """What a person decided about a held step; the run goes on with the last of them. KeyError: not held."""
     held = state.held_steps[step_id]
-    node = state.nodes[step_id]
-    activation = Activation(held.node, node.visits, None)
+    activation = Activation(held.node, held.path, state.node_of(held).arrived, None, None)
     activation.clock, activation.attempt, activation.input = held.clock, held.attempt, held.input
     activation.started = now
     assert held.error is not None
@@ -50,10 +47,11 @@ def settle_held(
         ]
     elif action == "skip":
         detail = f"{by} skipped it after: {held.error.message}"
-        moves = [ev.WorkflowStepSkipped(**step_fields(activation), reason="operator", detail=detail, caused_by=())]
+        moves = [
+            ev.WorkflowStepSkipped(**step_fields(activation), reason="operator", detail=detail, caused_by=())
+        ]
     elif action == "done":
-        activation.output = output
-        moves = [msgspec.structs.replace(step_completed(state, activation, now)[-1], state_ref=msgspec.UNSET)]
+        moves = step_completed(state, activation, now, output=output)
     else:
         moves = step_failed(activation, held.error, now)
     if len(state.held_steps) == 1 and state.status == "paused":

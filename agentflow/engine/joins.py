@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from agentflow.engine.graph import Graph, Node
-    from agentflow.engine.path import NodeState, Path
+    from agentflow.engine.path import Path
 
-__all__ = ["JOINS", "Join", "Skip", "is_in_doubt"]
+__all__ = ["JOINS", "SETTLED", "Join", "Skip"]
+
+SETTLED = "settled"
+"""The port of dependencies: taken by every end of a node that has dependents."""
 
 
 class Skip(NamedTuple):
@@ -72,8 +75,3 @@ _REASONS = (
 )
 
 JOINS: dict[str, Join] = {"any": Join(), "all_succeeded": AllSucceeded(), "all_terminal": AllTerminal()}
-
-
-def is_in_doubt(state: NodeState, source: str) -> bool:
-    """Return whether a watched source of this join is neither settled nor out of reach."""
-    return state.sources.get(source, 0) > 0

@@ -10,32 +10,35 @@ from typing import Any
 from msgspec import UNSET
 
 from agentflow.definition.failure import Category, ErrorInfo
-from agentflow.engine import outcome
+from agentflow.engine.activation import Activation
+from agentflow.engine.agents.failure import agent_failed
+from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.approvals import expired, withdrawn
 from agentflow.engine.budgets import Exceeded, budget_error, how_of, paused, time_limit
-from agentflow.engine.agents.failure import agent_failed
+from agentflow.engine.call_queue import is_queued
+from agentflow.engine.call_results import attempt_failed, tool_failed
 from agentflow.engine.decisions import Decisions, elapsed_ms, scope_fields, step_failed
 from agentflow.engine.reservations import charge, terms_of
-from agentflow.engine.call_results import attempt_failed, tool_failed
-from agentflow.engine.activation import Activation
-from agentflow.engine.agents.progress import ToolRecord
-from agentflow.engine.state import OpenCall, RESUME, RunState
+from agentflow.engine.run_end import run_failed
+from agentflow.engine.state import RESUME, OpenCall, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso, micros
 
 __all__ = [
+    "abort",
+    "activation_lost",
     "cancel_finished",
     "close_calls",
     "closed_call",
     "due_of",
     "expire",
+    "has_wake_up",
     "interrupted",
     "next_due",
     "overdue",
     "resume_is_due",
-    "step_limit",
-    "steps_exceeded",
-    "activation_lost",
+    "stop",
+    "too_many_steps",
     "waiting",
 ]
 
@@ -47,12 +50,13 @@ def next_due(state: RunState, after: int = -1) -> int | None:
     moves by itself only at the end of a quota pause. The limit of an attempt does not run while its model
     call waits for room in a budget.
     """
-    timers = state.timers
     if state.status == "paused":
-        timers = {RESUME: timers[RESUME]} if RESUME in timers else {}
-    elif state.call_queue:
-        timers = {key: due for key, due in timers.items() if not _waits(state, key)}
-    return min((due for due in timers.values() if due > after), default=None)
+        due = state.timers.get(RESUME)
+        return due if due is not None and due > after else None
+    if not state.call_queue and (first := state.timers.earliest()) is not None and first > after:
+        return first
+    due_times = (due for key, due in state.timers.items() if due > after and not _waits(state, key, after))
+    return min(due_times, default=None)
 
 
 def resume_is_due(state: RunState, now: int) -> bool:
@@ -62,9 +66,14 @@ def resume_is_due(state: RunState, now: int) -> bool:
     return paused and due is not None and due <= now
 
 
-def _waits(state: RunState, timer: str) -> bool:
+def _waits(state: RunState, timer: str, now: int) -> bool:
     kind, _, activation_key = timer.partition(" ")
-    return kind == "attempt" and activation_key in state.call_queue
+    return kind == "attempt" and is_queued(state, activation_key, now)
+
+
+def has_wake_up(state: RunState) -> bool:
+    """Return whether a timer that a step armed for itself will move the run on."""
+    return bool(state.scheduled)
 
 
 def waiting(state: RunState) -> ev.WorkflowWaiting:
@@ -90,41 +99,59 @@ def expire(state: RunState, now: int) -> Decisions:
 
 
 def overdue(state: RunState, now: int) -> Decisions:
-    """What the first passed deadline means; a due retry only stirs its activation."""
-    for key, due in list(state.timers.items()):
-        if due > now or _waits(state, key):
+    """Return what the first passed deadline means. The end of a backoff means nothing by itself: the
+    activation, which is asked anyway, then goes on."""
+    earliest = state.timers.earliest()
+    if earliest is None or earliest > now:
+        return []
+    for name, due in state.timers.items():
+        if due > now or _waits(state, name, now):
             continue
-        kind, _, activation_key = key.partition(" ")
+        kind, _, subject = name.partition(" ")
         if kind == "run":
             return _run_deadline(state, now)
         if kind == "approval":
-            return expired(state, activation_key)
-        activation = state.open.get(activation_key)
+            return expired(state, subject)
+        if kind == "timer":
+            return [_fired(state, name)]
+        activation = state.open.get(subject)
         if activation is None or kind == "retry":
-            del state.timers[key]  # derivable: the event that set it is in the log
-            if activation is not None:
-                state.changed[activation_key] = activation
             continue
         if kind == "deadline":
             message = f"step {activation.node.id} did not end within {time_limit(state, activation):g} s"
             return abort(state, activation, _timeout("step_deadline", message), now)
-        message = f"an attempt of {activation.node.id} took longer than {activation.node.retry.timeout:g} s"
-        error = _timeout("step_timeout", message)
-        if activation.tool is not None and activation.tool.state == "open":
-            call = next(c for c in state.calls.values() if c.activation is activation)
-            return tool_failed(
-                state,
-                call.call_id,
-                error,
-                executed=True,
-                unknown=True,
-                duration_ms=elapsed_ms(activation.attempt_started, now),
-                now=now,
-                draw=0.0,
-            )
-        closed = close_calls(state, activation, error, now)
-        return closed + attempt_failed(state, activation, error, now, 0.0)
+        return _attempt_over(state, activation, now)
     return []
+
+
+def _fired(state: RunState, name: str) -> ev.TimerFired:
+    armed = state.scheduled[name]
+    return ev.TimerFired(
+        step_id=armed.step_id,
+        iteration=armed.iteration,
+        activation=armed.activation,
+        timer_id=armed.timer_id,
+        purpose=armed.purpose,
+        due_at=armed.due_at,
+    )
+
+
+def _attempt_over(state: RunState, activation: Activation, now: int) -> Decisions:
+    message = f"an attempt of {activation.node.id} took longer than {activation.node.retry.timeout:g} s"
+    error = _timeout("step_timeout", message)
+    if activation.tool is not None and activation.tool.state == "open":
+        call = next(c for c in state.calls.values() if c.activation is activation)
+        return tool_failed(
+            state,
+            call.call_id,
+            error,
+            executed=True,
+            unknown=True,
+            duration_ms=elapsed_ms(activation.attempt_started, now),
+            now=now,
+            draw=0.0,
+        )
+    return close_calls(state, activation, error, now) + attempt_failed(state, activation, error, now, 0.0)
 
 
 def _timeout(code: str, message: str) -> ErrorInfo:
@@ -137,41 +164,67 @@ def _run_deadline(state: RunState, now: int) -> Decisions:
     return _end_run(state, _timeout("run_deadline", f"the run did not end within {limit:g} s"), now)
 
 
-def step_limit(state: RunState, now: int) -> Decisions:
-    """A graph that goes round for ever ends here (page 003 §6)."""
+def too_many_steps(state: RunState, now: int) -> Decisions:
+    """Return what happens if one more activation would be one too many; empty if it may begin.
+
+    A graph that goes round for ever ends here (page 003 §6), or at the budget of its run.
+    """
     limit = state.graph.max_steps
-    message = f"the run began more than {limit} steps"
-    error = ErrorInfo(category="agent", code="step_limit_exceeded", message=message, details={"limit": limit})
-    return _end_run(state, error, now)
-
-
-def steps_exceeded(state: RunState, limit: int, now: int) -> Decisions:
-    """The budget of steps is used up."""
+    if state.clock >= limit:
+        message = f"the run began more than {limit} steps"
+        details = {"limit": limit}
+        error = ErrorInfo(category="agent", code="step_limit_exceeded", message=message, details=details)
+        return _end_run(state, error, now)
+    limit = state.budget.get("max_steps")
+    if limit is None or state.clock < limit:
+        return []
     found = Exceeded("run", "max_steps", limit, state.clock, 0, 1, how_of(state.budget))
     return _end_run(state, budget_error(found), now) if found.on_exceeded == "fail" else [paused(found)]
 
 
+def stop(state: RunState, now: int) -> Decisions:
+    """Return the ends of what is still open when the run has reached its end; empty if nothing is."""
+    error = _cause("cancelled", "cancelled", "the run has reached its end")
+    return [move for activation in _outermost(state) for move in abort(state, activation, error, now)]
+
+
 def _end_run(state: RunState, error: ErrorInfo, now: int) -> Decisions:
-    """First every open step with its iterations; once those ends are folded, the run."""
-    outer = [activation for activation in state.open.values() if activation.iteration is None] + list(state.awaiting_approval.values())
-    if not outer:
-        return outcome.run_failed(state, error, now)
-    return [move for activation in outer for move in abort(state, activation, error, now)]
+    """End every open step with all that is below it; once those ends are folded, the run."""
+    outermost = _outermost(state)
+    if not outermost:
+        return run_failed(state, error, now)
+    return [move for activation in outermost for move in abort(state, activation, error, now)]
+
+
+def _outermost(state: RunState) -> list[Activation]:
+    found = [*state.open.values(), *state.awaiting_approval.values()]
+    return [a for a in found if a.iteration is None and a.path.opener is None]
 
 
 def _innermost_first(state: RunState) -> list[Activation]:
-    return sorted(state.open.values(), key=lambda u: u.iteration is None) + list(state.awaiting_approval.values())
+    return sorted(state.open.values(), key=_depth, reverse=True) + list(state.awaiting_approval.values())
+
+
+def _depth(activation: Activation) -> int:
+    above = activation.outer or activation.path.opener
+    return 0 if above is None else 1 + _depth(above)
+
+
+def _below(state: RunState, activation: Activation) -> list[Activation]:
+    found = [*state.open.values(), *state.awaiting_approval.values()]
+    return [a for a in found if (a.outer or a.path.opener) is activation]
 
 
 def abort(state: RunState, activation: Activation, error: ErrorInfo, now: int) -> Decisions:
-    """End a step that is open, its iterations included."""
+    """Return the end of an open step, after the ends of all that is open below it."""
     moves: Decisions = []
-    node = state.nodes[activation.node.id]
-    if node.outer is activation:
-        for item in [u for u in state.open.values() if u.node is activation.node and u is not activation]:
-            moves += abort(state, item, error, now)
+    if activation.is_for_each or activation.node.kind.is_passive:
+        for below in _below(state, activation):
+            moves += abort(state, below, error, now)
+    if activation.is_for_each:
         return moves + step_failed(activation, error, now)
     moves += close_calls(state, activation, error, now)
+    moves += activation.node.kind.abort(state, activation, error, now)
     return moves + agent_failed(activation, error, now)
 
 
@@ -238,7 +291,9 @@ def interrupted(state: RunState, now: int, *, stopped: bool = False) -> Decision
 def activation_lost(state: RunState, activation: Activation, message: str, now: int) -> Decisions:
     """The actor that worked on this activation died: the same as `interrupted`, for its calls alone."""
     error = _cause("interrupted", "worker_lost", message)
-    return [closed_call(state, c, error, now) for c in list(state.calls.values()) if c.activation is activation]
+    return [
+        closed_call(state, c, error, now) for c in list(state.calls.values()) if c.activation is activation
+    ]
 
 
 def cancel_finished(state: RunState, now: int, *, forced: bool) -> Decisions:
@@ -252,11 +307,11 @@ def cancel_finished(state: RunState, now: int, *, forced: bool) -> Decisions:
     for activation in _innermost_first(state):
         if activation.key not in state.open and activation.key not in state.awaiting_approval:
             continue
-        node = state.nodes[activation.node.id]
-        if node.outer is activation:
+        if activation.is_for_each:
             moves += step_failed(activation, error, now)
         else:
             closed = close_calls(state, activation, error, now)
+            closed += activation.node.kind.abort(state, activation, error, now)
             unknown += [
                 m.tool_call_id for m in closed if isinstance(m, ev.ToolCallFailed) and m.outcome == "unknown"
             ]

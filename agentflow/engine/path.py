@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from agentflow.definition.conversation import Usage
-from agentflow.engine.activation import NO_USAGE, Activation, StepStatus
+from agentflow.engine.activation import Activation, StepStatus
 
 if TYPE_CHECKING:
     from agentflow.engine.graph import Graph, Node
@@ -31,7 +30,6 @@ class NodeState:
         "status",
         "upstream_cancelled",
         "upstream_failed",
-        "usage",
         "visits",
     )
 
@@ -62,8 +60,6 @@ class NodeState:
         self.upstream_failed = False
         self.upstream_cancelled = False
         """Whether a dependency, near or far, failed or was cancelled (page 001 §5.2)."""
-        self.usage: Usage = NO_USAGE
-        """Of all its work; kept when a budget asks for it."""
 
 
 class Path:
@@ -86,6 +82,7 @@ class Path:
         "output",
         "parent",
         "steps_view",
+        "stopped",
     )
 
     def __init__(self, graph: Graph, key: str = "", opener: Activation | None = None, index: int = 0) -> None:
@@ -102,6 +99,8 @@ class Path:
         """The last token that came to an end of this path."""
         self.error: Any = None
         self.ended = False
+        self.stopped = False
+        """True once a token came to an end that does not wait for the others."""
         self.nodes_view: dict[str, Any] = {}
         """The root `nodes` of expressions: what ended on this path."""
         self.steps_view: dict[str, Any] = {}

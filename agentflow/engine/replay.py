@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from agentflow.engine.graph import Plan
+from agentflow.engine.graph import Graph
 from agentflow.events import catalogue as ev
 
 __all__ = ["BaseEvent", "base_of", "cut_of"]
@@ -69,7 +69,7 @@ def _request(data: Any) -> str | None:
     return found if isinstance(found, str) and not isinstance(data, ev.ToolCallStarted) else None
 
 
-def cut_of(plan: Plan, steps: Iterable[str]) -> frozenset[str]:
+def cut_of(graph: Graph, steps: Iterable[str]) -> frozenset[str]:
     """These steps and all that comes after them. KeyError: there is no such step."""
     todo = list(steps)
     found: set[str] = set()
@@ -78,8 +78,6 @@ def cut_of(plan: Plan, steps: Iterable[str]) -> frozenset[str]:
         if step in found:
             continue
         found.add(step)
-        node = plan.nodes[step]
-        todo += node.dependents
-        todo += node.next
-        todo += node.ports.values()
+        for edges in graph.nodes[step].out.values():
+            todo += [edge.target.id for edge in edges if not edge.target.is_silent]
     return frozenset(found)

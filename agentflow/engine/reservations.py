@@ -16,9 +16,9 @@ import msgspec
 from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import ModelRef
-from agentflow.engine.bindings import ModelTerms, StepBinding
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents.progress import AgentProgress
+from agentflow.engine.bindings import ModelTerms, StepBinding
 from agentflow.engine.state import OpenCall
 
 __all__ = [

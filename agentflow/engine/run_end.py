@@ -17,12 +17,12 @@ def run_ended(state: RunState, now: int) -> Decisions:
     """Nothing is left to do: completed, or failed when a required step failed."""
     if state.has_failed:
         first = state.nodes[state.failed_steps[0]]
-        view: dict[str, Any] = state.nodes_view[first.plan.id]["error"] or {}
+        view: dict[str, Any] = state.nodes_view[first.node.id]["error"] or {}
         error = ErrorInfo(
             category=view.get("category", "agent"),
             code=view.get("code", "step_failed"),
-            message=f"step {first.plan.id} failed: {view.get('message', '')}",
-            details={"step_id": first.plan.id},
+            message=f"step {first.node.id} failed: {view.get('message', '')}",
+            details={"step_id": first.node.id},
         )
         return run_failed(state, error, now)
     try:
@@ -49,7 +49,7 @@ def run_ended(state: RunState, now: int) -> Decisions:
 
 def run_failed(state: RunState, error: ErrorInfo, now: int) -> Decisions:
     """`workflow.failed`, with what the leaves had reached."""
-    partial = _leaves(state) if state.graph.graph_steps else None
+    partial = _leaves(state) if state.graph.dependency_nodes else None
     return [
         ev.WorkflowFailed(
             error=error,
@@ -64,15 +64,16 @@ def run_failed(state: RunState, error: ErrorInfo, now: int) -> Decisions:
 
 def output_of(state: RunState) -> Any:
     """`outputs` when declared; else what reached the end; else the result of every leaf step."""
-    plan = state.graph
-    if plan.outputs is not None:
+    graph = state.graph
+    if graph.outputs is not None:
         scope = state.scope()
-        return {name: template.evaluate(scope) for name, template in plan.outputs.items()}
-    for template in plan.end_output.values():
-        return template.evaluate(state.scope())
-    if plan.graph_steps:
+        return {name: template.evaluate(scope) for name, template in graph.outputs.items()}
+    for end in graph.ends:
+        if end.is_silent and end.program is not None:
+            return end.program.evaluate(state.scope())
+    if graph.dependency_nodes:
         return _leaves(state)
-    return state.end_payload
+    return state.root.output
 
 
 def _leaves(state: RunState) -> dict[str, Any]:

@@ -8,20 +8,22 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
+from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.activation import NO_USAGE, Activation
 from agentflow.engine.bindings import Bindings
-from agentflow.engine.graph import Graph
 from agentflow.engine.path import NodeState, Path
 from agentflow.events.catalogue import (
     ApprovalRequested,
     InputRequested,
     SignalReceived,
+    TimerScheduled,
     WorkflowCancelRequested,
     WorkflowStarted,
 )
 
 if TYPE_CHECKING:
+    from agentflow.engine.graph import Graph
     from agentflow.engine.replay import BaseEvent
 
 __all__ = ["RESUME", "OpenCall", "OpenRequest", "RunState", "RunStatus", "Timers"]
@@ -51,7 +53,9 @@ class OpenCall:
         "tokens",
     )
 
-    def __init__(self, kind: Literal["model", "tool"], call_id: str, activation: Activation, offset: int) -> None:
+    def __init__(
+        self, kind: Literal["model", "tool"], call_id: str, activation: Activation, offset: int
+    ) -> None:
         self.kind: Literal["model", "tool"] = kind
         self.call_id = call_id
         self.activation = activation
@@ -224,20 +228,22 @@ class RunState:
         "on_unknown",
         "open",
         "output",
+        "paths",
         "pause",
         "paused_for",
         "paused_timers",
-        "paths",
         "ready",
         "requests",
         "root",
         "running",
+        "scheduled",
         "settled",
         "signals",
         "skipped",
         "started_at",
         "status",
         "step_budgets",
+        "step_usage",
         "steps_done",
         "timers",
         "usage",
@@ -274,7 +280,7 @@ class RunState:
         """True if the run is paused, but what has begun comes to its end."""
         # Paths and activations, in the order in which work passes.
         self.root = Path(graph)
-        self.root.nodes = {i: NodeState(n) for i, n in graph.nodes.items()}
+        self.root.nodes = {i: NodeState(n) for i, n in graph.nodes.items() if not n.is_silent}
         self.paths: dict[str, Path] = {"": self.root}
         self.activations: dict[str, Activation] = {}
         """All that are not terminal, by key."""
@@ -307,12 +313,16 @@ class RunState:
         """By step: its last approval that was decided."""
         self.signals: dict[str, SignalReceived] = {}
         self.timers = Timers()
+        self.scheduled: dict[str, TimerScheduled] = {}
+        """The timers that steps armed for themselves, by their name in `timers`."""
         self.paused_timers: dict[str, int] = {}
         """What was left of the time limits when the run was paused (µs)."""
         # Budgets, counts and ends.
         self.budget: dict[str, Any] = {}
         self.step_budgets: dict[str, dict[str, Any]] = {}
         self.usage = NO_USAGE
+        self.step_usage: dict[str, Usage] = {}
+        """By step: of all its work; kept for steps with a budget."""
         self.has_failed = False
         self.failed_steps: list[str] = []
         self.skipped: list[str] = []

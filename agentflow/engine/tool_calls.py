@@ -8,15 +8,15 @@ from msgspec import UNSET
 
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
+from agentflow.engine.activation import Activation
+from agentflow.engine.agents.conversation import parse
+from agentflow.engine.agents.failure import agent_failed, fault
+from agentflow.engine.agents.progress import AgentProgress, ToolRecord
 from agentflow.engine.approvals import ask_call, call_needs_consent
 from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
-from agentflow.engine.agents.conversation import parse
-from agentflow.engine.limits import close_calls
-from agentflow.engine.agents.failure import agent_failed, fault
-from agentflow.engine.ids import derive
 from agentflow.engine.decisions import Decisions, idempotency_key, scope_fields, step_fields
-from agentflow.engine.activation import Activation
-from agentflow.engine.agents.progress import AgentProgress, ToolRecord
+from agentflow.engine.ids import derive
+from agentflow.engine.limits import close_calls
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
@@ -130,7 +130,9 @@ def settle_unknown(state: RunState, activation: Activation, unknown: list[ToolRe
             message=f"{record.name} may have been executed, its result was not recorded",
             details={"tool_call_id": record.call.id},
         )
-        return close_calls(state, activation, error, now) + agent_failed(activation, error, now, outcome="unknown")
+        return close_calls(state, activation, error, now) + agent_failed(
+            activation, error, now, outcome="unknown"
+        )
     asked = {r.call_id for r in state.requests.values()}
     moves: Decisions = []
     for record in unknown:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from agentflow.definition.failure import Category, ErrorInfo
-from agentflow.engine.decisions import Decisions, elapsed_ms, scope_fields, step_failed
 from agentflow.engine.activation import Activation
+from agentflow.engine.decisions import Decisions, elapsed_ms, scope_fields, step_failed
 from agentflow.events import catalogue as ev
 
 __all__ = ["agent_failed", "fault"]

@@ -75,6 +75,7 @@ class AgentProgress:
         "model_call",
         "model_index",
         "models",
+        "need",
         "offered",
         "pending",
         "repairs",
@@ -111,7 +112,13 @@ class AgentProgress:
         self.tools: dict[str, ToolRecord] = {}  # of the last assistant message, in call order
         self.answer: str = ""
         self.has_answer = False
+        self.need: Any = None  # a cache of `call_queue`: what the next call wants, and what it follows from
         self.last_error: ErrorInfo | None = None
+
+    @property
+    def wants_call(self) -> bool:
+        """True while its turn is open and its model call has not begun."""
+        return self.turn_open and self.model_call is None and not self.tools and not self.has_answer
 
 
 def model_of(progress: AgentProgress) -> ModelRef:

@@ -10,11 +10,13 @@ from typing import Any
 
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import AgentSpec, ModelRef, canonical_json
+from agentflow.engine.activation import Activation
 from agentflow.engine.agents import conversation
-from agentflow.engine.budgets import Exceeded, asked_about_budget, exceeded_moves
-from agentflow.engine.call_queue import bounds_calls, bounds_output, next_call
 from agentflow.engine.agents.failure import fault
-from agentflow.engine.ids import derive
+from agentflow.engine.agents.progress import AgentProgress
+from agentflow.engine.budgets import Exceeded, exceeded_moves
+from agentflow.engine.call_queue import bounds_calls, bounds_output, need_of_next, next_calls
+from agentflow.engine.call_results import attempt_failed
 from agentflow.engine.decisions import (
     Decisions,
     elapsed_ms,
@@ -22,24 +24,20 @@ from agentflow.engine.decisions import (
     scope_fields,
     size_of,
 )
-from agentflow.engine.reservations import Need, need_of, with_output_limit
-from agentflow.engine.call_results import attempt_failed
-from agentflow.engine.activation import Activation
-from agentflow.engine.agents.progress import AgentProgress, model_of
+from agentflow.engine.ids import derive
+from agentflow.engine.reservations import Need, with_output_limit
 from agentflow.engine.state import RunState
 from agentflow.engine.tool_calls import tool_moves
 from agentflow.events import catalogue as ev
 from agentflow.events.families.calls import AgentInput, AgentInputMetadata, AgentOutput, AgentOutputMetadata
 
-__all__ = ["admit_calls", "initialize", "next_moves"]
+__all__ = ["admit_calls", "initialize", "next_turn"]
 
 MAX_REPAIRS = 2
 
 
-def initialize(
-    state: RunState, activation: Activation, prompt: str, data: Any, previous: str | None, now: int
-) -> list[Any]:
-    """`agent.initialized`: a fresh context for this attempt."""
+def initialize(state: RunState, activation: Activation, prompt: str, data: Any, now: int) -> Decisions:
+    """Return `agent.initialized`: a fresh context for this attempt."""
     spec = _spec(activation)
     binding = state.bindings.of(activation.node.id)
     context_id = derive("ctx_", now, state.workflow_id, activation.key, activation.attempt)
@@ -52,7 +50,9 @@ def initialize(
             model=binding.models[0].name if binding.models else "",
             input=AgentInput(
                 data=data,
-                metadata=AgentInputMetadata(step_index=activation.node.index, previous_agent=previous),
+                metadata=AgentInputMetadata(
+                    step_index=activation.node.index, previous_agent=activation.node.previous_agent
+                ),
             ),
             tools=tuple(
                 ev.ToolDigest(name=t.name, schema_hash=t.schema_hash) for t in binding.tools.values()
@@ -61,16 +61,13 @@ def initialize(
     ]
 
 
-def next_moves(state: RunState, activation: Activation, now: int) -> Decisions:
-    """What this agent does now; empty while it waits for a call, a timer or a person."""
-    state.call_queue.pop(activation.key, None)
+def next_turn(state: RunState, activation: Activation, now: int) -> Decisions:
+    """Return what this agent does now; empty while it waits for a call, a timer or a person."""
     progress = activation.agent
     if activation.due_at is not None:  # between two attempts
         if progress is None or now < activation.due_at:
             return []
-        return initialize(
-            state, activation, progress.system_prompt, progress.user_input, activation.node.previous_agent, now
-        )
+        return initialize(state, activation, progress.system_prompt, progress.user_input, now)
     if progress is None or progress.model_call is not None or activation.result_ready:
         return []
     if progress.tools:
@@ -110,23 +107,15 @@ def _model_moves(state: RunState, activation: Activation, progress: AgentProgres
             )
         )
     if bounds_calls(state, activation):
-        if not moves and not asked_about_budget(state, activation):
-            state.call_queue[activation.key] = (activation, _need(state, activation, progress))
         return moves
     turn = progress.turn + len(moves)
-    need = _need(state, activation, progress)
+    need = need_of_next(state, activation)
     return [*moves, _call_started(state, activation, need, need.ref.parameters, need.output, turn, now)]
-
-
-def _need(state: RunState, activation: Activation, progress: AgentProgress) -> Need:
-    return need_of(progress, activation, state.bindings.of(activation.node.id), model_of(progress))
 
 
 def admit_calls(state: RunState, now: int) -> Decisions:
     """Make the first queued call that fits its budgets; without room for it, what they say is to happen."""
-    while (found := next_call(state)) is not None:
-        activation, need, fitting = found
-        del state.call_queue[activation.key]
+    for activation, need, fitting in next_calls(state, now):
         if isinstance(fitting, Exceeded):
             moves = exceeded_moves(state, activation, fitting, now)
             if moves:
@@ -141,7 +130,13 @@ def admit_calls(state: RunState, now: int) -> Decisions:
 
 
 def _call_started(
-    state: RunState, activation: Activation, need: Need, parameters: dict[str, Any], output: int, turn: int, now: int
+    state: RunState,
+    activation: Activation,
+    need: Need,
+    parameters: dict[str, Any],
+    output: int,
+    turn: int,
+    now: int,
 ) -> ev.ModelCallStarted:
     progress, ref = activation.agent, need.ref
     assert progress is not None
@@ -209,7 +204,9 @@ def _answer_moves(state: RunState, activation: Activation, progress: AgentProgre
     ]
 
 
-def _empty_answer_moves(state: RunState, activation: Activation, progress: AgentProgress, now: int) -> Decisions:
+def _empty_answer_moves(
+    state: RunState, activation: Activation, progress: AgentProgress, now: int
+) -> Decisions:
     """An answer with neither text nor calls: the model is told once in a context, then the attempt fails."""
     error = ErrorInfo(
         category="invalid_output",

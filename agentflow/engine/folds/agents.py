@@ -8,9 +8,17 @@ from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage
 from agentflow.engine.agents import conversation
-from agentflow.engine.folds.common import extend_attempt, open_call, settle, activation_of, use, was_away
-from agentflow.engine.reservations import output_limit, terms_of, written_at_most
 from agentflow.engine.agents.progress import AgentProgress, Measured, ToolRecord
+from agentflow.engine.folds.common import (
+    activation_of,
+    extend_attempt,
+    open_call,
+    settle,
+    use,
+    wake,
+    was_away,
+)
+from agentflow.engine.reservations import output_limit, terms_of, written_at_most
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
@@ -29,7 +37,7 @@ def _agent_initialized(state: RunState, data: ev.AgentInitialized, offset: int, 
     state.timers.pop(f"retry {activation.key}", None)
     if activation.node.retry.timeout is not None:
         state.timers[f"attempt {activation.key}"] = ts + round(activation.node.retry.timeout * 1e6)
-    state.changed[activation.key] = activation
+    wake(state, activation)
 
 
 def _agent_processing(state: RunState, data: ev.AgentProcessing, offset: int, ts: int) -> None:
@@ -37,7 +45,7 @@ def _agent_processing(state: RunState, data: ev.AgentProcessing, offset: int, ts
     progress = activation.agent
     assert progress is not None
     progress.turn, progress.turn_open, progress.asked_at = data.turn, True, ts
-    state.changed[activation.key] = activation
+    wake(state, activation)
 
 
 def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: int) -> None:
@@ -46,9 +54,8 @@ def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: in
     assert progress is not None
     due = ts + round(data.delay_ms * 1000)
     if data.kind == "restart":
-        state.closed.append(activation.key)  # whoever works on the old attempt is to stop
         activation.attempt = data.next_attempt
-        state.nodes[data.step_id].attempt = data.next_attempt
+        state.node_of(activation).attempt = data.next_attempt
         activation.failures += 1
         activation.first_failure = activation.first_failure or ts
         activation.due_at = due
@@ -67,20 +74,18 @@ def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: in
         progress.repairs += 1
         progress.has_answer = False
         progress.pending = [conversation.repair(data.error)]
-    state.changed[activation.key] = activation
+    wake(state, activation)
 
 
 def _agent_completed(state: RunState, data: ev.AgentCompleted, offset: int, ts: int) -> None:
     activation = activation_of(state, data)
     activation.output = data.output.data
-    activation.agent_duration_ms = data.duration_ms
     settle(state, activation)
 
 
 def _agent_failed(state: RunState, data: ev.AgentFailed, offset: int, ts: int) -> None:
     activation = activation_of(state, data)
     activation.error = data.error
-    activation.agent_duration_ms = data.duration_ms
     settle(state, activation)
 
 
@@ -97,6 +102,8 @@ def _model_started(state: RunState, data: ev.ModelCallStarted, offset: int, ts: 
     state.timers.pop(f"retry {activation.key}", None)
     extend_attempt(state, activation, ts)
     progress.asked_at = None
+    state.changed.pop(activation.key, None)
+    state.call_queue.pop(activation.key, None)
     call = open_call(state, "model", data.model_call_id, activation, offset)
     call.tokens, call.cost, call.parameters = data.reserved.tokens, data.reserved.cost_usd, data.parameters
     call.model = f"{data.provider}:{data.model}"
@@ -127,7 +134,7 @@ def _model_completed(state: RunState, data: ev.ModelCallCompleted, offset: int, 
         progress.answer, progress.has_answer = message.content, True
     progress.finish_reason = data.finish_reason
     use(state, activation, data.usage)
-    state.changed[activation.key] = activation
+    wake(state, activation)
 
 
 def _measure(progress: AgentProgress, model: str, usage: Usage) -> None:
@@ -159,7 +166,7 @@ def _model_failed(state: RunState, data: ev.ModelCallFailed, offset: int, ts: in
     progress.last_error = data.error
     if data.usage is not UNSET:
         use(state, activation, data.usage)
-    state.changed[activation.key] = activation
+    wake(state, activation)
 
 
 FOLDS: dict[type, Any] = {

@@ -6,20 +6,23 @@ from typing import Any, Literal
 
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import ErrorInfo
+from agentflow.engine.activation import NO_USAGE, Activation
 from agentflow.engine.agents import conversation
-from agentflow.engine.activation import Activation
 from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.call_queue import bounds_calls
+from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.state import OpenCall, RunState
 
 __all__ = [
     "WALL_CLOCK",
+    "activation_of",
     "extend_attempt",
     "open_call",
     "record_of",
     "settle",
     "settle_tool",
-    "activation_of",
     "use",
+    "wake",
     "was_away",
 ]
 
@@ -29,10 +32,22 @@ WALL_CLOCK = ("retry ", "approval ")
 
 
 def activation_of(state: RunState, data: Any) -> Activation:
+    """Return the activation that an event is about. Raises IllegalEvent if it is not at work."""
     key = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
-    activation = state.open[key]
+    activation = state.activations.get(key)
+    if activation is None:
+        raise IllegalEvent(data, f"{key} is not at work")
     activation.touched = state.next_offset - 1
     return activation
+
+
+def wake(state: RunState, activation: Activation) -> None:
+    """Let an open activation be asked what follows. An agent whose next model call a budget bounds waits in
+    the queue of calls instead."""
+    state.changed[activation.key] = activation
+    progress = activation.agent
+    if progress is not None and progress.wants_call and bounds_calls(state, activation):
+        state.call_queue[activation.key] = activation
 
 
 def record_of(activation: Activation, call_id: str) -> ToolRecord | None:
@@ -46,16 +61,15 @@ def open_call(
 ) -> OpenCall:
     call = OpenCall(kind, call_id, activation, offset)
     state.calls[call_id] = call
-    state.fresh.append(call)
     return call
 
 
 def use(state: RunState, activation: Activation, usage: Usage) -> None:
     activation.usage = add_usage(activation.usage, usage)
     state.usage = add_usage(state.usage, usage)
-    if state.step_budgets and activation.node.id in state.step_budgets:
-        node = state.nodes[activation.node.id]
-        node.usage = add_usage(node.usage, usage)
+    step = activation.node.id
+    if state.step_budgets and step in state.step_budgets:
+        state.step_usage[step] = add_usage(state.step_usage.get(step, NO_USAGE), usage)
 
 
 def settle(state: RunState, activation: Activation) -> None:
@@ -110,4 +124,4 @@ def settle_tool(state: RunState, activation: Activation, record: ToolRecord) -> 
         progress.pending = [conversation.tool_message(r) for r in progress.tools.values()]
         progress.tools = {}
         progress.settled_tools += 1
-    state.changed[activation.key] = activation
+    wake(state, activation)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 from msgspec import UNSET
 
 from agentflow.definition.conversation import ToolCall
-from agentflow.engine.approvals import denial
-from agentflow.engine.agents.failure import fault
-from agentflow.engine.folds.common import record_of, settle_tool, activation_of
-from agentflow.engine.folds.steps import dispatched, take_unit
 from agentflow.engine.activation import Activation
+from agentflow.engine.agents.failure import fault
 from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.approvals import denial
+from agentflow.engine.arrivals import dispatched, enqueue
+from agentflow.engine.folds.common import activation_of, record_of, settle_tool, wake
+from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import micros
@@ -22,14 +22,15 @@ __all__ = ["FOLDS"]
 
 
 def _approval_requested(state: RunState, data: ev.ApprovalRequested, offset: int, ts: int) -> None:
-    if state.status in ("pending", "waiting"):
-        dispatched(state, ts)
+    dispatched(state, ts)
     subject: dict[str, Any] = data.subject
     call_id: str = subject.get("tool_call_id", "") if data.kind == "tool" else ""
     if data.kind == "step":
-        node = state.nodes[data.step_id]
-        activation = take_unit(state, node, int(data.activation.rpartition("#")[2]))
-        activation.status = node.status = "waiting"
+        activation = activation_of(state, data)
+        if activation not in state.arrived:
+            raise IllegalEvent(data, f"{activation.key} is not about to start")
+        state.arrived.remove(activation)
+        activation.status = state.node_of(activation).status = "waiting"
         activation.snapshot = subject
         state.awaiting_approval[activation.key] = activation
     else:
@@ -78,17 +79,18 @@ def _approval_decided(
         record.approval = data.request_id
     else:
         record.denied = error
-    state.changed[activation.key] = activation
+    wake(state, activation)
 
 
 def _step_decided(state: RunState, activation: Activation, error: Any) -> None:
     if error is not None:
         activation.error = error
-        state.denied[activation.key] = activation  # stays parked until its end is in the log
+        state.denied[activation.key] = activation  # its end is still to be decided
         return
     del state.awaiting_approval[activation.key]
-    activation.status = state.nodes[activation.node.id].status = "pending"
-    state.due.setdefault(activation.node.id, deque()).append(activation)
+    place = state.node_of(activation)
+    activation.status = place.status = "pending"
+    enqueue(state, activation, place)
 
 
 def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: int) -> None:
@@ -96,6 +98,8 @@ def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: 
     request: Any = data.request
     call_id: str = request.get("tool_call_id", "")
     state.requests[data.request_id] = OpenRequest(data.request_id, activation, call_id, data, offset, ts)
+    if not call_id:
+        state.call_queue.pop(activation.key, None)
     _stands_still(state, activation, ts)
 
 
@@ -104,10 +108,19 @@ def _stands_still(state: RunState, activation: Activation, ts: int) -> None:
     if activation.status != "running":
         return
     activation.status = "waiting"
-    state.running -= 1
+    if activation.node.kind.takes_slot:
+        state.running -= 1
+        _change_slots(state, activation, -1)
+    activation.paused_timers = state.timers.pause(
+        [f"{kind} {activation.key}" for kind in ("attempt", "deadline")], ts
+    )
+
+
+def _change_slots(state: RunState, activation: Activation, change: int) -> None:
     if activation.iteration is not None:
-        state.nodes[activation.node.id].slots -= 1
-    activation.paused_timers = state.hold([f"{kind} {activation.key}" for kind in ("attempt", "deadline")], ts)
+        place = state.node_of(activation)
+        place.slots += change
+        state.ready.update(activation.path.key, place)
 
 
 def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: int) -> None:
@@ -134,7 +147,7 @@ def _input_settled(state: RunState, request: OpenRequest, value: dict[str, Any],
         return
     if choice == "retry":
         record.state = "planned"
-        state.changed[activation.key] = activation
+        wake(state, activation)
         return
     if choice == "done":
         record.state, record.output = "done", value.get("output")
@@ -143,7 +156,9 @@ def _input_settled(state: RunState, request: OpenRequest, value: dict[str, Any],
     settle_tool(state, activation, record)
 
 
-def _budget_answered(state: RunState, activation: Activation, asked: dict[str, Any], value: dict[str, Any]) -> None:
+def _budget_answered(
+    state: RunState, activation: Activation, asked: dict[str, Any], value: dict[str, Any]
+) -> None:
     if value["choice"] == "fail":
         activation.overdrawn = True
     else:
@@ -155,7 +170,7 @@ def _budget_answered(state: RunState, activation: Activation, asked: dict[str, A
             state.budget = raised
         else:
             state.step_budgets[scope] = raised
-    state.changed[activation.key] = activation
+    wake(state, activation)
 
 
 def _input_cancelled(state: RunState, data: ev.InputCancelled, offset: int, ts: int) -> None:
@@ -174,19 +189,13 @@ def _goes_on(state: RunState, activation: Activation, ts: int) -> None:
     if activation.status != "waiting" or any(r.activation is activation for r in state.requests.values()):
         return
     activation.status = "running"
-    state.running += 1
-    node = state.nodes[activation.node.id]
-    if activation.iteration is not None:
-        node.slots += 1
-    else:
-        node.status = "running"
-    state.timers.update((key, ts + left) for key, left in activation.paused_timers.items())
+    if activation.node.kind.takes_slot:
+        state.running += 1
+        _change_slots(state, activation, 1)
+    if activation.iteration is None:
+        state.node_of(activation).status = "running"
+    state.timers.resume(activation.paused_timers, ts)
     activation.paused_timers = {}
-
-
-def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts: int) -> None:
-    if data.iteration is None:
-        state.nodes[data.step_id].status = "waiting"
 
 
 FOLDS: dict[type, Any] = {
@@ -196,5 +205,4 @@ FOLDS: dict[type, Any] = {
     ev.InputRequested: _input_requested,
     ev.InputReceived: _input_received,
     ev.InputCancelled: _input_cancelled,
-    ev.WorkflowStepWaiting: _step_waiting,
 }

@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec import UNSET
 
+from agentflow.engine.arrivals import begin_path
 from agentflow.engine.budgets import limits_of, merged
-from agentflow.engine.folds.common import WALL_CLOCK, extend_attempt
+from agentflow.engine.folds.common import WALL_CLOCK, extend_attempt, wake
 from agentflow.engine.state import RESUME, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import micros
@@ -25,14 +26,13 @@ def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) ->
     given = limits_of(data.budget) if data.budget is not UNSET else {}
     state.budget = merged(limits_of(state.graph.options.budget), given)
     state.step_budgets = {
-        i: limits for i, n in state.nodes.items() if (limits := limits_of(n.plan.node.budget))
+        i: limits for i, node in state.graph.nodes.items() if (limits := limits_of(node.spec.budget))
     }
     limits = [state.graph.options.timeout, state.budget.get("max_duration_s")]
     shortest = min((limit for limit in limits if limit is not None), default=None)
     if shortest is not None:
         state.timers["run"] = ts + round(shortest * 1e6)
-    state.frontier.extend(n.id for n in state.graph.graph_steps if not n.deps)
-    state.tokens.extend(Token(target, data.input, None) for target in state.graph.entry)
+    begin_path(state, state.root, data.input)
 
 
 def _waiting(state: RunState, data: ev.WorkflowWaiting, offset: int, ts: int) -> None:
@@ -45,11 +45,8 @@ def _paused(state: RunState, data: ev.WorkflowPaused, offset: int, ts: int) -> N
     state.paused_for = None if data.budget is UNSET else data.budget
     for activation in state.open.values():
         extend_attempt(state, activation, ts)
-    if data.in_flight == "suspend":  # whoever makes model calls is to stop; functions come to their end
-        busy = {call.activation.key for call in state.calls.values()}
-        state.closed += [u.key for u in state.open.values() if u.agent is not None and u.key not in busy]
     # A pause counts against no limit; retries keep their time, and fire at the resume when it has passed.
-    state.paused_timers |= state.hold([key for key in state.timers if not key.startswith(WALL_CLOCK)], ts)
+    state.paused_timers |= state.timers.pause([k for k in state.timers if not k.startswith(WALL_CLOCK)], ts)
     if data.resume_after is not UNSET:
         state.timers[RESUME] = micros(data.resume_after)
 
@@ -61,7 +58,7 @@ def _resumed(state: RunState, data: ev.WorkflowResumed, offset: int, ts: int) ->
         steps: dict[str, Any] = data.budget.get("steps") or {}
         for step_id, limits in steps.items():
             state.step_budgets[step_id] = {**state.step_budgets.get(step_id, {}), **limits_of(limits)}
-    state.timers.update((key, ts + left) for key, left in state.paused_timers.items())
+    state.timers.resume(state.paused_timers, ts)
     state.timers.pop(RESUME, None)
     state.paused_timers = {}
     for activation in state.open.values():
@@ -70,8 +67,8 @@ def _resumed(state: RunState, data: ev.WorkflowResumed, offset: int, ts: int) ->
             activation.agent.failed_calls, activation.agent.first_failure = 0, None
             if activation.agent.asked_at is not None:
                 activation.agent.asked_at = ts
-        if activation.status == "running" and state.nodes[activation.node.id].outer is not activation:
-            state.changed[activation.key] = activation
+        if activation.status == "running" and not activation.is_for_each:
+            wake(state, activation)
 
 
 def _cancel_requested(state: RunState, data: ev.WorkflowCancelRequested, offset: int, ts: int) -> None:

@@ -8,9 +8,10 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.engine.activation import EXPRESSION_STATUS, Activation, StepStatus
-from agentflow.engine.arrivals import activate, dispatched, leave, retry_in_place, route
+from agentflow.engine.arrivals import dispatched, leave, retry_in_place, route
 from agentflow.engine.budgets import time_limit
-from agentflow.engine.folds.common import activation_of, pending_activation_of, settle
+from agentflow.engine.folds.common import activation_of, settle, wake
+from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.path import NodeState
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -19,7 +20,9 @@ __all__ = ["FOLDS"]
 
 
 def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts: int) -> None:
-    activation = pending_activation_of(state, data)
+    activation = activation_of(state, data)
+    if activation.status not in ("pending", "waiting") or activation.key in state.open:
+        raise IllegalEvent(data, f"{activation.key} has begun")
     node = activation.node
     place = state.node_of(activation)
     place.attempt = data.attempt
@@ -89,9 +92,7 @@ def _open_iterations(state: RunState, outer: Activation, place: NodeState, items
 
 
 def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int, ts: int) -> None:
-    activation = activation_of(state, data)
-    place = state.node_of(activation)
-    _close(state, activation, place)
+    activation, place, _ = _ending(state, data)
     activation.status, activation.output = "succeeded", data.output
     if activation.outer is not None:
         _iteration_ended(state, activation)
@@ -108,14 +109,7 @@ def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int
 
 
 def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: int) -> None:
-    held = state.held_steps.pop(data.step_id, None)
-    if held is not None:
-        activation, place = held, state.node_of(held)
-        place.visits = max(place.visits, data.visit + 1)
-    else:
-        activation = activation_of(state, data)
-        place = state.node_of(activation)
-        _close(state, activation, place)
+    activation, place, was_held = _ending(state, data)
     dispatched(state, ts)
     node = activation.node
     activation.error = data.error
@@ -124,7 +118,7 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
     if activation.outer is not None:
         _iteration_ended(state, activation)
         return
-    if status == "failed" and node.required and state.on_failure == "hold" and held is None:
+    if status == "failed" and node.required and state.on_failure == "hold" and not was_held:
         place.status = status
         state.held_steps[data.step_id] = activation  # a person decides what follows from it
         return
@@ -141,13 +135,7 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
 
 
 def _step_skipped(state: RunState, data: ev.WorkflowStepSkipped, offset: int, ts: int) -> None:
-    held = state.held_steps.pop(data.step_id, None)
-    activation = held or activation_of(state, data)
-    place = state.node_of(activation)
-    if held is None:
-        _close(state, activation, place)
-    else:
-        place.visits = max(place.visits, data.visit + 1)
+    activation, place, _ = _ending(state, data)
     dispatched(state, ts)
     activation.status = "skipped"
     if activation.outer is not None:
@@ -173,12 +161,26 @@ def _step_retrying(state: RunState, data: ev.WorkflowStepRetrying, offset: int, 
     activation.due_at = ts + round(data.delay_ms * 1000)
     state.timers[f"retry {activation.key}"] = activation.due_at
     state.timers.pop(f"attempt {activation.key}", None)
-    state.changed[activation.key] = activation
+    wake(state, activation)
 
 
 def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts: int) -> None:
     if data.iteration is None:
         state.node_of(activation_of(state, data)).status = "waiting"
+
+
+def _ending(state: RunState, data: Any) -> tuple[Activation, NodeState, bool]:
+    """Return the activation that ends, taken out of every queue, and whether it was held after a failure."""
+    held = state.held_steps.get(data.step_id) if data.iteration is None else None
+    if held is not None and data.activation not in state.activations:
+        del state.held_steps[data.step_id]
+        place = state.node_of(held)
+        place.arrived = place.visits = max(place.arrived, data.visit + 1)
+        return held, place, True
+    activation = activation_of(state, data)
+    place = state.node_of(activation)
+    _close(state, activation, place)
+    return activation, place, False
 
 
 def _close(state: RunState, activation: Activation, place: NodeState) -> None:
@@ -198,6 +200,9 @@ def _close(state: RunState, activation: Activation, place: NodeState) -> None:
         if activation.iteration is not None:
             place.slots -= 1
             state.ready.update(activation.path.key, place)
+        activation.node.kind.closed(state, activation)
+    else:
+        activation.node.kind.closed(state, activation)
     state.changed.pop(key, None)
     state.call_queue.pop(key, None)
     if state.settled:

@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from agentflow.definition.conversation import ToolCall, Usage
-from agentflow.engine.folds.common import open_call, record_of, settle_tool, activation_of, use, was_away
 from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.folds.common import (
+    activation_of,
+    open_call,
+    record_of,
+    settle_tool,
+    use,
+    wake,
+    was_away,
+)
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
@@ -44,7 +52,7 @@ def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: in
     if record is activation.tool and limit is not None:
         state.timers[f"attempt {activation.key}"] = ts + round(limit * 1e6)
     open_call(state, "tool", data.tool_call_id, activation, offset)
-    state.changed[activation.key] = activation
+    wake(state, activation)
 
 
 def _tool_completed(state: RunState, data: ev.ToolCallCompleted, offset: int, ts: int) -> None:
@@ -67,10 +75,10 @@ def _tool_failed(state: RunState, data: ev.ToolCallFailed, offset: int, ts: int)
         was_away(state, activation, data.error, ts)
     if data.will_retry:
         record.state = "planned"
-        state.changed[activation.key] = activation
+        wake(state, activation)
     elif data.outcome == "unknown":
         record.state = "unknown"
-        state.changed[activation.key] = activation
+        wake(state, activation)
     else:
         record.state = "failed"
         settle_tool(state, activation, record)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -13,11 +13,12 @@ from agentflow.definition.policy import RetryPolicy
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents import turns
 from agentflow.engine.decisions import Decisions
-from agentflow.engine.graph import Node
 from agentflow.engine.kinds.kind import Kind, Prepared
-from agentflow.engine.limits import close_calls
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error, text_template, value_template
+
+if TYPE_CHECKING:
+    from agentflow.engine.graph import Node
 
 __all__ = ["KIND", "AgentProgram"]
 
@@ -77,11 +78,9 @@ class Agent(Kind):
         return Prepared(subject["input"], subject)
 
     def started_fields(self, activation: Activation, prepared: Prepared) -> dict[str, Any]:
-        """Name the agent, and the tags of this piece of work."""
-        agent = activation.node.agent
-        assert agent is not None
+        """Return the tags of this piece of work."""
         tags = prepared.subject.get("tags")
-        return {"agent_name": agent.name, **({"tags": tags} if tags else {})}
+        return {"tags": tags} if tags else {}
 
     def start(self, state: RunState, activation: Activation, prepared: Prepared, now: int) -> Decisions:
         """Open a fresh context."""
@@ -98,9 +97,18 @@ class Agent(Kind):
             return self.start(state, activation, Prepared(activation.input, prepared.subject), now)
         return turns.next_turn(state, activation, now)
 
-    def abort(self, state: RunState, activation: Activation, error: ErrorInfo, now: int) -> Decisions:
-        """Close its calls and questions."""
-        return close_calls(state, activation, error, now)
+    def cache_parts(self, state: RunState, activation: Activation, prepared: Prepared) -> list[Any]:
+        """Return the agent, what it starts with, its models and its functions."""
+        node, spec = activation.node, activation.node.agent
+        assert spec is not None
+        program: AgentProgram = node.program
+        context = None if program.context is None else program.context.evaluate(state.scope(activation))
+        agent = msgspec.structs.replace(spec, tags={}, system_prompt="", context=None, model=None)
+        binding = state.bindings.of(node.id)
+        models = [[ref.name, ref.parameters] for ref in binding.models]
+        grant = [[tool.name, tool.schema_hash] for tool in binding.tools.values()]
+        prompt = prepared.subject["system_prompt"]
+        return [msgspec.to_builtins(agent), prompt, prepared.input, context, models, grant]
 
 
 KIND = Agent()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.ir import ConditionNode
 from agentflow.engine.activation import Activation
 from agentflow.engine.decisions import Decisions, step_completed, step_failed
-from agentflow.engine.graph import Node
 from agentflow.engine.kinds.kind import Kind
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression, expression_error, is_true
+
+if TYPE_CHECKING:
+    from agentflow.engine.graph import Node
 
 __all__ = ["KIND"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -10,10 +10,12 @@ from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.ir import EndNode
 from agentflow.engine.activation import Activation
 from agentflow.engine.decisions import Decisions, step_completed, step_failed
-from agentflow.engine.graph import Node
 from agentflow.engine.kinds.kind import Kind
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error, value_template
+
+if TYPE_CHECKING:
+    from agentflow.engine.graph import Node
 
 __all__ = ["KIND"]
 
@@ -30,6 +32,12 @@ class End(Kind):
         spec = node.spec
         assert isinstance(spec, EndNode)
         return None if spec.output is msgspec.UNSET else value_template(spec.output)
+
+    def stops(self, node: Node) -> bool:
+        """Return whether the end does not wait for the other tokens of its path."""
+        spec = node.spec
+        assert isinstance(spec, EndNode)
+        return not spec.drain
 
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Complete at once: with the output that is declared, else with what arrived."""

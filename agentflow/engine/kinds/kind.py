@@ -38,11 +38,17 @@ class Kind:
     is_end = False
     takes_slot = False
     """True if its work takes one of the `max_parallel` slots of the run."""
+    is_passive = False
+    """True if an open activation does nothing by itself: it waits for a timer, a signal or child paths."""
     moves_tokens_only = False
     """True for starts and ends, which the front ends add to graphs that have none (ids that begin with `__`):
     those move tokens and leave no trace in the log."""
     retry: RetryPolicy | None = None
     """The policy of a node that states none."""
+
+    def stops(self, node: Node) -> bool:
+        """Return whether a token that comes to this node ends its path although others are still live."""
+        return False
 
     def compile(self, node: Node) -> Any:
         """Return the node's parsed expressions and templates, kept in `node.program`."""
@@ -50,7 +56,8 @@ class Kind:
 
     def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
         """Evaluate what the activation starts with, or return why that cannot be done."""
-        return Prepared(activation.input, {"input": activation.input})
+        value = activation.input if activation.snapshot is None else activation.snapshot["input"]
+        return Prepared(value, {"input": value})
 
     def started_fields(self, activation: Activation, prepared: Prepared) -> dict[str, Any]:
         """Return what its `workflow.step_started` says beside the fields of every kind."""
@@ -76,6 +83,13 @@ class Kind:
     def abort(self, state: RunState, activation: Activation, error: ErrorInfo, now: int) -> Decisions:
         """Return the ends of what is open below the activation; the end of the step itself follows."""
         return []
+
+    def closed(self, state: RunState, activation: Activation) -> None:
+        """Fold the end of the activation: let go of what only this kind keeps for it outside."""
+
+    def cache_parts(self, state: RunState, activation: Activation, prepared: Prepared) -> list[Any]:
+        """Return what a result depends on when the document names no key for it. Raises EvaluationError."""
+        return [activation.node.id, prepared.input]
 
     def payload(self, activation: Activation) -> Any:
         """Return what its token carries on: its output."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,14 +14,15 @@ from agentflow.engine.activation import Activation
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
 from agentflow.engine.decisions import Decisions, step_failed
-from agentflow.engine.graph import Node
 from agentflow.engine.ids import derive
 from agentflow.engine.kinds.kind import Kind, Prepared
-from agentflow.engine.limits import close_calls
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error, value_template
 from agentflow.engine.tool_calls import settle_unknown, start_tool
 from agentflow.events import catalogue as ev
+
+if TYPE_CHECKING:
+    from agentflow.engine.graph import Node
 
 __all__ = ["KIND"]
 
@@ -41,6 +42,9 @@ class Tool(Kind):
     def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
         """Evaluate the parameters."""
         template = activation.node.program
+        if activation.snapshot is not None:
+            value = activation.snapshot["input"]
+            return Prepared(value, {"input": value})
         value = activation.input
         if template is not None:
             try:
@@ -63,10 +67,6 @@ class Tool(Kind):
         if record.state == "failed" and record.error is not None:
             return step_failed(activation, record.error, now)
         return []
-
-    def abort(self, state: RunState, activation: Activation, error: ErrorInfo, now: int) -> Decisions:
-        """Close the call and the questions about it."""
-        return close_calls(state, activation, error, now)
 
 
 def _first_call(state: RunState, activation: Activation, now: int) -> Decisions:

@@ -22,8 +22,7 @@ from agentflow.definition.ir import (
     Workflow,
     ir_hash,
 )
-from agentflow.engine import Bindings, RunState, StepBinding, ToolInfo
-from agentflow.engine.state import OpenCall, Unit
+from agentflow.engine import Activation, Bindings, OpenCall, RunState, StepBinding, ToolInfo
 from agentflow.events import catalogue as ev
 
 MODEL = ModelRef(provider="scripted", model="m")
@@ -101,11 +100,11 @@ class Driver:
         tools: dict[str, list[ToolInfo]] | None = None,
         models: dict[str, tuple[ModelRef, ...]] | None = None,
         options: dict[str, Any] | None = None,
-        model: Callable[[Unit, OpenCall], Any] | None = None,
+        model: Callable[[Activation, OpenCall], Any] | None = None,
         call: Callable[[str, Any], Any] | None = None,
     ) -> None:
         self.workflow = workflow
-        self.model = model or (lambda unit, call: "{}")
+        self.model = model or (lambda activation, call: "{}")
         self.call = call or (lambda name, parameters: parameters)
         bound: dict[str, StepBinding] = {}
         for node in workflow.nodes:
@@ -113,11 +112,13 @@ class Driver:
                 offered = {t.name: t for t in (tools or {}).get(node.id, [])}
                 bound[node.id] = StepBinding(models=(models or {}).get(node.id, (MODEL,)), tools=offered)
         self.bindings = Bindings(steps=bound)
-        self.plan = engine.compile_plan(workflow)
+        self.plan = engine.compile_graph(workflow)
         self.state = RunState("wf_1", self.plan, self.bindings)
         self.now = 1_000_000
         self.log: list[tuple[Any, int, int]] = []
         self.waiting: list[OpenCall] = []
+        self.found: dict[str, Any] = {}
+        self.lookups: list[engine.Lookup] = []
         self.requests: list[tuple[str, list[Message]]] = []
         self.advance(
             [
@@ -140,13 +141,20 @@ class Driver:
             offset = self.state.next_offset
             self.log.append((data, offset, self.now))
             engine.evolve(self.state, data, offset, self.now)
+            effect = engine.effect_of(data)
+            if isinstance(effect, engine.StartCall) and effect.call_id in self.state.calls:
+                self.waiting.append(self.state.calls[effect.call_id])
 
     def advance(self, moves: list[Any]) -> None:
         self.take(moves)
-        while decided := engine.decide(self.state, self.now):
-            self.take(decided)
-        self.waiting += self.state.take_fresh()
-        self.state.take_closed()
+        while decided := engine.decide(self.state, self.now, self.found):
+            assert decided == engine.decide(self.state, self.now, self.found), "asked twice, decided twice"
+            if isinstance(decided[0], engine.Lookup):
+                self.found[decided[0].activation_key] = "asked"
+                self.lookups.append(decided[0])
+            else:
+                self.take(decided)
+        self.waiting = [call for call in self.waiting if call.call_id in self.state.calls]
 
     def answer(self, call: OpenCall) -> None:
         """Carry out one open call and fold its answer."""
@@ -157,12 +165,12 @@ class Driver:
             return
         try:
             if call.kind == "tool":
-                record = call.unit.tool or call.unit.agent.tools[call_id]  # type: ignore[union-attr]
+                record = call.activation.tool or call.activation.agent.tools[call_id]  # type: ignore[union-attr]
                 result = self.call(record.name, record.parameters)
                 self.advance(engine.tool_completed(state, call_id, result, 1))
             else:
-                self.requests.append((call.unit.key, list(call.unit.agent.messages)))  # type: ignore[union-attr]
-                said = self.model(call.unit, call)
+                self.requests.append((call.activation.key, list(call.activation.agent.messages)))  # type: ignore[union-attr]
+                said = self.model(call.activation, call)
                 message = said if isinstance(said, Message) else Message(role="assistant", content=said)
                 self.advance(
                     engine.model_completed(
@@ -225,9 +233,7 @@ class Driver:
         """Lose everything but the log's first `upto` events, and go on as a new process would."""
         del self.log[upto if upto is not None else len(self.log) :]
         self.state = self.refold()
-        self.state.take_fresh()
-        self.state.take_closed()
-        self.waiting = []
+        self.waiting, self.found, self.lookups = [], {}, []
         if not self.state.terminal:
             self.advance(engine.interrupted(self.state, self.now))
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec import UNSET
 
+from msgspec import UNSET
+
 from agentflow import engine
 from agentflow.definition.ir import Cache, Workflow
 from agentflow.engine import CacheHit
@@ -30,9 +32,9 @@ class Store:
                     name = (
                         data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
                     )
-                    unit = driver.state.open.get(name)
-                    key = engine.result_key(driver.state, unit) if unit is not None else None
-                    if key is not None:
+                    open_one = driver.state.open.get(name)
+                    key = engine.result_key(driver.state, open_one) if open_one is not None else None
+                    if key is not None and data.cached is UNSET:
                         self.kept[key] = CacheHit(data.output, "wf_1", driver.state.next_offset)
                 before([data])
 
@@ -42,13 +44,13 @@ class Store:
 
     def finish(self, driver: Driver) -> None:
         while True:
-            wanted = driver.state.take_wanted()
+            wanted, driver.lookups = driver.lookups, []
             for lookup in wanted:
                 self.asked.append(lookup.key)
-                engine.looked_up(driver.state, lookup.unit_key, self.kept.get(lookup.key))
+                driver.found[lookup.activation_key] = self.kept.get(lookup.key)
             driver.advance([])
             driver.run()
-            if not driver.state.wanted:
+            if not driver.lookups:
                 return
 
 
@@ -139,7 +141,7 @@ def test_a_run_waits_for_the_answer_and_asks_again_after_a_restart():
     graph = steps(agent("a", cache=CACHE))
     driver = Driver(graph)
     assert driver.run().status == "pending"
-    assert len(driver.state.take_wanted()) == 1
+    assert len(driver.lookups) == 1
     assert driver.types() == ["workflow.started"]
     driver.crash()
-    assert len(driver.state.wanted) == 1
+    assert len(driver.lookups) == 1

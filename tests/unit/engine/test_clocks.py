@@ -134,7 +134,7 @@ def test_six_deaths_of_an_actor_without_progress_pause_the_run():
     for _ in range(6):
         unit = driver.state.open["/a#0"]
         driver.waiting.clear()
-        driver.advance(engine.unit_lost(driver.state, unit, "a bug", driver.now))
+        driver.advance(engine.activation_lost(driver.state, unit, "a bug", driver.now))
     assert (driver.state.status, driver.state.pause) == ("paused", "recovery_limit")
     driver.advance([ev.WorkflowResumed(reason="resume")])
     assert driver.run().status == "completed"

@@ -156,4 +156,4 @@ def test_the_fold_of_a_fork_is_the_same_after_a_restart():
 
 def test_a_step_that_does_not_exist_is_no_cut():
     with pytest.raises(KeyError):
-        cut_of(engine.compile_plan(graph()), ["nowhere"])
+        cut_of(engine.compile_graph(graph()), ["nowhere"])

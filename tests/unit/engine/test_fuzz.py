@@ -225,9 +225,9 @@ class Fuzz:
         """As an operator would: what failed is decided about, what is used up is raised."""
         driver, state = self.driver, self.driver.state
         driver.now += 1_000
-        if state.holding and self.chance(0.6):
+        if state.held_steps and self.chance(0.6):
             action = self.rng.choice(["retry", "retry", "skip", "done", "fail"])
-            step = self.rng.choice(sorted(state.holding))
+            step = self.rng.choice(sorted(state.held_steps))
             driver.advance(settle_held(state, step, action, driver.now, by="test", output=1))
             return
         raised: dict[str, Any] = {key: 10_000_000 for key in state.budget if key.startswith("max")}
@@ -281,8 +281,6 @@ class Fuzz:
         """As a supervisor that takes the run up again: fold, close what was interrupted, go on."""
         driver = self.driver
         driver.state = driver.refold()
-        driver.state.take_fresh()
-        driver.state.take_closed()
         driver.waiting = []
         driver.advance(moves + engine.interrupted(driver.state, driver.now))
 
@@ -299,8 +297,10 @@ class Fuzz:
 
 def view(state: RunState) -> tuple[Any, ...]:
     """What must be the same however the state came about."""
-    nodes = {i: (n.status, n.visits, n.open_items) for i, n in state.nodes.items()}
-    return (state.status, state.next_offset, state.steps_done, state.usage, sorted(state.requests), nodes)
+    nodes = {i: (n.status, n.visits, n.arrived, n.live, n.slots, [a.key for a in n.ready]) for i, n in state.nodes.items()}
+    queues = (list(state.activations), [a.key for a in state.arrived], list(state.call_queue), state.running)
+    ended = (state.steps_done, state.usage, sorted(state.requests))
+    return (state.status, state.next_offset, *ended, nodes, queues, dict(state.timers))
 
 
 def check(driver: Driver) -> None:

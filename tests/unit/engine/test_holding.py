@@ -52,7 +52,7 @@ def test_a_failed_step_pauses_the_run_and_is_tried_again_in_place():
 def test_a_step_that_fails_again_is_held_again():
     driver = held(broken=[True])
     settle(driver, "retry")
-    assert (driver.state.status, driver.state.pause, sorted(driver.state.holding)) == (
+    assert (driver.state.status, driver.state.pause, sorted(driver.state.held_steps)) == (
         "paused",
         "failure",
         ["a"],
@@ -90,7 +90,7 @@ def test_what_is_held_survives_a_restart():
     broken = [True]
     driver = held(broken=broken)
     driver.crash()
-    assert sorted(driver.state.holding) == ["a"]
+    assert sorted(driver.state.held_steps) == ["a"]
     broken.clear()
     driver.advance([*retry_all(driver.state, driver.now, by="t"), ev.WorkflowResumed(reason="resume")])
     driver.run()

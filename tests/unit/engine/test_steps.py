@@ -52,7 +52,7 @@ def test_dependents_start_with_the_results_they_name():
 
 def test_independent_steps_are_at_work_at_once():
     driver = Driver(steps(agent("a"), agent("b"), agent("c", depends_on=("a", "b"))))
-    assert [c.unit.node.id for c in driver.waiting] == ["a", "b"]
+    assert [c.activation.node.id for c in driver.waiting] == ["a", "b"]
 
 
 def test_a_false_guard_skips_and_the_skip_passes_on_without_failing_the_run():

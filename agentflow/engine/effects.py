@@ -1,0 +1,66 @@
+"""What the world outside has to do after an event, by a table of types.
+
+An effect is carried out once its event is durable, by the actors of the runtime; its outcome comes back as an
+event (`call_results`). A call that was closed meanwhile is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from agentflow.events import catalogue as ev
+
+__all__ = ["Effect", "Release", "ReleaseIdle", "StartCall", "effect_of"]
+
+
+class StartCall(NamedTuple):
+    """Make the open call of this id: of a model or of a function."""
+
+    call_id: str
+
+
+class Release(NamedTuple):
+    """Stop the workers of this activation: it has ended, or its attempt has."""
+
+    activation_key: str
+
+
+class ReleaseIdle(NamedTuple):
+    """Stop the workers of all agents that have no call under way."""
+
+
+Effect = StartCall | Release | ReleaseIdle
+
+
+def _key(data: Any) -> str:
+    return data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
+
+
+def _release(data: Any) -> Effect:
+    return Release(_key(data))
+
+
+def _retrying(data: ev.AgentRetrying) -> Effect | None:
+    return Release(_key(data)) if data.kind == "restart" else None
+
+
+def _paused(data: ev.WorkflowPaused) -> Effect | None:
+    return ReleaseIdle() if data.in_flight == "suspend" else None
+
+
+_EFFECTS: dict[type, Callable[[Any], Effect | None]] = {
+    ev.ModelCallStarted: lambda data: StartCall(data.model_call_id),
+    ev.ToolCallStarted: lambda data: StartCall(data.tool_call_id),
+    ev.WorkflowStepCompleted: _release,
+    ev.WorkflowStepFailed: _release,
+    ev.WorkflowStepSkipped: _release,
+    ev.AgentRetrying: _retrying,
+    ev.WorkflowPaused: _paused,
+}
+
+
+def effect_of(data: Any) -> Effect | None:
+    """Return what is to be done once this event is durable; None for most events."""
+    found = _EFFECTS.get(data.__class__)
+    return None if found is None else found(data)

@@ -1,0 +1,36 @@
+"""How durable timers change the state: those that kinds arm for themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentflow.engine.folds.common import activation_of
+from agentflow.engine.state import RunState
+from agentflow.events import catalogue as ev
+from agentflow.events.envelope import micros
+
+__all__ = ["FOLDS"]
+
+
+def _scheduled(state: RunState, data: ev.TimerScheduled, offset: int, ts: int) -> None:
+    activation = activation_of(state, data)
+    name = f"timer {data.timer_id} {activation.key}"
+    state.timers[name] = micros(data.due_at)
+    state.scheduled[name] = data
+    activation.node.kind.fold(state, activation, data, ts)
+
+
+def _over(state: RunState, data: ev.TimerFired | ev.TimerCancelled, offset: int, ts: int) -> None:
+    activation = activation_of(state, data)
+    name = f"timer {data.timer_id} {activation.key}"
+    state.timers.pop(name, None)
+    state.scheduled.pop(name, None)
+    state.changed[activation.key] = activation
+    activation.node.kind.fold(state, activation, data, ts)
+
+
+FOLDS: dict[type, Any] = {
+    ev.TimerScheduled: _scheduled,
+    ev.TimerFired: _over,
+    ev.TimerCancelled: _over,
+}

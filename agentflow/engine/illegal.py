@@ -1,0 +1,16 @@
+"""The error of a log whose events do not follow from each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["IllegalEvent"]
+
+
+class IllegalEvent(Exception):
+    """An event that the state of its run does not allow: the log was not written by this engine, or is damaged."""
+
+    def __init__(self, data: Any, reason: str) -> None:
+        super().__init__(f"{data.event_type}: {reason}")
+        self.event_type: str = data.event_type
+        self.reason = reason
