@@ -1,22 +1,22 @@
-"""Logs to project: those of the engine's golden files, and any that a test makes of event data."""
+"""Logs to project: golden ones, and any that a test makes of event data."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from agentflow.events import catalogue as ev
-from agentflow.events.envelope import Draft, StoredEvent, seal
+from agentflow.events.envelope import Draft, StoredEvent, decode, micros, seal
 from agentflow.events.log import Append, EventLog, RunMeta
 from agentflow.events.tracing import RunTracer
 from agentflow.telemetry.span import Limits, Span
 
-GOLDEN = sorted((Path(__file__).parents[1] / "engine" / "golden").glob("*.ndjson"))
+GOLDEN = [
+    Path(__file__).parents[2] / "golden" / "logs" / f"{name}.ndjson"
+    for name in ("condition_cycle", "failed_step", "triage")
+]
 LIMITS = Limits(8_192, 128, 128)
 
 
@@ -27,8 +27,8 @@ def golden(path: Path, workflow_id: str = "wf_1") -> list[StoredEvent]:
 
 @cache
 def _read(path: Path) -> list[tuple[Any, int]]:
-    entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [(msgspec.convert(e["data"], ev.TYPES[e["type"]]), e["ts"]) for e in entries]
+    events = [decode(line) for line in path.read_bytes().splitlines()]
+    return [(event.data, micros(event.timestamp)) for event in events]
 
 
 def stored(

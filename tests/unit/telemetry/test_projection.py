@@ -13,7 +13,7 @@ from agentflow.events.tracing import SpanContext, span_id_of, trace_id_of
 from agentflow.telemetry import conventions as c
 from agentflow.telemetry.projection import RunSpans, project, take_or_skip
 from agentflow.telemetry.span import Limits
-from tests.unit.engine.test_golden import CASES, lines
+from tests.unit.engine.small_runs import CASES
 from tests.unit.telemetry.support import (
     GOLDEN,
     LIMITS,
@@ -645,8 +645,9 @@ def test_a_fold_keeps_nothing_of_what_has_ended():
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_that_is_cut_off_anywhere_and_goes_on_is_one_tree(name):
     """The engine closes what was interrupted and makes it anew: other spans, other ids, one trace."""
-    length = len(lines(CASES[name]()))
-    for cut in range(1, length):
+    whole = CASES[name]()
+    whole.run()
+    for cut in range(1, len(whole.log)):
         driver = CASES[name]()
         driver.run()
         driver.crash(cut)

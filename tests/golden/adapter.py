@@ -1,0 +1,162 @@
+"""The only module of the golden tests that knows the engine's functions, and where actors measure time.
+
+Everything else reads stored events and asks three questions: what state do these events give (`fold`), what
+happens next at this time (`decisions`), and how is a run summarised (`summary`). `watched` records, while a
+scene runs, which events the engine decided and what it was told beside the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from agentflow import engine
+from agentflow.definition.ir import Workflow
+from agentflow.engine import BaseEvent, Bindings, CacheHit, RunState
+from agentflow.events.catalogue import SystemStateSaved
+from agentflow.events.envelope import decode, micros
+from agentflow.runtime import model_actor, tool_actor
+from agentflow.runtime.clock import Clock, monotonic_of
+
+__all__ = ["Facts", "decisions", "fold", "summary", "take", "virtual_time", "watched"]
+
+
+class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a log was made with, beside its events.
+
+    `decided` holds [offset, count, time in µs] of each decision, `rests` [offset, time] of each moment at
+    which the engine was asked and had nothing to say. Every event outside `decided` came from outside: a
+    command, an answer, a result. `lookups` holds what the cache said, by the unit that asked, and `shifts`
+    [offset, step in µs] of each step of the wall clock. `base` are the lines that a fork begins with.
+    """
+
+    mechanism: str
+    workflow: Workflow
+    bindings: dict[str, Any]
+    decided: list[list[int]] = []
+    rests: list[list[int]] = []
+    lookups: dict[str, list[Any] | None] = {}
+    shifts: list[list[int]] = []
+    base: list[str] = []
+
+
+def fold(workflow_id: str, facts: Facts, lines: Iterable[bytes]) -> RunState:
+    """Return the state that these stored events give."""
+    bindings = msgspec.convert(facts.bindings, Bindings)
+    state = RunState(workflow_id, engine.compile_plan(facts.workflow), bindings)
+    shifts = {entry[0]: entry[1] for entry in facts.shifts}
+    for line in lines:
+        event = decode(line)
+        if isinstance(event.data, SystemStateSaved) and event.data.kind == "fork_base":
+            state.base = [_base_event(text) for text in facts.base]
+        take(state, event.data, event.offset, micros(event.timestamp))
+        if state.next_offset in shifts:
+            state.shift_times(shifts.pop(state.next_offset))
+    return state
+
+
+def _base_event(text: str) -> BaseEvent:
+    event = decode(text.encode())
+    return BaseEvent(event.data, micros(event.timestamp))
+
+
+def take(state: RunState, data: Any, offset: int, now: int) -> None:
+    """Fold one event into the state."""
+    engine.evolve(state, data, offset, now)
+
+
+def decisions(state: RunState, now: int, lookups: Mapping[str, Sequence[Any] | None]) -> list[Any]:
+    """Return the next decision at the time `now` (µs), and no events if there is none.
+
+    A look into the cache is answered by what the recorded run was told.
+    """
+    while True:
+        moves = engine.decide(state, now)
+        asked = [] if moves else [lookup.unit_key for lookup in state.take_wanted()]
+        if not asked:
+            return moves
+        for key in asked:
+            hit = lookups[key]
+            engine.looked_up(state, key, None if hit is None else CacheHit(*hit))
+
+
+def summary(state: RunState) -> dict[str, Any]:
+    """Return what a run has come to."""
+    return {
+        "status": state.status,
+        "offset": state.next_offset,
+        "output": state.output,
+        "steps": dict(state.steps_done),
+        "requests": sorted(state.requests),
+        "calls": sorted(state.calls),
+        "usage": msgspec.to_builtins(state.usage),
+        "statuses": {name: node.status for name, node in state.nodes.items()},
+    }
+
+
+@contextmanager
+def watched(mechanism: str, found: dict[str, Facts]) -> Iterator[None]:
+    """Record the decisions of every run that goes on meanwhile in `found`, by run."""
+    before = engine.decide, engine.looked_up, RunState.shift_times
+
+    def facts_of(state: RunState) -> Facts:
+        facts = found.get(state.workflow_id)
+        if facts is None:
+            bindings = msgspec.to_builtins(state.bindings)
+            facts = Facts(mechanism=mechanism, workflow=state.plan.workflow, bindings=bindings)
+            found[state.workflow_id] = facts
+        return facts
+
+    def decide(state: RunState, now: int) -> list[Any]:
+        offset = state.next_offset
+        moves = before[0](state, now)
+        facts = facts_of(state)
+        # A process that died may have decided what never reached the log.
+        facts.decided = [entry for entry in facts.decided if entry[0] < offset]
+        facts.rests = [entry for entry in facts.rests if entry[0] <= offset]
+        if moves:
+            facts.decided.append([offset, len(moves), now])
+        elif not state.lookups and [offset, now] not in facts.rests:
+            facts.rests.append([offset, now])
+        return moves
+
+    def looked_up(state: RunState, unit_key: str, hit: CacheHit | None) -> None:
+        facts_of(state).lookups[unit_key] = None if hit is None else list(hit)
+        before[1](state, unit_key, hit)
+
+    def shift_times(state: RunState, step: int) -> None:
+        offset = state.next_offset
+        if offset:
+            facts = facts_of(state)
+            facts.rests = [entry for entry in facts.rests if entry[0] < offset]  # by the clock as it was
+            if [offset, step] not in facts.shifts:
+                facts.shifts.append([offset, step])
+        before[2](state, step)
+
+    engine.decide, engine.looked_up = decide, looked_up
+    RunState.shift_times = shift_times  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        engine.decide, engine.looked_up = before[:2]
+        RunState.shift_times = before[2]  # type: ignore[method-assign]
+
+
+@contextmanager
+def virtual_time(clock: Clock) -> Iterator[None]:
+    """Let the actors that measure calls by the time of the process go by this clock instead."""
+    monotonic = monotonic_of(clock)
+    stand_in = SimpleNamespace(perf_counter=lambda: monotonic() / 1e6, time_ns=lambda: clock.now() * 1000)
+    modules: tuple[Any, ...] = (model_actor, tool_actor)
+    before = [module.time for module in modules]
+    for module in modules:
+        module.time = stand_in
+    try:
+        yield
+    finally:
+        for module, original in zip(modules, before, strict=True):
+            module.time = original

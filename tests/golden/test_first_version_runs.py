@@ -1,0 +1,121 @@
+"""Runs that the first version left in the middle are opened, shown, resumed and completed by this one.
+
+Each store is a SQLite database with the write-ahead log that a killed process left behind; NAME.ndjson holds
+its events as the first version read them.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentflow import Runtime
+from agentflow.events.envelope import decode
+from tests.faults.simulated.invariants import assert_log_invariants
+from tests.golden.first_version.world import World
+
+STORES = Path(__file__).parent / "first_version" / "stores"
+
+OUTPUTS: dict[str, Any] = {
+    "steps": {
+        "each": [{"said": f"each {i}"} for i in range(4)],
+        "report": {"said": "report"},
+        "escalated": "skipped",
+    },
+    "agents": "write: done",
+    "loop": {"x": 5},
+}
+CALLS = {
+    "steps": {"each 1": 1, "each 2": 1, "each 3": 1, "send": 1, "report": 1},
+    "agents": {"settle": 1, "write": 1},
+    "loop": {"add 3": 1, "add 4": 1},
+}
+"""What is asked after the resume; nothing whose result is in the log."""
+
+
+@pytest.fixture(params=["steps", "agents", "loop"])
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def unpack(name: str, folder: Path) -> str:
+    with tarfile.open(STORES / f"{name}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return f"sqlite:{folder / name}.db"
+
+
+def stored(name: str) -> list[bytes]:
+    return (STORES / f"{name}.ndjson").read_bytes().splitlines()
+
+
+async def lines_of(runtime: Runtime, name: str) -> list[bytes]:
+    return [row.body for row in await runtime.log.read(f"wf_{name}", 0, 10_000)]
+
+
+async def complete(runtime: Runtime, name: str) -> Any:
+    """Answer what the run asks until it rests for good."""
+    run = f"wf_{name}"
+    while (result := await (await runtime.attach(run)).rest()).state == "waiting":
+        for request in await runtime.requests(run):
+            if request.kind == "step":
+                await runtime.decide(run, granted=True, request_id=request.request_id, by="ann")
+            else:
+                answer = {"choice": "done", "output": {"paid": "by hand"}}
+                await runtime.answer(run, request.request_id, answer, by="ann")
+    return result
+
+
+async def test_it_is_opened_and_its_log_is_read(name: str, tmp_path: Path):
+    async with World().runtime(unpack(name, tmp_path)) as runtime:
+        assert await lines_of(runtime, name) == stored(name)
+
+
+async def test_it_is_shown(name: str, tmp_path: Path):
+    async with World().runtime(unpack(name, tmp_path)) as runtime:
+        run = f"wf_{name}"
+        record = await runtime.record(run)
+        assert (record.workflow_id, record.state, record.last_offset) == (
+            run,
+            "running",
+            len(stored(name)) - 1,
+        )
+        history = await runtime.history(run)
+        assert {step.step_id for step in history.steps} <= {
+            node.id for node in (await runtime.graph(run)).nodes
+        }
+        assert [row.workflow_id for row in await runtime.rows()] == [run]
+        asked = [request.kind for request in await runtime.requests(run)]
+        assert asked == (["step"] if name == "steps" else [])
+
+
+@pytest.mark.parametrize("how", ["resume", "recover"])
+async def test_it_is_completed_and_what_was_stored_stays(name: str, how: str, tmp_path: Path):
+    world, store, run = World(), unpack(name, tmp_path), f"wf_{name}"
+    async with world.runtime(store) as runtime:
+        if how == "resume":
+            await runtime.resume(run)
+        else:
+            assert await runtime.recover() == [run]
+        result = await complete(runtime, name)
+        lines = await lines_of(runtime, name)
+    assert (result.state, result.output) == ("completed", OUTPUTS[name])
+    assert dict(world.calls) == CALLS[name]
+    before = stored(name)
+    assert lines[: len(before)] == before
+    assert_log_invariants([decode(line) for line in lines])
+    async with World().runtime(store) as runtime:  # and the whole log is there for the next process
+        assert await lines_of(runtime, name) == lines
+
+
+async def test_it_is_forked_from_the_middle(name: str, tmp_path: Path):
+    """A fork reads the old events as its base."""
+    async with World().runtime(unpack(name, tmp_path)) as runtime:
+        handle = await runtime.fork(f"wf_{name}", offset=8, as_id="wf_fork")
+        while (result := await handle.rest()).state == "waiting":
+            for request in await runtime.requests("wf_fork"):
+                await runtime.decide("wf_fork", granted=True, request_id=request.request_id)
+        assert (result.state, result.output) == ("completed", OUTPUTS[name])
+        assert await lines_of(runtime, name) == stored(name)
