@@ -85,6 +85,9 @@ def _in_flight(state: RunState, now: int) -> Decisions:
     for activation in state.changed.values():
         if moves := _next(state, activation, now):
             return moves
+    for activation in limits.due_retries(state, now):
+        if moves := _next(state, activation, now):
+            return moves
     return turns.admit_calls(state, now) if state.call_queue else []
 
 

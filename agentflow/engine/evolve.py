@@ -29,7 +29,7 @@ _FOLDS: dict[type, Callable[[RunState, Any, int, int], None]] = {
 
 
 def _fork(state: RunState, data: Any, offset: int, ts: int) -> None:
-    """Fold the base of a fork: what the other run had reached, without what it cost and without its clocks."""
+    """Fold the base of a fork: what the other run had reached, without its costs and its clocks."""
     if data.kind != "fork_base" or not state.base:
         return
     state.last_ts = state.base[0].ts

@@ -8,7 +8,7 @@ __all__ = ["IllegalEvent"]
 
 
 class IllegalEvent(Exception):
-    """An event that the state of its run does not allow: the log was not written by this engine, or is damaged."""
+    """The state of the run does not allow this event: the log is damaged, or not of this engine."""
 
     def __init__(self, data: Any, reason: str) -> None:
         super().__init__(f"{data.event_type}: {reason}")

@@ -5,6 +5,7 @@ Every open call gets a recorded end before its step does; a call that may have h
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import UNSET
@@ -31,6 +32,7 @@ __all__ = [
     "close_calls",
     "closed_call",
     "due_of",
+    "due_retries",
     "expire",
     "has_wake_up",
     "interrupted",
@@ -122,6 +124,16 @@ def overdue(state: RunState, now: int) -> Decisions:
             return abort(state, activation, _timeout("step_deadline", message), now)
         return _attempt_over(state, activation, now)
     return []
+
+
+def due_retries(state: RunState, now: int) -> Iterator[Activation]:
+    """Yield the activations whose backoff is over."""
+    earliest = state.timers.earliest()
+    if earliest is None or earliest > now:
+        return
+    for name, due in state.timers.items():
+        if due <= now and name.startswith("retry ") and (activation := state.open.get(name[6:])) is not None:
+            yield activation
 
 
 def _fired(state: RunState, name: str) -> ev.TimerFired:

@@ -56,7 +56,7 @@ class NodeState:
         self.awaited = len(node.dependencies)
         """Dependencies that are not settled."""
         self.sources: dict[str, int] = {}
-        """For each watched source of its join, the live nodes that can still reach it; absent once settled."""
+        """For each watched source of its join, the live nodes that can reach it; absent once settled."""
         self.upstream_failed = False
         self.upstream_cancelled = False
         """Whether a dependency, near or far, failed or was cancelled (page 001 §5.2)."""

@@ -93,7 +93,7 @@ class OpenRequest:
 
 
 class Timers(dict[str, int]):
-    """Deadlines by name, in microseconds since the epoch. `earliest` costs what changed, not what is armed."""
+    """Deadlines by name, in microseconds since the epoch; `earliest` costs no scan of all."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 from msgspec import UNSET
@@ -20,7 +21,7 @@ from agentflow.engine.limits import close_calls
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
-__all__ = ["settle_unknown", "start_tool", "tool_moves"]
+__all__ = ["can_start_tools", "settle_unknown", "start_tool", "tool_moves"]
 
 TOOLS_AT_ONCE = 8
 _UNDER_WAY = ("open", "asked")
@@ -34,8 +35,7 @@ def tool_moves(state: RunState, activation: Activation, progress: AgentProgress,
     unknown = [r for r in records if r.state == "unknown"]
     if unknown:
         return settle_unknown(state, activation, unknown, now)
-    at_once = TOOLS_AT_ONCE if spec.parallel_tool_calls else 1
-    room = at_once - sum(r.state in _UNDER_WAY for r in records)
+    room = _room(records, parallel=spec.parallel_tool_calls)
     moves: Decisions = []
     begun = 0
     for record in records:
@@ -54,6 +54,18 @@ def tool_moves(state: RunState, activation: Activation, progress: AgentProgress,
         begun += 1
         moves += start_tool(state, activation, record, now)
     return moves
+
+
+def _room(records: Iterable[ToolRecord], *, parallel: bool) -> int:
+    return (TOOLS_AT_ONCE if parallel else 1) - sum(r.state in _UNDER_WAY for r in records)
+
+
+def can_start_tools(progress: AgentProgress, *, parallel: bool) -> bool:
+    """Return whether a call of this round is to be begun or asked about."""
+    records = progress.tools.values()
+    if any(r.state == "unknown" for r in records):
+        return True
+    return any(r.state == "planned" for r in records) and _room(records, parallel=parallel) > 0
 
 
 def start_tool(state: RunState, activation: Activation, record: ToolRecord, now: int) -> Decisions:

@@ -36,7 +36,7 @@ class Admission:
     def __init__(
         self,
         workflow_id: str,
-        plan: engine.Plan,
+        plan: engine.Graph,
         bindings: engine.Bindings,
         directory: Directory,
         *,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from actors import ActorStopped, ChildSpec, Context, Ref, tracing
-from agentflow.engine.state import OpenCall, RunState, Unit
+from agentflow.engine import Activation, Effect, OpenCall, Release, RunState, StartCall
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.agent_actor import AgentActor, Directory, lost_call
 from agentflow.runtime.calls import model_call, tool_call
@@ -22,7 +22,7 @@ __all__ = ["Crew"]
 
 
 class Crew:
-    """The children of one RunSupervisor, by the key of the unit that they work on."""
+    """The children of one RunSupervisor, by the key of the activation that they work on."""
 
     def __init__(self, ctx: Context, state: RunState, directory: Directory, tracer: RunTracer) -> None:
         self._ctx = ctx
@@ -30,7 +30,7 @@ class Crew:
         self._directory = directory
         self._tracer = tracer
         self._workers: dict[str, Ref[Any]] = {}
-        self._units: dict[Ref[Any], str] = {}
+        self._activations: dict[Ref[Any], str] = {}
         self._direct: dict[str, tuple[str, Ref[Any]]] = {}
         self._begun: set[str] = set()
 
@@ -40,24 +40,34 @@ class Crew:
         self._begun.intersection_update(self._state.calls)
         return bool(self._begun)
 
-    def launch(self, call: OpenCall) -> None:
-        """Carry out an open call; one that was closed meanwhile is left alone."""
-        if call.call_id not in self._state.calls:
-            return
+    def carry_out(self, effect: Effect) -> None:
+        """Do what a durable event asks for. A call that was closed meanwhile is left alone."""
+        if isinstance(effect, StartCall):
+            call = self._state.calls.get(effect.call_id)
+            if call is not None:
+                self._launch(call)
+        elif isinstance(effect, Release):
+            self.dismiss(effect.activation_key)
+        else:
+            busy = {call.activation.key for call in self._state.calls.values()}
+            for key in [key for key in self._workers if key not in busy]:
+                self.dismiss(key)
+
+    def _launch(self, call: OpenCall) -> None:
         self._begun.add(call.call_id)
         with tracing(self._tracer.call(call.call_id)):
             if call.kind == "model":
-                self._worker(call.unit).tell(model_call(self._state, call))
+                self._worker(call.activation).tell(model_call(self._state, call))
                 return
             message = tool_call(self._state, call)
-            if call.unit.agent is not None:
-                self._worker(call.unit).tell(message)
+            if call.activation.agent is not None:
+                self._worker(call.activation).tell(message)
                 return
             try:
                 target = self._directory.tool(message.service)
             except ActorStopped:
                 return  # the Runtime is being closed: the call stays open, and `resume` closes it
-            self._direct[call.call_id] = (call.unit.key, target)
+            self._direct[call.call_id] = (call.activation.key, target)
 
             def lost(error: BaseException) -> ToolCallFailure:
                 info = lost_call("tool", error)
@@ -66,27 +76,27 @@ class Crew:
             # Asked, not told: a service's actor that fails with the call in hand must not leave it open.
             self._ctx.pipe(target.ask_soon(message, timeout=math.inf), _as_it_is, lost)
 
-    def _worker(self, unit: Unit) -> Ref[Any]:
-        key = unit.key
+    def _worker(self, activation: Activation) -> Ref[Any]:
+        key = activation.key
         ref = self._workers.get(key)
         if ref is None:
             factory = partial(AgentActor, self._ctx.self, self._directory)
             ref = self._ctx.spawn_soon(
-                ChildSpec(f"{key[1:].replace('/', ':')}@{unit.attempt}", factory, restart="temporary")
+                ChildSpec(f"{key[1:].replace('/', ':')}@{activation.attempt}", factory, restart="temporary")
             )
             self._workers[key] = ref
-            self._units[ref] = key
+            self._activations[ref] = key
             self._ctx.watch(ref)
         return ref
 
     def dismiss(self, key: str) -> None:
-        """Stop all work on a unit."""
+        """Stop all work on a activation."""
         if self._begun:
-            self._begun -= {c.call_id for c in self._state.calls.values() if c.unit.key == key}
+            self._begun -= {c.call_id for c in self._state.calls.values() if c.activation.key == key}
         self._cancel_direct(key)
         ref = self._workers.pop(key, None)
         if ref is not None:
-            self._units.pop(ref, None)
+            self._activations.pop(ref, None)
             self._ctx.unwatch(ref)
             ref.kill()
 
@@ -97,8 +107,8 @@ class Crew:
                 self.dismiss(key)
 
     def _cancel_direct(self, key: str) -> None:
-        for call_id, (unit_key, target) in list(self._direct.items()):
-            if key == unit_key:
+        for call_id, (activation_key, target) in list(self._direct.items()):
+            if key == activation_key:
                 del self._direct[call_id]
                 target.tell(CancelCall(workflow_id=self._state.workflow_id, call_id=call_id))
 
@@ -107,8 +117,8 @@ class Crew:
         self._direct.pop(call_id, None)
 
     def lost(self, ref: Ref[Any]) -> str | None:
-        """The unit whose worker has died, if it was a worker's."""
-        key = self._units.pop(ref, None)
+        """The activation whose worker has died, if it was a worker's."""
+        key = self._activations.pop(ref, None)
         if key is not None:
             self._workers.pop(key, None)
         return key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from agentflow.engine import BaseEvent, RunState, evolve
+from agentflow.engine import BaseEvent, IllegalEvent, RunState, evolve
 from agentflow.errors import LogCorrupt
 from agentflow.events.catalogue import SystemStateSaved
 from agentflow.events.envelope import decode, micros
@@ -39,7 +39,10 @@ async def fold(
             if isinstance(data, SystemStateSaved) and data.kind == "fork_base":
                 state.base = decode_base(await base_of_fork(log, data.ref))
             ts = micros(event.timestamp)
-            evolve(state, data, event.offset, ts)
+            try:
+                evolve(state, data, event.offset, ts)
+            except IllegalEvent as illegal:
+                raise LogCorrupt(f"{state.workflow_id} at offset {event.offset}: {illegal}") from None
             see(data)
         offset = rows[-1].offset + 1
     return ts

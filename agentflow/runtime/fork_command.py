@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
-from agentflow.engine import Plan
+from agentflow.engine import Graph
 from agentflow.errors import CommandRefused, RunExists, RunNotFound
 from agentflow.events.catalogue import ForkOrigin
 from agentflow.runtime.binding import Bound
@@ -25,7 +25,7 @@ __all__ = ["ForkCommand"]
 class ForkCommand(RunCommands):
     """All commands of a Runtime."""
 
-    async def _prepare(self, workflow_id: str, bound: bool, *, trusted: bool = True) -> tuple[Plan, Bound]:
+    async def _prepare(self, workflow_id: str, bound: bool, *, trusted: bool = True) -> tuple[Graph, Bound]:
         """Return a stored run's graph, and what it was bound to when it began."""
         raise NotImplementedError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
-from agentflow.engine import BaseEvent, Plan, RunState, base_of, cut_of
+from agentflow.engine import BaseEvent, Graph, RunState, base_of, cut_of
 from agentflow.errors import CommandRefused
 from agentflow.events.catalogue import SystemStateSaved
 from agentflow.events.envelope import decode, micros
@@ -25,7 +25,7 @@ class ForkBase(NamedTuple):
 
 
 async def fork_base(
-    log: EventLog, source: RunState, plan: Plan, *, offset: int, from_step: str | None, from_failure: bool
+    log: EventLog, source: RunState, plan: Graph, *, offset: int, from_step: str | None, from_failure: bool
 ) -> ForkBase:
     """The base of a fork of `source` at `offset`, or before a step (or the steps that failed) and all that
     comes after. Stores it. CommandRefused: there is no such offset, step or failure."""

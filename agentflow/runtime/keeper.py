@@ -52,7 +52,7 @@ __all__ = ["Keeper"]
 
 _log = logging.getLogger("agentflow.runtime")
 
-Prepare = Callable[[str, bool], Awaitable[tuple[engine.Plan, Bound]]]
+Prepare = Callable[[str, bool], Awaitable[tuple[engine.Graph, Bound]]]
 """The graph of a stored run and what it is bound to; unbound when nothing of it is to be carried out. Raises
 DefinitionError when its models or functions are not here."""
 
@@ -133,7 +133,7 @@ class Keeper:
             self._folds.keep(admission.fold)
         admission.fold = None
         state = admission.at_rest
-        timed = state is not None and not state.terminal and (state.timers or state.held)
+        timed = state is not None and not state.terminal and (state.timers or state.paused_timers)
         if timed or (state is None and admission.timeline.stepped):
             self._timelines[admission.workflow_id] = admission.timeline
         self._make_room()
@@ -151,7 +151,7 @@ class Keeper:
     async def begin(
         self,
         workflow_id: str,
-        plan: engine.Plan,
+        plan: engine.Graph,
         bound: Bound,
         first_events: Sequence[Any],
         *,

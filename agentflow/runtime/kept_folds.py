@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from agentflow.engine import Bindings, Plan, RunState
+from agentflow.engine import Bindings, Graph, RunState
 from agentflow.events.tracing import RunTracer
 
 __all__ = ["Fold", "KeptFolds"]
@@ -46,12 +46,12 @@ class KeptFolds:
         while len(self._kept) > _MOST or sum(f.events for f, _ in self._kept.values()) > _LONG:
             self.drop(next(iter(self._kept)))
 
-    def take(self, workflow_id: str, plan: Plan, bindings: Bindings) -> Fold | None:
+    def take(self, workflow_id: str, plan: Graph, bindings: Bindings) -> Fold | None:
         """The fold of a run, if it is kept and was made with this very plan and the same bindings (to end a
         run, or make it stand still, none are needed); from now on it is the caller's."""
         kept = self._kept.get(workflow_id)
         self.drop(workflow_id)
-        if kept is None or kept[0].state.plan is not plan or kept[0].state.bindings != bindings:
+        if kept is None or kept[0].state.graph is not plan or kept[0].state.bindings != bindings:
             return None
         return kept[0]
 

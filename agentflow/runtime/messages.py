@@ -325,9 +325,9 @@ class KeepResult(Message, frozen=True, kw_only=True):
 
 
 class LookedUp(Message, frozen=True, kw_only=True):
-    """Whether the result of a unit of work is kept."""
+    """Whether the result of an activation is kept."""
 
-    unit_key: str
+    activation_key: str
     hit: CacheHit | None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentflow.engine import RunState, commands
-from agentflow.engine.decisions import Moves
+from agentflow.engine.decisions import Decisions
 from agentflow.runtime.messages import (
     Answer,
     Command,
@@ -30,7 +30,7 @@ def check_offset(state: RunState, command: Command) -> None:
         )
 
 
-def moves_of(state: RunState, command: Command, now: int) -> Moves:
+def moves_of(state: RunState, command: Command, now: int) -> Decisions:
     """The events of a command; none when its effect holds. Raises `commands.Refused`."""
     check_offset(state, command)
     match command:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from agentflow.engine.state import OpenCall
+from agentflow.engine import Effect
 from agentflow.runtime.messages import Commit, CommitFailed, KeepResult
 from agentflow.runtime.permanent import PermanentActor
 
@@ -19,17 +19,14 @@ _LONGEST_WAIT = 5.0
 
 
 class Batch:
-    """Appended and not yet acknowledged: what may begin, and who may go, once it is durable."""
+    """Appended and not yet acknowledged: its effects are carried out once it is durable."""
 
-    __slots__ = ("calls", "closed", "commit", "last", "results")
+    __slots__ = ("commit", "effects", "last", "results")
 
-    def __init__(
-        self, commit: Commit, calls: list[OpenCall], closed: list[str], results: list[KeepResult]
-    ) -> None:
+    def __init__(self, commit: Commit, effects: list[Effect], results: list[KeepResult]) -> None:
         self.commit = commit
         self.last = commit.expected + len(commit.drafts) - 1
-        self.calls = calls
-        self.closed = closed
+        self.effects = effects
         self.results = results
 
 

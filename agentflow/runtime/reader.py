@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentflow.definition.ir import Workflow, decode_ir
-from agentflow.engine import Bindings, Plan, RunState, compile_plan
+from agentflow.engine import Bindings, Graph, RunState, compile_graph
 from agentflow.errors import AgentflowError, CommandRefused, LogCorrupt, OffsetTrimmed
 from agentflow.events.catalogue import TERMINAL_TYPES, WorkflowStarted
 from agentflow.events.deltas import DeltaHub, ModelDelta
@@ -41,7 +41,7 @@ class RunReader:
     delta_hub: DeltaHub
 
     def __init__(self) -> None:
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, Graph] = {}
         self._views_of: tuple[EventLog, RunViews] | None = None
 
     @property
@@ -265,9 +265,9 @@ class RunReader:
             raise LogCorrupt(f"the graph {digest} is not in the store")
         return decode_ir(body)
 
-    def _plan(self, workflow: Workflow, digest: str) -> Plan:
+    def _plan(self, workflow: Workflow, digest: str) -> Graph:
         """The compiled graph; kept for the definitions that were used last."""
-        plan = self._plans.pop(digest, None) or compile_plan(workflow)
+        plan = self._plans.pop(digest, None) or compile_graph(workflow)
         self._plans[digest] = plan
         if len(self._plans) > _KEPT_PLANS:
             del self._plans[next(iter(self._plans))]

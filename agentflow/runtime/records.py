@@ -214,5 +214,5 @@ def budget_record(state: RunState) -> BudgetRecord:
 def _steps(state: RunState) -> dict[str, StepSummary]:
     return {
         step_id: StepSummary(state=state.nodes[step_id].status, attempt=state.nodes[step_id].attempt)
-        for step_id in state.plan.step_ids
+        for step_id in state.graph.step_ids
     }

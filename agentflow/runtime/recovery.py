@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from agentflow.engine.state import RunState, Unit
+from agentflow.engine import Activation, RunState
 from agentflow.errors import AgentflowError, StorageUnavailable, StoreError
 from agentflow.events.log import EventLog, RunRow
 from agentflow.events.owner import Owner
@@ -63,12 +63,12 @@ UnitsOf = Callable[[str], Awaitable[RunState]]
 """Gives the fold of a run's log."""
 
 
-def is_at_work(state: RunState, unit: Unit) -> bool:
-    """Return whether an open unit does work itself: it waits for no person and is no frame of iterations."""
-    return unit.status == "running" and state.nodes[unit.node.id].outer is not unit
+def is_at_work(state: RunState, unit: Activation) -> bool:
+    """Return whether an open unit does work itself: it waits for no person and is no frame of others."""
+    return unit.status == "running" and not unit.is_for_each and not unit.node.kind.is_passive
 
 
-def unit_name(unit: Unit) -> str:
+def unit_name(unit: Activation) -> str:
     """Name a unit inside its run. A step that is tried again has the same key but another first offset."""
     return f"{unit.key}@{unit.first_offset}"
 

@@ -37,7 +37,7 @@ def open_requests(state: RunState) -> list[RequestRecord]:
     """The open questions of a folded run, oldest first."""
     found: list[RequestRecord] = []
     for request in state.requests.values():
-        data, unit = request.data, request.unit
+        data, unit = request.data, request.activation
         more: dict[str, Any]
         if isinstance(data, ApprovalRequested):
             effect = None if data.side_effect is UNSET else data.side_effect

@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 import msgspec
+from msgspec import UNSET
 
 from actors import Actor, OneForOne, Terminated, on
 from agentflow import engine, known_secrets
 from agentflow.definition.failure import ErrorInfo
-from agentflow.engine.decisions import Moves
+from agentflow.engine.decisions import Decisions
 from agentflow.engine.state import RunState
 from agentflow.errors import (
     AgentflowError,
@@ -67,6 +69,7 @@ from agentflow.runtime.model_failures import model_warnings
 from agentflow.runtime.obedience import check_offset, moves_of
 from agentflow.runtime.outbox import Batch, Outbox
 from agentflow.runtime.permanent import PermanentActor
+from agentflow.runtime.recovery import Trial
 from agentflow.runtime.results import Results
 
 __all__ = ["RunSupervisor"]
@@ -113,7 +116,9 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._results = Results(log, clock)
         self._to_keep: list[KeepResult] = []
         self._watching = False  # whether a look at the outbox is due
-        self._caches = any(node.node.cache is not None for node in admission.plan.nodes.values())
+        self._effects: list[engine.Effect] = []  # of the events that are not on their way to the log yet
+        self._found: dict[str, engine.CacheHit | Literal["asked"] | None] = {}  # answers of the cache
+        self._caches = any(node.spec.cache is not None for node in admission.plan.nodes.values())
 
     # -- beginning ------------------------------------------------------------------------------
 
@@ -151,8 +156,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         state.base = admission.base
         self._take(admission.first_events, drafts, now)
         if admission.base:
-            state.take_fresh()
-            state.take_closed()
+            self._effects.clear()
             self._take(engine.interrupted(state, now), drafts, now)
         if not admission.queued:
             self._decide(drafts, now)
@@ -172,8 +176,6 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         except RunNotFound as error:
             admission.reject(error)
             raise
-        state.take_fresh()
-        state.take_closed()
         self._timeline.taken_up(state, self._clock.now())
         if not admission.accepted.done():
             admission.accepted.set_result(None)
@@ -206,7 +208,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         if not self._outbox:
             self._maybe_rest()
 
-    def _mended(self) -> Moves:
+    def _mended(self) -> Decisions:
         """What opening the store mended: nothing acknowledged was lost, but somebody should know."""
         notices, self._admission.notices = self._admission.notices, []
         return [
@@ -227,7 +229,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     # -- deciding -------------------------------------------------------------------------------
 
-    def _advance(self, moves: Moves) -> None:
+    def _advance(self, moves: Decisions) -> None:
         """Fold what happened and what follows from it, and append it all as one batch."""
         now = self._now()
         first = self._state.next_offset
@@ -242,52 +244,61 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         if self._suspending is not None:
             return
         # Without a place nothing begins, but what is too late is.
-        decide = engine.expire if self._admission.queued else engine.decide
-        while decided := decide(self._state, now):
-            self._take(decided, drafts, now)
+        if self._admission.queued:
+            while decided := engine.expire(self._state, now):
+                self._take(decided, drafts, now)
+        else:
+            while decided := engine.decide(self._state, now, self._found):
+                if decided[0].__class__ is engine.Lookup:
+                    self._look_up(decided[0])
+                else:
+                    self._take(decided, drafts, now)
         self._decided_at = now
-        if self._caches:
-            self._look_up()
 
-    def _take(self, moves: Moves, drafts: list[Draft], now: int) -> None:
+    def _take(self, moves: Decisions, drafts: list[Draft], now: int) -> None:
         state = self._state
-        evolve, trace = engine.evolve, self._tracer.take
+        evolve, effect_of, trace = engine.evolve, engine.effect_of, self._tracer.take
         for data in moves:
             if self._caches and data.__class__ is ev.WorkflowStepCompleted:
                 self._remember(data)
             evolve(state, data, state.next_offset, now)
+            effect = effect_of(data)
+            if effect is not None:
+                self._effects.append(effect)
             drafts.append(Draft(data, trace=trace(data)))
 
     def _remember(self, data: ev.WorkflowStepCompleted) -> None:
         """A result that may serve again is kept, once it is in the log."""
         name = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
-        unit = self._state.open.get(name)
-        cache = None if unit is None else unit.node.node.cache
+        activation = self._state.open.get(name)
+        self._found.pop(name, None)
+        cache = None if activation is None else activation.node.spec.cache
         if (
-            unit is not None
+            activation is not None
             and cache is not None
-            and (key := engine.result_key(self._state, unit)) is not None
+            and data.cached is UNSET
+            and (key := engine.result_key(self._state, activation)) is not None
         ):
             kept = KeepResult(
                 key=key, workflow_id=self._state.workflow_id, offset=self._state.next_offset, ttl=cache.ttl
             )
             self._to_keep.append(kept)
 
-    def _look_up(self) -> None:
-        for lookup in self._state.take_wanted():
-            key = lookup.unit_key
+    def _look_up(self, lookup: engine.Lookup) -> None:
+        key = lookup.activation_key
+        self._found[key] = "asked"
 
-            def found(hit: engine.CacheHit | None, key: str = key) -> LookedUp:
-                return LookedUp(unit_key=key, hit=hit)
+        def found(hit: engine.CacheHit | None) -> LookedUp:
+            return LookedUp(activation_key=key, hit=hit)
 
-            def failed(error: BaseException, key: str = key) -> LookedUp:
-                return LookedUp(unit_key=key, hit=None)  # a cache that cannot be read is no reason to fail
+        def failed(error: BaseException) -> LookedUp:
+            return LookedUp(activation_key=key, hit=None)  # a cache that cannot be read is no reason to fail
 
-            self.ctx.pipe(self._results.find(lookup.key), found, failed)
+        self.ctx.pipe(self._results.find(lookup.key), found, failed)
 
     @on(LookedUp)
     def looked_up(self, message: LookedUp) -> None:
-        engine.looked_up(self._state, message.unit_key, message.hit)
+        self._found[message.activation_key] = message.hit
         self._advance([])
 
     def _commit(self, first: int, drafts: list[Draft], now: int) -> None:
@@ -305,7 +316,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             labels=admission.labels if started else {},
         )
         results, self._to_keep = self._to_keep, []
-        self._outbox.put(Batch(commit, state.take_fresh(), state.take_closed(), results))
+        effects, self._effects = self._effects, []
+        self._outbox.put(Batch(commit, effects, results))
         if not self._watching:
             self._watch_acknowledgement()
 
@@ -315,13 +327,14 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         if not admission.accepted.done():
             admission.accepted.set_result(None)
         for batch in self._outbox.durable(message.offset):
-            for key in batch.closed:
-                self._crew.dismiss(key)
-                if admission.trial is not None and key not in self._state.open:
-                    admission.trial.end(key)
-            if self._suspending is None:
-                for call in batch.calls:
-                    self._crew.launch(call)
+            for effect in batch.effects:
+                if isinstance(effect, engine.StartCall):
+                    if self._suspending is None:
+                        self._crew.carry_out(effect)
+                    continue
+                self._crew.carry_out(effect)
+                if admission.trial is not None and isinstance(effect, engine.Release):
+                    self._end_trial_of(effect.activation_key, admission.trial)
             for kept in batch.results:
                 if self.ctx.parent is not None:  # this actor may have ended before it is kept
                     self.ctx.parent.tell(kept)
@@ -339,6 +352,10 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             if self._storage_failed:
                 self._write_down_the_stall()
             self._maybe_rest()
+
+    def _end_trial_of(self, activation_key: str, trial: Trial) -> None:
+        if activation_key not in self._state.open:
+            trial.end(activation_key)
 
     def _maybe_rest(self) -> None:
         state = self._state
@@ -469,10 +486,10 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         """Close the open calls of an agent whose actor died of a bug as interrupted; a fresh actor makes them
         anew from the recorded conversation."""
         key = self._crew.lost(signal.ref)
-        unit = None if key is None else self._state.open.get(key)
-        if unit is not None:
+        activation = None if key is None else self._state.open.get(key)
+        if activation is not None:
             reason = known_secrets.hide(f"the agent's actor died: {signal.error!r}")
-            self._advance(engine.unit_lost(self._state, unit, reason, self._now()))
+            self._advance(engine.activation_lost(self._state, activation, reason, self._now()))
 
     # -- answers from outside -------------------------------------------------------------------
 
@@ -573,7 +590,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._replies.append((state.next_offset, settle))
         self._advance(moves)
 
-    def _cancel_moves(self, command: Cancel) -> Moves:
+    def _cancel_moves(self, command: Cancel) -> Decisions:
         """Only when the request is durable the work is stopped. A second cancel only hardens."""
         state = self._state
         if state.terminal:
@@ -602,7 +619,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         if cancel.mode == "hard" or not busy or not self._crew.busy or cancel.grace <= 0:
             self._finish_cancel(forced=cancel.mode == "hard")
             return
-        keep = {call.unit.key for call in busy}
+        keep = {call.activation.key for call in busy}
         self._crew.dismiss_all(but=keep)
         self.ctx.timers.start("grace", cancel.grace, WorkStopped())
 

@@ -22,7 +22,7 @@ from msgspec import UNSET
 
 from actors import ActorSystem, Backoff, ChildSpec, OneForOne
 from agentflow.definition.loader import Definition
-from agentflow.engine import Plan
+from agentflow.engine import Graph
 from agentflow.errors import (
     AgentflowError,
     ConfigurationError,
@@ -238,7 +238,7 @@ class Runtime(SubmitCommand):
 
     # -- going on -------------------------------------------------------------------------------
 
-    async def _prepare(self, workflow_id: str, bound: bool, *, trusted: bool = True) -> tuple[Plan, Bound]:
+    async def _prepare(self, workflow_id: str, bound: bool, *, trusted: bool = True) -> tuple[Graph, Bound]:
         """Return a stored run's graph, and what it was bound to when it began. Its services are loaded with
         the lower trust of the run, which its first event keeps, and of the caller."""
         begin = await self._begin(workflow_id)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from agentflow.definition.ir import Workflow, decode_ir
-from agentflow.engine import Bindings, Plan, RunState, compile_plan, evolve
+from agentflow.engine import Bindings, Graph, IllegalEvent, RunState, compile_graph, evolve
 from agentflow.errors import LogCorrupt, OffsetTrimmed
 from agentflow.events.catalogue import (
     SystemStateSaved,
@@ -72,9 +72,11 @@ class _Fold:
 
     def take(self, event: Event[Any]) -> None:
         data = event.data
-        evolve(self.state, data, event.offset, micros(event.timestamp))
-        self.state.take_fresh()
-        self.state.take_closed()
+        try:
+            evolve(self.state, data, event.offset, micros(event.timestamp))
+        except IllegalEvent as illegal:
+            run = self.state.workflow_id
+            raise LogCorrupt(f"{run} at offset {event.offset}: {illegal}") from None
         if isinstance(data, WorkflowStepStarted) and isinstance(data.child, dict):
             child = data.child.get("workflow_id")
             if isinstance(child, str):
@@ -90,7 +92,7 @@ class RunViews:
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._folds: dict[str, _Fold] = {}
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, Graph] = {}
         self._graphs: dict[str, Workflow] = {}
 
     async def record(self, workflow_id: str) -> RunRecord:
@@ -241,7 +243,7 @@ class RunViews:
         rows = await self._log.read(workflow_id, 0, limit)
         events = [decode(row.body) for row in rows]
         begin = _started_of(workflow_id, events)
-        plan = self._plans.pop(begin.ir_hash, None) or compile_plan(await self._graph(begin.ir_hash))
+        plan = self._plans.pop(begin.ir_hash, None) or compile_graph(await self._graph(begin.ir_hash))
         _keep(self._plans, begin.ir_hash, plan)
         fold = _Fold(RunState(workflow_id, plan, Bindings()))
         await self._take(fold, events)
@@ -354,7 +356,7 @@ def _folded(state: RunState) -> FoldedState:
         input=None if begin is None else begin.input,
         output=state.output,
         error=state.error,
-        steps={step_id: _folded_step(state, step_id) for step_id in state.plan.step_ids},
+        steps={step_id: _folded_step(state, step_id) for step_id in state.graph.step_ids},
         calls={call_id: call.kind for call_id, call in state.calls.items()},
         waiting=Waiting(requests=tuple(state.requests)),
         timers={name: iso(due) for name, due in state.timers.items()},
@@ -371,8 +373,8 @@ def _folded_step(state: RunState, step_id: str) -> FoldedStep:
     items: dict[str, int] | None = None
     if node.outer is not None:
         items = {}
-        for unit in node.units.values():
-            items[unit.status] = items.get(unit.status, 0) + 1
+        for iteration in node.outer.children.values():
+            items[iteration.status] = items.get(iteration.status, 0) + 1
     return FoldedStep(
         state=node.status,
         attempt=node.attempt,

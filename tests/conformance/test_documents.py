@@ -9,7 +9,7 @@ import pytest
 
 from agentflow.definition import check_inputs, check_text, load_text
 from agentflow.definition.ir import canonical_json
-from agentflow.engine.graph import compile_plan
+from agentflow.engine.graph import compile_graph
 from agentflow.errors import DefinitionError
 from tests.conformance.cases import Case, read_cases
 
@@ -53,7 +53,7 @@ def test_a_document_loads_unless_it_has_an_error(case: Case):
     else:
         definition = load_text(case.document, **options(case))
         assert definition.warnings == found
-        assert compile_plan(definition.workflow).step_ids
+        assert compile_graph(definition.workflow).step_ids
         holds(msgspec.json.decode(canonical_json(definition.workflow)), case.raw.get("graph", {}), "graph")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentflow.definition import check_file, check_inputs, load_file
 from agentflow.definition.ir import AgentNode, Edge
-from agentflow.engine.graph import compile_plan
+from agentflow.engine.graph import compile_graph
 from agentflow.errors import DefinitionError
 
 DOCUMENTS = Path(__file__).parent / "documents"
@@ -127,5 +127,5 @@ def test_the_condition_and_the_iteration_keep_their_text():
 
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_the_engine_plans_what_the_loader_accepts(name: str):
-    plan = compile_plan(load_file(DOCUMENTS / f"{name}.yaml").workflow)
+    plan = compile_graph(load_file(DOCUMENTS / f"{name}.yaml").workflow)
     assert plan.step_ids == [node.id for node in nodes_of(name)]

@@ -47,7 +47,7 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
 def fold(workflow_id: str, facts: Facts, lines: Iterable[bytes]) -> RunState:
     """Return the state that these stored events give."""
     bindings = msgspec.convert(facts.bindings, Bindings)
-    state = RunState(workflow_id, engine.compile_plan(facts.workflow), bindings)
+    state = RunState(workflow_id, engine.compile_graph(facts.workflow), bindings)
     shifts = {entry[0]: entry[1] for entry in facts.shifts}
     for line in lines:
         event = decode(line)
@@ -74,14 +74,8 @@ def decisions(state: RunState, now: int, lookups: Mapping[str, Sequence[Any] | N
 
     A look into the cache is answered by what the recorded run was told.
     """
-    while True:
-        moves = engine.decide(state, now)
-        asked = [] if moves else [lookup.unit_key for lookup in state.take_wanted()]
-        if not asked:
-            return moves
-        for key in asked:
-            hit = lookups[key]
-            engine.looked_up(state, key, None if hit is None else CacheHit(*hit))
+    found = {key: None if hit is None else CacheHit(*hit) for key, hit in lookups.items()}
+    return engine.decide(state, now, found)
 
 
 def summary(state: RunState) -> dict[str, Any]:
@@ -101,32 +95,33 @@ def summary(state: RunState) -> dict[str, Any]:
 @contextmanager
 def watched(mechanism: str, found: dict[str, Facts]) -> Iterator[None]:
     """Record the decisions of every run that goes on meanwhile in `found`, by run."""
-    before = engine.decide, engine.looked_up, RunState.shift_times
+    before = engine.decide, RunState.shift_times
 
     def facts_of(state: RunState) -> Facts:
         facts = found.get(state.workflow_id)
         if facts is None:
             bindings = msgspec.to_builtins(state.bindings)
-            facts = Facts(mechanism=mechanism, workflow=state.plan.workflow, bindings=bindings)
+            facts = Facts(mechanism=mechanism, workflow=state.graph.workflow, bindings=bindings)
             found[state.workflow_id] = facts
         return facts
 
-    def decide(state: RunState, now: int) -> list[Any]:
+    def decide(state: RunState, now: int, answers: engine.Found) -> list[Any]:
         offset = state.next_offset
-        moves = before[0](state, now)
+        moves = before[0](state, now, answers)
         facts = facts_of(state)
+        for key, hit in answers.items():
+            if hit != "asked":
+                facts.lookups[key] = None if hit is None else list(hit)
+        if moves and isinstance(moves[0], engine.Lookup):
+            return moves
         # A process that died may have decided what never reached the log.
         facts.decided = [entry for entry in facts.decided if entry[0] < offset]
         facts.rests = [entry for entry in facts.rests if entry[0] <= offset]
         if moves:
             facts.decided.append([offset, len(moves), now])
-        elif not state.lookups and [offset, now] not in facts.rests:
+        elif "asked" not in answers.values() and [offset, now] not in facts.rests:
             facts.rests.append([offset, now])
         return moves
-
-    def looked_up(state: RunState, unit_key: str, hit: CacheHit | None) -> None:
-        facts_of(state).lookups[unit_key] = None if hit is None else list(hit)
-        before[1](state, unit_key, hit)
 
     def shift_times(state: RunState, step: int) -> None:
         offset = state.next_offset
@@ -135,15 +130,15 @@ def watched(mechanism: str, found: dict[str, Facts]) -> Iterator[None]:
             facts.rests = [entry for entry in facts.rests if entry[0] < offset]  # by the clock as it was
             if [offset, step] not in facts.shifts:
                 facts.shifts.append([offset, step])
-        before[2](state, step)
+        before[1](state, step)
 
-    engine.decide, engine.looked_up = decide, looked_up
+    engine.decide = decide
     RunState.shift_times = shift_times  # type: ignore[method-assign]
     try:
         yield
     finally:
-        engine.decide, engine.looked_up = before[:2]
-        RunState.shift_times = before[2]  # type: ignore[method-assign]
+        engine.decide = before[0]
+        RunState.shift_times = before[1]  # type: ignore[method-assign]
 
 
 @contextmanager

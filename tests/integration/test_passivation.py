@@ -11,7 +11,7 @@ import pytest
 
 from actors.testing import run_until_idle, virtual
 from agentflow import Runtime
-from agentflow.engine import Bindings, RunState, compile_plan
+from agentflow.engine import Bindings, RunState, compile_graph
 from agentflow.events.memory import MemoryLog
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.kept_folds import Fold, KeptFolds
@@ -259,7 +259,7 @@ class TestARunThatIsAnsweredManyTimes:
 
 def test_only_so_many_are_kept_and_none_that_went_on():
     async def keeping() -> None:
-        plan = compile_plan(Runtime().load(ASKING).workflow)
+        plan = compile_graph(Runtime().load(ASKING).workflow)
         folds = KeptFolds()
 
         def fold(name: str, events: int, more: int = 0) -> Fold:
@@ -281,7 +281,7 @@ def test_only_so_many_are_kept_and_none_that_went_on():
             False,
         ]
         folds.keep(fold("wf_e", 1000))
-        assert folds.take("wf_e", compile_plan(Runtime().load(ASKING).workflow), Bindings()) is None
+        assert folds.take("wf_e", compile_graph(Runtime().load(ASKING).workflow), Bindings()) is None
         folds.clear()
 
     asyncio.run(keeping())

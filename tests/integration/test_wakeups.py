@@ -52,9 +52,9 @@ class Counting(MemoryLog):
 @pytest.fixture
 def unnamed_timers(monkeypatch):
     """Logs as an older version wrote them."""
-    waiting = deadlines.waiting
+    waiting = limits.waiting
     bare = lambda state: msgspec.structs.replace(waiting(state), timers=())  # noqa: E731
-    monkeypatch.setattr(deadlines, "waiting", bare)
+    monkeypatch.setattr(limits, "waiting", bare)
     return monkeypatch
 
 

@@ -16,6 +16,7 @@ from agentflow.engine.folds.common import (
     settle,
     use,
     wake,
+    wake_after,
     was_away,
 )
 from agentflow.engine.reservations import output_limit, terms_of, written_at_most
@@ -74,7 +75,7 @@ def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: in
         progress.repairs += 1
         progress.has_answer = False
         progress.pending = [conversation.repair(data.error)]
-    wake(state, activation)
+    wake_after(state, activation, data.delay_ms)
 
 
 def _agent_completed(state: RunState, data: ev.AgentCompleted, offset: int, ts: int) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "settle_tool",
     "use",
     "wake",
+    "wake_after",
     "was_away",
 ]
 
@@ -42,12 +43,22 @@ def activation_of(state: RunState, data: Any) -> Activation:
 
 
 def wake(state: RunState, activation: Activation) -> None:
-    """Let an open activation be asked what follows. An agent whose next model call a budget bounds waits in
-    the queue of calls instead."""
+    """Let an open activation be asked what follows, unless it only waits for what is under way outside. An
+    agent whose next model call a budget bounds waits in the queue of calls, too."""
+    if activation.node.kind.is_idle(activation):
+        state.changed.pop(activation.key, None)
+        return
     state.changed[activation.key] = activation
     progress = activation.agent
     if progress is not None and progress.wants_call and bounds_calls(state, activation):
         state.call_queue[activation.key] = activation
+
+
+def wake_after(state: RunState, activation: Activation, delay_ms: float) -> None:
+    """Let an activation be asked what follows now, or once its backoff is over."""
+    wake(state, activation)
+    if delay_ms:
+        state.changed.pop(activation.key, None)
 
 
 def record_of(activation: Activation, call_id: str) -> ToolRecord | None:

@@ -61,6 +61,7 @@ def _resumed(state: RunState, data: ev.WorkflowResumed, offset: int, ts: int) ->
     state.timers.resume(state.paused_timers, ts)
     state.timers.pop(RESUME, None)
     state.paused_timers = {}
+    state.changed.clear()  # they go on in the order in which they began
     for activation in state.open.values():
         activation.interruptions = 0
         if activation.agent is not None:

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from agentflow.engine.activation import EXPRESSION_STATUS, Activation, StepStatus
 from agentflow.engine.arrivals import dispatched, leave, retry_in_place, route
 from agentflow.engine.budgets import time_limit
-from agentflow.engine.folds.common import activation_of, settle, wake
+from agentflow.engine.folds.common import activation_of, settle, wake_after
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.path import NodeState
 from agentflow.engine.state import RunState
@@ -161,7 +161,7 @@ def _step_retrying(state: RunState, data: ev.WorkflowStepRetrying, offset: int, 
     activation.due_at = ts + round(data.delay_ms * 1000)
     state.timers[f"retry {activation.key}"] = activation.due_at
     state.timers.pop(f"attempt {activation.key}", None)
-    wake(state, activation)
+    wake_after(state, activation, data.delay_ms)
 
 
 def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts: int) -> None:

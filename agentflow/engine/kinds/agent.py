@@ -16,6 +16,7 @@ from agentflow.engine.decisions import Decisions
 from agentflow.engine.kinds.kind import Kind, Prepared
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error, text_template, value_template
+from agentflow.engine.tool_calls import can_start_tools
 
 if TYPE_CHECKING:
     from agentflow.engine.graph import Node
@@ -87,6 +88,15 @@ class Agent(Kind):
         prompt = prepared.subject.get("system_prompt", "")
         return turns.initialize(state, activation, prompt, prepared.input, now)
 
+    def is_idle(self, activation: Activation) -> bool:
+        """Return whether its model or all of its functions that there is room for are at work."""
+        progress, agent = activation.agent, activation.node.agent
+        if progress is None or agent is None:
+            return False
+        if progress.model_call is not None:
+            return True
+        return bool(progress.tools) and not can_start_tools(progress, parallel=agent.parallel_tool_calls)
+
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Take the next turn, make the calls of the last one, or end."""
         if activation.agent is None and activation.due_at is None:
@@ -97,18 +107,28 @@ class Agent(Kind):
             return self.start(state, activation, Prepared(activation.input, prepared.subject), now)
         return turns.next_turn(state, activation, now)
 
+    def context(self, state: RunState, activation: Activation) -> Any:
+        """Evaluate the context of the agent's functions."""
+        template = activation.node.program.context
+        return None if template is None else template.evaluate(state.scope(activation))
+
     def cache_parts(self, state: RunState, activation: Activation, prepared: Prepared) -> list[Any]:
         """Return the agent, what it starts with, its models and its functions."""
         node, spec = activation.node, activation.node.agent
         assert spec is not None
-        program: AgentProgram = node.program
-        context = None if program.context is None else program.context.evaluate(state.scope(activation))
         agent = msgspec.structs.replace(spec, tags={}, system_prompt="", context=None, model=None)
         binding = state.bindings.of(node.id)
         models = [[ref.name, ref.parameters] for ref in binding.models]
         grant = [[tool.name, tool.schema_hash] for tool in binding.tools.values()]
         prompt = prepared.subject["system_prompt"]
-        return [msgspec.to_builtins(agent), prompt, prepared.input, context, models, grant]
+        return [
+            msgspec.to_builtins(agent),
+            prompt,
+            prepared.input,
+            self.context(state, activation),
+            models,
+            grant,
+        ]
 
 
 KIND = Agent()

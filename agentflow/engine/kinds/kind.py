@@ -77,6 +77,10 @@ class Kind:
         """Return what follows for an open activation after an event that concerns it; empty: it waits."""
         return []
 
+    def is_idle(self, activation: Activation) -> bool:
+        """Return True if nothing follows until something outside answers: it need not be asked."""
+        return False
+
     def path_ended(self, state: RunState, activation: Activation, path: Path) -> None:
         """Fold the end of a child path that the activation opened."""
 
@@ -90,6 +94,10 @@ class Kind:
     def cache_parts(self, state: RunState, activation: Activation, prepared: Prepared) -> list[Any]:
         """Return what a result depends on when the document names no key for it. Raises EvaluationError."""
         return [activation.node.id, prepared.input]
+
+    def context(self, state: RunState, activation: Activation) -> Any:
+        """Return what its functions get beside their arguments; no model sees it and no event holds it."""
+        return None
 
     def payload(self, activation: Activation) -> Any:
         """Return what its token carries on: its output."""

@@ -53,6 +53,10 @@ class Tool(Kind):
                 return expression_error(error, "/agent/input")
         return Prepared(value, {"input": value})
 
+    def is_idle(self, activation: Activation) -> bool:
+        """Return whether the call, or the question about it, is under way."""
+        return activation.tool is not None and activation.tool.state in ("open", "asked")
+
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Make the call, make it again, ask about it, or give it up."""
         record = activation.tool

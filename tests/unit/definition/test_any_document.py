@@ -17,7 +17,7 @@ from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.dot import to_dot
 from agentflow.definition.ir import canonical_json, decode_ir
 from agentflow.definition.loader import definition_of
-from agentflow.engine.graph import compile_plan
+from agentflow.engine.graph import compile_graph
 from agentflow.errors import DefinitionError
 from tests.unit.definition.author import Author
 
@@ -275,7 +275,7 @@ def test_what_nearly_fits_the_tables_is_answered_and_what_is_accepted_can_be_use
         accepted += 1
         assert decode_ir(canonical_json(workflow)) == workflow
         assert definition_of(workflow).workflow == workflow
-        assert compile_plan(workflow).step_ids
+        assert compile_graph(workflow).step_ids
         assert compare(workflow, workflow) == []
         assert to_dot(workflow)
         assert to_mermaid(workflow)

@@ -31,7 +31,7 @@ from agentflow.definition.ir import (
 )
 from agentflow.definition.loader import definition_of
 from agentflow.definition.policy import Backoff, RetryPolicy
-from agentflow.engine.graph import compile_plan
+from agentflow.engine.graph import compile_graph
 from agentflow.errors import DefinitionError
 from tests.conformance.cases import read_cases
 
@@ -72,7 +72,7 @@ def test_a_sound_graph_is_what_its_bytes_say():
     assert definition.workflow.nodes[1].depends_on == ()
     assert definition.format == "ir/v0"
     assert definition_of(definition.workflow).ir_hash == definition.ir_hash
-    assert compile_plan(definition.workflow).step_ids == ["t"]
+    assert compile_graph(definition.workflow).step_ids == ["t"]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ from typing import Any
 
 from msgspec import UNSET
 
-from msgspec import UNSET
-
 from agentflow import engine
 from agentflow.definition.ir import Cache, Workflow
 from agentflow.engine import CacheHit

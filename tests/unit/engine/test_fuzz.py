@@ -297,7 +297,10 @@ class Fuzz:
 
 def view(state: RunState) -> tuple[Any, ...]:
     """What must be the same however the state came about."""
-    nodes = {i: (n.status, n.visits, n.arrived, n.live, n.slots, [a.key for a in n.ready]) for i, n in state.nodes.items()}
+    nodes = {
+        i: (n.status, n.visits, n.arrived, n.live, n.slots, [a.key for a in n.ready])
+        for i, n in state.nodes.items()
+    }
     queues = (list(state.activations), [a.key for a in state.arrived], list(state.call_queue), state.running)
     ended = (state.steps_done, state.usage, sorted(state.requests))
     return (state.status, state.next_offset, *ended, nodes, queues, dict(state.timers))
