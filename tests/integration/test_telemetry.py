@@ -104,7 +104,7 @@ def check_tree(spans: list[Any]) -> None:
     by_id = {span.span_id.hex(): span for span in spans}
     assert len(by_id) == len(spans), "a span was sent twice"
     names = Counter(span.name.split()[0] for span in spans)
-    assert names == {"invoke_workflow": 1, "process": 3, "invoke_agent": 3, "chat": 4, "execute_tool": 2}
+    assert names == {"invoke_workflow": 1, "process": 5, "invoke_agent": 3, "chat": 4, "execute_tool": 2}
     kinds = {"process": "invoke_workflow", "invoke_agent": "process", "chat": "invoke_agent"}
     kinds["execute_tool"] = "invoke_agent"
     for span in spans:
