@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
 
 SHAPE = "diamond"
+TAKES = frozenset({"approval"})
 
 _LABELS = {"on_true": "true", "on_false": "false"}
 
