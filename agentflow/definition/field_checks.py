@@ -76,7 +76,8 @@ def _refuse(
         value = getattr(node, field, None)
         if value is None or value == _DEFAULTS.get(field, {}) or (field == "max_parallel" and value < 1):
             continue
-        report.error("E_CONFLICTING_FIELDS", f"{why}: {field} has no effect", f"{path}/{field}", hint)
+        written = node.__struct_encode_fields__[node.__struct_fields__.index(field)]
+        report.error("E_CONFLICTING_FIELDS", f"{why}: {field} has no effect", f"{path}/{written}", hint)
 
 
 def _article(kind: Kind) -> str:

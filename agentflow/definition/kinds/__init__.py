@@ -13,6 +13,8 @@ looks like, in a module of these names:
 and where they apply
 
     routing(spec)      the expressions by which it chooses its way, by name
+    structure(spec)    what else of it decides how nodes are joined (page 002 §9, signature)
+    STRUCTURAL         names of the fields that stand in ports, routing and structure
     opens(spec)        ports at which child paths begin
     references(spec)   (path of the field, id) of nodes that it names, which are no edges
     bounded(spec)      ports that a token cannot take for ever without a limit, a wait or a person
@@ -78,6 +80,8 @@ class Kind:
     shape: str
     takes: frozenset[str] = frozenset()
     routing: Callable[[Any], dict[str, str]] | None = None
+    structure: Callable[[Any], dict[str, Any]] | None = None
+    structural: frozenset[str] = frozenset({"next", "on_error"})
     opens: Callable[[Any], tuple[str, ...]] = _none
     references: Callable[[Any], Ports] = _none
     bounded: Callable[[Any], tuple[str, ...]] = _none
@@ -96,7 +100,16 @@ class Kind:
     def of(cls, module: ModuleType) -> Kind:
         """Return the kind that a module makes; its name is the tag of its Spec."""
         given = vars(module)
-        optional = ("takes", "routing", "opens", "references", "bounded", "returns")
+        optional = (
+            "takes",
+            "routing",
+            "structure",
+            "structural",
+            "opens",
+            "references",
+            "bounded",
+            "returns",
+        )
         optional += ("is_start", "is_end", "may_end", "iterates")
         return cls(
             name=given["Spec"].__struct_config__.tag,

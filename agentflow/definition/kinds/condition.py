@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 SHAPE = "diamond"
 TAKES = frozenset({"approval"})
+STRUCTURAL = frozenset({"next", "on_error", "expression", "on_true", "on_false"})
 
 _LABELS = {"on_true": "true", "on_false": "false"}
 

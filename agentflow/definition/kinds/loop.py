@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 SHAPE = "diamond"
 TAKES = frozenset({"approval"})
+STRUCTURAL = frozenset({"next", "on_error", "condition", "body", "on_limit"})
 
 _LABELS = {"body": "continue", "next": "done"}
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 SHAPE = "box"
 TAKES = frozenset({"approval", "budget", "policy", "dependency"})
 ITERATES = True
+STRUCTURAL = frozenset({"next", "on_error", "body"})
 
 
 class MapNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="map"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SHAPE = "box"
 TAKES = frozenset({"approval"})
+STRUCTURAL = frozenset({"next", "on_error", "sources", "rule", "quorum", "on_timeout"})
 
 
 class MergeNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="merge"):
@@ -52,6 +53,11 @@ def label(spec: MergeNode, port: str) -> str | None:
 def references(spec: MergeNode) -> tuple[tuple[str, str], ...]:
     """Return the nodes whose outputs it reads; these are no edges, and are drawn as `source`."""
     return tuple((f"sources/{i}", source) for i, source in enumerate(spec.sources))
+
+
+def structure(spec: MergeNode) -> dict[str, Any]:
+    """Return its sources and when it goes on."""
+    return {"sources": list(spec.sources), "rule": spec.rule, "quorum": spec.quorum}
 
 
 def check(spec: MergeNode, at: NodeReport) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 SHAPE = "box"
 TAKES = frozenset({"approval", "budget"})
+STRUCTURAL = frozenset({"next", "on_error", "branches"})
 
 
 class ParallelNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="parallel"):

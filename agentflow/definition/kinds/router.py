@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 SHAPE = "diamond"
 TAKES = frozenset({"approval"})
+STRUCTURAL = frozenset({"next", "on_error", "routes", "default"})
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

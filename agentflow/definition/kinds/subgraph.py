@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SHAPE = "box"
 TAKES = frozenset({"approval", "budget", "dependency"})
+STRUCTURAL = frozenset({"next", "on_error", "inline"})
 
 
 class SubgraphNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="subgraph"):
@@ -44,6 +45,13 @@ def ports(spec: SubgraphNode) -> tuple[tuple[str, str], ...]:
 
 def label(spec: SubgraphNode, port: str) -> str | None:
     """Return None: the edge has no label."""
+
+
+def structure(spec: SubgraphNode) -> dict[str, Any]:
+    """Return the signature of the inner graph."""
+    from agentflow.definition.compare import signature
+
+    return {"inline": None if spec.inline is None else signature(spec.inline)}
 
 
 def check(spec: SubgraphNode, at: NodeReport) -> None:

@@ -36,6 +36,7 @@ DELAY = Kind(
     check=lambda spec, at: at.range("seconds", spec.seconds, above=0),
     label=lambda spec, port: "overdue" if port == "late" else None,
     shape="box",
+    structural=frozenset({"next", "late"}),
 )
 
 
