@@ -7,13 +7,13 @@ if that has the same signature: the same steps, joined in the same way. Pure.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
 
-from agentflow.definition.ir import AgentSpec, Node, Workflow, canonical_json
-from agentflow.definition.kinds import kind_of
+from agentflow.definition.ir import AgentSpec, Edge, Node, Workflow, canonical_json
+from agentflow.definition.kinds import kind_of, targets_of
 
 __all__ = ["Difference", "compare", "signature", "unfit_results"]
 
@@ -34,7 +34,7 @@ def signature(workflow: Workflow) -> str:
     conditions, targets, edges. Prompts, models, policies, limits and descriptions do not count."""
     shape = {
         "nodes": {node.id: _joined(node) for node in workflow.nodes},
-        "edges": sorted([edge.kind, edge.source, edge.target] for edge in workflow.edges),
+        "edges": sorted((_edge(edge) for edge in workflow.edges), key=canonical_json),
     }
     return "sha256:" + hashlib.sha256(canonical_json(shape)).hexdigest()
 
@@ -92,9 +92,17 @@ def _agent(node: Node) -> AgentSpec | None:
     return agent if isinstance(agent, AgentSpec) else None
 
 
+def _edge(edge: Edge) -> list[Any]:
+    """What of an edge belongs to the signature: its ends, its kind, and what else is written of it."""
+    more = msgspec.to_builtins(edge)
+    return [edge.kind, more.pop("source"), more.pop("target"), *([more] if more.keys() - {"kind"} else [])]
+
+
 def _joined(node: Node) -> dict[str, Any]:
     """What of a node belongs to the signature."""
+    structure = kind_of(node).structure
     return {
+        **(structure(node) if structure is not None else {}),
         "kind": kind_of(node).name,
         "depends_on": sorted(set(node.depends_on)),
         "join": node.join,
@@ -112,8 +120,10 @@ def _conditions(node: Node) -> dict[str, str]:
 
 
 def _targets(node: Node) -> dict[str, str]:
+    """Return the target of each port, by the label that it has if it chooses its way."""
     kind = kind_of(node)
-    return {kind.label(node, port) or port: target for port, target in kind.ports(node)}
+    named = kind.routing is not None
+    return {(named and kind.label(node, port)) or port: target for port, target in targets_of(node)}
 
 
 def _changes(old: Node, new: Node) -> Iterator[Difference]:
@@ -132,8 +142,16 @@ def _changes(old: Node, new: Node) -> Iterator[Difference]:
             yield _about(new, text, True)
     if old.join != new.join and _conditions(old) == _conditions(new):
         yield _about(new, f'"{new.id}" waits by rule {new.join}, it was {old.join}', True)
+    if _joined(old) != _joined(new) and not _differ(old, new, _conditions, _targets):
+        yield _about(new, f'"{new.id}" joins in another way', True)
     for name in _details(old, new):
         yield _about(new, f'{name} of "{new.id}" changed', False)
+
+
+def _differ(old: Node, new: Node, *parts: Callable[[Node], Any]) -> bool:
+    """Return True if a part of the signature that is told for itself differs."""
+    told = old.join != new.join or {*old.depends_on} != {*new.depends_on}
+    return told or any(part(old) != part(new) for part in parts)
 
 
 def _expressions(old: Node, new: Node) -> Iterator[Difference]:
@@ -161,6 +179,7 @@ _NODE_DETAILS = {
     "output": "output",
     "tool": "the tool",
 }
+_TOLD_ELSEWHERE = {"id", "name", "index", "metadata", "depends_on", "join", "guard", "for_each", "agent"}
 _AGENT_DETAILS = {
     "system_prompt": "the system prompt",
     "model": "the model",
@@ -179,6 +198,8 @@ def _details(old: Node, new: Node) -> Iterator[str]:
     for key, words in _NODE_DETAILS.items():
         if getattr(old, key, None) != getattr(new, key, None):
             yield words
+    told = {*_NODE_DETAILS, *_TOLD_ELSEWHERE, *kind_of(new).structural}
+    yield from (k for k in new.__struct_fields__ if k not in told and getattr(old, k) != getattr(new, k))
     before, after = _agent(old), _agent(new)
     if before is not None and after is not None:
         for key, words in _AGENT_DETAILS.items():
@@ -189,14 +210,20 @@ def _details(old: Node, new: Node) -> Iterator[str]:
 def _edges(old: Workflow, new: Workflow, told: set[str | None]) -> Iterator[Difference]:
     """Edges that come or go, but for those that follow from a difference that is told already."""
     ends = {n.id for w in (old, new) for n in w.nodes if kind_of(n).is_border}
-    was = {(e.source, e.target): e.kind for e in old.edges}
-    now = {(e.source, e.target): e.kind for e in new.edges}
+    was, now = _edges_of(old), _edges_of(new)
     for pair in [*now, *(p for p in was if p not in now)]:
         if was.get(pair) == now.get(pair) or told & {*pair} or (told and ends & {*pair}):
             continue
         verb = "is gone" if pair not in now else "is new" if pair not in was else "is of another kind"
         message = f'the edge from "{pair[0]}" to "{pair[1]}" {verb}'
         yield Difference(node=pair[1], message=message, structural=True)
+
+
+def _edges_of(workflow: Workflow) -> dict[tuple[str, str], list[Any]]:
+    found: dict[tuple[str, str], list[Any]] = {}
+    for edge in workflow.edges:
+        found.setdefault((edge.source, edge.target), []).append(_edge(edge))
+    return found
 
 
 def _whole(old: Workflow, new: Workflow) -> Iterator[Difference]:
@@ -206,6 +233,8 @@ def _whole(old: Workflow, new: Workflow) -> Iterator[Difference]:
         "services": "the services",
         "models": "the models",
         "options": "the limits of the run",
+        "globals": "the global values",
+        "shared": "the shared state",
     }
     for key, words in parts.items():
         if getattr(old, key) != getattr(new, key):

@@ -8,7 +8,9 @@ import msgspec
 
 from agentflow.definition.node import Budget, ModelRef, NodeBase
 
-__all__ = ["Edge", "InputSpec", "Options", "ServiceSpec", "Workflow"]
+__all__ = ["Edge", "EdgeKind", "InputSpec", "Options", "ServiceSpec", "SharedKey", "Workflow"]
+
+EdgeKind = Literal["single", "fan_out", "multi", "fan_in", "switch", "error"]
 
 if TYPE_CHECKING:
     AnyNode = NodeBase
@@ -38,26 +40,62 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An edge beside those of the target fields (page 002 §4); `single` is the only kind so far."""
+    """An edge beside those of the target fields (page 002 §4).
+
+    Edges of one kind, source and `group` are one fan-out, one multi-selection (`selection` is the name of
+    its function) or one switch: the first case whose `when` is true, else the edge without `when`. Edges of
+    kind `fan_in` with one target and `group` are one join: `on_missing`, `quorum` and `timeout` (page 002 §5)
+    are the same on each. An `error` edge is followed when the attempts of its source are used up. `when` is
+    an expression over `message` and `state`; `name` tells edges between the same nodes apart.
+    """
 
     source: str
     target: str
-    kind: Literal["single"] = "single"
+    kind: EdgeKind = "single"
+    name: str | None = None
+    group: str | None = None
+    when: str | None = None
+    selection: str | None = None
+    on_missing: Literal["partial", "wait", "fail"] = "partial"
+    quorum: int | None = None
+    timeout: float | None = None
+
+
+class SharedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A declared key of the shared state (page 002 §7): its initial value, and how writes are folded.
+
+    Without `reducer`, two nodes that write different values conflict. Built in: `append`, `extend`, `add`,
+    `max`, `min`, `union`, `merge`, `last`; other names are registered.
+    """
+
+    reducer: str | None = None
+    default: Any = None
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Limits and policies of a run. `on_failure`: page 000 §2."""
+    """Limits and policies of a run. `on_failure`: page 000 §2; `policy`: page 002 §6; `max_…`: page 003 §6.
 
-    policy: Literal["eager"] = "eager"
+    `max_iterations` bounds supersteps; `scheduler_max_in_flight` what one parallel or map node has at work.
+    """
+
+    policy: Literal["eager", "superstep"] = "eager"
     on_failure: Literal["halt", "continue", "hold"] = "continue"
     max_parallel: int = 8
     max_steps: int = 1_000
+    max_iterations: int | None = None
+    max_map_items: int = 4_096
+    max_batch_items: int = 8_192
+    max_parallel_branches: int = 128
+    scheduler_max_in_flight: int = 8
     timeout: float | None = None
     budget: Budget | None = None
 
 
 class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The whole graph. `inputs` None = not declared (names are inferred from references)."""
+    """The whole graph. `inputs` None = not declared (names are inferred from references).
+
+    `globals` are initial values of `globals.<key>`, `shared` declares keys of the shared `state`.
+    """
 
     name: str
     nodes: tuple[AnyNode, ...]
@@ -68,4 +106,6 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     services: dict[str, ServiceSpec] = {}
     models: dict[str, ModelRef] = {}
     options: Options = Options()
+    globals: dict[str, Any] = {}
+    shared: dict[str, SharedKey] = {}
     metadata: dict[str, Any] = {}

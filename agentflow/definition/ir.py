@@ -12,19 +12,30 @@ from typing import Any, cast
 
 import msgspec
 
-from agentflow.definition.graph import Edge, InputSpec, Options, ServiceSpec, Workflow
+from agentflow.definition.graph import Edge, EdgeKind, InputSpec, Options, ServiceSpec, SharedKey, Workflow
 from agentflow.definition.kinds import KINDS, union_of
 from agentflow.definition.kinds.agent import AgentNode
+from agentflow.definition.kinds.batch import BatchNode
 from agentflow.definition.kinds.condition import ConditionNode
 from agentflow.definition.kinds.end import EndNode
+from agentflow.definition.kinds.executor import ExecutorNode
+from agentflow.definition.kinds.loop import LoopNode
+from agentflow.definition.kinds.map import MapNode
+from agentflow.definition.kinds.merge import MergeNode
+from agentflow.definition.kinds.parallel import ParallelNode
+from agentflow.definition.kinds.router import Route, RouterNode
 from agentflow.definition.kinds.start import StartNode
+from agentflow.definition.kinds.subgraph import SubgraphNode
 from agentflow.definition.kinds.tool import ToolNode
+from agentflow.definition.kinds.wait import WaitNode
 from agentflow.definition.node import (
     AgentSpec,
     Approval,
     Budget,
     Cache,
+    ErrorRoute,
     FunctionRef,
+    GlobalUpdate,
     Join,
     ModelRef,
     NodeBase,
@@ -35,22 +46,36 @@ __all__ = [
     "AgentNode",
     "AgentSpec",
     "Approval",
+    "BatchNode",
     "Budget",
     "Cache",
     "ConditionNode",
     "Edge",
+    "EdgeKind",
     "EndNode",
+    "ErrorRoute",
+    "ExecutorNode",
     "FunctionRef",
+    "GlobalUpdate",
     "InputSpec",
     "Join",
+    "LoopNode",
+    "MapNode",
+    "MergeNode",
     "ModelRef",
     "Node",
     "NodeBase",
     "Options",
+    "ParallelNode",
     "Policy",
+    "Route",
+    "RouterNode",
     "ServiceSpec",
+    "SharedKey",
     "StartNode",
+    "SubgraphNode",
     "ToolNode",
+    "WaitNode",
     "Workflow",
     "canonical_json",
     "decode_ir",

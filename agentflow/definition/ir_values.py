@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import math
 
+from agentflow.definition.connections import Connections
 from agentflow.definition.inputs import breach
-from agentflow.definition.ir import Budget, Node, Policy, Workflow
+from agentflow.definition.ir import Budget, ErrorRoute, GlobalUpdate, Node, Policy, Workflow
+from agentflow.definition.ir_report import IrReport
 from agentflow.definition.kinds import kind_of
-from agentflow.definition.node_report import Links, NodeReport, Scopes
+from agentflow.definition.node_report import NodeReport, Scopes
 from agentflow.definition.policy import MAX_SECONDS
-from agentflow.definition.report import Report, shown
+from agentflow.definition.report import shown
+from agentflow.definition.way_checks import Regions
 
 __all__ = ["check_values"]
 
 _MOST = {"max_cost_usd": math.inf, "max_duration_s": MAX_SECONDS}
+_COUNTS = (
+    "max_parallel",
+    "max_steps",
+    "max_iterations",
+    "max_map_items",
+    "max_batch_items",
+    "max_parallel_branches",
+    "scheduler_max_in_flight",
+)
 _SERVICES = ("http", "mcp", "openapi", "python")
 
 
-def check_values(workflow: Workflow, waits: Links, report: Report) -> None:
-    """Checks all that stands inside the nodes and beside them. `waits`: for each node its dependencies."""
-    scopes = Scopes(workflow, waits)
+def check_values(workflow: Workflow, found: Connections, regions: Regions, report: IrReport) -> None:
+    """Check all that stands inside the nodes and beside them."""
+    scopes = Scopes(workflow, found, regions)
     for i, node in enumerate(workflow.nodes):
         at = NodeReport(node, f"/nodes/{i}", scopes, report)
         _check_common(node, at)
@@ -45,6 +57,31 @@ def _check_common(node: Node, at: NodeReport) -> None:
         at.gate("guard", node.guard, bare=True)
     if node.for_each is not None:
         at.gate("for_each", node.for_each, bare=False)
+    if isinstance(node.on_error, ErrorRoute):
+        for i, code in enumerate(node.on_error.codes):
+            at.not_blank(f"on_error/codes/{i}", code)
+    for key, path in node.set_globals.items():
+        _check_key(key, "set_globals", at)
+        at.path(f"set_globals/{_escape(key)}", path)
+    for key, update in node.update_globals.items():
+        _check_key(key, "update_globals", at)
+        _check_update(update, f"update_globals/{_escape(key)}", at)
+
+
+def _check_key(key: str, field: str, at: NodeReport) -> None:
+    if not key.strip():
+        at.error("E_EMPTY_FIELD", f"a key of {field} is blank", f"{field}/{_escape(key)}")
+
+
+def _check_update(update: GlobalUpdate, field: str, at: NodeReport) -> None:
+    if update.source is not None:
+        at.path(f"{field}/from", update.source)
+        if update.op == "increment" and update.by != 1:
+            at.conflict(f"{field}/by", "increment adds what from names", "keep from or by")
+    elif update.op != "increment":
+        at.error("E_EMPTY_FIELD", f"{update.op} has no from", f"{field}/from", "name the path of its operand")
+    if update.op != "increment" and update.by != 1:
+        at.conflict(f"{field}/by", f"op is {update.op}", 'it is for op "increment"')
 
 
 def _check_policy(policy: Policy, at: NodeReport) -> None:
@@ -76,7 +113,9 @@ def _check_budget(budget: Budget, within: str, at: NodeReport) -> None:
 def _check_whole(workflow: Workflow, at: NodeReport) -> None:
     """Checks what stands beside the nodes."""
     options = workflow.options
-    at.at_least_one(options, "options/", "max_parallel", "max_steps")
+    at.at_least_one(options, "options/", *_COUNTS)
+    if options.policy == "eager" and options.max_iterations is not None:
+        at.conflict("options/max_iterations", "policy eager has no supersteps", "write max_steps")
     if options.timeout is not None:
         at.range("options/timeout", options.timeout, above=0, most=MAX_SECONDS)
     if options.budget is not None:
@@ -89,6 +128,12 @@ def _check_whole(workflow: Workflow, at: NodeReport) -> None:
         if problem is not None:
             message = f'default of input "{shown(name)}": {shown(problem[1], 200)}'
             at.error("E_INPUT_INVALID", message, f"{path}/default{problem[0]}")
+    for field in ("globals", "shared"):
+        for key in getattr(workflow, field):
+            _check_key(key, field, at)
+    for key, shared in workflow.shared.items():
+        if shared.reducer is not None:
+            at.not_blank(f"shared/{_escape(key)}/reducer", shared.reducer)
     for name, service in workflow.services.items():
         path = f"services/{_escape(name)}"
         if service.type not in _SERVICES:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from agentflow.definition.ir import Node, Workflow
-from agentflow.definition.kinds import kind_of
+from agentflow.definition.kinds import kind_of, targets_of
 
 __all__ = ["STATE_COLOURS", "edges_of", "to_mermaid"]
 
@@ -77,11 +77,13 @@ def edges_of(workflow: Workflow) -> Iterator[tuple[str, str, str | None]]:
     """Source, target and label of every edge, nodes in id order."""
     nodes = sorted(workflow.nodes, key=lambda node: node.id.encode())
     for node in nodes:
-        kind = kind_of(node)
-        for port, target in kind.ports(node):
-            yield node.id, target, kind.label(node, port)
+        for port, target in targets_of(node):
+            yield node.id, target, "error" if port == "on_error/next" else kind_of(node).label(node, port)
+    for node in nodes:
+        for _, source in kind_of(node).references(node):
+            yield source, node.id, "source"
     for node in nodes:
         for dependency in node.depends_on:
             yield dependency, node.id, None
     for edge in workflow.edges:
-        yield edge.source, edge.target, None
+        yield edge.source, edge.target, "error" if edge.kind == "error" else edge.name

@@ -16,7 +16,9 @@ __all__ = [
     "Approval",
     "Budget",
     "Cache",
+    "ErrorRoute",
     "FunctionRef",
+    "GlobalUpdate",
     "Join",
     "ModelRef",
     "NodeBase",
@@ -109,11 +111,31 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     on_exceeded: Literal["pause", "ask", "fail"] = "pause"
 
 
+class ErrorRoute(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a failure leads: to `next`, if its code is one of `codes` or `codes` is empty."""
+
+    next: str
+    codes: tuple[str, ...] = ()
+
+
+class GlobalUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A change of a global value (page 003 §12). `source` (`from` on the wire) is the path of the operand;
+    `increment` adds `by` without one."""
+
+    op: Literal["set", "append", "increment", "merge"]
+    source: str | None = msgspec.field(name="from", default=None)
+    by: int | float = 1
+
+
 class NodeBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
     """What every node has. `index` is the declared position (ties are broken by it).
 
     A node with `depends_on` is a node of a dependency graph: it is activated once, when its join rule
     says so. A node reached by edges (`next`, `edges[]`) with join `any` is activated once per token.
+
+    Which of the fields a kind takes stands at the kind (`TAKES`); the others are refused by the checks.
+    `on_error`: `fail` the run, `skip` with the output null, or go elsewhere. After the output is stored,
+    `set_globals` (key to path) and then `update_globals` are applied.
     """
 
     id: str
@@ -129,3 +151,7 @@ class NodeBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     approval: Approval | None = None
     cache: Cache | None = None
     budget: Budget | None = None
+    on_error: Literal["fail", "skip"] | ErrorRoute = "fail"
+    set_globals: dict[str, str] = {}
+    update_globals: dict[str, GlobalUpdate] = {}
+    metadata: dict[str, Any] = {}

@@ -7,47 +7,40 @@ The `check` of a kind gets a NodeReport bound to its node, and names fields rela
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from agentflow.definition.connections import Connections, reachable, waits_by_rule
 from agentflow.definition.expressions import Expression, ExpressionError, compile_template, parse, parse_whole
 from agentflow.definition.ir import Node, Workflow
+from agentflow.definition.ir_report import IrReport
 from agentflow.definition.kinds import kind_of
-from agentflow.definition.report import NOWHERE, Report, shown
+from agentflow.definition.paths import parse_path
+from agentflow.definition.report import shown
 
-__all__ = ["ROOTS", "Links", "NodeReport", "Scopes", "reachable"]
+if TYPE_CHECKING:
+    from agentflow.definition.way_checks import Regions
 
-Links = dict[str, list[str]]
-"""Node to nodes."""
+__all__ = ["ROOTS", "NodeReport", "Scopes"]
 
-ROOTS = frozenset({"steps", "inputs", "item", "index", "input", "nodes"})
+ROOTS = frozenset({"steps", "inputs", "item", "index", "input", "nodes", "globals", "state"})
 """The names that begin a path in the expressions of a graph (page 003 §3)."""
 
 _BRACES = ("${{", "{{")
 
 
-def reachable(begin: Iterable[str], links: Links) -> set[str]:
-    """Return these nodes and all that their links lead to."""
-    todo = list(begin)
-    found = set(todo)
-    while todo:
-        for target in links[todo.pop()]:
-            if target not in found:
-                found.add(target)
-                todo.append(target)
-    return found
-
-
 class Scopes:
-    """What the expressions of a graph may read. `waits`: for each node its dependencies."""
+    """What the expressions of a graph may read. `in_map`: nodes on child paths that have an item."""
 
-    def __init__(self, workflow: Workflow, waits: Links) -> None:
+    def __init__(self, workflow: Workflow, found: Connections, regions: Regions) -> None:
         inner = [node for node in workflow.nodes if not kind_of(node).is_border]
-        self.steps = {node.id for node in inner if node.join != "any"}
+        self.steps = {node.id for node in inner if waits_by_rule(node)}
         self.nodes = [node.id for node in inner]
-        self._waits = waits
+        ways = [way for way in found.ways if way.opens and kind_of(found.by_id[way.source]).iterates]
+        self.in_map = {node_id for way in ways for node_id in regions.inside[way.pointer]}
+        self._waits = found.waits
         self._before: tuple[str, set[str]] | None = None  # of the last node that asked
 
     def comes_before(self, name: str, node_id: str) -> bool:
@@ -62,7 +55,7 @@ class Scopes:
 class NodeReport:
     """Reports on one node, or with `node` None on what stands beside the nodes (`outputs`, `options`)."""
 
-    def __init__(self, node: Node | None, pointer: str, scopes: Scopes, report: Report) -> None:
+    def __init__(self, node: Node | None, pointer: str, scopes: Scopes, report: IrReport) -> None:
         self._node = node
         self._pointer = pointer
         self._scopes = scopes
@@ -70,11 +63,24 @@ class NodeReport:
 
     def error(self, code: str, message: str, field: str = "", hint: Any = None) -> None:
         """Record an error at a field."""
-        self._report.error(code, message, NOWHERE, self._at(field), hint)
+        self._report.error(code, message, self._at(field), hint)
 
     def warning(self, code: str, message: str, field: str = "", hint: Any = None) -> None:
         """Record a warning at a field."""
-        self._report.warning(code, message, NOWHERE, self._at(field), hint)
+        self._report.warning(code, message, self._at(field), hint)
+
+    def conflict(self, field: str, why: str, hint: str) -> None:
+        """Refuse a field that has no effect beside the others."""
+        name = field.rpartition("/")[2]
+        self.error("E_CONFLICTING_FIELDS", f"{why}: {name} has no effect", field, hint)
+
+    def graph(self, field: str, graph: Workflow) -> None:
+        """Check an inner graph like a whole one."""
+        from agentflow.definition.ir_checks import check_graph
+
+        inner = IrReport(self._report.report, self._report.base + self._at(field))
+        check_graph(graph, inner)
+        self._report.failed |= inner.failed
 
     def _at(self, field: str) -> str:
         return f"{self._pointer}/{field}" if field else self._pointer
@@ -131,7 +137,16 @@ class NodeReport:
         except ExpressionError as error:
             self._syntax(error, field)
             return
-        self._reads(expression, field, item=False, status=False)
+        self._reads(expression, field, item=self._node_has_item(), status=False)
+
+    def path(self, field: str, text: str) -> None:
+        """Check a `*_path` field."""
+        try:
+            expression = parse_path(text, ROOTS)
+        except ExpressionError as error:
+            self._syntax(error, field)
+            return
+        self._reads(expression, field, item=self._node_has_item(), status=False)
 
     def gate(self, field: str, text: str, *, bare: bool) -> None:
         """Check a `guard` (with `bare`) or a `for_each`."""
@@ -140,21 +155,33 @@ class NodeReport:
         except ExpressionError as error:
             self._syntax(error, field)
             return
-        self._reads(expression, field, item=bare and self._iterates(), status=bare)
+        self._reads(expression, field, item=self._in_map() or (bare and self._iterates()), status=bare)
 
-    def template(self, field: str, value: Any, *, item: bool = True) -> None:
-        """Check the templates in a JSON value; None and UNSET have none. `item`: it may read the item."""
+    def template(self, field: str, value: Any, *, item: bool | None = None) -> bool:
+        """Check the templates in a JSON value, None and UNSET have none; return True if it has an expression.
+
+        `item`: it may read the item; None: if the node has one.
+        """
         if value is None or value is msgspec.UNSET:
-            return
+            return False
+        if item is None:
+            item = self._node_has_item()
         errors: list[ExpressionError] = []
         template = compile_template(value, braces=_BRACES, roots=ROOTS, errors=errors)
         for error in errors:
             self._syntax(error, field + error.path)
         for inner, _, expression in template.expressions:
-            self._reads(expression, field + inner, item=item and self._iterates(), status=False)
+            self._reads(expression, field + inner, item=item, status=False)
+        return bool(template.expressions or errors)
 
     def _iterates(self) -> bool:
         return self._node is not None and self._node.for_each is not None
+
+    def _in_map(self) -> bool:
+        return self._node is not None and self._node.id in self._scopes.in_map
+
+    def _node_has_item(self) -> bool:
+        return self._iterates() or self._in_map()
 
     def _syntax(self, error: ExpressionError, field: str) -> None:
         for problem in (error, *error.also):
@@ -184,7 +211,7 @@ class NodeReport:
                 self.error("E_REF_NOT_DEPENDENCY", message, field, "write steps.<id> of a dependency")
             return
         if name not in scopes.nodes:
-            hint = self._report.did_you_mean(name, scopes.nodes)
+            hint = self._report.report.did_you_mean(name, scopes.nodes)
             self.error("E_UNKNOWN_REFERENCE", f'there is no node "{shown(name)}"', field, hint)
         elif root == "steps" and name not in scopes.steps:
             message = f'"{name}" is entered by tokens, and is no member of steps'

@@ -19,13 +19,22 @@ class CodeInfo(NamedTuple):
 
 DIAGNOSTICS: dict[str, CodeInfo] = {
     "E_AGENT_FIELD": CodeInfo("An agent of an agent list has no name or no system prompt.", "Add the key."),
+    "E_BRANCH_ESCAPE": CodeInfo(
+        "A branch of a parallel node, or the body of a map, reaches a node outside its group.",
+        "Let it leave through `next` of the parallel or map node alone.",
+    ),
     "E_CACHE_SIDE_EFFECT": CodeInfo(
         "A step has `cache`, and one of its functions may change something.",
         "Remove `cache`, or attach functions that only read.",
     ),
-    "E_CONFLICTING_FIELDS": CodeInfo("Two keys of a node exclude each other.", "Keep one of them."),
+    "E_CONFLICTING_FIELDS": CodeInfo(
+        "A key of a node or an edge has no effect on it, or beside another key.", "Follow the hint."
+    ),
     "E_CYCLE": CodeInfo("Steps depend on each other in a circle.", "Remove one of the dependencies shown."),
     "E_DEAD_END": CodeInfo("A node of a graph leads nowhere.", "Add an edge, or make it an end."),
+    "E_DUPLICATE_BRANCH": CodeInfo(
+        "A parallel node names a branch twice, or a merge a source.", "Remove one."
+    ),
     "E_DUPLICATE_EDGE": CodeInfo("A graph has the same edge twice.", "Remove one."),
     "E_DUPLICATE_ID": CodeInfo("Two steps or agents have one id.", "Rename one of them."),
     "E_DUPLICATE_KEY": CodeInfo("A key stands in a mapping twice.", "Remove one of them."),
@@ -34,6 +43,10 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "E_EMPTY_NODE_ID": CodeInfo("A node of a graph has a blank id.", "Give it a name."),
     "E_EMPTY_WORKFLOW": CodeInfo("A graph has no nodes.", "Add one."),
     "E_EMPTY_WORKFLOW_NAME": CodeInfo("A graph has no name.", "Add a name."),
+    "E_END_IN_BRANCH": CodeInfo(
+        "A branch of a parallel node, or the body of a map, reaches an end.",
+        "Lead it to `next` of the parallel or map node, or let its last node have no `next`.",
+    ),
     "E_EXPR_ARITY": CodeInfo(
         "A function of an expression gets too few or too many arguments.", "See help expressions."
     ),
@@ -60,6 +73,10 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "E_EXPR_WHOLE": CodeInfo(
         "Text stands around the `${{ }}` of a condition or of for_each.", "Move all of it into `${{ }}`."
     ),
+    "E_FAN_TOO_SMALL": CodeInfo(
+        "A fan-out, a selection or a join has fewer than two edges.",
+        "Add an edge, or write a single one.",
+    ),
     "E_FILE": CodeInfo(
         "The file cannot be read, has an unknown suffix, or is not UTF-8.",
         "Use .yaml, .yml or .json, saved as UTF-8.",
@@ -80,14 +97,26 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "E_INVALID_NODE_ID": CodeInfo(
         "The id of a node has characters that are not allowed.", "Use letters, digits, _ and -."
     ),
+    "E_INVALID_PATH": CodeInfo(
+        "A `*_path` field is an expression, and no path.",
+        "Write the name of each member: nodes.a.output.rows.",
+    ),
     "E_LIMIT": CodeInfo(
         "The document is too large, or has more than 200 problems.", "Split it, or mend the first problems."
+    ),
+    "E_MISSING_DEFAULT": CodeInfo(
+        "A switch has no edge without `when`.",
+        "Add one: it is taken when no case is true.",
     ),
     "E_MISSING_END": CodeInfo("A graph has no end.", "Add one."),
     "E_MISSING_NEXT": CodeInfo("A node does not say what comes next.", "Name the next node."),
     "E_MISSING_START": CodeInfo("A graph has no start.", "Add one."),
     "E_MODEL_CAPABILITY": CodeInfo(
         "The model cannot do what the agent needs.", "Choose another model, or attach fewer functions."
+    ),
+    "E_MULTIPLE_DEFAULT": CodeInfo(
+        "A switch has more than one edge without `when`.",
+        "Keep one of them.",
     ),
     "E_MULTIPLE_START": CodeInfo("A graph has several starts.", "Keep one."),
     "E_NO_AGENTS": CodeInfo("`agents` is empty.", "Add an agent."),
@@ -161,6 +190,10 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "W_ALL_FUNCTIONS": CodeInfo(
         "An agent may call every function.", "List the functions, or write `attachedFunctions: none`."
     ),
+    "W_BRANCH_OVERLAP": CodeInfo(
+        "One node is on two branches of a parallel node; the last output wins.",
+        "Give each branch nodes of its own.",
+    ),
     "W_COMPARE_TYPE": CodeInfo(
         "A comparison is of types that are never equal or have no order.",
         'Compare with a value of the same type: `score > 3`, not `score > "3"`.',
@@ -170,6 +203,10 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
         "Compare with one of the values that the schema allows.",
     ),
     "W_DUPLICATE": CodeInfo("A dependency or a function is listed twice.", "Remove one."),
+    "W_GATE_WITHOUT_ALTERNATE": CodeInfo(
+        "Every outcome of a node that chooses leads to the same node.",
+        "Give its outcomes targets of their own, or use `next`.",
+    ),
     "W_IF_CONSTANT": CodeInfo(
         "A condition is true, or false, in every run.",
         "Let it depend on an input or a result, or remove it.",
@@ -184,6 +221,14 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "W_LITERAL_SECRET": CodeInfo(
         "A secret stands in the document.",
         'Write {"$secret": "NAME"} and set AGENTFLOW_SECRET_NAME.',
+    ),
+    "W_LOOP_BODY_NO_RETURN": CodeInfo(
+        "The body of a loop never leads back to the loop.",
+        "Let its last node lead to the loop.",
+    ),
+    "W_MERGE_SOURCE_OUTSIDE_BRANCHES": CodeInfo(
+        "A source of a merge is on none of the branches that the merge joins.",
+        "Name the last node of each branch.",
     ),
     "W_MODEL_UNDECLARED": CodeInfo(
         "A model without provider is no declared alias, and resembles one.",
@@ -202,7 +247,9 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "W_SERVICE_UNDECLARED": CodeInfo(
         "A service is not declared in this document.", "Declare it, unless the daemon has it registered."
     ),
-    "W_UNBOUNDED_CYCLE": CodeInfo("A cycle of a graph has no limit.", "Bound the number of visits."),
+    "W_UNBOUNDED_CYCLE": CodeInfo(
+        "A cycle of a graph has no limit, wait or approval on it.", "Bound the number of visits."
+    ),
     "W_UNKNOWN_RESULT_PROPERTY": CodeInfo(
         "The `resultSchema` of a step has no such property.", "Correct the name."
     ),

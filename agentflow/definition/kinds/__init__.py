@@ -1,48 +1,75 @@
 """The kinds of nodes: one module each, and the table of them.
 
-A kind is two halves of one name. Its half here says what the node looks like: `Spec` (its Struct),
-`ports(spec)` (its target fields, in the order of page 003 §4), `check(spec, at)` (what is wrong with its own
-fields), `label(spec, port)` and `SHAPE` (how it is drawn), and, where the node chooses its way,
-`routing(spec)` (the expressions that choose). Its half in `engine/kinds/` says what it does. Nothing else in
-this package asks what kind a node has.
+A kind is two halves of one name. Its half in `engine/kinds/` says what it does; its half here says what it
+looks like, in a module of these names:
+
+    Spec               its Struct
+    ports(spec)        its target fields that are set, in the order of page 003 §4, as (port, target id); a
+                       port is the path of the field in the node: "next", "branches/0", "routes/2/next"
+    check(spec, at)    reports what is wrong with its own fields
+    label(spec, port)  the label of an edge in drawings; SHAPE: that of the node (box, rounded, diamond, oval)
+    TAKES              fields of NodeBase that have an effect beside those that every kind takes, see `Kind`
+
+and where they apply
+
+    routing(spec)      the expressions by which it chooses its way, by name
+    structure(spec)    what else of it decides how nodes are joined (page 002 §9, signature)
+    STRUCTURAL         names of the fields that stand in ports, routing and structure
+    opens(spec)        ports at which child paths begin
+    references(spec)   (path of the field, id) of nodes that it names, which are no edges
+    bounded(spec)      ports that a token cannot take for ever without a limit, a wait or a person
+    returns(spec)      the port whose way should lead back to the node
+    IS_START, IS_END, MAY_END, ITERATES (its child paths read `item` and `index`)
+
+Nothing else in this package asks what kind a node has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Union
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Union
 
 from agentflow.definition import graph
-from agentflow.definition.kinds import agent, condition, end, start, tool
-from agentflow.definition.node import NodeBase
+from agentflow.definition.kinds import (
+    agent,
+    batch,
+    condition,
+    end,
+    executor,
+    loop,
+    map,
+    merge,
+    parallel,
+    router,
+    start,
+    subgraph,
+    tool,
+    wait,
+)
+from agentflow.definition.node import ErrorRoute, NodeBase
 
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
 
-__all__ = ["KINDS", "Kind", "kind_of", "union_of"]
+__all__ = ["KINDS", "Kind", "Ports", "kind_of", "targets_of", "union_of"]
 
 Ports = tuple[tuple[str, str], ...]
 
 
-class _Module(Protocol):
-    @property
-    def Spec(self) -> type[NodeBase]: ...  # noqa: N802
-    @property
-    def SHAPE(self) -> str: ...  # noqa: N802
-    @property
-    def ports(self) -> Callable[[Any], Ports]: ...
-    @property
-    def label(self) -> Callable[[Any, str], str | None]: ...
-    @property
-    def check(self) -> Callable[[Any, NodeReport], None]: ...
+def _none(spec: Any) -> tuple[Any, ...]:
+    return ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """The half of a kind that the definition knows; see the module's docstring for its functions.
 
+    `takes` has `approval`, `budget`, `cache`, `policy`; `dependency` (the node may wait for others by
+    `depends_on` and join, with `guard`, `for_each` and `max_parallel`); `calls` (approval of single calls).
     `routing` is None for a kind that always goes on by `next`; such a node may have `edges[]` beside it.
+    `may_end`: without an edge on, a path of it ends. A start and an end take no field of NodeBase.
     """
 
     name: str
@@ -51,9 +78,18 @@ class Kind:
     check: Callable[[Any, NodeReport], None]
     label: Callable[[Any, str], str | None]
     shape: str
+    takes: frozenset[str] = frozenset()
     routing: Callable[[Any], dict[str, str]] | None = None
+    structure: Callable[[Any], dict[str, Any]] | None = None
+    structural: frozenset[str] = frozenset({"next", "on_error"})
+    opens: Callable[[Any], tuple[str, ...]] = _none
+    references: Callable[[Any], Ports] = _none
+    bounded: Callable[[Any], tuple[str, ...]] = _none
+    returns: Callable[[Any], str] | None = None
     is_start: bool = False
     is_end: bool = False
+    may_end: bool = False
+    iterates: bool = False
 
     @property
     def is_border(self) -> bool:
@@ -61,31 +97,49 @@ class Kind:
         return self.is_start or self.is_end
 
     @classmethod
-    def of(cls, module: _Module, *, is_start: bool = False, is_end: bool = False) -> Kind:
+    def of(cls, module: ModuleType) -> Kind:
         """Return the kind that a module makes; its name is the tag of its Spec."""
+        given = vars(module)
+        optional = (
+            "takes",
+            "routing",
+            "structure",
+            "structural",
+            "opens",
+            "references",
+            "bounded",
+            "returns",
+        )
+        optional += ("is_start", "is_end", "may_end", "iterates")
         return cls(
-            name=str(module.Spec.__struct_config__.tag),
-            spec=module.Spec,
-            ports=module.ports,
-            check=module.check,
-            label=module.label,
-            shape=module.SHAPE,
-            routing=getattr(module, "routing", None),
-            is_start=is_start,
-            is_end=is_end,
+            name=given["Spec"].__struct_config__.tag,
+            spec=given["Spec"],
+            ports=given["ports"],
+            check=given["check"],
+            label=given["label"],
+            shape=given["SHAPE"],
+            **{name: given[key] for name in optional for key in (name, name.upper()) if key in given},
         )
 
 
-KINDS: dict[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind.of(start, is_start=True),
-        Kind.of(end, is_end=True),
-        Kind.of(agent),
-        Kind.of(tool),
-        Kind.of(condition),
-    )
-}
+_MODULES = (
+    start,
+    end,
+    agent,
+    tool,
+    condition,
+    router,
+    loop,
+    parallel,
+    merge,
+    map,
+    batch,
+    subgraph,
+    wait,
+    executor,
+)
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Kind.of(module) for module in _MODULES)}
 """Kinds by name. A kind that only a test knows is added here and in the table of the engine."""
 
 
@@ -100,3 +154,11 @@ graph.AnyNode = union_of(kind.spec for kind in KINDS.values())
 def kind_of(node: NodeBase) -> Kind:
     """Return the kind of a node."""
     return KINDS[node.__struct_config__.tag]  # type: ignore[index]
+
+
+def targets_of(node: NodeBase) -> Ports:
+    """Return the target fields of a node with that of `on_error`, in the order of their edges."""
+    ports = kind_of(node).ports(node)
+    if isinstance(node.on_error, ErrorRoute):
+        ports = (*ports, ("on_error/next", node.on_error.next))
+    return ports

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
 
 SHAPE = "rounded"
+TAKES = frozenset({"approval", "budget", "cache", "calls", "dependency", "policy"})
 
 
 class AgentNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="agent"):

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
 
 SHAPE = "diamond"
+TAKES = frozenset({"approval"})
+STRUCTURAL = frozenset({"next", "on_error", "expression", "on_true", "on_false"})
 
 _LABELS = {"on_true": "true", "on_false": "false"}
 

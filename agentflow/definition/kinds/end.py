@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
 
 SHAPE = "oval"
+IS_END = True
 
 
 class EndNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="end"):

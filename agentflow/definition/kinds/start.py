@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
 
 SHAPE = "oval"
+IS_START = True
 
 
 class StartNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="start"):

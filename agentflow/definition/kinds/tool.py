@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
 
 SHAPE = "box"
+TAKES = frozenset({"approval", "budget", "cache", "calls", "dependency", "policy"})
 
 
 class ToolNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="tool"):
@@ -38,6 +39,14 @@ def label(spec: ToolNode, port: str) -> str | None:
 def check(spec: ToolNode, at: NodeReport) -> None:
     """Check the name of the function and the template of its arguments."""
     at.template("input", spec.input)
-    service, dot, function = spec.tool.rpartition(".")
+    check_tool_name(spec.tool, at)
+    if spec.cache is not None and spec.cache.key is None:
+        hint = "add a key, such as the arguments that decide the result"
+        at.error("E_EMPTY_FIELD", f'cache of "{spec.id}" has no key', "cache/key", hint)
+
+
+def check_tool_name(tool: str, at: NodeReport) -> None:
+    """Require `service.function` in the field `tool`."""
+    service, dot, function = tool.rpartition(".")
     if not dot or not service.strip() or not function.strip():
-        at.error("E_VALUE", f'tool "{shown(spec.tool)}" is not written as service.function', "tool")
+        at.error("E_VALUE", f'tool "{shown(tool)}" is not written as service.function', "tool")

@@ -222,7 +222,7 @@ def retry(**more: Any) -> ToolNode:
             ("E_RETRY_POLICY", "/nodes/1/policy/retry/backoff/multiplier"),
         ),
         (chain(tool(max_parallel=0)), ("E_VALUE", "/nodes/1/max_parallel")),
-        (chain(tool(cache=Cache(ttl=0))), ("E_VALUE", "/nodes/1/cache/ttl")),
+        (chain(tool(cache=Cache(ttl=0, key="k"))), ("E_VALUE", "/nodes/1/cache/ttl")),
         (chain(tool(approval=Approval(timeout=0))), ("E_VALUE", "/nodes/1/approval/timeout")),
         (chain(tool(budget=Budget(max_tokens=0))), ("E_VALUE", "/nodes/1/budget/max_tokens")),
         (
@@ -333,7 +333,7 @@ def test_what_an_expression_may_read():
         (Workflow(name=None, nodes=()), "E_TYPE", "/name"),  # type: ignore[arg-type]
         (chain(tool(next=7)), "E_TYPE", "/nodes/1/next"),  # type: ignore[arg-type]
         (chain("text"), "E_TYPE", "/nodes/1"),
-        (chain({"id": "t", "type": "loop"}), "E_TYPE", "/nodes/1/type"),
+        (chain({"id": "t", "type": "carousel"}), "E_TYPE", "/nodes/1/type"),
         (chain(tool(join="sometimes")), "E_TYPE", "/nodes/1/join"),
         (
             chain(tool(policy=Policy(retry=RetryPolicy(max_attempts=1.5)))),

@@ -1,0 +1,210 @@
+"""How the nodes of a graph are connected: where tokens go, who waits for whom, where child paths begin.
+
+What names no node, or leads where no token enters, is reported and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from agentflow.definition.graph_checks import components
+from agentflow.definition.ir import Edge, Node, Workflow
+from agentflow.definition.ir_report import IrReport
+from agentflow.definition.kinds import kind_of, targets_of
+from agentflow.definition.report import shown
+
+__all__ = ["Connections", "Links", "Way", "circles", "connect", "reachable", "waits_by_rule"]
+
+Links = dict[str, list[str]]
+"""Node to nodes."""
+
+_CONDITIONAL = ("switch", "multi")
+
+
+class Way(msgspec.Struct, frozen=True):
+    """One way of tokens. `opens`: it begins a child path. `bounded`: it cannot be taken for ever."""
+
+    source: str
+    target: str
+    pointer: str
+    opens: bool = False
+    bounded: bool = False
+
+
+class Connections(msgspec.Struct):
+    """The connections of one graph."""
+
+    by_id: dict[str, Node]
+    order: dict[str, int]
+    ways: list[Way]
+    waits: Links
+    leads_on: set[str]
+    begins: list[str]
+    ends: list[str]
+
+    def onward(self, *, opening: bool = True) -> Links:
+        """Return where each node leads by tokens and by dependencies; without `opening`, no child paths."""
+        onward: Links = {node_id: [] for node_id in self.by_id}
+        for way in self.ways:
+            if opening or not way.opens:
+                onward[way.source].append(way.target)
+        for node in self.by_id.values():
+            if waits_by_rule(node):
+                for dependency in self.waits[node.id] or self.begins:
+                    onward[dependency].append(node.id)
+        return onward
+
+    @property
+    def ending(self) -> list[str]:
+        """The nodes after which a path may end without an edge: the end of the run then follows."""
+        awaited = {dependency for waiting in self.waits.values() for dependency in waiting}
+        return [
+            node.id
+            for node in self.by_id.values()
+            if kind_of(node).may_end or (waits_by_rule(node) and node.id not in awaited)
+        ]
+
+
+def waits_by_rule(node: Node) -> bool:
+    """Return True for a node of a dependency graph, which tokens neither enter nor leave."""
+    return node.join != "any" and "dependency" in kind_of(node).takes
+
+
+def reachable(begin: Iterable[str], links: Links) -> set[str]:
+    """Return these nodes and all that their links lead to."""
+    todo = list(begin)
+    found = set(todo)
+    while todo:
+        for target in links[todo.pop()]:
+            if target not in found:
+                found.add(target)
+                todo.append(target)
+    return found
+
+
+def circles(links: Links, order: dict[str, int]) -> Iterator[list[str]]:
+    """Yield the groups of nodes that lead back to themselves, each in declared order."""
+    for group in components({node_id: tuple(targets) for node_id, targets in links.items()}):
+        if len(group) > 1 or group[0] in links[group[0]]:
+            yield sorted(group, key=order.__getitem__)
+
+
+def connect(workflow: Workflow, by_id: dict[str, Node], report: IrReport) -> Connections:
+    """Return the connections of a graph; `by_id` has the first node of each id."""
+    found = Connections(
+        by_id=by_id,
+        order={node.id: i for i, node in reversed(list(enumerate(workflow.nodes)))},
+        ways=[],
+        waits={node_id: [] for node_id in by_id},
+        leads_on=set(),
+        begins=[node.id for node in by_id.values() if kind_of(node).is_start],
+        ends=[node.id for node in by_id.values() if kind_of(node).is_end],
+    )
+    for i, node in enumerate(workflow.nodes):
+        _connect_fields(node, f"/nodes/{i}", found, report)
+    _connect_edges(workflow.edges, found, report)
+    return found
+
+
+def _connect_fields(node: Node, pointer: str, found: Connections, report: IrReport) -> None:
+    kind = kind_of(node)
+    opens, bounded = kind.opens(node), kind.bounded(node)
+    asks = node.approval is not None and node.approval.before == "step"
+    for port, target in targets_of(node):
+        if port not in opens and port != "on_error/next":
+            found.leads_on.add(node.id)
+        path = f"{pointer}/{port}"
+        if not _exists(target, path, found, report) or waits_by_rule(node):
+            continue
+        if _entered(node, found.by_id[target], path, report):
+            way = Way(node.id, target, path, opens=port in opens, bounded=asks or port in bounded)
+            found.ways.append(way)
+    for field, named in kind.references(node):
+        _exists(named, f"{pointer}/{field}", found, report)
+    for j, dependency in enumerate(node.depends_on):
+        path = f"{pointer}/depends_on/{j}"
+        if dependency not in found.by_id:
+            message = f'"{shown(node.id)}" depends on unknown node "{shown(dependency)}"'
+            hint = report.report.did_you_mean(dependency, list(found.by_id))
+            report.error("E_UNKNOWN_DEPENDENCY", message, path, hint)
+        elif kind_of(found.by_id[dependency]).is_end:
+            report.error("E_VALUE", f'nothing comes after the end "{dependency}"', path)
+        elif not kind_of(found.by_id[dependency]).is_start and not kind.is_border:
+            found.waits[node.id].append(dependency)
+
+
+def _connect_edges(edges: tuple[Edge, ...], found: Connections, report: IrReport) -> None:
+    by_field = {(way.source, way.target) for way in found.ways}
+    seen: set[tuple[str, str, str | None]] = set()
+    for i, edge in enumerate(edges):
+        path = f"/edges/{i}"
+        if not all(
+            [
+                _exists(edge.source, f"{path}/source", found, report),
+                _exists(edge.target, f"{path}/target", found, report),
+            ]
+        ):
+            continue
+        key = (edge.source, edge.target, edge.name)
+        if key in seen or (edge.name is None and edge.kind == "single" and key[:2] in by_field):
+            message = f'the edge from "{edge.source}" to "{edge.target}" is repeated'
+            hint = "give each a name of its own" if edge.kind != "single" or edge.when else None
+            report.error("E_DUPLICATE_EDGE", message, path, hint)
+            continue
+        seen.add(key)
+        if edge.kind != "error":
+            found.leads_on.add(edge.source)
+        source = found.by_id[edge.source]
+        if _followed(edge, source, found.by_id[edge.target], path, report):
+            asks = source.approval is not None and source.approval.before == "step"
+            bounded = asks or edge.when is not None or edge.kind in _CONDITIONAL
+            found.ways.append(Way(edge.source, edge.target, path, bounded=bounded))
+
+
+def _exists(target: str, path: str, found: Connections, report: IrReport) -> bool:
+    if target in found.by_id:
+        return True
+    hint = report.report.did_you_mean(target, list(found.by_id))
+    report.error("E_UNKNOWN_TARGET", f'there is no node "{shown(target)}"', path, hint)
+    return False
+
+
+def _followed(edge: Edge, source: Node, target: Node, path: str, report: IrReport) -> bool:
+    """Return True if tokens go along an edge; report one that nothing would ever follow. Those of the start
+    and to the end may be written out also where nodes wait for each other."""
+    hint = None
+    kind = kind_of(source)
+    if kind.is_end:
+        message = f'nothing comes after the end "{source.id}"'
+    elif kind.is_start and edge.kind == "error":
+        message = f'the start "{source.id}" does no work that could fail'
+    elif kind.routing is not None and edge.kind != "error":
+        ports = " and ".join(port for port, _ in kind.ports(source))
+        message = f'the {kind.name} "{source.id}" has {ports} alone'
+    elif waits_by_rule(source):
+        if kind_of(target).is_end and edge.kind == "single":
+            return False
+        message = f'"{source.id}" sends nothing along edges: it waits by rule {source.join}'
+        hint = f'let "{target.id}" depend on it'
+    else:
+        return _entered(source, target, path, report)
+    report.error("E_CONFLICTING_FIELDS", message, path, hint)
+    return False
+
+
+def _entered(source: Node, target: Node, path: str, report: IrReport) -> bool:
+    """Return True if tokens enter the target; report where they never would."""
+    hint = None
+    if kind_of(target).is_start:
+        message = f'nothing leads to the start "{target.id}"'
+    elif not waits_by_rule(target):
+        return True
+    elif kind_of(source).is_start and not target.depends_on:
+        return False
+    else:
+        message = f'"{target.id}" is not entered by edges: it waits by rule {target.join}'
+        hint = f'add "{source.id}" to its depends_on'
+    report.error("E_CONFLICTING_FIELDS", message, path, hint)
+    return False
