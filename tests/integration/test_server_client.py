@@ -72,7 +72,9 @@ class TestSurface:
             found = given[parameter.name]
             assert (found.kind, found.default) == (parameter.kind, parameter.default)
 
-    @pytest.mark.parametrize("name", ["record", "state", "history", "step", "context", "compare", "definition", "graph"])
+    @pytest.mark.parametrize(
+        "name", ["record", "state", "history", "step", "context", "compare", "definition", "graph"]
+    )
     def test_views_have_the_arguments_of_the_views(self, name):
         wanted = inspect.signature(getattr(ReadModel, name))
         given = inspect.signature(getattr(Client, name))
