@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from agentflow.definition.diagnostics import Diagnostic
     from agentflow.events.tombstone import Tombstone
-    from agentflow.runtime.records import RunResult
+    from agentflow.records.runs import RunResult
 
 __all__ = [
     "AgentflowError",

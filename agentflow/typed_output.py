@@ -13,7 +13,7 @@ import msgspec
 from agentflow.errors import ConfigurationError, InvalidOutput
 
 if TYPE_CHECKING:
-    from agentflow.runtime.records import RunResult
+    from agentflow.records.runs import RunResult
 
 __all__ = ["check_output_type", "typed_result"]
 

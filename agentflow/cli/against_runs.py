@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from agentflow.cli.target import Where
     from agentflow.client import Client
     from agentflow.definition.loader import Definition
-    from agentflow.runtime.views import RunSummary, RunViews
+    from agentflow.records.read_model import ReadModel
+    from agentflow.records.runs import RunSummary
 
 __all__ = ["RunFit", "fit_of_runs", "render_fits"]
 
@@ -39,14 +40,13 @@ def fit_of_runs(where: Where, definition: Definition) -> list[RunFit]:
     """The runs of this definition's name that are not at their end, newest first; none without a store."""
     from agentflow.cli.errors import Exit
     from agentflow.cli.session import run_async, store_exists
-    from agentflow.cli.target import LocalTarget, open_target
-    from agentflow.runtime.views import RunViews
+    from agentflow.cli.target import open_reader
 
     found: list[RunFit] = []
     if where.daemon() is None and not store_exists(where.config().store):
         return found
 
-    async def read(views: RunViews | Client) -> None:
+    async def read(views: ReadModel | Client) -> None:
         cursor: str | None = None
         while True:
             page = await views.summaries(state=_OPEN_STATES, name=definition.name, cursor=cursor)
@@ -56,9 +56,8 @@ def fit_of_runs(where: Where, definition: Definition) -> list[RunFit]:
                 return
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_target(where) as target:
-            views = RunViews(target.runtime.log) if isinstance(target, LocalTarget) else target.client
-            await interrupts.guard(read(views))
+        async with open_reader(where) as target:
+            await interrupts.guard(read(target.reader))
         return Exit.DONE
 
     if run_async(work) is Exit.INTERRUPTED:
@@ -66,7 +65,7 @@ def fit_of_runs(where: Where, definition: Definition) -> list[RunFit]:
     return found
 
 
-async def _fit(views: RunViews | Client, row: RunSummary, definition: Definition) -> RunFit:
+async def _fit(views: ReadModel | Client, row: RunSummary, definition: Definition) -> RunFit:
     from agentflow.client import Unavailable, Unreachable
     from agentflow.errors import AgentflowError
 

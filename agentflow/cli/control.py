@@ -32,7 +32,7 @@ def _and_follow(where: Where, id: str, act: Callable[[Target], Awaitable[str]], 
         follower = Follower(interrupts, as_json=as_json, where=where)
         async with open_target(where, run_id=id) as target:
             last = await target.last_offset(id)
-            workflow = await target.graph(id)
+            workflow = await target.reader.graph(id)
             led_to = await act(target)
             await follower.follow(target, led_to, workflow, since=last if led_to == id else -1)
         return await follower.conclude()
@@ -81,7 +81,7 @@ def answer(id: str, request: str, value: str, as_json: bool, where: Where) -> Ex
 
 async def _shaped(target: Target, run_id: str, request_id: str, value: Any) -> Any:
     """`retry` for `{"choice": "retry"}` where the request asks for a choice."""
-    found = {request.request_id: request for request in await target.requests(run_id)}
+    found = {request.request_id: request for request in await target.reader.requests(run_id)}
     request = found.get(request_id)
     if request is None:
         raise CommandError(
@@ -281,7 +281,7 @@ def inbox(kind: str | None, as_json: bool, where: Where) -> Exit:
     """
     from agentflow.cli.questions import question_text
     from agentflow.cli.session import Interrupts, require_named_store, run_async, store_exists
-    from agentflow.cli.target import open_target
+    from agentflow.cli.target import open_reader
 
     if where.daemon() is None:
         require_named_store(where)
@@ -289,8 +289,8 @@ def inbox(kind: str | None, as_json: bool, where: Where) -> Exit:
     async def work(interrupts: Interrupts) -> Exit:
         found: list[Any] = []
         if where.daemon() is not None or store_exists(where.config().store):
-            async with open_target(where) as target:
-                found = await interrupts.guard(target.requests(kind=kind))
+            async with open_reader(where) as target:
+                found = await interrupts.guard(target.reader.requests(kind=kind))
         if as_json:
             emit_json({"items": found})
         elif not found:

@@ -1,4 +1,4 @@
-"""A run as a Runtime of this process reads it, wherever it is: a run of the daemon is read from a copy.
+"""A run as a log of this process, wherever it is: a run of the daemon is read from a copy.
 
 The copy is the file that `agentflow log` writes. It lasts as long as the command, and only its owner can read
 it.
@@ -13,27 +13,27 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from agentflow.cli.options import ExportedRun
-from agentflow.cli.target import LocalTarget, Where, open_target
+from agentflow.cli.target import StoreTarget, Where, open_reader
 
 if TYPE_CHECKING:
-    from agentflow.runtime import Runtime
+    from agentflow.events.log import EventLog
 
-__all__ = ["open_reader"]
+__all__ = ["open_copy"]
 
 
 @asynccontextmanager
-async def open_reader(where: Where, run_id: str) -> AsyncGenerator[Runtime]:
-    """A Runtime whose log has the run, to read it only. RunNotFound, RunGone, InvalidExport."""
-    from agentflow.cli.session import open_runtime
+async def open_copy(where: Where, run_id: str) -> AsyncGenerator[EventLog]:
+    """A log that has the run, to read it only. Raises RunNotFound, RunGone or InvalidExport."""
+    from agentflow.cli.session import open_store
 
-    async with open_target(where, run_id=run_id) as target:
-        if isinstance(target, LocalTarget):
-            yield target.runtime
+    async with open_reader(where, run_id=run_id) as target:
+        if isinstance(target, StoreTarget):
+            yield target.log
             return
         with TemporaryDirectory(prefix="agentflow-") as folder:
             path = Path(folder) / f"{run_id}.ndjson"
             with path.open("wb") as file:
                 async for piece in target.client.export(run_id):
                     file.write(piece)
-            async with open_runtime(where.config(), run_id=ExportedRun.of_file(str(path))) as runtime:
-                yield runtime
+            async with open_store(where.config(), run_id=ExportedRun.of_file(str(path))) as log:
+                yield log

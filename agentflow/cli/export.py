@@ -15,7 +15,7 @@ from agentflow.cli.errors import CommandError, Exit
 from agentflow.cli.names import complete_parts
 from agentflow.cli.options import ExportedRun, json_option, run_id, run_or_file
 from agentflow.cli.output import emit, emit_json
-from agentflow.cli.target import LocalTarget, RemoteTarget, Where, read_only_option, target_options
+from agentflow.cli.target import RemoteTarget, StoreTarget, Where, read_only_option, target_options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -39,11 +39,11 @@ def log(id: str, where: Where) -> Exit:
       agentflow open run.ndjson
     """
     from agentflow.cli.session import Interrupts, run_async
-    from agentflow.cli.target import open_target
+    from agentflow.cli.target import open_reader
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_target(where, run_id=id) as target:
-            await interrupts.guard(_copy(_pieces(target, id)))
+        async with open_reader(where, run_id=id) as target:
+            await interrupts.guard(_copy(target.reader.export(id)))
         return Exit.DONE
 
     return run_async(work)
@@ -57,14 +57,6 @@ async def _copy(pieces: AsyncGenerator[bytes]) -> None:
         async for piece in pieces:
             sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()
-
-
-def _pieces(target: LocalTarget | RemoteTarget, id: str) -> AsyncGenerator[bytes]:
-    if isinstance(target, RemoteTarget):
-        return target.client.export(id)
-    from agentflow.runtime.export import export_pieces
-
-    return export_pieces(target.runtime.log, id)
 
 
 @click.command("open", cls=Command)
@@ -105,7 +97,7 @@ def state(
     Without STEP the folded state, with it the state record of the step. ID may be an exported .ndjson file.
     """
     from agentflow.cli.session import Interrupts, run_async
-    from agentflow.cli.target import open_target
+    from agentflow.cli.target import open_reader
 
     if step is None and (iteration is not None or attempt is not None):
         raise click.UsageError("--iteration and --attempt are of a STEP: name it")
@@ -113,7 +105,7 @@ def state(
         raise click.UsageError("--offset is of the state of the run, not of a STEP")
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_target(where, run_id=id) as target:
+        async with open_reader(where, run_id=id) as target:
             found = await interrupts.guard(_state(target, str(id), step, offset, iteration, attempt))
         if as_json:
             emit_json(found)
@@ -125,20 +117,19 @@ def state(
 
 
 async def _state(
-    target: LocalTarget | RemoteTarget,
+    target: StoreTarget | RemoteTarget,
     id: str,
     step: str | None,
     offset: int | None,
     iteration: int | None,
     attempt: int | None,
 ) -> Any:
-    from agentflow.runtime.views import RunViews, StepNotFound
+    from agentflow.records.runs import StepNotFound
 
-    views = RunViews(target.runtime.log) if isinstance(target, LocalTarget) else target.client
     try:
         if step is not None:
-            return await views.step(id, step, iteration, attempt)
-        return await views.state(id, offset)
+            return await target.reader.step(id, step, iteration, attempt)
+        return await target.reader.state(id, offset)
     except StepNotFound as error:
         raise CommandError(
             Exit.NOT_FOUND, error.code, str(error), f"`agentflow show {id}` lists its steps"

@@ -76,14 +76,15 @@ def _given(data: str) -> dict[str, Any]:
 
 def _roots_of(run: str, where: Where) -> dict[str, Any]:
     """What the expressions of the run see."""
-    from agentflow.cli.copies import open_reader
+    from agentflow.cli.copies import open_copy
     from agentflow.cli.session import Interrupts, run_async
+    from agentflow.runtime.reader import RunReader
 
     found: dict[str, Any] = {}
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_reader(where, run) as runtime:
-            state = await interrupts.guard(runtime.fold(str(run)))
+        async with open_copy(where, run) as log:
+            state = await interrupts.guard(RunReader(log).fold(str(run)))
         found.update(state.scope())
         return Exit.DONE
 

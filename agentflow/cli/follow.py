@@ -22,11 +22,11 @@ from agentflow.definition.ir import Workflow
 from agentflow.errors import AgentflowError
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import decode
-from agentflow.runtime import RunResult
+from agentflow.records.runs import RunResult
 
 if TYPE_CHECKING:
     from agentflow.definition.diagnostics import Diagnostic
-    from agentflow.runtime.requests import RequestRecord
+    from agentflow.records.requests import RequestRecord
 
 __all__ = ["Follower", "resume_command"]
 
@@ -81,7 +81,7 @@ class Follower:
                 say(f"parking {run_id}: work in flight is given a moment; Ctrl-C again stops at once")
             return
         if self._result.state in ("waiting", "paused"):
-            self._questions = await target.requests(run_id)
+            self._questions = await target.reader.requests(run_id)
 
     async def _warn(self, target: Target, run_id: str) -> None:
         """Warnings that come of binding and of the inputs; those of the text alone are only counted."""

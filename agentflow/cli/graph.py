@@ -58,12 +58,12 @@ def graph(subject: str, drawing: str, output: str | None, where: Where) -> Exit:
         subject = resolve(where, run_id.convert(subject, None, None))
 
     from agentflow.cli.session import Interrupts, run_async
-    from agentflow.cli.target import open_target
+    from agentflow.cli.target import open_reader
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_target(where, run_id=subject) as target:
-            workflow = await target.graph(str(subject))
-            states = {step: s.state for step, s in (await target.record(str(subject))).steps.items()}
+        async with open_reader(where, run_id=subject) as target:
+            workflow = await target.reader.graph(str(subject))
+            states = {step: s.state for step, s in (await target.reader.record(str(subject))).steps.items()}
         return _draw(workflow, states, drawing, tool, output)
 
     return run_async(work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,20 +11,9 @@ from agentflow.cli.errors import CommandError, Exit
 from agentflow.cli.names import complete_parts
 from agentflow.cli.options import json_option, run_id
 from agentflow.cli.output import emit, emit_json, emit_value
-from agentflow.cli.target import LocalTarget, RemoteTarget, Where, read_only_option, target_options
+from agentflow.cli.target import Where, read_only_option, target_options
 
-if TYPE_CHECKING:
-    from agentflow.client import Client
-    from agentflow.runtime.views import RunViews
-
-__all__ = ["context", "history", "rm", "views_of"]
-
-
-def views_of(target: LocalTarget | RemoteTarget) -> RunViews | Client:
-    """Return what answers questions about recorded runs, here or with the daemon."""
-    from agentflow.runtime.views import RunViews
-
-    return RunViews(target.runtime.log) if isinstance(target, LocalTarget) else target.client
+__all__ = ["context", "history", "rm"]
 
 
 @click.command("context", cls=Command)
@@ -45,13 +34,13 @@ def context(
     What the agent was told and what it said, also when it failed.
     """
     from agentflow.cli.session import Interrupts, run_async
-    from agentflow.cli.target import open_target
-    from agentflow.runtime.views import StepNotFound
+    from agentflow.cli.target import open_reader
+    from agentflow.records.runs import StepNotFound
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_target(where, run_id=id) as target:
+        async with open_reader(where, run_id=id) as target:
             try:
-                found = await interrupts.guard(views_of(target).context(id, step, iteration, attempt))
+                found = await interrupts.guard(target.reader.context(id, step, iteration, attempt))
             except StepNotFound as error:
                 hint = f"`agentflow show {id}` lists its steps"
                 raise CommandError(Exit.NOT_FOUND, error.code, str(error), hint) from None
@@ -81,11 +70,11 @@ def history(id: str, as_json: bool, where: Where) -> Exit:
     {workflow, steps[], agents[], models[], tools[]}, each in the order in which it began.
     """
     from agentflow.cli.session import Interrupts, run_async
-    from agentflow.cli.target import open_target
+    from agentflow.cli.target import open_reader
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_target(where, run_id=id) as target:
-            found = await interrupts.guard(views_of(target).history(id))
+        async with open_reader(where, run_id=id) as target:
+            found = await interrupts.guard(target.reader.history(id))
         (emit_json if as_json else emit_value)(found)
         return Exit.DONE
 
@@ -101,14 +90,11 @@ def rm(id: str, where: Where) -> Exit:
     What stays is that it was there: its id is never used again.
     """
     from agentflow.cli.session import Interrupts, run_async
-    from agentflow.cli.target import open_target
+    from agentflow.cli.target import open_reader
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_target(where, run_id=id) as target:
-            if isinstance(target, LocalTarget):
-                await target.runtime.log.delete(id, target.runtime.clock.now())
-            else:
-                await interrupts.guard(target.client.delete(id))
+        async with open_reader(where, run_id=id) as target:
+            await interrupts.guard(target.delete(id))
         emit(f"{id} is deleted")
         return Exit.DONE
 

@@ -11,10 +11,10 @@ from agentflow.cli.app import Command
 from agentflow.cli.errors import Exit
 from agentflow.cli.options import ExportedRun, json_option, run_or_file
 from agentflow.cli.output import emit, emit_bytes, emit_json, is_terminal, printable, say
-from agentflow.cli.target import LocalTarget, Target, Where, read_only_option, target_options
+from agentflow.cli.target import RemoteTarget, StoreTarget, Where, read_only_option, target_options
 
 if TYPE_CHECKING:
-    from agentflow.runtime import RunRecord
+    from agentflow.records.runs import RunRecord
 
 __all__ = ["events", "list_runs", "show"]
 
@@ -43,18 +43,7 @@ def list_runs(
     """List the runs of the store, newest first."""
     from agentflow.cli.listing import list_table, parse_label, parse_since
     from agentflow.cli.session import Interrupts, require_named_store, run_async, store_exists
-    from agentflow.cli.target import list_log, open_target
-    from agentflow.events.open import open_log
-
-    async def work_here(interrupts: Interrupts) -> Exit:
-        # Without a Runtime, whose import costs more than the list.
-        log, damaged = open_log(where.config().store, read_only=where.read_only), set[str]()
-        try:
-            emit(list_table(await interrupts.guard(list_log(log, damaged, limit=limit, **query))))
-        finally:
-            await log.close()
-        _warn_damaged(damaged)
-        return Exit.DONE
+    from agentflow.cli.target import open_reader
 
     query: dict[str, Any] = {
         "state": state,
@@ -64,7 +53,7 @@ def list_runs(
     }
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_target(where) as target:
+        async with open_reader(where) as target:
             if as_json:
                 items = await interrupts.guard(target.records(limit=limit, **query))
                 damaged = {"damaged": sorted(target.damaged)} if target.damaged else {}
@@ -82,7 +71,7 @@ def list_runs(
         else:
             emit(list_table([]))
         return Exit.DONE
-    return run_async(work_here if where.daemon() is None and not as_json else work)
+    return run_async(work)
 
 
 def _warn_damaged(damaged: set[str]) -> None:
@@ -103,12 +92,12 @@ def show(id: str, as_json: bool, where: Where) -> Exit:
     Also what it waits for, with the command that answers it. ID may be an exported .ndjson file.
     """
     from agentflow.cli.session import Interrupts, run_async
-    from agentflow.cli.target import open_target
+    from agentflow.cli.target import open_reader
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_target(where, run_id=id) as target:
+        async with open_reader(where, run_id=id) as target:
             if as_json:
-                emit_json(await interrupts.guard(target.record(str(id))))
+                emit_json(await interrupts.guard(target.reader.record(str(id))))
             else:
                 await interrupts.guard(_show(target, id, where))
         return Exit.DONE
@@ -116,13 +105,13 @@ def show(id: str, as_json: bool, where: Where) -> Exit:
     return run_async(work)
 
 
-async def _show(target: Target, id: str, where: Where) -> None:
+async def _show(target: StoreTarget | RemoteTarget, id: str, where: Where) -> None:
     from agentflow.cli.progress import Progress
     from agentflow.cli.report import RunReport
     from agentflow.events.envelope import decode
-    from agentflow.runtime.records import result_of
+    from agentflow.records.runs import result_of
 
-    record = await target.record(str(id))
+    record = await target.reader.record(str(id))
     progress = Progress.of_steps(record.definition.name or record.definition.id, list(record.steps))
     async with aclosing(target.lines(id, follow=False, types=Progress.event_types())) as lines:
         async for line in lines:
@@ -133,8 +122,8 @@ async def _show(target: Target, id: str, where: Where) -> None:
         progress,
         where,
         is_local=target.parks,
-        questions=await target.requests(str(id)) if asks else (),
-        is_left=isinstance(target, LocalTarget) and await target.left(str(id)),
+        questions=await target.reader.requests(str(id)) if asks else (),
+        is_left=isinstance(target, StoreTarget) and await target.is_left(str(id)),
         is_export=isinstance(id, ExportedRun),
     )
     emit("\n".join(f"{name:<11}{printable(text)}" for name, text in _facts(record)))
@@ -231,13 +220,13 @@ def events(
 
     from agentflow.cli.happenings import Happenings
     from agentflow.cli.session import Interrupts, run_async
-    from agentflow.cli.target import open_target
+    from agentflow.cli.target import open_reader
 
     wanted = _types(types)
     happenings = None if as_json or deltas or not is_terminal(sys.stdout) else Happenings()
 
     async def work(interrupts: Interrupts) -> Exit:
-        async with open_target(where, run_id=id) as target:
+        async with open_reader(where, run_id=id) as target:
 
             async def copy() -> None:
                 to_the_end = follow and not isinstance(id, ExportedRun)  # a file does not grow

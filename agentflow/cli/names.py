@@ -166,12 +166,12 @@ def complete_parts(*kinds: str) -> Any:
 
 
 async def _parts(where: Where, name: str, kinds: Sequence[str]) -> list[str]:
-    from agentflow.cli.target import open_target
+    from agentflow.cli.target import open_reader
 
     run_id = await _resolve(where, name)
-    async with open_target(where, run_id=run_id) as target:
-        requests = await target.requests(run_id) if "requests" in kinds else []
-        steps = list((await target.record(run_id)).steps) if "steps" in kinds else []
+    async with open_reader(where, run_id=run_id) as target:
+        requests = await target.reader.requests(run_id) if "requests" in kinds else []
+        steps = list((await target.reader.record(run_id)).steps) if "steps" in kinds else []
     waiting = [request.step_id for request in requests]
     return [*(r.request_id for r in requests), *sorted(steps, key=lambda step: step not in waiting)]
 

@@ -9,7 +9,7 @@ from agentflow.cli.pauses import command_line, raise_answer
 
 if TYPE_CHECKING:
     from agentflow.cli.target import Where
-    from agentflow.runtime.requests import RequestRecord
+    from agentflow.records.requests import RequestRecord
 
 __all__ = ["question_text", "subject_text"]
 

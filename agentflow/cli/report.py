@@ -17,8 +17,8 @@ from agentflow.cli.questions import question_text
 
 if TYPE_CHECKING:
     from agentflow.cli.target import Where
-    from agentflow.runtime.records import RunResult
-    from agentflow.runtime.requests import RequestRecord
+    from agentflow.records.requests import RequestRecord
+    from agentflow.records.runs import RunResult
 
 __all__ = ["RunReport", "failure_hint"]
 

@@ -14,7 +14,7 @@ from agentflow.cli.target import Where, target_options
 
 if TYPE_CHECKING:
     from agentflow.events.retention import RetentionPlan, RetentionPolicy
-    from agentflow.runtime.retention import Collected, Upkeep
+    from agentflow.records.upkeep import Collected, Upkeep
 
 __all__ = ["gc"]
 

@@ -136,7 +136,7 @@ def _detached(where: Where, definition: Definition, value: Any, more: dict[str, 
         async with open_target(where) as target:
             id = await interrupts.guard(target.submit(definition, value, **more))
             if as_json:
-                emit_json(await target.record(id))
+                emit_json(await target.reader.record(id))
             else:
                 emit(id)
         return Exit.DONE
@@ -231,10 +231,10 @@ def resume(
     async def work(interrupts: Interrupts) -> Exit:
         follower = Follower(interrupts, as_json=as_json, where=where)
         async with open_target(where, run_id=id) as target:
-            record = await target.record(id)
+            record = await target.reader.record(id)
             if record.ended_at is not None:
                 raise RunTerminal(f"{id} has ended ({record.state})", hint=f"agentflow show {id}")
-            workflow = await target.graph(id)
+            workflow = await target.reader.graph(id)
             await target.tell("resume", id, budget=raised)
             await follower.follow(target, id, workflow, since=record.last_offset)
         return await follower.conclude()

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,12 +24,14 @@ from agentflow.errors import RunNotFound
 if TYPE_CHECKING:
     from agentflow.cli.target import Where
     from agentflow.config import Config
+    from agentflow.events.log import EventLog
     from agentflow.runtime import Runtime
 
 __all__ = [
     "Interrupted",
     "Interrupts",
     "open_runtime",
+    "open_store",
     "require_named_store",
     "run_async",
     "store_exists",
@@ -110,62 +112,55 @@ def run_async(work: Callable[[Interrupts], Awaitable[Exit]]) -> Exit:
 
 
 @asynccontextmanager
-async def open_runtime(
-    config: Config, *, run_id: str | None = None, read_only: bool = False
-) -> AsyncGenerator[Runtime]:
-    """A Runtime on the configured store. With `run_id` the command is about a run that exists; with
-    `read_only` nothing is written, not even by telemetry.
-
-    Raises RunNotFound rather than make a store in order to find nothing in it. A run in a file is read from
-    there; that Runtime writes nothing.
-    """
-    if isinstance(run_id, ExportedRun):
-        async with _open_export(run_id) as runtime:
-            yield runtime
-        return
-    if run_id is not None and not store_exists(config.store):
-        raise RunNotFound(
-            f"no run {run_id}: there is no store {config.store}", hint="name it with --store URL"
-        )
+async def open_runtime(config: Config, *, run_id: str | None = None) -> AsyncGenerator[Runtime]:
+    """A Runtime on the configured store. With `run_id` the command is about a run that exists: raises
+    RunNotFound rather than make a store in order to find nothing in it."""
+    _require_store(config, run_id)
     from agentflow import logs
     from agentflow.models import Models
     from agentflow.runtime import Runtime
 
     logs.configure()
-    models = Models(config=config.for_models())
-    async with AsyncExitStack() as opened:
-        if read_only:
-            from agentflow.events.open import open_log
-            from agentflow.telemetry import TelemetrySettings
-            from agentflow.telemetry.telemetry import Telemetry
-
-            log = open_log(config.store, read_only=True)
-            opened.push_async_callback(log.close)
-            made = Runtime(log, models=models, telemetry=Telemetry(TelemetrySettings()))
-        else:
-            made = Runtime(config.store, models=models)
-        runtime = await opened.enter_async_context(made)
+    async with Runtime(config.store, models=Models(config=config.for_models())) as runtime:
         if run_id is not None:
             await runtime.log.run(run_id)
         yield runtime
 
 
 @asynccontextmanager
-async def _open_export(run: ExportedRun) -> AsyncGenerator[Runtime]:
+async def open_store(
+    config: Config, *, run_id: str | None = None, read_only: bool = False
+) -> AsyncGenerator[EventLog]:
+    """The configured store, to read it; `run_id` as for `open_runtime`. A run in a file is read there."""
     from agentflow import logs
-    from agentflow.cli.output import printable, say
-    from agentflow.runtime import Runtime
-    from agentflow.runtime.export import open_export
-    from agentflow.telemetry import TelemetrySettings
-    from agentflow.telemetry.telemetry import Telemetry
 
     logs.configure()
-    opened = await open_export(Path(run.path))
-    if opened.warning is not None:
-        say(printable(f"warning: {run.path}: {opened.warning}"))
-    # Whatever the environment says: to look at a file sends nothing.
-    async with Runtime(opened.log, telemetry=Telemetry(TelemetrySettings())) as runtime:
-        yield runtime
+    if isinstance(run_id, ExportedRun):
+        from agentflow.cli.output import printable, say
+        from agentflow.records.export import open_export
+
+        opened = await open_export(Path(run_id.path))
+        if opened.warning is not None:
+            say(printable(f"warning: {run_id.path}: {opened.warning}"))
+        yield opened.log
+        return
+    _require_store(config, run_id)
+    from agentflow.events.open import open_log
+
+    log = open_log(config.store, read_only=read_only)
+    try:
+        if run_id is not None:
+            await log.run(run_id)
+        yield log
+    finally:
+        await log.close()
+
+
+def _require_store(config: Config, run_id: str | None) -> None:
+    if run_id is not None and not store_exists(config.store):
+        raise RunNotFound(
+            f"no run {run_id}: there is no store {config.store}", hint="name it with --store URL"
+        )
 
 
 def require_named_store(where: Where) -> None:

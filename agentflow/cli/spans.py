@@ -28,7 +28,7 @@ def export_spans(id: str, as_json: bool, where: Where) -> Exit:
     They go where OTEL_EXPORTER_OTLP_ENDPOINT says here, also those of a run of the daemon, with the ids that
     they always have. What is still open in a run that has not ended is left out.
     """
-    from agentflow.cli.copies import open_reader
+    from agentflow.cli.copies import open_copy
     from agentflow.cli.session import Interrupts, run_async
     from agentflow.errors import ConfigurationError
     from agentflow.telemetry import read_settings
@@ -45,9 +45,9 @@ def export_spans(id: str, as_json: bool, where: Where) -> Exit:
         from agentflow.telemetry.export import export_run
         from agentflow.telemetry.projector import NotSent
 
-        async with open_reader(where, id) as runtime:
+        async with open_copy(where, id) as log:
             try:
-                sent = await interrupts.guard(export_run(runtime.log, id, settings))
+                sent = await interrupts.guard(export_run(log, id, settings))
             except NotSent as error:
                 raise CommandError(
                     Exit.UNREACHABLE,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -22,21 +23,21 @@ if TYPE_CHECKING:
     from agentflow.client import Client
     from agentflow.config import Config
     from agentflow.definition.conversation import Usage
-    from agentflow.definition.ir import Workflow
     from agentflow.definition.loader import Definition
     from agentflow.events.log import EventLog, RunRow
-    from agentflow.runtime import RunRecord, RunResult, Runtime
-    from agentflow.runtime.bulk import Resumed
-    from agentflow.runtime.requests import RequestRecord
-    from agentflow.runtime.view_records import RunSummary
+    from agentflow.records.commands import Resumed
+    from agentflow.records.read_model import ReadModel
+    from agentflow.records.runs import RunRecord, RunResult, RunSummary
+    from agentflow.runtime import Runtime
 
 __all__ = [
     "Listed",
     "LocalTarget",
     "RemoteTarget",
+    "StoreTarget",
     "Target",
     "Where",
-    "list_log",
+    "open_reader",
     "open_target",
     "read_only_option",
     "target_options",
@@ -167,51 +168,34 @@ class Target(Protocol):
     """The runs that a command is about. What it raises, the Runtime raises."""
 
     parks: bool
-    """Whether leaving stops the run that is followed."""
+    """True if leaving stops the run that is followed."""
 
     damaged: set[str]
     """Runs that the lists so far could not show, because what the store holds of them is damaged."""
 
+    @property
+    def reader(self) -> ReadModel | Client:
+        """What answers questions about recorded runs, here or with the daemon."""
+        ...
+
     async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
-        """Begin a run; its id."""
+        """Begin a run and return its id. A repeated id goes on with its run."""
         ...
 
     async def tell(self, command: str, workflow_id: str, **more: Any) -> str:
-        """Give a command (a method of the Runtime); the id of the run that it leads to."""
+        """Give a command (a method of the Runtime); return the id of the run that it leads to."""
         ...
 
     async def resume_all(self, reason: str, budget: Mapping[str, Any] | None) -> Resumed:
         """Resume every run that is paused for this reason."""
         ...
 
-    async def record(self, workflow_id: str) -> RunRecord:
-        """The run record."""
-        ...
-
-    async def records(self, *, limit: int, **query: Any) -> list[RunRecord]:
-        """Return the records of the newest runs. `query`: state, name, label, since (µs), or None."""
-        ...
-
-    async def listed(self, *, limit: int, **query: Any) -> list[Listed]:
-        """Return the newest runs, as the store indexes them; `query` as for `records`."""
-        ...
-
     async def last_offset(self, workflow_id: str) -> int:
-        """The offset of the run's last event."""
+        """Return the offset of the run's last event."""
         ...
 
     async def rest(self, workflow_id: str) -> RunResult:
         """Wait until the run is terminal, paused or waits."""
-        ...
-
-    async def requests(
-        self, workflow_id: str | None = None, *, kind: str | None = None
-    ) -> list[RequestRecord]:
-        """What waits for a person."""
-        ...
-
-    async def graph(self, workflow_id: str) -> Workflow:
-        """The graph that the run is pinned to."""
         ...
 
     def lines(
@@ -223,8 +207,10 @@ class Target(Protocol):
         types: Sequence[str] | None = None,
         deltas: bool = False,
     ) -> AsyncGenerator[bytes]:
-        """Events behind offset `after` (None: all that are left), as the bytes that are stored. `deltas`: the
-        text of model calls between them, which only the process that makes the calls can give."""
+        """Yield events behind offset `after` (None: all that are left), as the bytes that are stored.
+
+        `deltas`: the text of model calls between them, which only the process that makes the calls can give.
+        """
         ...
 
 
@@ -256,18 +242,77 @@ def _is_left(log: EventLog, row: RunRow) -> bool:
     return at_work and (row.owner is None or not log.is_alive(row.owner))
 
 
-class LocalTarget:
-    """A Runtime of this process."""
+class StoreTarget:
+    """A store that is read in this process, without a Runtime."""
 
     parks = True
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
+    def __init__(self, log: EventLog) -> None:
+        from agentflow.events.hub import Hub
+        from agentflow.records.read_model import ReadModel
+
+        self.log = log
+        self.hub = Hub(log)
+        self.reader: ReadModel = ReadModel(log)
         self.damaged = set[str]()
+
+    async def records(self, *, limit: int, **query: Any) -> list[RunRecord]:
+        """Return the records of the newest runs. `query`: state, name, label, since (µs), or None."""
+        page = await self.log.runs(limit=limit, **query)
+        self.damaged.update(page.damaged)
+        return [await self.reader.record(row.workflow_id) for row in page.items]
+
+    async def listed(self, *, limit: int, **query: Any) -> list[Listed]:
+        """Return the newest runs, as the store indexes them; `query` as for `records`."""
+        return await list_log(self.log, self.damaged, limit=limit, **query)
+
+    async def is_left(self, workflow_id: str) -> bool:
+        """Return whether no process works on the run though it is not at rest."""
+        return _is_left(self.log, await self.log.run(workflow_id))
+
+    async def last_offset(self, workflow_id: str) -> int:
+        """As `Target.last_offset`."""
+        return await self.log.last(workflow_id)
+
+    async def delete(self, workflow_id: str) -> None:
+        """Delete a run that has ended."""
+        await self.log.delete(workflow_id, time.time_ns() // 1000)
+
+    async def lines(
+        self,
+        workflow_id: str,
+        after: int | None = None,
+        *,
+        follow: bool = True,
+        types: Sequence[str] | None = None,
+        deltas: bool = False,
+    ) -> AsyncGenerator[bytes]:
+        """As `Target.lines`. Raises ConfigurationError with `deltas`: this process only reads."""
+        if deltas:
+            from agentflow.errors import ConfigurationError
+
+            raise ConfigurationError(
+                "only the daemon that carries out a run can give its deltas",
+                hint="start `agentflow serve`, or name the daemon with --url",
+            )
+        stream = self.hub.batches(workflow_id, after, follow=follow, types=types)
+        async with aclosing(stream) as batches:
+            async for batch in batches:
+                for event in batch:
+                    yield event.body
+
+
+class LocalTarget(StoreTarget):
+    """A Runtime of this process."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime.log)
+        self.runtime = self.reader = runtime
+        self.hub = runtime.hub
         self._handles: dict[str, Any] = {}
 
     async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
-        """As `Target.submit`. A repeated id goes on with its run."""
+        """As `Target.submit`."""
         handle = await self.runtime.submit(definition, value, by="cli", **more)
         if more.get("workflow_id") is not None:
             handle = await self.runtime.resume(handle.workflow_id, by="cli")
@@ -289,68 +334,10 @@ class LocalTarget:
         self._handles[handle.workflow_id] = handle
         return handle.workflow_id
 
-    async def record(self, workflow_id: str) -> RunRecord:
-        """As `Target.record`."""
-        return await self.runtime.record(workflow_id)
-
-    async def records(self, *, limit: int, **query: Any) -> list[RunRecord]:
-        """As `Target.records`."""
-        return [await self.runtime.record(row.workflow_id) for row in await self._rows(limit, query)]
-
-    async def _rows(self, limit: int, query: dict[str, Any]) -> list[RunRow]:
-        page = await self.runtime.log.runs(limit=limit, **query)
-        self.damaged.update(page.damaged)
-        return page.items
-
-    async def listed(self, *, limit: int, **query: Any) -> list[Listed]:
-        """As `Target.listed`."""
-        return await list_log(self.runtime.log, self.damaged, limit=limit, **query)
-
-    async def left(self, workflow_id: str) -> bool:
-        """Whether nobody works on the run though it is not at rest."""
-        return _is_left(self.runtime.log, await self.runtime.log.run(workflow_id))
-
-    async def last_offset(self, workflow_id: str) -> int:
-        """As `Target.last_offset`."""
-        return await self.runtime.log.last(workflow_id)
-
     async def rest(self, workflow_id: str) -> RunResult:
         """As `Target.rest`; also when the Runtime is closed, for runs that this command moved."""
         handle = self._handles.get(workflow_id)
         return await (self.runtime.rest(workflow_id) if handle is None else handle.rest())
-
-    async def requests(
-        self, workflow_id: str | None = None, *, kind: str | None = None
-    ) -> list[RequestRecord]:
-        """As `Target.requests`."""
-        return await self.runtime.requests(workflow_id, kind=kind)
-
-    async def graph(self, workflow_id: str) -> Workflow:
-        """As `Target.graph`."""
-        return await self.runtime.graph(workflow_id)
-
-    async def lines(
-        self,
-        workflow_id: str,
-        after: int | None = None,
-        *,
-        follow: bool = True,
-        types: Sequence[str] | None = None,
-        deltas: bool = False,
-    ) -> AsyncGenerator[bytes]:
-        """As `Target.lines`. ConfigurationError with `deltas`: this process only reads."""
-        if deltas:
-            from agentflow.errors import ConfigurationError
-
-            raise ConfigurationError(
-                "only the daemon that carries out a run can give its deltas",
-                hint="start `agentflow serve`, or name the daemon with --url",
-            )
-        stream = self.runtime.hub.batches(workflow_id, after, follow=follow, types=types)
-        async with aclosing(stream) as batches:
-            async for batch in batches:
-                for event in batch:
-                    yield event.body
 
 
 class RemoteTarget:
@@ -359,7 +346,7 @@ class RemoteTarget:
     parks = False
 
     def __init__(self, client: Client) -> None:
-        self.client = client
+        self.client = self.reader = client
         self.damaged = set[str]()
 
     async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
@@ -374,12 +361,12 @@ class RemoteTarget:
         """As `Target.resume_all`."""
         return await self.client.resume_all(reason=reason, budget=budget)
 
-    async def record(self, workflow_id: str) -> RunRecord:
-        """As `Target.record`."""
-        return await self.client.record(workflow_id)
+    async def delete(self, workflow_id: str) -> None:
+        """Delete a run that has ended."""
+        await self.client.delete(workflow_id)
 
     async def records(self, *, limit: int, state: str | None = None, **query: Any) -> list[RunRecord]:
-        """As `Target.records`."""
+        """Return the records of the newest runs, as `StoreTarget.records`."""
         if any(value is not None for value in query.values()):
             found = await self._summaries(limit, {"state": state, **query})
             return [await self.client.record(summary.workflow_id) for summary in found]
@@ -388,7 +375,7 @@ class RemoteTarget:
         return page.items
 
     async def listed(self, *, limit: int, **query: Any) -> list[Listed]:
-        """As `Target.listed`."""
+        """Return the newest runs, as `StoreTarget.listed`."""
         return [_listed(found) for found in await self._summaries(limit, query)]
 
     async def _summaries(self, limit: int, query: dict[str, Any]) -> list[RunSummary]:
@@ -408,16 +395,6 @@ class RemoteTarget:
         """As `Target.rest`."""
         return await self.client.rest(workflow_id)
 
-    async def requests(
-        self, workflow_id: str | None = None, *, kind: str | None = None
-    ) -> list[RequestRecord]:
-        """As `Target.requests`."""
-        return await self.client.requests(workflow_id, kind=kind)
-
-    async def graph(self, workflow_id: str) -> Workflow:
-        """As `Target.graph`."""
-        return await self.client.graph(workflow_id)
-
     def lines(
         self,
         workflow_id: str,
@@ -435,16 +412,42 @@ class RemoteTarget:
 async def open_target(
     where: Where, *, run_id: str | None = None, config: Config | None = None
 ) -> AsyncGenerator[LocalTarget | RemoteTarget]:
-    """The runs that the flags mean. With `run_id` the command is about a run that exists: RunNotFound. A run
-    in a file is read here, whatever the flags say."""
-    url = None if isinstance(run_id, ExportedRun) else where.daemon()
+    """Open the runs that the flags mean, to move them. With `run_id` the command is about a run that exists:
+    raises RunNotFound."""
+    url = where.daemon()
     if url is None:
         from agentflow.cli.session import open_runtime
 
-        config = config or where.config()
-        async with open_runtime(config, run_id=run_id, read_only=where.read_only) as runtime:
+        async with open_runtime(config or where.config(), run_id=run_id) as runtime:
             yield LocalTarget(runtime)
         return
+    async with _open_remote(url) as target:
+        yield target
+
+
+@asynccontextmanager
+async def open_reader(
+    where: Where, *, run_id: str | None = None
+) -> AsyncGenerator[StoreTarget | RemoteTarget]:
+    """Open the runs that the flags mean, to read them; as `open_target`, but no Runtime is started. A run in
+    a file is read here, whatever the flags say."""
+    url = None if isinstance(run_id, ExportedRun) else where.daemon()
+    if url is None:
+        from agentflow.cli.session import open_store
+
+        async with open_store(where.config(), run_id=run_id, read_only=where.read_only) as log:
+            target = StoreTarget(log)
+            try:
+                yield target
+            finally:
+                target.hub.close()
+        return
+    async with _open_remote(url) as target:
+        yield target
+
+
+@asynccontextmanager
+async def _open_remote(url: str) -> AsyncGenerator[RemoteTarget]:
     from agentflow.client import Client
 
     async with Client(url) as client:

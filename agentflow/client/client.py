@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
@@ -22,11 +22,13 @@ from agentflow.client.reading import Reading
 from agentflow.client.run import RemoteRun
 from agentflow.client.transport import Transport
 from agentflow.definition.ir import Workflow
-from agentflow.definition.loader import Definition, definition_of, load_file
-from agentflow.runtime.records import RunRecord, RunResult
-from agentflow.runtime.retention import Upkeep
-from agentflow.runtime.submission import Submission, Validation
+from agentflow.records.runs import RunRecord, RunResult
+from agentflow.records.upkeep import Upkeep
+from agentflow.records.validation import Validation
 from agentflow.typed_output import check_output_type
+
+if TYPE_CHECKING:
+    from agentflow.definition.loader import Submission
 
 __all__ = ["Client", "Health", "Validation", "Version"]
 
@@ -189,6 +191,9 @@ class Client(Reading):
         return await self._ask("POST", "/validate", Validation, body=body)
 
     def _document(self, submission: Submission) -> dict[str, Any]:
+        # Only who submits pays for the loader.
+        from agentflow.definition.loader import Definition, definition_of, load_file
+
         if isinstance(submission, Workflow):
             submission = definition_of(submission)
         if isinstance(submission, Definition):

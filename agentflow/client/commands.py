@@ -10,9 +10,9 @@ import msgspec
 
 from agentflow.client.transport import Transport
 from agentflow.errors import RunTerminal
-from agentflow.runtime.bulk import Resumed
-from agentflow.runtime.records import RunRecord
-from agentflow.runtime.requests import RequestRecord
+from agentflow.records.commands import Resumed
+from agentflow.records.requests import RequestRecord
+from agentflow.records.runs import RunRecord
 
 if TYPE_CHECKING:
     from agentflow.client.run import RemoteRun

@@ -39,7 +39,7 @@ from agentflow.errors import (
 )
 from agentflow.events.ids import micros
 from agentflow.events.tombstone import Tombstone
-from agentflow.runtime.views import StepNotFound
+from agentflow.records.runs import StepNotFound
 
 __all__ = ["ClientError", "NotAuthorised", "ProblemError", "Unavailable", "Unreachable", "error_of"]
 

@@ -20,10 +20,19 @@ from agentflow.definition.ir import Workflow
 from agentflow.events.deltas import ModelDelta
 from agentflow.events.envelope import Event, decode
 from agentflow.events.rows import Order, Page
-from agentflow.runtime.executions import AgentContext, StepRecord
-from agentflow.runtime.records import RunRecord, RunResult, raise_for_failure, result_of
-from agentflow.runtime.views import DefinitionView, ExecutionRecord, FoldedState, RunSummary
-from agentflow.tools.listing import ToolView
+from agentflow.records.comparison import Comparison
+from agentflow.records.executions import AgentContext, StepRecord
+from agentflow.records.functions import ToolView
+from agentflow.records.runs import (
+    DefinitionView,
+    ExecutionRecord,
+    FoldedState,
+    RunRecord,
+    RunResult,
+    RunSummary,
+    raise_for_failure,
+    result_of,
+)
 from agentflow.typed_output import check_output_type, typed_result
 
 __all__ = ["Reading"]
@@ -251,6 +260,10 @@ class Reading(Commands):
         """The context of a step's agent. StepNotFound."""
         query = {"iteration": iteration, "attempt": attempt}
         return await self._ask("GET", _path(workflow_id, "context", step_id), AgentContext, query=query)
+
+    async def compare(self, workflow_id: str, other: str) -> Comparison:
+        """Where this run and the run `other` part."""
+        return await self._ask("GET", _path(workflow_id, "compare"), Comparison, query={"with": other})
 
     async def definition(self, workflow_id: str) -> DefinitionView:
         """The definition that the run is pinned to."""

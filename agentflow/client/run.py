@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from agentflow.client.reading import Reading
-from agentflow.runtime.bound_run import bound
-from agentflow.runtime.records import RunResult, T
+from agentflow.records.bound_run import bound
+from agentflow.records.runs import RunResult, T
 
 if TYPE_CHECKING:
     from agentflow.client.client import Client
@@ -51,6 +51,7 @@ class RemoteRun(Generic[T]):
     answer = bound(Reading.answer)
     answer_all = bound(Reading.answer_all)
     cancel = bound(Reading.cancel)
+    compare = bound(Reading.compare)
     context = bound(Reading.context)
     decide = bound(Reading.decide)
     definition = bound(Reading.definition)

@@ -16,8 +16,8 @@ from agentflow.client.run import RemoteRun
 from agentflow.errors import AgentflowError
 from agentflow.events.deltas import ModelDelta
 from agentflow.events.envelope import Event
-from agentflow.runtime.bound_run import bound
-from agentflow.runtime.records import RunResult, T
+from agentflow.records.bound_run import bound
+from agentflow.records.runs import RunResult, T
 
 __all__ = ["SyncClient", "SyncRun"]
 
@@ -115,6 +115,7 @@ class SyncClient:
     history = _blocking(Client.history)
     state = _blocking(Client.state)
     step = _blocking(Client.step)
+    compare = _blocking(Client.compare)
     context = _blocking(Client.context)
     definition = _blocking(Client.definition)
     graph = _blocking(Client.graph)
@@ -212,6 +213,7 @@ class SyncRun(Generic[T]):
     answer = bound(SyncClient.answer)
     answer_all = bound(SyncClient.answer_all)
     cancel = bound(SyncClient.cancel)
+    compare = bound(SyncClient.compare)
     context = bound(SyncClient.context)
     decide = bound(SyncClient.decide)
     definition = bound(SyncClient.definition)

@@ -40,6 +40,7 @@ from agentflow.errors import DefinitionError
 
 __all__ = [
     "Definition",
+    "Submission",
     "check_file",
     "check_inputs",
     "check_text",
@@ -81,6 +82,10 @@ class Definition(msgspec.Struct, frozen=True):
     def required_inputs(self) -> tuple[RequiredInput, ...]:
         """The inputs that every run must be given, declared or inferred from references."""
         return self.inputs.required
+
+
+Submission = Definition | Workflow | Mapping[str, Any] | str | Path
+"""A loaded definition, a graph built in Python, a document as a mapping, or the path of a file."""
 
 
 def load_file(path: str | os.PathLike[str], *, strict: bool = False) -> Definition:

@@ -6,14 +6,11 @@ Limits stand on a run and on its steps, and the tightest counts. What a model ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, cast
-
-import msgspec
+from typing import Literal, NamedTuple
 
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.ir import Budget
+from agentflow.definition.limits import LIMITS, Limits, limits_of, merged, used_of
 from agentflow.engine.activation import NO_USAGE, Activation
 from agentflow.engine.agents.failure import agent_failed
 from agentflow.engine.decisions import Decisions, scope_fields, step_fields
@@ -39,17 +36,6 @@ __all__ = [
     "tool_calls_exceed",
     "used_of",
 ]
-
-LIMITS = (
-    "max_cost_usd",
-    "max_tokens",
-    "max_model_calls",
-    "max_tool_calls",
-    "max_duration_s",
-    "max_steps",
-)
-Limits = dict[str, Any]
-"""The limits that are set, by name, and `on_exceeded` if it is said."""
 
 
 class Scope(NamedTuple):
@@ -90,40 +76,9 @@ def _figure(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6f}".rstrip("0").rstrip(".")
 
 
-def limits_of(budget: Budget | Mapping[str, Any] | None) -> Limits:
-    """The limits that a budget sets; the rest is without limit."""
-    if budget is None:
-        return {}
-    given = cast("dict[str, Any]", msgspec.to_builtins(budget))
-    limits = {key: given[key] for key in LIMITS if given.get(key) is not None}
-    if given.get("on_exceeded"):
-        limits["on_exceeded"] = given["on_exceeded"]
-    return limits
-
-
 def how_of(limits: Limits) -> Literal["pause", "ask", "fail"]:
     """What becomes of work that does not fit."""
     return limits.get("on_exceeded", "pause")
-
-
-def merged(first: Limits, second: Limits) -> Limits:
-    """Both at once: of each limit the tighter one; what to do is said by the second, if it says it."""
-    both = {**first, **second}
-    for key in LIMITS:
-        if key in first and key in second:
-            both[key] = min(first[key], second[key])
-    return both
-
-
-def used_of(usage: Usage, clock: int = 0) -> dict[str, float | None]:
-    """What counts against each limit."""
-    return {
-        "max_cost_usd": usage.cost_usd,
-        "max_tokens": usage.input_tokens + usage.output_tokens,
-        "max_model_calls": usage.model_calls,
-        "max_tool_calls": usage.tool_calls,
-        "max_steps": clock,
-    }
 
 
 def scopes_of(state: RunState, activation: Activation) -> list[Scope]:

@@ -1,8 +1,8 @@
 """The actors of the product, and the Runtime that runs them."""
 
+from agentflow.records.runs import RunRecord, RunResult, StepSummary
 from agentflow.runtime.clock import Clock, SystemClock
 from agentflow.runtime.handle import RunHandle
-from agentflow.runtime.records import RunRecord, RunResult, StepSummary
 from agentflow.runtime.runtime import Runtime
 
 __all__ = ["Clock", "RunHandle", "RunRecord", "RunResult", "Runtime", "StepSummary", "SystemClock"]

@@ -30,8 +30,8 @@ from agentflow.events.envelope import decode, micros
 from agentflow.events.forked import ForkGuard
 from agentflow.events.log import RunRow
 from agentflow.events.rows import Page
-from agentflow.runtime.bulk import Resumed, UnresumedRun
-from agentflow.runtime.damage import warn_of_damage
+from agentflow.records.commands import Resumed, UnresumedRun
+from agentflow.records.damage import warn_of_damage
 from agentflow.runtime.judging import judge_answers
 from agentflow.runtime.messages import (
     Answer,
@@ -46,7 +46,6 @@ from agentflow.runtime.messages import (
 )
 from agentflow.runtime.options import checked_budget, json_problem
 from agentflow.runtime.reader import RunReader
-from agentflow.runtime.requests import RequestRecord, open_requests
 from agentflow.runtime.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -179,22 +178,6 @@ class RunCommands(RunReader):
 
     # -- requests -------------------------------------------------------------------------------
 
-    async def requests(
-        self, workflow_id: str | None = None, *, kind: str | None = None
-    ) -> list[RequestRecord]:
-        """The open questions of a run, or of all runs that have any, oldest first. `kind`: `step`, `tool`
-        or `input`."""
-        ids = [workflow_id] if workflow_id is not None else await self._ids_in("waiting", "running", "paused")
-        found: list[RequestRecord] = []
-        for run_id in ids:
-            try:
-                found += open_requests(await self.fold(run_id))
-            except (RunNotFound, RunGone):
-                if workflow_id is not None:
-                    raise
-        found.sort(key=lambda r: r.asked_at)
-        return [r for r in found if kind is None or r.kind == kind]
-
     async def decide(
         self,
         workflow_id: str,
@@ -245,7 +228,7 @@ class RunCommands(RunReader):
     ) -> RunHandle:
         """Answer several open requests, all or none of them. `claimed_actor`: for whom `by` says it acts."""
         with suppress(AgentflowError):  # what is wrong with the run, the command says
-            await judge_answers(await self._views.requests(workflow_id), responses)
+            await judge_answers(await self.requests(workflow_id), responses)
         command = Answer(
             responses=dict(responses),
             by=by,
@@ -363,20 +346,6 @@ class RunCommands(RunReader):
         if isinstance(data, WorkflowPaused):
             return None if data.resume_after is UNSET else micros(data.resume_after)
         return next_due(await self.fold(run_id))
-
-    async def _ids_in(self, *states: str) -> list[str]:
-        return [row.workflow_id for row in await self._rows_in(*states)]
-
-    async def _rows_in(self, *states: str) -> list[RunRow]:
-        found: list[RunRow] = []
-        cursor: str | None = None
-        while True:
-            page = await self.log.runs(state=states, limit=500, cursor=cursor, order="asc")
-            warn_of_damage(page, "recovery")
-            found += page.items
-            cursor = page.next_cursor
-            if cursor is None:
-                return found
 
     def _new_id(self, prefix: str) -> str:
         raise NotImplementedError

@@ -10,8 +10,9 @@ from agentflow.errors import LogCorrupt
 from agentflow.events.catalogue import SystemStateSaved
 from agentflow.events.envelope import decode, micros
 from agentflow.events.log import EventLog
+from agentflow.records.read_model import base_of_fork
 
-__all__ = ["base_of_fork", "decode_base", "fold"]
+__all__ = ["decode_base", "fold"]
 
 _PAGE = 512
 
@@ -46,14 +47,6 @@ async def fold(
             see(data)
         offset = rows[-1].offset + 1
     return ts
-
-
-async def base_of_fork(log: EventLog, ref: str) -> bytes:
-    """What `decode_base` reads. LogCorrupt: it is not in the store."""
-    body = await log.get_blob(ref)
-    if body is None:
-        raise LogCorrupt(f"the base of a fork, {ref}, is not in the store")
-    return body
 
 
 def decode_base(body: bytes) -> list[BaseEvent]:

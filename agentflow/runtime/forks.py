@@ -10,7 +10,8 @@ from agentflow.errors import CommandRefused
 from agentflow.events.catalogue import SystemStateSaved
 from agentflow.events.envelope import decode, micros
 from agentflow.events.log import EventLog
-from agentflow.runtime.folding import base_of_fork, decode_base
+from agentflow.records.read_model import base_of_fork
+from agentflow.runtime.folding import decode_base
 
 __all__ = ["ForkBase", "fork_base"]
 

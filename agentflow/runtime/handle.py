@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+from agentflow.records.bound_run import bound
+from agentflow.records.runs import RunResult, T
 from agentflow.runtime.admission import Admission
-from agentflow.runtime.bound_run import bound
 from agentflow.runtime.fork_command import ForkCommand
-from agentflow.runtime.records import RunResult, T
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -73,6 +73,7 @@ class RunHandle(Generic[T]):
     answer = bound(ForkCommand.answer)
     answer_all = bound(ForkCommand.answer_all)
     cancel = bound(ForkCommand.cancel)
+    compare = bound(ForkCommand.compare)
     context = bound(ForkCommand.context)
     decide = bound(ForkCommand.decide)
     definition = bound(ForkCommand.definition)

@@ -12,7 +12,7 @@ from typing import Any
 from agentflow.engine.agents.conversation import answer_values
 from agentflow.judge import judge_aside
 from agentflow.models import ModelReply, ModelRequest
-from agentflow.runtime.requests import RequestRecord
+from agentflow.records.requests import RequestRecord
 
 __all__ = ["judge_answers", "judge_reply"]
 

@@ -1,142 +1,58 @@
-"""What a store tells of its runs: states, results, records, events. Reads only; everything is a projection
-of the log."""
+"""The reading half of a Runtime: the read model of its store, events and the text of model calls as they
+come, and the engine's own state of a run."""
 
 from __future__ import annotations
 
 import asyncio
 import builtins
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from agentflow.definition.ir import Workflow, decode_ir
+from agentflow.definition.ir import Workflow
 from agentflow.engine import Bindings, Graph, RunState, compile_graph
-from agentflow.errors import AgentflowError, CommandRefused, LogCorrupt, OffsetTrimmed
 from agentflow.events.catalogue import TERMINAL_TYPES, WorkflowStarted
 from agentflow.events.deltas import DeltaHub, ModelDelta
-from agentflow.events.envelope import Event, decode, micros
+from agentflow.events.envelope import Event, decode
 from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog, RunRow
-from agentflow.events.rows import Order, Page
-from agentflow.runtime.damage import warn_of_damage
+from agentflow.records.damage import warn_of_damage
+from agentflow.records.read_model import ReadModel, started_of
+from agentflow.records.runs import RunResult, result_of
 from agentflow.runtime.folding import fold
-from agentflow.runtime.kept import kept_record
-from agentflow.runtime.records import RunRecord, RunResult, result_of, run_result
-
-if TYPE_CHECKING:
-    from agentflow.runtime.executions import AgentContext, StepRecord
-    from agentflow.runtime.view_records import DefinitionView, ExecutionRecord, FoldedState, RunSummary
-    from agentflow.runtime.views import RunViews
 
 __all__ = ["RunReader"]
 
 _KEPT_PLANS = 64
 
 
-class RunReader:
+class RunReader(ReadModel):
     """The reading half of a Runtime. `hub`, `delta_hub` and `log` are there while it is open."""
 
     hub: Hub
     delta_hub: DeltaHub
 
-    def __init__(self) -> None:
+    def __init__(self, log: EventLog | None = None) -> None:
+        super().__init__(log)
         self._plans: dict[str, Graph] = {}
-        self._views_of: tuple[EventLog, RunViews] | None = None
-
-    @property
-    def log(self) -> EventLog:
-        """The open store."""
-        raise NotImplementedError
-
-    @property
-    def _views(self) -> RunViews:
-        """The projections of the store that is open now; it keeps its last 64 folds."""
-        from agentflow.runtime.views import RunViews  # for questions, which a run does not ask
-
-        if self._views_of is None or self._views_of[0] is not self.log:
-            self._views_of = self.log, RunViews(self.log)
-        return self._views_of[1]
 
     async def fold(self, workflow_id: str, *, at: int | None = None) -> RunState:
         """Return the engine's state of a run: its durable events up to offset `at` (inclusive), folded.
 
-        Raises RunNotFound, RunGone or OffsetTrimmed. `state` is the same as data.
+        Raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt. `state` is the same as data.
         """
-        begin = await self._begin(workflow_id)
-        workflow = await self._graph(begin)
+        begin = await self._started(workflow_id)
+        workflow = await self._graph(begin.ir_hash)
         state = RunState(workflow_id, self._plan(workflow, begin.ir_hash), Bindings())
         await fold(self.log, state, upto=at)
         return state
 
     async def _standing(self, workflow_id: str) -> RunResult:
         """Return where the run stands in the log; of a trimmed run what was kept."""
-        try:
-            state = await self.fold(workflow_id)
-        except OffsetTrimmed:
-            record = await kept_record(self.log, workflow_id)
-            if record is None:
-                raise
-            return result_of(record)
-        row = await self.log.run(workflow_id)
-        return run_result(state, row.updated_at)
-
-    async def record(self, workflow_id: str) -> RunRecord:
-        """Return the run record; of a trimmed run the one that was kept. Raises RunNotFound, RunGone."""
-        return await self._views.record(workflow_id)
-
-    async def state(self, workflow_id: str, offset: int | None = None) -> FoldedState:
-        """Return the folded state, as of `offset` (inclusive) when given. Raises RunNotFound, RunGone or
-        OffsetTrimmed."""
-        return await self._views.state(workflow_id, offset)
-
-    async def history(self, workflow_id: str) -> ExecutionRecord:
-        """Return the execution record: steps, agents, model calls and tool calls. Raises as `state`."""
-        return await self._views.history(workflow_id)
-
-    async def step(
-        self, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
-    ) -> StepRecord:
-        """Return the state record of a step. Raises StepNotFound if none that fits has begun."""
-        return await self._views.step(workflow_id, step_id, iteration, attempt)
-
-    async def context(
-        self, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
-    ) -> AgentContext:
-        """Return the context of a step's agent, also of a failed one. Raises StepNotFound."""
-        return await self._views.context(workflow_id, step_id, iteration, attempt)
-
-    async def definition(self, workflow_id: str) -> DefinitionView:
-        """Return the definition that the run is pinned to. Raises RunNotFound, RunGone."""
-        return await self._views.definition(workflow_id)
-
-    async def graph(self, workflow_id: str) -> Workflow:
-        """Return the graph that the run is pinned to. Raises RunNotFound, RunGone."""
-        return await self._views.graph(workflow_id)
-
-    async def drawing(self, workflow_id: str, format: Literal["mermaid", "dot"] = "mermaid") -> str:
-        """Return the graph as text of Mermaid or Graphviz. Raises RunNotFound, RunGone."""
-        workflow = await self.graph(workflow_id)
-        if format == "dot":
-            from agentflow.definition.dot import to_dot
-
-            return to_dot(workflow)
-        from agentflow.definition.mermaid import to_mermaid
-
-        return to_mermaid(workflow)
-
-    async def export(self, workflow_id: str) -> AsyncGenerator[bytes]:
-        """Yield the file that `agentflow log` writes and `agentflow open` reads, in pieces: the stored events
-        up to now, one a line, and what they name. Raises RunNotFound, RunGone or LogCorrupt."""
-        from agentflow.runtime.export import export_pieces
-
-        async with aclosing(export_pieces(self.log, workflow_id)) as pieces:
-            async for piece in pieces:
-                yield piece
-
-    async def blob(self, name: str) -> bytes | None:
-        """Return the bytes of a value that an event names, or None."""
-        return await self.log.get_blob(name if name.startswith("sha256:") else f"sha256:{name}")
+        record = await self.record(workflow_id)
+        open_requests = await self.requests(workflow_id) if record.waiting.requests else ()
+        return result_of(record, tuple(open_requests) if record.ended_at is None else ())
 
     async def delete(self, workflow_id: str) -> None:
         """Delete a run that has ended; its id is never used again. Raises RunNotFound, RunGone or
@@ -144,59 +60,11 @@ class RunReader:
         await self.log.delete(workflow_id, time.time_ns() // 1000)
 
     async def rows(self, *, limit: int = 50, state: str | None = None) -> builtins.list[RunRow]:
-        """The newest runs as the store indexes them. One whose record is damaged is left out with a warning
-        in the log; `log.runs` names it."""
+        """Return the newest runs as the store indexes them. One whose record is damaged is left out with a
+        warning in the log; `log.runs` names it."""
         page = await self.log.runs(limit=limit, state=state)
         warn_of_damage(page, "list")
         return page.items
-
-    async def list(self, *, limit: int = 50, state: str | None = None) -> builtins.list[RunRecord]:
-        """Return the records of the newest runs, newest first."""
-        return (await self.records(limit=limit, state=state)).items
-
-    async def records(self, *, limit: int = 50, state: str | None = None) -> Page[RunRecord]:
-        """Return the same, with the ids of runs that cannot be shown because the store is damaged."""
-        page = await self.log.runs(limit=limit, state=state)
-        damaged, items = set(page.damaged), list[RunRecord]()
-        for row in page.items:
-            try:
-                items.append(await self.record(row.workflow_id))
-            except LogCorrupt:  # the others can be shown
-                damaged.add(row.workflow_id)
-        return Page(items, page.next_cursor, tuple(sorted(damaged)))
-
-    async def summaries(
-        self,
-        *,
-        state: str | Sequence[str] | None = None,
-        name: str | None = None,
-        label: tuple[str, str] | None = None,
-        prefix: str | None = None,
-        since: str | None = None,
-        until: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-        order: Order = "desc",
-        usage: bool = False,
-    ) -> Page[RunSummary]:
-        """Return a page of runs as the store lists them; times are RFC 3339, `until` excluded. With `usage`,
-        what each run that has ended has used; `prefix` is the beginning of their ids. Raises
-        CommandRefused (`invalid_parameter`) if a time or the cursor is none."""
-        try:
-            return await self._views.summaries(
-                state=state,
-                name=name,
-                label=label,
-                prefix=prefix,
-                since=_time(since, "since"),
-                until=_time(until, "until"),
-                limit=limit,
-                cursor=cursor,
-                order=order,
-                usage=usage,
-            )
-        except ValueError:
-            raise CommandRefused("the cursor is not one of this list", code="invalid_parameter") from None
 
     async def events(
         self,
@@ -249,21 +117,9 @@ class RunReader:
             async for _ in batches:
                 pass
 
-    async def _begin(self, workflow_id: str) -> WorkflowStarted:
-        rows = await self.log.read(workflow_id, 0, 1)
-        begin = decode(rows[0].body).data
-        if not isinstance(begin, WorkflowStarted):
-            raise AgentflowError(f"the log of {workflow_id} does not begin with workflow.started")
-        return begin
-
-    async def _graph(self, begin: WorkflowStarted) -> Workflow:
-        return await self._graph_of(begin.ir_hash)
-
-    async def _graph_of(self, digest: str) -> Workflow:
-        body = await self.log.get_definition(digest)
-        if body is None:
-            raise LogCorrupt(f"the graph {digest} is not in the store")
-        return decode_ir(body)
+    async def _started(self, workflow_id: str) -> WorkflowStarted:
+        """Return the first event of a run. Raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt."""
+        return await started_of(self.log, workflow_id)
 
     def _plan(self, workflow: Workflow, digest: str) -> Graph:
         """The compiled graph; kept for the definitions that were used last."""
@@ -272,12 +128,3 @@ class RunReader:
         if len(self._plans) > _KEPT_PLANS:
             del self._plans[next(iter(self._plans))]
         return plan
-
-
-def _time(text: str | None, name: str) -> int | None:
-    """Return an RFC 3339 time in µs since the epoch."""
-    try:
-        return None if text is None else micros(text)
-    except ValueError:
-        message = f"{name} is a time such as 2026-01-31T12:00:00Z, not {text!r:.50}"
-        raise CommandRefused(message, code="invalid_parameter") from None

@@ -13,34 +13,18 @@ from agentflow.errors import LogCorrupt, RunGone, RunNotFound, RunNotTerminal, U
 from agentflow.events.envelope import decode
 from agentflow.events.log import EventLog
 from agentflow.events.retention import Kept, Removal, RetentionPlan, RetentionPolicy, plan_retention
-from agentflow.events.rows import RunRow, Swept
-from agentflow.runtime.damage import warn_of_damage
-from agentflow.runtime.executions import Executions
-from agentflow.runtime.kept import RECORD, STATE, STEPS
-from agentflow.runtime.views import RunViews
+from agentflow.events.rows import RunRow
+from agentflow.records.damage import warn_of_damage
+from agentflow.records.history import Executions
+from agentflow.records.read_model import ReadModel
+from agentflow.records.trimmed import RECORD, STATE, STEPS
+from agentflow.records.upkeep import Collected, Upkeep
 
-__all__ = ["Collected", "Upkeep", "collect", "keep_records", "retention_plan", "upkeep"]
+__all__ = ["collect", "keep_records", "retention_plan", "upkeep"]
 
 _PAGE = 512
 _GRACE = 3_600_000_000
 """µs; a blob or definition that was put less than an hour ago may be named by an event on its way."""
-
-
-class Collected(msgspec.Struct, frozen=True, kw_only=True):
-    """What retention did: its plan, what of it was done, and what could not be, with the reason."""
-
-    plan: RetentionPlan
-    done: list[Removal]
-    skipped: list[Kept]
-    swept: Swept
-
-
-class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
-    """What retention did to a store, or (`collected` None) what it would do."""
-
-    policy: RetentionPolicy
-    plan: RetentionPlan
-    collected: Collected | None
 
 
 async def upkeep(log: EventLog, policy: RetentionPolicy | None, now: int, *, dry_run: bool = False) -> Upkeep:
@@ -116,7 +100,7 @@ async def keep_records(log: EventLog, workflow_id: str) -> None:
     row = await log.run(workflow_id)
     if row.earliest_offset:
         return
-    views = RunViews(log)
+    views = ReadModel(log)
     record, state = await views.record(workflow_id), await views.state(workflow_id)
     done = Executions()
     offset = 0

@@ -6,11 +6,12 @@ from typing import Any, TypeVar, overload
 
 from agentflow.errors import AgentflowError
 from agentflow.events.owner import Owner
+from agentflow.records.runs import RunResult, raise_for_failure
 from agentflow.runtime.admission import Admission
 from agentflow.runtime.foreign_rest import MOVING, abandoned, follow_to_rest
 from agentflow.runtime.fork_command import ForkCommand
 from agentflow.runtime.handle import RunHandle
-from agentflow.runtime.records import RunResult, raise_for_failure, run_result
+from agentflow.runtime.live_result import live_result
 from agentflow.typed_output import check_output_type, typed_result
 
 __all__ = ["RunResults"]
@@ -100,7 +101,7 @@ class RunResults(ForkCommand):
                     raise
                 state = None  # what kept it from its end was overcome since
             if state is not None:
-                return run_result(state, self.clock.now())
+                return live_result(state, self.clock.now())
             result = await self._standing(workflow_id)
             if result.state not in MOVING or self._keeper.closed:
                 return result

@@ -37,11 +37,12 @@ from agentflow.events.log import EventLog
 from agentflow.events.owner import this_process
 from agentflow.judge import install_judge, release_judge
 from agentflow.models import ModelProvider, Models
+from agentflow.records.functions import ToolView
 from agentflow.runtime.binding import Bound, Implicit, Pins, bind
 from agentflow.runtime.clock import Clock, SystemClock
 from agentflow.runtime.submit_command import SubmitCommand
 from agentflow.tools import Service, ToolRegistry
-from agentflow.tools.listing import ToolView, listed_tools
+from agentflow.tools.listing import listed_tools
 
 if TYPE_CHECKING:
     from agentflow.runtime.workshop import Workshop
@@ -82,7 +83,6 @@ class Runtime(SubmitCommand):
     ) -> None:
         super().__init__()
         self._store = store
-        self._log: EventLog | None = None
         self._fork_guard = ForkGuard("the Runtime")
         self.models = models if isinstance(models, Models) else Models(models)
         self.registry = ToolRegistry(services)
@@ -116,6 +116,7 @@ class Runtime(SubmitCommand):
         if self.owner.lock and self.owner.lock != ours.lock:  # made before this process was forked
             self.owner = msgspec.structs.replace(ours, token=self.owner.token)
         self._log = log = open_log(self._store) if isinstance(self._store, str) else self._store
+        self._forget()
         self.hub = Hub(log)
         self.delta_hub = DeltaHub()
         # The actors of services and providers restart as often as they must: one that fails for a while
@@ -241,8 +242,8 @@ class Runtime(SubmitCommand):
     async def _prepare(self, workflow_id: str, bound: bool, *, trusted: bool = True) -> tuple[Graph, Bound]:
         """Return a stored run's graph, and what it was bound to when it began. Its services are loaded with
         the lower trust of the run, which its first event keeps, and of the caller."""
-        begin = await self._begin(workflow_id)
-        workflow = await self._graph(begin)
+        begin = await self._started(workflow_id)
+        workflow = await self._graph(begin.ir_hash)
         plan = self._plan(workflow, begin.ir_hash)
         if not bound:
             return plan, Bound()
@@ -268,5 +269,5 @@ class Runtime(SubmitCommand):
         """Raise DefinitionError unless an untrusted client could have submitted this run. Binding is the
         check, as for a submission: what a service needs of this machine shows nowhere else."""
         row = await self.log.run(workflow_id)
-        if not row.ended and (await self._begin(workflow_id)).options.get("trusted", True):
+        if not row.ended and (await self._started(workflow_id)).options.get("trusted", True):
             await self._prepare(workflow_id, True, trusted=False)

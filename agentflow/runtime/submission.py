@@ -14,7 +14,14 @@ from msgspec import UNSET
 from agentflow import __version__
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import Workflow
-from agentflow.definition.loader import Definition, check_inputs, definition_of, load_file, load_value
+from agentflow.definition.loader import (
+    Definition,
+    Submission,
+    check_inputs,
+    definition_of,
+    load_file,
+    load_value,
+)
 from agentflow.definition.schemas import is_costly
 from agentflow.events.catalogue import DefinitionInfo, WorkflowStarted
 from agentflow.events.envelope import SCHEMA_VERSION
@@ -23,8 +30,6 @@ from agentflow.runtime.options import body_hash
 
 __all__ = [
     "LONG_SOURCE_BYTES",
-    "Submission",
-    "Validation",
     "is_repeat",
     "load",
     "load_aside",
@@ -40,9 +45,6 @@ LONG_SOURCE_BYTES: Final = 8 * 1024
 LONG_INPUT_BYTES: Final = 64 * 1024
 """An input whose JSON is longer is checked in a thread."""
 
-Submission = Definition | Workflow | Mapping[str, Any] | str | Path
-"""A loaded definition, a graph built in Python, a document as a mapping, or the path of a file."""
-
 
 def load(submission: Submission) -> Definition:
     """The definition of a submission. Raises DefinitionError with every diagnostic."""
@@ -53,14 +55,6 @@ def load(submission: Submission) -> Definition:
     if isinstance(submission, Mapping):
         return load_value(submission)
     return load_file(submission)
-
-
-class Validation(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with a submission; `ir_hash` names its graph when it has one."""
-
-    valid: bool
-    diagnostics: list[Diagnostic]
-    ir_hash: str | None
 
 
 async def load_aside(submission: Submission, input: Any) -> tuple[Definition, Any, list[Diagnostic]]:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
-from agentflow.definition.loader import Definition
+from agentflow.definition.loader import Definition, Submission
 from agentflow.engine.ids import named
 from agentflow.errors import (
     CommandRefused,
@@ -28,14 +28,13 @@ from agentflow.errors import (
 )
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import Ids
+from agentflow.records.runs import RunResult
+from agentflow.records.validation import Validation
 from agentflow.runtime.binding import Bound, Pins
 from agentflow.runtime.handle import RunHandle
 from agentflow.runtime.options import checked_budget, checked_labels, checked_options
-from agentflow.runtime.records import RunResult
 from agentflow.runtime.run_results import RunResults
 from agentflow.runtime.submission import (
-    Submission,
-    Validation,
     is_repeat,
     load,
     load_aside,
@@ -210,12 +209,12 @@ class SubmitCommand(RunResults):
             try:
                 return await self._begin_run(run_id, checked.definition, bound, started)
             except RunExists:  # another process began it just now; of two the store takes one
-                if (await self._begin(run_id)).idempotency_key != key:
+                if (await self._started(run_id)).idempotency_key != key:
                     raise
                 return await self._repeated(run_id, started)
 
     async def _repeated(self, run_id: str, started: WorkflowStarted) -> RunHandle:
-        if not is_repeat(started, await self._begin(run_id)):
+        if not is_repeat(started, await self._started(run_id)):
             raise IdempotencyConflict(f"the key was used for {run_id} with another submission")
         return await self.attach(run_id)
 
@@ -362,7 +361,7 @@ class SubmitCommand(RunResults):
 
     async def _exists(self, run_id: str, said: WorkflowStarted) -> bool:
         try:
-            first = await self._begin(run_id)
+            first = await self._started(run_id)
         except RunNotFound:
             return False
         if submission_digest(first) == submission_digest(said):

@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec import UNSET
 
 from agentflow.definition.ir import Workflow
-from agentflow.engine.budgets import limits_of
+from agentflow.definition.limits import limits_of
 from agentflow.engine.limits import due_of
 from agentflow.errors import StoreError
 from agentflow.events.catalogue import WorkflowStarted, WorkflowWaiting
@@ -29,9 +29,9 @@ Due = int | None | Literal["unknown"]
 
 
 class Wakeups:
-    """For one start. `graph` gives the graph of a run by its first event."""
+    """For one start. `graph` gives a graph by its hash."""
 
-    def __init__(self, log: EventLog, graph: Callable[[WorkflowStarted], Awaitable[Workflow]]) -> None:
+    def __init__(self, log: EventLog, graph: Callable[[str], Awaitable[Workflow]]) -> None:
         self._log = log
         self._graph = graph
         self._timed: dict[str, bool] = {}
@@ -69,7 +69,7 @@ class Wakeups:
             return True
         timed = self._timed.get(begin.ir_hash)
         if timed is None:
-            timed = self._timed[begin.ir_hash] = _timed(await self._graph(begin))
+            timed = self._timed[begin.ir_hash] = _timed(await self._graph(begin.ir_hash))
         return timed
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from agentflow.definition.diagnostics import Diagnostic
-from agentflow.runtime.records import RunRecord
-from agentflow.runtime.requests import RequestRecord
-from agentflow.runtime.views import RunSummary
-from agentflow.tools.listing import ToolView
+from agentflow.records.functions import ToolView
+from agentflow.records.requests import RequestRecord
+from agentflow.records.runs import RunRecord, RunSummary
 
 __all__ = [
     "DefinitionInfoView",
@@ -21,7 +19,6 @@ __all__ = [
     "RequestList",
     "RunList",
     "ToolList",
-    "Validation",
     "Version",
 ]
 
@@ -48,14 +45,6 @@ class RequestList(msgspec.Struct, frozen=True, kw_only=True):
     """Open questions, oldest first."""
 
     items: list[RequestRecord]
-
-
-class Validation(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with a submission; `ir_hash` names its graph when it has one."""
-
-    valid: bool
-    diagnostics: list[Diagnostic]
-    ir_hash: str | None
 
 
 class DefinitionInfoView(msgspec.Struct, frozen=True, kw_only=True):

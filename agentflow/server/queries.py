@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from agentflow.server.fields import Count, Name, Offset, Position, Text
+from agentflow.server.fields import Count, Name, Offset, Position, RunId, Text
 
 __all__ = [
     "AllEventsQuery",
+    "CompareQuery",
     "DefinitionQuery",
     "EventsQuery",
     "ExpandQuery",
@@ -60,6 +61,12 @@ class ExpandQuery(_Query, frozen=True, kw_only=True):
     """`expand`: values that are stored beside the log are put in their place."""
 
     expand: bool = False
+
+
+class CompareQuery(_Query, frozen=True, kw_only=True, rename={"with_": "with"}):
+    """`with`: the run to compare with."""
+
+    with_: RunId
 
 
 class StepQuery(_Query, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What the operations of the API work with: the runtime, its views, and the state of the daemon itself."""
+"""What the operations of the API work with: the runtime and the state of the daemon itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from agentflow.events.log import EventLog
 from agentflow.events.retention import RetentionPolicy
 from agentflow.runtime import Runtime
 from agentflow.runtime.submission import LONG_SOURCE_BYTES
-from agentflow.runtime.views import RunViews
 from agentflow.server.access import Actor
 from agentflow.server.definitions import Definitions
 from agentflow.server.metrics import Metrics
@@ -62,7 +61,6 @@ class Service:
         self.config = config
         self.definitions = definitions
         self.describe = describe
-        self.views = RunViews(runtime.log)
         self.metrics = metrics or Metrics()
         self.streams = Streams(runtime.hub, runtime.delta_hub, runtime.log, self.metrics, config.max_streams)
         self.stop = stop

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
+from agentflow.records.functions import ToolView
 from agentflow.tools.registry import ToolRegistry
 
-__all__ = ["ToolView", "listed_tools"]
-
-
-class ToolView(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that documents may name without declaring its service. `timeout` in seconds."""
-
-    name: str
-    service: str
-    description: str
-    side_effect: str
-    idempotent: bool
-    timeout: float
-    input_schema: Any
+__all__ = ["listed_tools"]
 
 
 def listed_tools(registry: ToolRegistry) -> list[ToolView]:

@@ -211,8 +211,8 @@ class Simulation:
     async def _resume(self, runtime: Runtime, run: str) -> None:
         state = await runtime.fold(run)
         budget = _RAISED if state.pause == "budget" else None
-        if state.holding:
-            await runtime.retry(run, next(iter(state.holding)), self.rng.choice(("retry", "skip", "fail")))
+        if state.held_steps:
+            await runtime.retry(run, next(iter(state.held_steps)), self.rng.choice(("retry", "skip", "fail")))
         await runtime.resume(run, budget=budget)
 
     # -- the judgement --------------------------------------------------------------------------

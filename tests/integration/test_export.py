@@ -12,8 +12,8 @@ from agentflow.events.envelope import decode
 from agentflow.events.log import Append, RunMeta
 from agentflow.events.memory import MemoryLog
 from agentflow.events.owner import this_process
-from agentflow.runtime.export import export_run, open_export
-from agentflow.runtime.views import RunViews
+from agentflow.records.export import export_run, open_export
+from agentflow.records.read_model import ReadModel
 from agentflow.testing import ScriptedModel
 
 
@@ -41,7 +41,7 @@ async def check_same(log, run, path):
     opened = await open_export(path)
     assert opened.warning is None
     assert opened.log.workflow_id == run
-    first, second = RunViews(log), RunViews(opened.log)
+    first, second = ReadModel(log), ReadModel(opened.log)
     for view in ("record", "state", "graph"):
         assert await getattr(first, view)(run) == await getattr(second, view)(run)
     assert await opened.log.read(run, 0, 10_000) == await log.read(run, 0, 10_000)
@@ -125,7 +125,7 @@ async def test_every_prefix_of_a_log_has_the_state_that_its_fold_has(tmp_path):
         path = tmp_path / "part.ndjson"
         path.write_bytes(b"".join(lines[:count]))
         opened = (await open_export(path)).log
-        assert (await opened.run(run)).state == (await RunViews(opened).state(run)).state, count
+        assert (await opened.run(run)).state == (await ReadModel(opened).state(run)).state, count
 
 
 async def test_a_file_takes_no_writes_and_a_runtime_on_it_changes_nothing(tmp_path):

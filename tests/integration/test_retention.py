@@ -11,9 +11,10 @@ from agentflow.definition.ir import decode_ir
 from agentflow.errors import OffsetTrimmed, RunGone, Unsupported
 from agentflow.events.open import open_log
 from agentflow.events.retention import RetentionPolicy
-from agentflow.runtime.kept import kept_record
+from agentflow.records.read_model import ReadModel
+from agentflow.records.runs import StepNotFound
+from agentflow.records.trimmed import kept_record
 from agentflow.runtime.retention import collect, retention_plan
-from agentflow.runtime.views import RunViews, StepNotFound
 from agentflow.testing import ScriptedModel
 
 HOUR = 3_600_000_000
@@ -61,7 +62,7 @@ async def test_nothing_goes_by_default_and_a_plan_changes_nothing(log):
 
 async def test_the_oldest_run_goes_and_its_graph_with_the_last_run_that_has_it(log):
     ids = await run_three(log)
-    views = RunViews(log)
+    views = ReadModel(log)
     begin = await views.definition(ids[0])
     size = (await log.run(ids[2])).bytes
     collected = await collect(log, newest_only(size), now() + 2 * HOUR)
@@ -69,7 +70,7 @@ async def test_the_oldest_run_goes_and_its_graph_with_the_last_run_that_has_it(l
     for gone in ids[:2]:
         with pytest.raises(RunGone):
             await views.record(gone)
-    assert (await RunViews(log).record(ids[2])).output == "go 2!!!"
+    assert (await ReadModel(log).record(ids[2])).output == "go 2!!!"
     assert decode_ir(await log.get_definition(begin.ir_hash)) == begin.ir
     collected = await collect(log, newest_only(0), now() + 2 * HOUR)
     assert collected.swept.definitions == 1
@@ -92,7 +93,7 @@ async def test_a_policy_that_trims_is_refused_by_a_store_that_does_not(tmp_path)
 @pytest.mark.parametrize("log", ["memory", "sqlite"], indirect=True)
 async def test_a_trimmed_run_still_tells_its_record_its_state_and_its_steps(log):
     ids = await run_three(log)
-    views = RunViews(log)
+    views = ReadModel(log)
     before = await views.record(ids[0])
     state, graph = await views.state(ids[0]), await views.graph(ids[0])
     steps = {step: await views.step(ids[0], step) for step in before.steps}
@@ -100,7 +101,7 @@ async def test_a_trimmed_run_still_tells_its_record_its_state_and_its_steps(log)
     assert [(r.action, r.workflow_id) for r in collected.done] == [("trim", run) for run in ids]
     row = await log.run(ids[0])
     assert row.last_offset - row.earliest_offset == 1
-    views = RunViews(log)
+    views = ReadModel(log)
     record = await views.record(ids[0])
     assert record.earliest_offset == row.earliest_offset
     assert (record.output, record.steps, record.usage) == (before.output, before.steps, before.usage)

@@ -15,10 +15,10 @@ from agentflow.definition.ir import Edge, EndNode, StartNode, Workflow
 from agentflow.errors import LogCorrupt, RunNotFound
 from agentflow.events.envelope import decode
 from agentflow.events.retention import RetentionPolicy
-from agentflow.runtime.export import export_pieces, export_run, open_export
-from agentflow.runtime.records import RunRecord
+from agentflow.records.export import export_pieces, export_run, open_export
+from agentflow.records.read_model import ReadModel
+from agentflow.records.runs import RunRecord
 from agentflow.runtime.retention import upkeep
-from agentflow.runtime.views import RunViews
 from agentflow.schemas import SCHEMA_FILES, SCHEMA_NAMES, json_schema
 from agentflow.server.metrics import Metrics
 from agentflow.server.problems import STATUS
@@ -419,7 +419,7 @@ class TestReading:
             path.write_bytes(answer.content)
             opened = await open_export(path)
             assert opened.warning is None
-            there, here = RunViews(served.runtime.log), RunViews(opened.log)
+            there, here = ReadModel(served.runtime.log), ReadModel(opened.log)
             for view in ("record", "graph", "state", "history"):
                 assert await getattr(here, view)(run) == await getattr(there, view)(run)
             expanded = (await http.get(f"/workflows/{run}/log?expand=true")).content.splitlines()
@@ -431,7 +431,7 @@ class TestReading:
 
     async def test_the_log_of_a_trimmed_run_brings_the_records_that_were_kept(self, served, http, tmp_path):
         run = (await submit(http, STEPS, {"text": "a"}))["workflow_id"]
-        record = await RunViews(served.runtime.log).record(run)
+        record = await ReadModel(served.runtime.log).record(run)
         policy = RetentionPolicy(mode="age", max_age=0, trim_to_events=2)
         await upkeep(served.runtime.log, policy, served.runtime.clock.now() + 10**15)
         earliest = (await served.runtime.log.run(run)).earliest_offset
@@ -440,7 +440,7 @@ class TestReading:
         path.write_bytes((await http.get(f"/workflows/{run}/log")).content)
         opened = (await open_export(path)).log
         assert (await opened.run(run)).earliest_offset == earliest
-        found = await RunViews(opened).record(run)
+        found = await ReadModel(opened).record(run)
         assert (found.output, found.steps) == (record.output, record.steps)
 
     async def test_a_long_log_is_sent_as_it_is_read(self, served, http, monkeypatch):
@@ -918,7 +918,7 @@ class TestSystem:
         async def broken(*args, **kwargs):
             raise RuntimeError("the secret is violet")
 
-        monkeypatch.setattr(served.app.service.views, "record", broken)
+        monkeypatch.setattr(served.app.service.runtime, "record", broken)
         answer = await http.get("/workflows/wf_x")
         problem = refused(answer, "internal_error")
         assert "violet" not in answer.text

@@ -33,7 +33,8 @@ from agentflow.errors import (
     UnknownRequest,
 )
 from agentflow.models import ModelError
-from agentflow.runtime.views import RunViews, StepNotFound
+from agentflow.records.read_model import ReadModel
+from agentflow.records.runs import StepNotFound
 from agentflow.testing import ScriptedModel
 from tests.unit.server.kit import APPROVAL, ECHO, STEPS, Gate, agents, echo, holding_model, serving, tokens
 from tests.unit.server.logs import Writer
@@ -71,9 +72,11 @@ class TestSurface:
             found = given[parameter.name]
             assert (found.kind, found.default) == (parameter.kind, parameter.default)
 
-    @pytest.mark.parametrize("name", ["record", "state", "history", "step", "context", "definition", "graph"])
+    @pytest.mark.parametrize(
+        "name", ["record", "state", "history", "step", "context", "compare", "definition", "graph"]
+    )
     def test_views_have_the_arguments_of_the_views(self, name):
-        wanted = inspect.signature(getattr(RunViews, name))
+        wanted = inspect.signature(getattr(ReadModel, name))
         given = inspect.signature(getattr(Client, name))
         assert list(given.parameters) == list(wanted.parameters)
         assert given.return_annotation == wanted.return_annotation

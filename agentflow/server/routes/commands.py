@@ -7,8 +7,8 @@ from typing import Any
 from starlette.responses import Response
 
 from agentflow.errors import RunTerminal
+from agentflow.records.commands import Resumed
 from agentflow.runtime import RunRecord
-from agentflow.runtime.bulk import Resumed
 from agentflow.server.bodies import (
     CancelBody,
     ForkBody,

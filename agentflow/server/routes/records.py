@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from agentflow.runtime import RunRecord
+from agentflow.records.runs import RunRecord
 from agentflow.server.operations import Call
 
 __all__ = ["links_of", "record_of"]
@@ -27,5 +27,5 @@ def links_of(workflow_id: str) -> dict[str, str]:
 
 async def record_of(call: Call, workflow_id: str) -> RunRecord:
     """The run record with its links."""
-    record = await call.service.views.record(workflow_id)
+    record = await call.service.runtime.record(workflow_id)
     return msgspec.structs.replace(record, links=links_of(workflow_id))

@@ -12,16 +12,15 @@ from starlette.responses import Response, StreamingResponse
 from agentflow.definition.dot import to_dot
 from agentflow.definition.mermaid import to_mermaid
 from agentflow.errors import LogCorrupt
-from agentflow.runtime import RunRecord
-from agentflow.runtime.executions import AgentContext, StepRecord
-from agentflow.runtime.export import export_pieces
-from agentflow.runtime.views import DefinitionView, ExecutionRecord, FoldedState
+from agentflow.records.comparison import Comparison
+from agentflow.records.executions import AgentContext, StepRecord
+from agentflow.records.export import export_pieces
+from agentflow.records.runs import DefinitionView, ExecutionRecord, FoldedState, RunRecord
 from agentflow.server.answers import RecordList, RunList
 from agentflow.server.frames import expand, expand_value
 from agentflow.server.operations import JSON, Call, Either, Operation, json_response
-from agentflow.server.positions import parse_time
 from agentflow.server.problems import Refusal
-from agentflow.server.queries import ExpandQuery, GraphQuery, ListQuery, OffsetQuery, StepQuery
+from agentflow.server.queries import CompareQuery, ExpandQuery, GraphQuery, ListQuery, OffsetQuery, StepQuery
 from agentflow.server.routes.records import links_of, record_of
 
 __all__ = ["OPERATIONS"]
@@ -46,21 +45,18 @@ async def list_runs(call: Call) -> Response:
         if not equals:
             raise Refusal("invalid_parameter", "label is KEY=VALUE")
         label = (name, value)
-    try:
-        page = await call.service.views.summaries(
-            state=states,
-            name=query.name,
-            label=label,
-            prefix=query.prefix,
-            since=parse_time(query.since, "since"),
-            until=parse_time(query.until, "until"),
-            limit=query.limit,
-            cursor=query.cursor,
-            order=query.order,
-            usage=query.usage,
-        )
-    except ValueError:
-        raise Refusal("invalid_parameter", "the cursor is not one of this list") from None
+    page = await call.service.runtime.summaries(
+        state=states,
+        name=query.name,
+        label=label,
+        prefix=query.prefix,
+        since=query.since,
+        until=query.until,
+        limit=query.limit,
+        cursor=query.cursor,
+        order=query.order,
+        usage=query.usage,
+    )
     items: list[Any]
     damaged = set(page.damaged)
     if query.full:
@@ -90,7 +86,7 @@ async def delete(call: Call) -> Response:
 async def history(call: Call) -> Response:
     """The execution record."""
     query: ExpandQuery = call.query
-    record = await call.service.views.history(call.id)
+    record = await call.service.runtime.history(call.id)
     record = msgspec.structs.replace(
         record, workflow=msgspec.structs.replace(record.workflow, links=links_of(call.id))
     )
@@ -98,6 +94,12 @@ async def history(call: Call) -> Response:
         return json_response(record)
     expanded = await expand_value(msgspec.to_builtins(record), call.service.log.get_blob)
     return json_response(expanded)
+
+
+async def compared(call: Call) -> Response:
+    """Where two runs part."""
+    query: CompareQuery = call.query
+    return json_response(await call.service.runtime.compare(call.id, query.with_))
 
 
 async def log(call: Call) -> Response:
@@ -146,32 +148,32 @@ async def _pages(log: Any, workflow_id: str, first: int, last: int) -> AsyncGene
 async def state(call: Call) -> Response:
     """The folded state, now or as of an offset."""
     query: OffsetQuery = call.query
-    return json_response(await call.service.views.state(call.id, query.offset))
+    return json_response(await call.service.runtime.state(call.id, query.offset))
 
 
 async def step_state(call: Call) -> Response:
     """The state record of a step."""
     query: StepQuery = call.query
-    record = await call.service.views.step(call.id, call.path("step"), query.iteration, query.attempt)
+    record = await call.service.runtime.step(call.id, call.path("step"), query.iteration, query.attempt)
     return json_response(record)
 
 
 async def context(call: Call) -> Response:
     """The context of a step's agent."""
     query: StepQuery = call.query
-    found = await call.service.views.context(call.id, call.path("step"), query.iteration, query.attempt)
+    found = await call.service.runtime.context(call.id, call.path("step"), query.iteration, query.attempt)
     return json_response(found)
 
 
 async def definition(call: Call) -> Response:
     """The definition that the run is pinned to."""
-    return json_response(await call.service.views.definition(call.id))
+    return json_response(await call.service.runtime.definition(call.id))
 
 
 async def graph(call: Call) -> Response:
     """The graph, as data or as a drawing."""
     query: GraphQuery = call.query
-    workflow = await call.service.views.graph(call.id)
+    workflow = await call.service.runtime.graph(call.id)
     headers = {"Cache-Control": "no-store"}
     if query.format == "mermaid":
         return Response(to_mermaid(workflow), headers=headers, media_type="text/vnd.mermaid")
@@ -223,6 +225,17 @@ OPERATIONS = (
         query=ExpandQuery,
         answers={200: ExecutionRecord},
         problems=("workflow_not_found", "run_gone", "log_corrupt"),
+    ),
+    Operation(
+        method="GET",
+        path="/workflows/{id}/compare",
+        handler=compared,
+        summary="Where a run and another one part",
+        tag="runs",
+        scope="read",
+        query=CompareQuery,
+        answers={200: Comparison},
+        problems=("workflow_not_found", "run_gone", "offset_trimmed", "log_corrupt"),
     ),
     Operation(
         method="GET",

@@ -11,8 +11,9 @@ from starlette.responses import Response
 from agentflow import __version__
 from agentflow.errors import AgentflowError, StoreError
 from agentflow.events.envelope import SCHEMA_VERSION
+from agentflow.records.upkeep import Upkeep
 from agentflow.runtime.results import Results
-from agentflow.runtime.retention import Upkeep, upkeep
+from agentflow.runtime.retention import upkeep
 from agentflow.server.answers import DrainAnswer, Health, Home, Version
 from agentflow.server.bodies import GcBody
 from agentflow.server.metrics import OPENMETRICS, PLAIN

@@ -11,7 +11,8 @@ from agentflow import Runtime, Service, function
 from agentflow.definition.failure import ErrorInfo
 from agentflow.events.envelope import decode
 from agentflow.models import ModelError
-from agentflow.runtime.views import RunViews, StepNotFound
+from agentflow.records.read_model import ReadModel
+from agentflow.records.runs import StepNotFound
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.unit.server.kit import STEPS, agents, echo
@@ -50,7 +51,7 @@ async def wide():
     async with Runtime(models=[wide_model()]) as runtime:
         handle = await runtime.submit(yaml.safe_load(WIDE))
         await handle.result()
-        yield runtime, RunViews(runtime.log), handle.workflow_id
+        yield runtime, ReadModel(runtime.log), handle.workflow_id
 
 
 class TestExecutions:
@@ -105,7 +106,7 @@ class TestExecutions:
             document["agents"][0]["tools"] = ["kit.look"]
             handle = await runtime.submit(document, "go")
             await handle.result()
-            views = RunViews(runtime.log)
+            views = ReadModel(runtime.log)
             record = await views.history(handle.workflow_id)
             assert [(t.state, t.outcome, t.output) for t in record.tools] == [
                 ("succeeded", "succeeded", {"found": "x"}),
@@ -129,7 +130,7 @@ class TestExecutions:
         async with Runtime(models=[ScriptedModel([down])]) as runtime:
             handle = await runtime.submit(agents("p"), "go")
             assert (await handle.rest()).state == "failed"
-            record = await RunViews(runtime.log).history(handle.workflow_id)
+            record = await ReadModel(runtime.log).history(handle.workflow_id)
             assert [m.state for m in record.models] == ["failed"]
             assert record.agents[0].error.code == record.steps[0].error.code == "authentication_failed"
             assert record.workflow.error.code == "authentication_failed"
@@ -140,7 +141,7 @@ class TestExecutions:
             await handle.result()
             forked = await runtime.fork(handle.workflow_id, from_step="second")
             await forked.result()
-            views = RunViews(runtime.log)
+            views = ReadModel(runtime.log)
             run = forked.workflow_id
             assert (await views.step(run, "first")).data == "a!"
             assert (await views.step(run, "second")).data == "a!!"
@@ -174,7 +175,7 @@ class TestStates:
 
         async with Runtime(models=[ScriptedModel(lambda r: answer(r))]) as runtime:
             handle = await runtime.submit(agents("p"), "go")
-            views = RunViews(runtime.log)
+            views = ReadModel(runtime.log)
             before = await views.record(handle.workflow_id)
             assert before.state == "running"
             many = await asyncio.gather(*(views.record(handle.workflow_id) for _ in range(20)))
@@ -183,25 +184,25 @@ class TestStates:
             await handle.result()
             after = await asyncio.gather(*(views.record(handle.workflow_id) for _ in range(20)))
             assert {record.state for record in after} == {"completed"}
-            fresh = await RunViews(runtime.log).record(handle.workflow_id)
+            fresh = await ReadModel(runtime.log).record(handle.workflow_id)
             assert all(record == fresh for record in after)
 
     async def test_more_runs_than_are_kept(self):
         async with Runtime(models=[echo()]) as runtime:
-            views = RunViews(runtime.log)
+            views = ReadModel(runtime.log)
             runs = [await runtime.submit(agents("p"), str(i)) for i in range(80)]
             for run in runs:
                 await run.result()
             for _ in range(2):
                 for i, run in enumerate(runs):
                     assert (await views.record(run.workflow_id)).output == f"{i}!"
-            assert len(vars(views)["_folds"]) <= 64
+            assert len(vars(views)["_projections"]) <= 64
 
     async def test_a_budget_in_the_record(self):
         async with Runtime(models=[echo()]) as runtime:
             handle = await runtime.submit(agents("p"), "go", budget={"max_model_calls": 3})
             await handle.result()
-            budget = (await RunViews(runtime.log).record(handle.workflow_id)).budget
+            budget = (await ReadModel(runtime.log).record(handle.workflow_id)).budget
             assert budget.limits["max_model_calls"] == 3
             assert budget.used == {"max_model_calls": 1}
             assert budget.reserved == {"max_model_calls": 0}
@@ -210,7 +211,7 @@ class TestStates:
 async def test_lists_show_no_label_of_the_index():
     async with Runtime(models=[echo()]) as runtime:
         await (await runtime.submit(agents("p"), "x", labels={"a": "b"}, idempotency_key="k")).result()
-        (item,) = (await RunViews(runtime.log).summaries()).items
+        (item,) = (await ReadModel(runtime.log).summaries()).items
         assert item.labels == {"a": "b"}
         assert item.duration_ms is not None
         rows = await runtime.log.read(item.workflow_id)

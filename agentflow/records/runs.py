@@ -1,20 +1,27 @@
-"""What a run looks like from outside: results and run records, views of the fold (page 000 §8)."""
+"""What is shown of a run: its record, result, state at an offset, and the definition that it is pinned to.
+
+Structs alone, and what follows from one of them (page 000 §8). `projection` makes them from events.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
-from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.engine.budgets import used_of
-from agentflow.engine.state import RunState
-from agentflow.errors import WorkflowCancelled, WorkflowFailed
+from agentflow.definition.ir import Workflow
+from agentflow.errors import AgentflowError, WorkflowCancelled, WorkflowFailed
 from agentflow.events.catalogue import DefinitionInfo, ForkOrigin, ParentRun
-from agentflow.events.envelope import iso, micros
-from agentflow.runtime.requests import RequestRecord, open_requests
+from agentflow.events.ids import micros
+from agentflow.records.executions import (
+    AgentExecution,
+    ModelExecution,
+    StepExecution,
+    ToolExecution,
+)
+from agentflow.records.requests import RequestRecord
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -27,15 +34,18 @@ else:
 
 __all__ = [
     "BudgetRecord",
+    "DefinitionView",
+    "ExecutionRecord",
+    "FoldedState",
+    "FoldedStep",
     "RunRecord",
     "RunResult",
+    "RunSummary",
+    "StepNotFound",
     "StepSummary",
     "Waiting",
-    "budget_record",
     "raise_for_failure",
     "result_of",
-    "run_record",
-    "run_result",
 ]
 
 
@@ -119,22 +129,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     links: dict[str, str] = {}
 
 
-def run_result(state: RunState, last: int) -> RunResult:
-    """The result of a run whose last event was written at `last` (microseconds)."""
-    end = state.ended if state.ended is not None else last
-    return RunResult(
-        workflow_id=state.workflow_id,
-        state=state.status,
-        output=state.output,
-        steps=_steps(state),
-        usage=state.usage,
-        duration_ms=max(0, end - state.started_at) // 1000,
-        error=state.error,
-        pause=state.pause,
-        pending_requests=() if state.terminal else tuple(open_requests(state)),
-    )
-
-
 def raise_for_failure(result: RunResult) -> None:
     """Raise WorkflowFailed or WorkflowCancelled if the run ended so; its message is the run's error."""
     if result.state in ("failed", "cancelled"):
@@ -165,54 +159,82 @@ def result_of(record: RunRecord, requests: tuple[RequestRecord, ...] = ()) -> Ru
     )
 
 
-def run_record(state: RunState, *, earliest_offset: int = 0, children: tuple[str, ...] = ()) -> RunRecord:
-    """The record of a folded run."""
-    begin = state.begin
-    assert begin is not None
-    return RunRecord(
-        workflow_id=state.workflow_id,
-        definition=begin.definition,
-        ir_hash=begin.ir_hash,
-        state=state.status,
-        labels=begin.labels,
-        created_at=iso(state.started_at),
-        started_at=iso(state.dispatched_at) if state.dispatched_at is not None else None,
-        ended_at=iso(state.ended) if state.ended is not None else None,
-        duration_ms=None if state.ended is None else max(0, state.ended - state.started_at) // 1000,
-        last_offset=state.next_offset - 1,
-        earliest_offset=earliest_offset,
-        input=begin.input,
-        output=state.output,
-        error=state.error,
-        steps=_steps(state),
-        waiting=Waiting(requests=tuple(state.requests)),
-        pause=state.pause,
-        usage=state.usage,
-        budget=budget_record(state),
-        parent=None if begin.parent is UNSET else begin.parent,
-        children=children,
-        forked_from=None if begin.forked_from is UNSET else begin.forked_from,
-        updated_at=iso(state.last_ts),
-    )
+class StepNotFound(AgentflowError):
+    """The run has no such step, or it has not begun."""
+
+    code = "step_not_found"
 
 
-def budget_record(state: RunState) -> BudgetRecord:
-    """What the run may use and what is left of it; empty for a run without a budget."""
-    limits = dict(state.budget)
-    if not limits:
-        return BudgetRecord()
-    used = {name: value for name, value in used_of(state.usage, state.clock).items() if name in limits}
-    calls = [call for call in state.calls.values() if call.kind == "model"]
-    reserved = {
-        "max_tokens": float(sum(call.tokens for call in calls)),
-        "max_cost_usd": sum(call.cost or 0.0 for call in calls),
-        "max_model_calls": float(len(calls)),
-    }
-    return BudgetRecord(limits=limits, used=used, reserved={k: v for k, v in reserved.items() if k in limits})
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The members of a run record that the store answers without reading the run's log."""
+
+    workflow_id: str
+    name: str | None
+    definition_hash: str
+    state: str
+    labels: dict[str, str]
+    created_at: str
+    updated_at: str
+    ended_at: str | None
+    duration_ms: int | None
+    last_offset: int
+    earliest_offset: int
+    parent: str | None
+    bytes: int
+    archived: bool = False
+    usage: Usage | None = None  # of an ended run, if it was asked for
+    links: dict[str, str] = {}
 
 
-def _steps(state: RunState) -> dict[str, StepSummary]:
-    return {
-        step_id: StepSummary(state=state.nodes[step_id].status, attempt=state.nodes[step_id].attempt)
-        for step_id in state.graph.step_ids
-    }
+class FoldedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step in a folded state. `output` and `error` {category, code, message} once it has ended; `items`
+    counts iterations by state."""
+
+    state: str
+    attempt: int
+    visits: int
+    output: Any = None
+    error: Any = None
+    items: dict[str, int] | None = None
+
+
+class FoldedState(msgspec.Struct, frozen=True, kw_only=True):
+    """The fold of a run's events up to `offset`: all that the runtime knows of it then.
+
+    `calls` are the open calls of models and tools, `timers` give when they fall due.
+    """
+
+    workflow_id: str
+    offset: int
+    state: str
+    input: Any
+    output: Any
+    error: ErrorInfo | None
+    steps: dict[str, FoldedStep]
+    calls: dict[str, str]
+    waiting: Waiting
+    timers: dict[str, str]
+    pause: str | None
+    cancel_requested: bool
+    usage: Usage
+    budget: BudgetRecord
+
+
+class ExecutionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run did: its record, and each execution of a step, an agent, a model and a tool."""
+
+    workflow: RunRecord
+    steps: list[StepExecution]
+    agents: list[AgentExecution]
+    models: list[ModelExecution]
+    tools: list[ToolExecution]
+
+
+class DefinitionView(msgspec.Struct, frozen=True, kw_only=True):
+    """The definition that a run is pinned to: its source as it was submitted, and its graph."""
+
+    workflow_id: str
+    definition: DefinitionInfo
+    source: Any
+    ir_hash: str
+    ir: Workflow

@@ -11,8 +11,8 @@ from typing import TypeVar
 import msgspec
 
 from agentflow.events.log import EventLog
-from agentflow.runtime.executions import StepRecord
-from agentflow.runtime.records import RunRecord
+from agentflow.records.executions import StepRecord
+from agentflow.records.runs import RunRecord
 
 __all__ = ["KEPT_KINDS", "RECORD", "STATE", "STEPS", "kept", "kept_record", "kept_step"]
 

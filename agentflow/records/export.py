@@ -21,8 +21,8 @@ from agentflow.events.exported import Attachment, ExportedLog, encode_attachment
 from agentflow.events.log import EventLog
 from agentflow.events.references import names_in
 from agentflow.events.rows import Snapshot
-from agentflow.runtime.kept import KEPT_KINDS, RECORD
-from agentflow.runtime.records import RunRecord
+from agentflow.records.runs import RunRecord
+from agentflow.records.trimmed import KEPT_KINDS, RECORD
 
 __all__ = ["OpenedExport", "export_pieces", "export_run", "open_export"]
 

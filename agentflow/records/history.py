@@ -14,7 +14,7 @@ from msgspec import UNSET
 from agentflow.definition.conversation import Message
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import SCHEMA_VERSION, Event
-from agentflow.runtime.execution_records import (
+from agentflow.records.executions import (
     AgentContext,
     AgentExecution,
     Execution,
@@ -26,17 +26,7 @@ from agentflow.runtime.execution_records import (
     ToolExecution,
 )
 
-__all__ = [
-    "AgentContext",
-    "AgentExecution",
-    "Executions",
-    "ModelExecution",
-    "Offsets",
-    "StepExecution",
-    "StepMetadata",
-    "StepRecord",
-    "ToolExecution",
-]
+__all__ = ["Executions"]
 
 
 class _Conversation:

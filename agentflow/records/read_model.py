@@ -1,0 +1,418 @@
+"""Answers to questions about the runs of one log: records, states, histories, lists (page 000 §8).
+
+Nothing here writes, decides or holds a truth: what is kept between two questions is a projection of the log,
+which the next question brings up to date or throws away. Damage is LogCorrupt, whichever question meets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from agentflow.definition.ir import Workflow, decode_ir
+from agentflow.errors import AgentflowError, CommandRefused, LogCorrupt, OffsetTrimmed, RunGone, RunNotFound
+from agentflow.events.catalogue import SystemStateSaved, WorkflowStarted
+from agentflow.events.endings import final_usage
+from agentflow.events.envelope import Event, decode
+from agentflow.events.ids import iso, micros
+from agentflow.events.log import EventLog, RunRow
+from agentflow.events.rows import Order, Page
+from agentflow.records.comparison import Comparison, compare
+from agentflow.records.damage import warn_of_damage
+from agentflow.records.executions import AgentContext, StepRecord
+from agentflow.records.history import Executions
+from agentflow.records.projection import RunProjection
+from agentflow.records.requests import RequestRecord
+from agentflow.records.runs import (
+    DefinitionView,
+    ExecutionRecord,
+    FoldedState,
+    RunRecord,
+    RunSummary,
+    StepNotFound,
+)
+from agentflow.records.trimmed import STATE, kept, kept_record, kept_step
+
+__all__ = ["ReadModel", "base_of_fork", "started_of"]
+
+K = TypeVar("K")
+
+_PAGE = 512
+_MAX_KEPT = 64
+_MAX_KEPT_BYTES = 1 << 20
+"""A longer log is projected anew for each question, so that what is kept stays small."""
+
+_OWN_LABELS = "agentflow."  # of the index of the store, not of the run
+
+
+class ReadModel:
+    """Answers questions about the runs of `log`, for one event loop; it keeps its last 64 projections.
+
+    Every method about one run raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt as the log does.
+    """
+
+    def __init__(self, log: EventLog | None = None) -> None:
+        self._log: EventLog | None = log
+        self._projections: dict[str, RunProjection] = {}
+        self._graphs: dict[str, Workflow] = {}
+
+    @property
+    def log(self) -> EventLog:
+        """The open store."""
+        if self._log is None:
+            raise AgentflowError("no store is open")
+        return self._log
+
+    def _forget(self) -> None:
+        """Drop what is kept, because another store was opened."""
+        self._projections.clear()
+        self._graphs.clear()
+
+    # -- one run --------------------------------------------------------------------------------
+
+    async def record(self, workflow_id: str) -> RunRecord:
+        """Return the run record; of a trimmed run the one that was kept. Raises RunNotFound, RunGone."""
+        try:
+            found, row = await self._projection(workflow_id)
+        except OffsetTrimmed:
+            record = await kept_record(self.log, workflow_id)
+            if record is None:
+                raise
+            return record
+        return found.record(earliest_offset=row.earliest_offset)
+
+    async def state(self, workflow_id: str, offset: int | None = None) -> FoldedState:
+        """Return the folded state, as of `offset` (inclusive) when given; beyond the end the present one.
+
+        Of a trimmed run only that at its end is left. Raises RunNotFound, RunGone or OffsetTrimmed.
+        """
+        try:
+            if offset is None:
+                found, _ = await self._projection(workflow_id)
+            else:
+                found = await self._begin(workflow_id, offset)
+                await self._read_on(found, offset)
+        except OffsetTrimmed:
+            state = await kept(self.log, workflow_id, STATE, FoldedState)
+            if state is None or (offset is not None and offset < state.offset):
+                raise
+            return state
+        return found.state()
+
+    async def requests(
+        self, workflow_id: str | None = None, *, kind: str | None = None
+    ) -> builtins.list[RequestRecord]:
+        """Return the open questions of a run, or of all runs that have any, oldest first.
+
+        `kind`: `step`, `tool` or `input`.
+        """
+        ids = [workflow_id] if workflow_id is not None else await self._ids_in("waiting", "running", "paused")
+        found: list[RequestRecord] = []
+        for run_id in ids:
+            try:
+                found += (await self._projection(run_id))[0].requests()
+            except (RunNotFound, RunGone):
+                if workflow_id is not None:
+                    raise
+        found.sort(key=lambda request: request.asked_at)
+        return [request for request in found if kind is None or request.kind == kind]
+
+    async def history(self, workflow_id: str) -> ExecutionRecord:
+        """Return the execution record: steps, agents, model calls and tool calls. Raises as `state`."""
+        record, done = await self.record(workflow_id), await self._executions(workflow_id)
+        return ExecutionRecord(
+            workflow=record, steps=done.steps, agents=done.agents, models=done.models, tools=done.tools
+        )
+
+    async def step(
+        self, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
+    ) -> StepRecord:
+        """Return the state record of a step. Raises StepNotFound if none that fits has begun."""
+        try:
+            done = await self._executions(workflow_id)
+            found = done.record(workflow_id, step_id, iteration, attempt)
+        except OffsetTrimmed:
+            found = await kept_step(self.log, workflow_id, step_id, iteration, attempt)
+        if found is None:
+            text = _step_text(step_id, iteration, attempt)
+            raise StepNotFound(f"{workflow_id} has no {text} that has begun")
+        return found
+
+    async def context(
+        self, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
+    ) -> AgentContext:
+        """Return the context of a step's agent, also of a failed one. Raises StepNotFound."""
+        found = (await self._executions(workflow_id)).context(step_id, iteration, attempt)
+        if found is None:
+            text = _step_text(step_id, iteration, attempt)
+            raise StepNotFound(f"{workflow_id} has no {text} whose agent has begun")
+        return found
+
+    async def compare(self, workflow_id: str, other: str) -> Comparison:
+        """Return where this run and the run `other` part. Raises RunNotFound, RunGone or OffsetTrimmed."""
+        return compare(await self.history(workflow_id), await self.history(other))
+
+    async def definition(self, workflow_id: str) -> DefinitionView:
+        """Return the definition that the run is pinned to. Raises RunNotFound, RunGone."""
+        begin = await started_of(self.log, workflow_id)
+        return DefinitionView(
+            workflow_id=workflow_id,
+            definition=begin.definition,
+            source=begin.source,
+            ir_hash=begin.ir_hash,
+            ir=await self._graph(begin.ir_hash),
+        )
+
+    async def graph(self, workflow_id: str) -> Workflow:
+        """Return the graph that the run is pinned to. Raises RunNotFound, RunGone."""
+        try:
+            digest = (await started_of(self.log, workflow_id)).ir_hash
+        except OffsetTrimmed:
+            record = await kept_record(self.log, workflow_id)
+            if record is None:
+                raise
+            digest = record.ir_hash
+        return await self._graph(digest)
+
+    async def drawing(self, workflow_id: str, format: Literal["mermaid", "dot"] = "mermaid") -> str:
+        """Return the graph as text of Mermaid or Graphviz. Raises RunNotFound, RunGone."""
+        workflow = await self.graph(workflow_id)
+        if format == "dot":
+            from agentflow.definition.dot import to_dot
+
+            return to_dot(workflow)
+        from agentflow.definition.mermaid import to_mermaid
+
+        return to_mermaid(workflow)
+
+    async def export(self, workflow_id: str) -> AsyncGenerator[bytes]:
+        """Yield the file that `agentflow log` writes and `agentflow open` reads, in pieces: the stored events
+        up to now, one a line, and what they name. Raises RunNotFound, RunGone or LogCorrupt."""
+        from agentflow.records.export import export_pieces
+
+        async with aclosing(export_pieces(self.log, workflow_id)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def blob(self, name: str) -> bytes | None:
+        """Return the bytes of a value that an event names, or None."""
+        return await self.log.get_blob(name if name.startswith("sha256:") else f"sha256:{name}")
+
+    # -- many runs ------------------------------------------------------------------------------
+
+    async def list(self, *, limit: int = 50, state: str | None = None) -> builtins.list[RunRecord]:
+        """Return the records of the newest runs, newest first."""
+        return (await self.records(limit=limit, state=state)).items
+
+    async def records(self, *, limit: int = 50, state: str | None = None) -> Page[RunRecord]:
+        """Return the same, with the ids of runs that cannot be shown because the store is damaged."""
+        page = await self.log.runs(limit=limit, state=state)
+        damaged, items = set(page.damaged), list[RunRecord]()
+        for row in page.items:
+            try:
+                items.append(await self.record(row.workflow_id))
+            except LogCorrupt:  # the others can be shown
+                damaged.add(row.workflow_id)
+        return Page(items, page.next_cursor, tuple(sorted(damaged)))
+
+    async def summaries(
+        self,
+        *,
+        state: str | Sequence[str] | None = None,
+        name: str | None = None,
+        label: tuple[str, str] | None = None,
+        prefix: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        order: Order = "desc",
+        usage: bool = False,
+    ) -> Page[RunSummary]:
+        """Return a page of runs as the store lists them; times are RFC 3339, `until` excluded.
+
+        `prefix` is the beginning of their ids. No log is read, but with `usage` the last event of each run
+        that has ended, which says what it used. Raises CommandRefused (`invalid_parameter`) if a time is none
+        or the cursor is not one of this list.
+        """
+        times = _time(since, "since"), _time(until, "until")
+        try:
+            page = await self.log.runs(
+                state=state,
+                name=name,
+                label=label,
+                prefix=prefix,
+                since=times[0],
+                until=times[1],
+                limit=limit,
+                cursor=cursor,
+                order=order,
+            )
+        except ValueError:
+            raise CommandRefused("the cursor is not one of this list", code="invalid_parameter") from None
+        items = [_summary(row) for row in page.items]
+        if usage:
+            used = [await final_usage(self.log, row) for row in page.items]
+            items = [msgspec.structs.replace(item, usage=u) for item, u in zip(items, used, strict=True)]
+        return Page(items, page.next_cursor, page.damaged)
+
+    async def _ids_in(self, *states: str) -> builtins.list[str]:
+        return [row.workflow_id for row in await self._rows_in(*states)]
+
+    async def _rows_in(self, *states: str) -> builtins.list[RunRow]:
+        found: list[RunRow] = []
+        cursor: str | None = None
+        while True:
+            page = await self.log.runs(state=states, limit=500, cursor=cursor, order="asc")
+            warn_of_damage(page, "recovery")
+            found += page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    # -- projecting -----------------------------------------------------------------------------
+
+    async def _projection(self, workflow_id: str) -> tuple[RunProjection, RunRow]:
+        """Return the present projection: the kept one with what has been appended since."""
+        # Several questions may bring one projection up to date at once: each takes only what comes next.
+        found = self._projections.get(workflow_id)
+        if found is None:
+            row, found = await asyncio.gather(self.log.run(workflow_id), self._begin(workflow_id))
+        else:
+            row = await self.log.run(workflow_id)
+        if found.next_offset <= row.last_offset:
+            await self._read_on(found, None)
+        self._projections.pop(workflow_id, None)
+        if row.bytes <= _MAX_KEPT_BYTES:
+            _keep(self._projections, workflow_id, found)
+        return found, row
+
+    async def _begin(self, workflow_id: str, last: int | None = None) -> RunProjection:
+        """Return a projection of the first page of the log, up to offset `last`: of most runs that is all."""
+        limit = _PAGE if last is None else min(_PAGE, last + 1)
+        rows = await self.log.read(workflow_id, 0, limit)
+        events = [decode(row.body) for row in rows]
+        found = RunProjection(workflow_id, await self._graph(_started(workflow_id, events).ir_hash))
+        await self._take(found, events)
+        return found
+
+    async def _read_on(self, found: RunProjection, last: int | None) -> None:
+        while last is None or found.next_offset <= last:
+            wanted = found.next_offset
+            limit = _PAGE if last is None else min(_PAGE, last - wanted + 1)
+            rows = await self.log.read(found.workflow_id, wanted, limit)
+            if not rows:
+                return
+            await self._take(found, [decode(row.body) for row in rows])
+
+    async def _take(self, found: RunProjection, events: builtins.list[Event[Any]]) -> None:
+        """Project these events, unless another question has done it meanwhile."""
+        bases = {e.offset: await self._base(e) for e in events if _names_base(e)}
+        if not events or events[0].offset != found.next_offset:
+            return
+        for event in events:
+            found.take(event, bases.get(event.offset, ()))
+
+    async def _executions(self, workflow_id: str) -> Executions:
+        """Return what the run did; of a fork also what it kept, at the offsets of the run that did it."""
+        done, offset = Executions(), 0
+        while rows := await self.log.read(workflow_id, offset, _PAGE):
+            for row in rows:
+                event = decode(row.body)
+                for earlier in await self._base(event) if _names_base(event) else ():
+                    done.take(earlier)
+                done.take(event)
+            offset = rows[-1].offset + 1
+        return done
+
+    async def _base(self, event: Event[Any]) -> builtins.list[Event[Any]]:
+        """Return the events that a fork begins with, which this event of it names."""
+        body = await base_of_fork(self.log, event.data.ref)
+        return [decode(line) for line in body.split(b"\n") if line]
+
+    async def _graph(self, ir_hash: str) -> Workflow:
+        graph = self._graphs.pop(ir_hash, None)
+        if graph is None:
+            body = await self.log.get_definition(ir_hash)
+            if body is None:
+                raise LogCorrupt(f"the graph {ir_hash} is not in the store")
+            graph = decode_ir(body)
+        _keep(self._graphs, ir_hash, graph)
+        return graph
+
+
+async def started_of(log: EventLog, workflow_id: str) -> WorkflowStarted:
+    """Return the first event of a run. Raises LogCorrupt if it is another one, and as `read` does."""
+    rows = await log.read(workflow_id, 0, 1)
+    return _started(workflow_id, [decode(row.body) for row in rows])
+
+
+def _started(workflow_id: str, events: Sequence[Event[Any]]) -> WorkflowStarted:
+    data = events[0].data if events else None
+    if not isinstance(data, WorkflowStarted):
+        raise LogCorrupt(f"the log of {workflow_id} does not begin with workflow.started")
+    return data
+
+
+def _names_base(event: Event[Any]) -> bool:
+    return isinstance(event.data, SystemStateSaved) and event.data.kind == "fork_base"
+
+
+async def base_of_fork(log: EventLog, ref: str) -> bytes:
+    """Return the events that a fork begins with, as they stood in the old log, one a line.
+
+    Raises LogCorrupt if they are not in the store.
+    """
+    body = await log.get_blob(ref)
+    if body is None:
+        raise LogCorrupt(f"the base of a fork, {ref}, is not in the store")
+    return body
+
+
+def _keep(kept: dict[str, K], key: str, value: K) -> None:
+    kept[key] = value
+    if len(kept) > _MAX_KEPT:
+        del kept[next(iter(kept))]
+
+
+def _summary(row: RunRow) -> RunSummary:
+    """Return what a row of the store says of its run."""
+    ended = row.ended_at
+    return RunSummary(
+        workflow_id=row.workflow_id,
+        name=row.name,
+        definition_hash=row.definition_hash,
+        state=row.state,
+        labels={name: value for name, value in row.labels.items() if not name.startswith(_OWN_LABELS)},
+        created_at=iso(row.created_at),
+        updated_at=iso(row.updated_at),
+        ended_at=None if ended is None else iso(ended),
+        duration_ms=None if ended is None else max(0, ended - row.created_at) // 1000,
+        last_offset=row.last_offset,
+        earliest_offset=row.earliest_offset,
+        parent=row.parent,
+        bytes=row.bytes,
+    )
+
+
+def _step_text(step_id: str, iteration: int | None, attempt: int | None) -> str:
+    parts = [f'step "{step_id}"']
+    parts += [f"iteration {iteration}"] if iteration is not None else []
+    parts += [f"attempt {attempt}"] if attempt is not None else []
+    return ", ".join(parts)
+
+
+def _time(text: str | None, name: str) -> int | None:
+    """Return an RFC 3339 time in µs since the epoch."""
+    if text is None:
+        return None
+    try:
+        return micros(text)
+    except ValueError:
+        message = f"{name} is a time such as 2026-01-31T12:00:00Z, not {text[:40]!r}"
+        raise CommandRefused(message, code="invalid_parameter") from None

@@ -1,0 +1,505 @@
+"""How the events of a run change what is shown of it. `projection` gives it as records.
+
+Pure, and never decides: it takes any prefix of a log with the graph that the run is pinned to. Models,
+functions and prices are not needed, so a run stays readable whatever has become of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import UNSET
+
+from agentflow.definition.conversation import Usage, add_usage
+from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import AgentNode, EndNode, NodeBase, StartNode, Workflow
+from agentflow.definition.limits import Limits, limits_of, merged
+from agentflow.definition.policy import NO_RETRY, RetryPolicy
+from agentflow.errors import LogCorrupt
+from agentflow.events import catalogue as ev
+from agentflow.events.envelope import Event
+from agentflow.events.ids import micros
+from agentflow.records.clocks import RESUME, RUN, Clocks
+from agentflow.records.requests import RequestRecord, request_record
+from agentflow.records.runs import FoldedStep
+
+__all__ = ["RunFold"]
+
+_NO_USAGE = Usage()
+_ONE_TOOL_CALL = Usage(tool_calls=1, cost_usd=0.0)
+_KEPT_ITEMS = ("succeeded", "skipped")
+
+
+class _Work:
+    """An activation of a step, or one iteration of it (`item` is its element)."""
+
+    __slots__ = ("asked_at", "has_agent", "item", "key", "left", "state", "tool_calls")
+
+    def __init__(self, key: str, item: Any = None) -> None:
+        self.key = key
+        self.item = item
+        self.state = "pending"
+        self.has_agent = False
+        self.asked_at: int | None = None  # µs; since then its agent wants a model call
+        self.left: dict[str, int] = {}  # what was left of its time limits when it began to wait (µs)
+        self.tool_calls: set[str] = set()  # ids that are counted, of this round of its agent
+
+
+class _Step:
+    """A step of the graph, and where it stands."""
+
+    __slots__ = (
+        "attempt",
+        "error",
+        "is_held",
+        "is_map",
+        "items",
+        "node",
+        "output",
+        "retry",
+        "state",
+        "visits",
+    )
+
+    def __init__(self, node: NodeBase) -> None:
+        self.node = node
+        policy = node.policy
+        default = RetryPolicy() if isinstance(node, AgentNode) else NO_RETRY
+        self.retry = (policy.retry if policy else None) or default
+        self.is_map = bool(node.for_each)
+        self.state = "pending"
+        self.attempt = 0  # of the latest activation; 0 before the first
+        self.visits = 0
+        self.output: Any = None
+        self.error: ErrorInfo | None = None
+        self.items: dict[int, _Work] | None = None  # by index; None before a for_each has begun
+        self.is_held = False  # True while a person decides what follows from its failure
+
+    def shown(self) -> FoldedStep:
+        items: dict[str, int] | None = None
+        if self.items is not None:
+            items = {}
+            for item in self.items.values():
+                items[item.state] = items.get(item.state, 0) + 1
+        return FoldedStep(
+            state=self.state,
+            attempt=self.attempt,
+            visits=self.visits,
+            output=self.output,
+            error=None if self.error is None else msgspec.to_builtins(self.error),
+            items=items,
+        )
+
+
+class _Call:
+    """A call without a recorded end; of a model with what is reserved for it."""
+
+    __slots__ = ("cost", "kind", "tokens")
+
+    def __init__(self, kind: str, tokens: int = 0, cost: float | None = None) -> None:
+        self.kind = kind
+        self.tokens = tokens
+        self.cost = cost
+
+
+class RunFold:
+    """The state of a run as its events tell it; `take` them in order. It never suspends."""
+
+    def __init__(self, workflow_id: str, workflow: Workflow) -> None:
+        self.workflow_id = workflow_id
+        self.next_offset = 0
+        self._workflow = workflow
+        nodes = sorted(workflow.nodes, key=lambda node: (node.index, node.id))
+        self._steps = {node.id: _Step(node) for node in nodes if not isinstance(node, StartNode | EndNode)}
+        self._begin: ev.WorkflowStarted | None = None
+        self._state = "pending"
+        self._pause: str | None = None
+        self._is_cancelling = False
+        self._holds_failures = False
+        self._output: Any = None
+        self._error: ErrorInfo | None = None
+        self._usage = _NO_USAGE
+        self._clock = 0  # steps begun
+        self._limits: Limits = {}
+        self._step_limits: dict[str, Limits] = {}
+        self._clocks = Clocks()
+        self._open: dict[str, _Work] = {}
+        self._calls: dict[str, _Call] = {}
+        self._requests: dict[str, RequestRecord] = {}
+        self._waits: dict[str, str] = {}  # id of an open request to the key of the work that waits for it
+        self._children: list[str] = []
+        self._started_at = 0
+        self._dispatched_at: int | None = None
+        self._ended_at: int | None = None
+        self._last_ts = 0
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def take(self, event: Event[Any], base: Sequence[Event[Any]] = ()) -> None:
+        """Project the next event; `base` are the events that a fork begins with, if this one names them.
+
+        Types that it does not know change nothing. Raises LogCorrupt if the event names a step or an
+        activation that the run does not have.
+        """
+        ts, data = micros(event.timestamp), event.data
+        if ts < self._last_ts:
+            self._shift(ts - self._last_ts)
+        self.next_offset = event.offset + 1
+        try:
+            if base:
+                self._take_base(base, event.offset, ts)
+            else:
+                self._project(data, event.offset, ts)
+        except KeyError as error:
+            where = f"{event.type} at offset {event.offset} of {self.workflow_id}"
+            raise LogCorrupt(f"{where} names {error}, which is not there") from None
+        self._last_ts = ts
+        if isinstance(data, ev.WorkflowStepStarted) and isinstance(data.child, dict):
+            child = data.child.get("workflow_id")
+            if isinstance(child, str):
+                self._children.append(child)
+
+    def _project(self, data: Any, offset: int, ts: int) -> None:
+        project = self._PROJECTIONS.get(data.__class__)
+        if project is not None:
+            project(self, data, offset, ts)
+
+    def _take_base(self, base: Sequence[Event[Any]], offset: int, ts: int) -> None:
+        """Take what a fork begins with: what the other run reached, without what it cost."""
+        self._last_ts = micros(base[0].timestamp)
+        for event in base:
+            at = micros(event.timestamp)
+            if at < self._last_ts:
+                self._shift(at - self._last_ts)
+            self._last_ts = at
+            self._project(event.data, offset, at)
+        self._clocks.shift(ts - self._last_ts, but=RUN)
+        self._usage = _NO_USAGE
+
+    def _shift(self, step: int) -> None:
+        """Move every time by a step of the wall clock (µs), so that durations stay what they were."""
+        self._clocks.shift(step)
+        self._started_at += step
+        self._last_ts += step
+        if self._dispatched_at is not None:
+            self._dispatched_at += step
+        for work in self._open.values():
+            if work.asked_at is not None:
+                work.asked_at += step
+
+    # -- the run
+
+    def _started(self, data: ev.WorkflowStarted, offset: int, ts: int) -> None:
+        options = self._workflow.options
+        self._begin, self._started_at = data, ts
+        self._holds_failures = (data.options.get("on_failure") or options.on_failure) == "hold"
+        given = {} if data.budget is UNSET else limits_of(data.budget)
+        self._limits = merged(limits_of(options.budget), given)
+        by_step = {step_id: limits_of(step.node.budget) for step_id, step in self._steps.items()}
+        self._step_limits = {step_id: limits for step_id, limits in by_step.items() if limits}
+        limit = _shortest(options.timeout, self._limits.get("max_duration_s"))
+        if limit is not None:
+            self._clocks.start(RUN, ts, limit)
+
+    def _waiting(self, data: ev.WorkflowWaiting, offset: int, ts: int) -> None:
+        self._state = "waiting"
+
+    def _paused(self, data: ev.WorkflowPaused, offset: int, ts: int) -> None:
+        self._state, self._pause = "paused", data.reason
+        for work in self._open.values():
+            self._extend_attempt(work, ts)
+        self._clocks.pause(ts)
+        if data.resume_after is not UNSET:
+            self._clocks.due[RESUME] = micros(data.resume_after)
+
+    def _resumed(self, data: ev.WorkflowResumed, offset: int, ts: int) -> None:
+        self._state, self._pause = "running", None
+        if data.budget is not UNSET:
+            self._limits = {**self._limits, **limits_of(data.budget)}
+            steps: dict[str, Any] = data.budget.get("steps") or {}
+            for step_id, limits in steps.items():
+                self._step_limits[step_id] = {**self._step_limits.get(step_id, {}), **limits_of(limits)}
+        self._clocks.resume(ts)
+        for work in self._open.values():
+            if work.asked_at is not None:
+                work.asked_at = ts
+
+    def _cancelling(self, data: ev.WorkflowCancelRequested, offset: int, ts: int) -> None:
+        self._is_cancelling = True
+
+    def _completed(self, data: ev.WorkflowCompleted, offset: int, ts: int) -> None:
+        self._state, self._output, self._ended_at = "completed", data.output, ts
+
+    def _failed(self, data: ev.WorkflowFailed, offset: int, ts: int) -> None:
+        self._state, self._error, self._ended_at = "failed", data.error, ts
+        self._output = None if data.partial_output is UNSET else data.partial_output
+
+    def _cancelled(self, data: ev.WorkflowCancelled, offset: int, ts: int) -> None:
+        self._state, self._ended_at = "cancelled", ts
+
+    def _moves(self, ts: int) -> None:
+        """Note that the run begins to move, or moves again."""
+        if self._state in ("pending", "waiting"):
+            self._state = "running"
+            self._dispatched_at = ts if self._dispatched_at is None else self._dispatched_at
+
+    # -- steps
+
+    def _step_started(self, data: ev.WorkflowStepStarted, offset: int, ts: int) -> None:
+        self._moves(ts)
+        step = self._steps[data.step_id]
+        step.attempt = data.attempt
+        key = _key(data)
+        if data.iteration is None:
+            work = _Work(key)
+            step.visits, step.state, step.is_held = data.visit + 1, "running", False
+            self._clock = data.clock + 1
+            if step.is_map:
+                step.items = _items(step, data, key)
+        else:
+            work = _item_of(step, data)
+        work.state = "running"
+        self._open[key] = work
+        limit = _shortest(
+            step.node.policy.timeout if step.node.policy else None,
+            self._step_limits.get(data.step_id, {}).get("max_duration_s"),
+        )
+        if limit is not None:
+            self._clocks.start(f"deadline {key}", ts, limit)
+
+    def _step_completed(self, data: ev.WorkflowStepCompleted, offset: int, ts: int) -> None:
+        step = self._close(data, "succeeded")
+        if data.iteration is None:
+            step.state, step.output, step.error = "succeeded", data.output, None
+
+    def _step_failed(self, data: ev.WorkflowStepFailed, offset: int, ts: int) -> None:
+        self._moves(ts)
+        was_held = self._steps[data.step_id].is_held
+        state = "cancelled" if data.error.category == "cancelled" else "failed"
+        step = self._close(data, state)
+        if data.iteration is not None:
+            return
+        step.state = state
+        if state == "failed" and step.node.required and self._holds_failures and not was_held:
+            step.is_held = True  # a person decides what follows from it
+        else:
+            step.output, step.error = None, data.error
+
+    def _step_skipped(self, data: ev.WorkflowStepSkipped, offset: int, ts: int) -> None:
+        self._moves(ts)
+        step = self._close(data, "skipped")
+        if data.iteration is None:
+            step.state, step.output, step.error = "skipped", None, None
+
+    def _step_waiting(self, data: ev.WorkflowStepWaiting, offset: int, ts: int) -> None:
+        if data.iteration is None:
+            self._steps[data.step_id].state = "waiting"
+
+    def _step_retrying(self, data: ev.WorkflowStepRetrying, offset: int, ts: int) -> None:
+        step = self._steps[data.step_id]
+        if data.iteration is None and step.is_held:  # it goes back to where it was before it was dispatched
+            step.is_held, step.state = False, "pending"
+            return
+        self._restart(self._open[_key(data)], step, data, ts)
+
+    def _restart(
+        self, work: _Work, step: _Step, data: ev.WorkflowStepRetrying | ev.AgentRetrying, ts: int
+    ) -> None:
+        step.attempt = data.next_attempt
+        self._clocks.stop(f"attempt {work.key}")
+        self._clocks.start(f"retry {work.key}", ts, data.delay_ms / 1000)
+
+    def _close(self, data: Any, state: str) -> _Step:
+        """Take what ends out of the open work, and return its step; it may end without having begun."""
+        step, key = self._steps[data.step_id], _key(data)
+        work = self._open.pop(key, None)
+        if work is not None:
+            self._clocks.stop(f"deadline {key}", f"attempt {key}", f"retry {key}")
+        elif data.iteration is None:
+            step.visits, step.is_held = data.visit + 1, False
+        else:
+            work = _item_of(step, data)
+        if work is not None:
+            work.state = state
+        return step
+
+    # -- requests
+
+    def _asked(self, data: ev.ApprovalRequested | ev.InputRequested, offset: int, ts: int) -> None:
+        if isinstance(data, ev.ApprovalRequested):
+            self._moves(ts)
+            if data.deadline is not UNSET:
+                self._clocks.due[f"approval {data.request_id}"] = micros(data.deadline)
+        if isinstance(data, ev.ApprovalRequested) and data.kind == "step":
+            self._steps[data.step_id].state = "waiting"
+        else:
+            work = self._open[_key(data)]
+            if work.state == "running":  # waiting for a person counts against no limit of the step
+                work.state = "waiting"
+                work.left = self._clocks.hold([f"attempt {work.key}", f"deadline {work.key}"], ts)
+            self._waits[data.request_id] = work.key
+        self._requests[data.request_id] = request_record(self.workflow_id, data, offset, ts)
+
+    def _decided(self, data: ev.ApprovalGranted | ev.ApprovalDenied, offset: int, ts: int) -> None:
+        self._clocks.stop(f"approval {data.request_id}")
+        request = self._close_request(data.request_id, ts)
+        if request is not None and request.kind == "step" and isinstance(data, ev.ApprovalGranted):
+            self._steps[request.step_id].state = "pending"
+
+    def _answered(self, data: ev.InputReceived | ev.InputCancelled, offset: int, ts: int) -> None:
+        request = self._close_request(data.request_id, ts)
+        if request is None or request.request_type != "budget" or isinstance(data, ev.InputCancelled):
+            return
+        if data.value["choice"] != "fail":
+            scope, limit = request.subject["scope"], request.subject["limit"]
+            limits = self._limits if scope == RUN else self._step_limits[scope]
+            raised = {**limits, limit: max(limits[limit], data.value["limit"])}
+            if scope == RUN:
+                self._limits = raised
+            else:
+                self._step_limits[scope] = raised
+
+    def _close_request(self, request_id: str, ts: int) -> RequestRecord | None:
+        """Take a request out of the open ones; work whose last request it was goes on, and its clocks do."""
+        request, key = self._requests.pop(request_id, None), self._waits.pop(request_id, "")
+        if request is None:
+            return None
+        if self._state == "waiting":
+            self._state = "running"
+        work = self._open.get(key)
+        if work is not None and work.state == "waiting" and key not in self._waits.values():
+            work.state = "running"
+            if request.iteration is None:
+                self._steps[request.step_id].state = "running"
+            self._clocks.release(work.left, ts)
+            work.left = {}
+        return request
+
+    # -- agents and calls
+
+    def _agent_initialized(self, data: ev.AgentInitialized, offset: int, ts: int) -> None:
+        work, retry = self._open[_key(data)], self._steps[data.step_id].retry
+        work.has_agent, work.asked_at = True, None
+        work.tool_calls.clear()
+        self._clocks.stop(f"retry {work.key}")
+        if retry.timeout is not None:
+            self._clocks.start(f"attempt {work.key}", ts, retry.timeout)
+
+    def _agent_processing(self, data: ev.AgentProcessing, offset: int, ts: int) -> None:
+        self._open[_key(data)].asked_at = ts
+
+    def _agent_retrying(self, data: ev.AgentRetrying, offset: int, ts: int) -> None:
+        work = self._open[_key(data)]
+        if data.kind == "restart":
+            self._restart(work, self._steps[data.step_id], data, ts)
+        elif data.kind == "model":
+            self._clocks.start(f"retry {work.key}", ts, data.delay_ms / 1000)
+            work.asked_at = ts + round(data.delay_ms * 1000)
+        elif data.kind == "fallback":
+            work.asked_at = ts
+
+    def _model_started(self, data: ev.ModelCallStarted, offset: int, ts: int) -> None:
+        work = self._open[_key(data)]
+        self._clocks.stop(f"retry {work.key}")
+        self._extend_attempt(work, ts)
+        work.asked_at = None
+        work.tool_calls.clear()
+        self._calls[data.model_call_id] = _Call("model", data.reserved.tokens, data.reserved.cost_usd)
+
+    def _model_completed(self, data: ev.ModelCallCompleted, offset: int, ts: int) -> None:
+        self._calls.pop(data.model_call_id, None)
+        self._usage = add_usage(self._usage, data.usage)
+
+    def _model_failed(self, data: ev.ModelCallFailed, offset: int, ts: int) -> None:
+        self._calls.pop(data.model_call_id, None)
+        self._open[_key(data)].asked_at = ts
+        self._interrupted(data.error, ts)
+        if data.usage is not UNSET:
+            self._usage = add_usage(self._usage, data.usage)
+
+    def _tool_started(self, data: ev.ToolCallStarted, offset: int, ts: int) -> None:
+        work, timeout = self._open[_key(data)], self._steps[data.step_id].retry.timeout
+        if data.tool_call_id not in work.tool_calls:  # not a repetition of the same call
+            work.tool_calls.add(data.tool_call_id)
+            self._usage = add_usage(self._usage, _ONE_TOOL_CALL)
+        self._clocks.stop(f"retry {work.key}")
+        if not work.has_agent and timeout is not None:
+            self._clocks.start(f"attempt {work.key}", ts, timeout)
+        self._calls[data.tool_call_id] = _Call("tool")
+
+    def _tool_ended(self, data: ev.ToolCallCompleted | ev.ToolCallFailed, offset: int, ts: int) -> None:
+        self._calls.pop(data.tool_call_id, None)
+        if isinstance(data, ev.ToolCallFailed):
+            self._interrupted(data.error, ts)
+
+    def _interrupted(self, error: ErrorInfo, ts: int) -> None:
+        """Extend running limits by the time for which no process worked on the run, if that lost the call."""
+        gap = ts - self._last_ts
+        if error.category == "interrupted" and error.code == "interrupted" and gap > 0:
+            self._clocks.extend(gap)
+
+    def _extend_attempt(self, work: _Work, ts: int) -> None:
+        """Extend the limit of an attempt by the time for which its model call waited for room in a budget."""
+        key = f"attempt {work.key}"
+        if work.asked_at is not None and (self._limits or self._step_limits) and key in self._clocks.due:
+            self._clocks.due[key] += max(0, ts - work.asked_at)
+
+    _PROJECTIONS: ClassVar[dict[type, Callable[[RunFold, Any, int, int], None]]] = {
+        ev.WorkflowStarted: _started,
+        ev.WorkflowWaiting: _waiting,
+        ev.WorkflowPaused: _paused,
+        ev.WorkflowResumed: _resumed,
+        ev.WorkflowCancelRequested: _cancelling,
+        ev.WorkflowCompleted: _completed,
+        ev.WorkflowFailed: _failed,
+        ev.WorkflowCancelled: _cancelled,
+        ev.WorkflowStepStarted: _step_started,
+        ev.WorkflowStepCompleted: _step_completed,
+        ev.WorkflowStepFailed: _step_failed,
+        ev.WorkflowStepSkipped: _step_skipped,
+        ev.WorkflowStepWaiting: _step_waiting,
+        ev.WorkflowStepRetrying: _step_retrying,
+        ev.ApprovalRequested: _asked,
+        ev.InputRequested: _asked,
+        ev.ApprovalGranted: _decided,
+        ev.ApprovalDenied: _decided,
+        ev.InputReceived: _answered,
+        ev.InputCancelled: _answered,
+        ev.AgentInitialized: _agent_initialized,
+        ev.AgentProcessing: _agent_processing,
+        ev.AgentRetrying: _agent_retrying,
+        ev.ModelCallStarted: _model_started,
+        ev.ModelCallCompleted: _model_completed,
+        ev.ModelCallFailed: _model_failed,
+        ev.ToolCallStarted: _tool_started,
+        ev.ToolCallCompleted: _tool_ended,
+        ev.ToolCallFailed: _tool_ended,
+    }
+
+
+def _key(data: Any) -> str:
+    """Return what names a piece of work inside its run: `/step#visit`, for an iteration `/step#visit[i]`."""
+    return data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
+
+
+def _items(step: _Step, data: ev.WorkflowStepStarted, key: str) -> dict[int, _Work]:
+    """Return the items of a for_each that begins; one that is tried again keeps what was done."""
+    before = step.items or {} if data.attempt > 1 else {}
+    found: dict[int, _Work] = {}
+    for index, item in enumerate(data.input):
+        earlier = before.get(index)
+        is_kept = earlier is not None and earlier.state in _KEPT_ITEMS and earlier.item == item
+        found[index] = earlier if earlier is not None and is_kept else _Work(f"{key}[{index}]", item)
+    return found
+
+
+def _item_of(step: _Step, data: Any) -> _Work:
+    if step.items is None:
+        raise KeyError(_key(data))
+    return step.items[data.iteration]
+
+
+def _shortest(*limits: float | None) -> float | None:
+    return min((limit for limit in limits if limit is not None), default=None)
