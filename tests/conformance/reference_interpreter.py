@@ -256,8 +256,6 @@ class _Interpreter:
     def _end(self) -> Outcome:
         """[§5.9] The end of the run."""
         outcome = self.outcome
-        for name in self.asking:  # [000 §2] waiting → cancelled: its question is closed with the run
-            self.ends[name] = StepEnd("cancelled", error=Error("cancelled"))
         order = list(self.steps)
         outcome.failed_steps = [
             s for s in order if s in self.ends and self.ends[s].status == "failed" and self.steps[s].required
@@ -499,9 +497,9 @@ class _Interpreter:
         limit = _seconds(approval["timeout"]) if "timeout" in approval else None
         expires = limit is not None and limit < decision.seconds
         yield self.now + (limit if expires and limit is not None else decision.seconds)
-        self.asking.discard(step.id)
-        if self.halted:
+        if step.id not in self.asking:
             return
+        self.asking.discard(step.id)
         if decision.granted and not expires:
             if items is None:
                 self.due[step.id] = deque([None])
@@ -534,6 +532,9 @@ class _Interpreter:
         self.ends[step.id] = end
         if end.status == "failed" and step.required and self.fail_fast:
             self.halted = True
+            for name in self.asking:  # [000 §2] waiting → cancelled: nothing more is dispatched
+                self.ends[name] = StepEnd("cancelled", error=Error("cancelled"))
+            self.asking.clear()
 
 
 def _guard(step: _Step) -> Expression:
