@@ -29,7 +29,8 @@ check: $(VENV)/.dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
 
-bench: $(VENV)/.dev $(BENCH_VENV)/.peers
+# The suite `instructions` has no peers.
+bench: $(VENV)/.dev $(if $(filter instructions,$(SUITE)),,$(BENCH_VENV)/.peers)
 	@$(BIN)/python -m tests.benchmarks $(SUITE) --peers-python $(BENCH_VENV)/bin/python
 
 faults: $(VENV)/.dev

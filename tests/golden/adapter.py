@@ -7,7 +7,7 @@ scene runs, which events the engine decided and what it was told beside the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +15,25 @@ from typing import Any
 import msgspec
 
 from agentflow import engine
-from agentflow.definition.ir import Workflow
-from agentflow.engine import BaseEvent, Bindings, CacheHit, RunState
-from agentflow.events.catalogue import SystemStateSaved
+from agentflow.definition.ir import ToolNode, Workflow, ir_hash
+from agentflow.engine import BaseEvent, Bindings, CacheHit, RunState, StepBinding, ToolInfo
+from agentflow.engine.state import OpenCall
+from agentflow.events.catalogue import DefinitionInfo, SystemStateSaved, WorkflowStarted
 from agentflow.events.envelope import decode, micros
 from agentflow.runtime import model_actor, tool_actor
 from agentflow.runtime.clock import Clock, monotonic_of
 
-__all__ = ["Facts", "decisions", "fold", "summary", "take", "virtual_time", "watched"]
+__all__ = [
+    "Facts",
+    "compile_graph",
+    "decisions",
+    "drive",
+    "fold",
+    "summary",
+    "take",
+    "virtual_time",
+    "watched",
+]
 
 
 class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -90,6 +101,70 @@ def summary(state: RunState) -> dict[str, Any]:
         "usage": msgspec.to_builtins(state.usage),
         "statuses": {name: node.status for name, node in state.nodes.items()},
     }
+
+
+def compile_graph(workflow: Workflow) -> Any:
+    """Return the compiled plan of a graph."""
+    return engine.compile_plan(workflow)
+
+
+def drive(plan: Any, workflow: Workflow, input: Any, execute: Callable[[Any], Any]) -> RunState:
+    """Run a graph of function nodes in the engine alone, without bytes; return the state at the end.
+
+    `execute` gives the result of a call from its parameters; each call is answered at once.
+    """
+    bound = StepBinding(tools={_FUNCTION.name: _FUNCTION})
+    steps = {node.id: bound for node in workflow.nodes if isinstance(node, ToolNode)}
+    state = RunState("wf_golden", plan, Bindings(steps=steps))
+    now = 1_000_000
+
+    def advance(moves: list[Any]) -> None:
+        while moves:
+            for data in moves:
+                engine.evolve(state, data, state.next_offset, now)
+            moves = engine.decide(state, now)
+
+    advance([_started(workflow, input)])
+    while calls := state.take_fresh():
+        state.take_closed()
+        for call in calls:
+            now += 1
+            advance(engine.tool_completed(state, call.call_id, execute(_parameters_of(call)), 1))
+    return state
+
+
+def _parameters_of(call: OpenCall) -> Any:
+    record = call.unit.tool
+    assert record is not None
+    return record.parameters
+
+
+_FUNCTION = ToolInfo(
+    name="bench__add",
+    service="bench",
+    function="add",
+    description="",
+    input_schema={"type": "object"},
+    schema_hash="h",
+    side_effect="none",
+    idempotent=True,
+    timeout=60,
+    self_checked=True,
+)
+
+
+def _started(workflow: Workflow, input: Any) -> WorkflowStarted:
+    return WorkflowStarted(
+        definition=DefinitionInfo(id="d", name="w", version=None, format="ir/v0", hash="h"),
+        ir_hash=ir_hash(workflow),
+        source="",
+        input=input,
+        options={},
+        labels={},
+        schema_version=1,
+        runtime_version="0",
+        by="test",
+    )
 
 
 @contextmanager
