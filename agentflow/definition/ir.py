@@ -1,7 +1,7 @@
 """The canonical graph that every front end compiles to and the one engine runs (page 003 §2).
 
 All Structs are frozen, encode to canonical JSON and back, and hold templates and expressions as text;
-`agentflow.engine.plan` compiles them. Durations are seconds. The nodes are those of the table in `kinds`.
+`agentflow.engine.graph` compiles them. Durations are seconds. The nodes are those of the table in `kinds`.
 """
 
 from __future__ import annotations

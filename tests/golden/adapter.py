@@ -105,7 +105,7 @@ def summary(state: RunState) -> dict[str, Any]:
 
 def compile_graph(workflow: Workflow) -> Any:
     """Return the compiled plan of a graph."""
-    return engine.compile_plan(workflow)
+    return engine.compile_graph(workflow)
 
 
 def drive(plan: Any, workflow: Workflow, input: Any, execute: Callable[[Any], Any]) -> RunState:
@@ -117,24 +117,28 @@ def drive(plan: Any, workflow: Workflow, input: Any, execute: Callable[[Any], An
     steps = {node.id: bound for node in workflow.nodes if isinstance(node, ToolNode)}
     state = RunState("wf_golden", plan, Bindings(steps=steps))
     now = 1_000_000
+    begun: list[str] = []
 
     def advance(moves: list[Any]) -> None:
         while moves:
             for data in moves:
                 engine.evolve(state, data, state.next_offset, now)
+                if isinstance(effect := engine.effect_of(data), engine.StartCall):
+                    begun.append(effect.call_id)
             moves = engine.decide(state, now)
 
     advance([_started(workflow, input)])
-    while calls := state.take_fresh():
-        state.take_closed()
-        for call in calls:
+    while begun:
+        calls, begun[:] = list(begun), []
+        for call_id in calls:
             now += 1
-            advance(engine.tool_completed(state, call.call_id, execute(_parameters_of(call)), 1))
+            parameters = _parameters_of(state.calls[call_id])
+            advance(engine.tool_completed(state, call_id, execute(parameters), 1))
     return state
 
 
 def _parameters_of(call: OpenCall) -> Any:
-    record = call.unit.tool
+    record = call.activation.tool
     assert record is not None
     return record.parameters
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from agentflow.engine.forking import BaseEvent, base_of, cut_of
+from agentflow.engine.replay import BaseEvent, base_of, cut_of
 from tests.unit.engine.test_golden import CASES, FOLDER
 
 from agentflow.definition.ir import Approval, Policy, ToolNode, Workflow
@@ -33,7 +33,7 @@ def engine_view(state: RunState) -> dict[str, Any]:
     steps: dict[str, Any] = {}
     for step_id in state.graph.step_ids:
         node, ended = state.nodes[step_id], state.nodes_view.get(step_id) or {}
-        items = [unit.status for unit in node.units.values()] if node.outer is not None else None
+        items = [c.status for c in node.outer.children.values()] if node.outer is not None else None
         steps[step_id] = {
             "state": node.status,
             "attempt": node.attempt,
@@ -66,7 +66,9 @@ def engine_view(state: RunState) -> dict[str, Any]:
         "error": state.error,
         "steps": steps,
         "calls": {call_id: call.kind for call_id, call in state.calls.items()},
-        "requests": [(r.request_id, r.offset, iso(r.ts), r.unit.node.id) for r in state.requests.values()],
+        "requests": [
+            (r.request_id, r.offset, iso(r.ts), r.activation.node.id) for r in state.requests.values()
+        ],
         "timers": {name: iso(due) for name, due in state.timers.items()},
         "usage": usage,
         "limits": limits,
@@ -125,8 +127,6 @@ def compare_at_every_offset(
         if forks and base is not None:
             state.base = [BaseEvent(data, ts) for data, _, ts in base]
         evolve(state, data, offset, ts)
-        state.take_fresh()
-        state.take_closed()
         projection.take(event_of(entry), [event_of(e) for e in base] if forks and base else ())
         expected, found = engine_view(state), shown(projection)
         for name, value in expected.items():
