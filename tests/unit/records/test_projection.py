@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
-from agentflow.engine.replay import BaseEvent, base_of, cut_of
-from tests.unit.engine.test_golden import CASES, FOLDER
 
 from agentflow.definition.ir import Approval, Policy, ToolNode, Workflow
 from agentflow.definition.policy import Backoff, RetryPolicy
 from agentflow.engine import Bindings, RunState, compile_graph, evolve
 from agentflow.engine.approvals import decided
+from agentflow.engine.replay import BaseEvent, base_of, cut_of
 from agentflow.errors import LogCorrupt
 from agentflow.events import catalogue as ev
-from agentflow.events.envelope import Event, iso
+from agentflow.events.envelope import Event, decode, iso, micros
 from agentflow.records.projection import RunProjection
 from agentflow.records.runs import result_of
 from agentflow.runtime.live_result import live_result
+from tests.golden.adapter import Facts
+from tests.golden.files import log_names, read_facts, read_lines
 from tests.unit.engine.driver import Driver, Fault, agent, chain, steps, tool
 from tests.unit.engine.test_fuzz import FAMILIES, Fuzz
 
@@ -123,7 +123,7 @@ def compare_at_every_offset(
     projection = RunProjection(RUN, workflow)
     for entry in log:
         data, offset, ts = entry
-        forks = isinstance(data, ev.SystemStateSaved)
+        forks = isinstance(data, ev.SystemStateSaved) and data.kind == "fork_base"
         if forks and base is not None:
             state.base = [BaseEvent(data, ts) for data, _, ts in base]
         evolve(state, data, offset, ts)
@@ -135,14 +135,20 @@ def compare_at_every_offset(
     return projection
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", log_names())
 def test_golden_logs_are_shown_as_the_engine_folds_them(name: str):
-    log: list[Entry] = []
-    for line in (FOLDER / f"{name}.ndjson").read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
-        data = msgspec.convert(entry["data"], ev.TYPES[entry["type"]])
-        log.append((data, entry["offset"], entry["ts"]))
-    compare_at_every_offset(CASES[name]().workflow, log)
+    facts = read_facts(name)
+    log, base = ([_entry_of(decode(line)) for line in lines] for lines in (read_lines(name), _base_of(facts)))
+    bindings = msgspec.convert(facts.bindings, Bindings)
+    compare_at_every_offset(facts.workflow, log, base or None, bindings)
+
+
+def _base_of(facts: Facts) -> list[bytes]:
+    return [line.encode() for line in facts.base]
+
+
+def _entry_of(event: Event[Any]) -> Entry:
+    return event.data, event.offset, micros(event.timestamp)
 
 
 def family_runs(seeds: int) -> list[Any]:
