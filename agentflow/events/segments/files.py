@@ -16,8 +16,6 @@ from collections.abc import Iterable, Set
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-import msgspec
-
 from agentflow.errors import LogCorrupt
 from agentflow.events.files import make_directories, put_file, replace_file, sync_directory
 from agentflow.events.references import named_by, names_in
@@ -40,10 +38,11 @@ class StoreFiles:
         self.lock = directory / "lock"
         self.closed = directory / "closed"
         self.removed = directory / "removed.ndjson"  # of the first version
-        self.probe_file = directory / "probe"
+        self._probe = directory / "probe"
         self.segments, self._blobs, self._definitions, self._consumers, self._snapshots = (
             directory / part for part in PARTS
         )
+        self._inner: dict[str, frozenset[str]] = {}
 
     def segment(self, number: int) -> Path:
         """Return the path of a segment; they count from 1."""
@@ -52,18 +51,15 @@ class StoreFiles:
     def probe(self) -> None:
         """As `EventLog.probe`."""
         try:
-            replace_file(self.probe_file, bytes(_PROBE_BYTES))
+            replace_file(self._probe, bytes(_PROBE_BYTES))
         finally:
-            self.probe_file.unlink(missing_ok=True)
+            self._probe.unlink(missing_ok=True)
 
     # -- blobs and definitions
 
     def put_blob(self, name: str, data: bytes) -> None:
-        """As `EventLog.put_blob`. The names in the blob are noted beside it, before it is there."""
-        path, inner = self._blobs / name.removeprefix("sha256:"), sorted(names_in(data))
-        if inner and not path.exists():
-            replace_file(path.with_suffix(".names"), seal(msgspec.json.encode(inner)))
-        _put(path, data)
+        """As `EventLog.put_blob`."""
+        _put(self._blobs / name.removeprefix("sha256:"), data)
 
     def get_blob(self, name: str) -> bytes | None:
         """As `EventLog.get_blob`."""
@@ -103,8 +99,8 @@ class StoreFiles:
     def cursors(self, prefix: str) -> dict[str, str]:
         """As `EventLog.cursors`."""
         consumers = [unquote(path.stem) for path in self._consumers.glob("*.cursor")]
-        found = {consumer: self.load_cursor(consumer) for consumer in consumers}
-        return {name: at for name, at in found.items() if at is not None and name.startswith(prefix)}
+        found = {name: self.load_cursor(name) for name in consumers if name.startswith(prefix)}
+        return {name: at for name, at in found.items() if at is not None}
 
     def _cursor(self, consumer: str) -> Path:
         return self._consumers / f"{quote(consumer, safe='')}.cursor"
@@ -121,11 +117,9 @@ class StoreFiles:
         """Return the newest intact snapshot at an offset of at most `latest`."""
         folder = self._snapshots_of(workflow_id, kind)
         for offset in sorted((int(path.stem) for path in folder.glob("*.snapshot")), reverse=True):
-            if offset <= latest:
-                try:
-                    return Snapshot(offset, unseal((folder / f"{offset}.snapshot").read_bytes(), kind))
-                except LogCorrupt:
-                    continue
+            content = content_of(folder / f"{offset}.snapshot") if offset <= latest else None
+            if content is not None and content == seal(content[_CRC_BYTES:]):
+                return Snapshot(offset, content[_CRC_BYTES:])
         return None
 
     def drop_snapshots(self, workflow_id: str) -> None:
@@ -140,39 +134,41 @@ class StoreFiles:
 
     # -- removal of what no run names
 
+    def names_in_blobs(self) -> dict[str, frozenset[str]]:
+        """Return what each blob names. A whole one is read once while the store is open; a damaged one may
+        have named anything.
+        """
+        blobs = self._all_blobs()
+        for name in blobs.keys() - self._inner.keys():
+            data = content_of(blobs[name]) or b""
+            if blob_hash(data) == name:
+                self._inner[name] = names_in(data)
+        anything = frozenset((*blobs, *(unquote(path.stem) for path in self._definitions.iterdir())))
+        return {name: self._inner.get(name, anything) for name in blobs}
+
     def sweep(self, names: Set[str], workflow_ids: Iterable[str], before: int) -> tuple[int, int, int]:
         """Remove blobs and definitions that `names` does not lead to, and snapshots of other runs.
 
         Returns how many blobs and definitions, and their bytes. Files put at `before` (µs) or later stay: an
         event that is being written may name them.
         """
-        blobs = [path for path in self._blobs.iterdir() if not path.suffix]
-        young = {f"sha256:{path.name}" for path in blobs if not _is_old(path, before)}
-        reached = named_by(names | young, self._inner_names())
-        kept = {self._blobs / name.removeprefix("sha256:") for name in reached}
-        kept |= {self._definition(name) for name in reached}
-        counts = [
-            _remove_files([path for path in paths if path not in kept and _is_old(path, before)])
-            for paths in (blobs, list(self._definitions.iterdir()))
-        ]
-        for note in self._blobs.glob("*.names"):
-            if not note.with_suffix("").exists():
-                note.unlink()
+        blobs = self._all_blobs()
+        young = {name for name, path in blobs.items() if not _is_old(path, before)}
+        kept = named_by(names | young, self.names_in_blobs())
+        old_blobs = [path for name, path in blobs.items() if name not in kept]
+        definitions = set(self._definitions.iterdir()) - {self._definition(name) for name in kept}
+        old_definitions = [path for path in definitions if _is_old(path, before)]
+        self._inner = {name: self._inner[name] for name in kept & self._inner.keys()}
+        freed = _remove_files(old_blobs) + _remove_files(old_definitions)
+        _remove_files(
+            [path for path in self._blobs.iterdir() if path.suffix]
+        )  # of older versions, of a crash
         for folder in set(self._snapshots.iterdir()) - {self._snapshots_of(run) for run in workflow_ids}:
             shutil.rmtree(folder, ignore_errors=True)
-        return counts[0][0], counts[1][0], counts[0][1] + counts[1][1]
+        return len(old_blobs), len(old_definitions), freed
 
-    def _inner_names(self) -> dict[str, frozenset[str]]:
-        """Return the names in each blob. If a note of them is damaged, the blob is read."""
-        found: dict[str, frozenset[str]] = {}
-        for note in self._blobs.glob("*.names"):
-            blob = note.with_suffix("")
-            try:
-                inner = frozenset(msgspec.json.decode(unseal(note.read_bytes(), note.name), type=list[str]))
-            except LogCorrupt:
-                inner = names_in(content_of(blob) or b"")
-            found[f"sha256:{blob.name}"] = inner
-        return found
+    def _all_blobs(self) -> dict[str, Path]:
+        return {f"sha256:{path.name}": path for path in self._blobs.iterdir() if not path.suffix}
 
 
 def seal(data: bytes) -> bytes:
@@ -183,7 +179,7 @@ def seal(data: bytes) -> bytes:
 def unseal(content: bytes, what: str) -> bytes:
     """Return what was sealed. Raises LogCorrupt, naming `what`, if it is not as it was written."""
     data = content[_CRC_BYTES:]
-    if content[:_CRC_BYTES] != b"%08x" % zlib.crc32(data):
+    if content != seal(data):
         raise LogCorrupt(f"{what} is damaged", hint="restore the store from a copy")
     return data
 
@@ -213,8 +209,10 @@ def _is_old(path: Path, before: int) -> bool:
     return path.stat().st_mtime_ns // 1000 < before
 
 
-def _remove_files(paths: list[Path]) -> tuple[int, int]:
-    size = sum(path.stat().st_size for path in paths)
+def _remove_files(paths: Iterable[Path]) -> int:
+    """Remove files; return their bytes."""
+    size = 0
     for path in paths:
+        size += path.stat().st_size
         path.unlink()
-    return len(paths), size
+    return size
