@@ -16,18 +16,84 @@ from collections.abc import Iterable, Set
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+import msgspec
+
 from agentflow.errors import LogCorrupt
 from agentflow.events.files import make_directories, put_file, replace_file, sync_directory
 from agentflow.events.references import named_by, names_in
 from agentflow.events.rows import Snapshot
 from agentflow.events.rules import blob_hash
 
-__all__ = ["PARTS", "StoreFiles", "content_of", "seal", "unseal"]
+__all__ = ["PARTS", "Closed", "StoreFiles", "content_of"]
 
 PARTS = ("segments", "blobs", "definitions", "consumers", "snapshots")
 _BLOB = re.compile(r"sha256:([0-9a-f]{64})")
 _CRC_BYTES = 8
 _PROBE_BYTES = 64 << 10
+_FAR = 1 << 62
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """Record of the last orderly closing: newest segment, its length, the last batch and what it is about.
+
+    What lies before that end cannot be torn: what is bad there, or missing, is damage. Segments only grow, so
+    the record stays true until the next one replaces it. The defaults stand for a record that is damaged
+    itself: all that is there was durable.
+    """
+
+    segment: int = _FAR
+    end: int = 0
+    batch: int = -1
+    last: tuple[str, int] | None = None
+    removed: int = 0
+    """Length of the file of removals of the first version."""
+
+    def covers(self, place: tuple[int, int]) -> bool:
+        """Return True if what is at this segment and position was durable."""
+        return place < (self.segment, self.end)
+
+    @property
+    def proven(self) -> int:
+        """The last batch that is known to have been durable."""
+        return _FAR if self.batch < 0 else self.batch
+
+
+class SealedFiles:
+    """Files of a folder, each with a checksum before its content and named by any text."""
+
+    def __init__(self, folder: Path, suffix: str, what: str) -> None:
+        self.folder, self._suffix, self._what = folder, suffix, what
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file."""
+        return self.folder / f"{quote(name, safe='')}{self._suffix}"
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file, whole and durable at return."""
+        replace_file(self.path(name), seal(data))
+
+    def put_once(self, name: str, data: bytes) -> None:
+        """Write a file as `put` does; one that exists stays."""
+        _put_once(self.path(name), seal(data))
+
+    def get(self, name: str) -> bytes | None:
+        """Return the content of a file, None if there is none. Raises LogCorrupt if it is damaged."""
+        content = content_of(self.path(name))
+        return None if content is None else unseal(content, f"{self._what} {name}")
+
+    def drop(self, name: str) -> None:
+        """Remove a file if it is there, durably."""
+        self.path(name).unlink(missing_ok=True)
+        sync_directory(self.folder)
+
+    def all(self, prefix: str = "") -> dict[str, bytes]:
+        """Return the content of all files whose names have this prefix."""
+        found = {name: self.get(name) for name in self.names() if name.startswith(prefix)}
+        return {name: data for name, data in found.items() if data is not None}
+
+    def names(self) -> list[str]:
+        """Return the names of all files."""
+        return [unquote(path.stem) for path in self.folder.glob(f"*{self._suffix}")]
 
 
 class StoreFiles:
@@ -39,9 +105,11 @@ class StoreFiles:
         self.closed = directory / "closed"
         self.removed = directory / "removed.ndjson"  # of the first version
         self._probe = directory / "probe"
-        self.segments, self._blobs, self._definitions, self._consumers, self._snapshots = (
+        self.segments, self._blobs, definitions, consumers, self._snapshots = (
             directory / part for part in PARTS
         )
+        self.definitions = SealedFiles(definitions, ".source", "definition")
+        self.cursors = SealedFiles(consumers, ".cursor", "the position of")
         self._inner: dict[str, frozenset[str]] = {}
 
     def segment(self, number: int) -> Path:
@@ -55,11 +123,26 @@ class StoreFiles:
         finally:
             self._probe.unlink(missing_ok=True)
 
-    # -- blobs and definitions
+    def save_closed(self, end: tuple[int, int], batch: int, last: tuple[str, int] | None) -> None:
+        """Record an orderly closing, durably."""
+        closed = Closed(*end, batch, last, len(content_of(self.removed) or b""))
+        replace_file(self.closed, seal(msgspec.json.encode(closed)) + b"\n")
+
+    def load_closed(self) -> Closed:
+        """Return the record; one that covers nothing if no process has closed the store yet."""
+        content = content_of(self.closed)
+        if content is None:
+            return Closed(0, 0, 0)
+        try:
+            return msgspec.json.decode(unseal(content[:-1], self.closed.name), type=Closed)
+        except (LogCorrupt, msgspec.DecodeError):
+            return Closed()
+
+    # -- blobs
 
     def put_blob(self, name: str, data: bytes) -> None:
         """As `EventLog.put_blob`."""
-        _put(self._blobs / name.removeprefix("sha256:"), data)
+        _put_once(self._blobs / name.removeprefix("sha256:"), data)
 
     def get_blob(self, name: str) -> bytes | None:
         """As `EventLog.get_blob`."""
@@ -68,42 +151,6 @@ class StoreFiles:
         if found is not None and blob_hash(found) != name:
             raise LogCorrupt(f"blob {name} is damaged", hint="restore the store from a copy")
         return found
-
-    def put_definition(self, hash: str, source: bytes) -> None:
-        """As `EventLog.put_definition`."""
-        _put(self._definition(hash), seal(source))
-
-    def get_definition(self, hash: str) -> bytes | None:
-        """As `EventLog.get_definition`."""
-        return _unsealed(self._definition(hash), f"definition {hash}")
-
-    def _definition(self, hash: str) -> Path:
-        return self._definitions / f"{quote(hash, safe='')}.source"
-
-    # -- positions of consumers
-
-    def save_cursor(self, consumer: str, cursor: str) -> None:
-        """As `EventLog.save_cursor`."""
-        replace_file(self._cursor(consumer), seal(cursor.encode()))
-
-    def drop_cursor(self, consumer: str) -> None:
-        """As `EventLog.drop_cursor`."""
-        self._cursor(consumer).unlink(missing_ok=True)
-        sync_directory(self._consumers)
-
-    def load_cursor(self, consumer: str) -> str | None:
-        """As `EventLog.load_cursor`."""
-        found = _unsealed(self._cursor(consumer), f"the position of {consumer}")
-        return None if found is None else found.decode()
-
-    def cursors(self, prefix: str) -> dict[str, str]:
-        """As `EventLog.cursors`."""
-        consumers = [unquote(path.stem) for path in self._consumers.glob("*.cursor")]
-        found = {name: self.load_cursor(name) for name in consumers if name.startswith(prefix)}
-        return {name: at for name, at in found.items() if at is not None}
-
-    def _cursor(self, consumer: str) -> Path:
-        return self._consumers / f"{quote(consumer, safe='')}.cursor"
 
     # -- snapshots
 
@@ -143,7 +190,7 @@ class StoreFiles:
             data = content_of(blobs[name]) or b""
             if blob_hash(data) == name:
                 self._inner[name] = names_in(data)
-        anything = frozenset((*blobs, *(unquote(path.stem) for path in self._definitions.iterdir())))
+        anything = frozenset((*blobs, *self.definitions.names()))
         return {name: self._inner.get(name, anything) for name in blobs}
 
     def sweep(self, names: Set[str], workflow_ids: Iterable[str], before: int) -> tuple[int, int, int]:
@@ -156,7 +203,7 @@ class StoreFiles:
         young = {name for name, path in blobs.items() if not _is_old(path, before)}
         kept = named_by(names | young, self.names_in_blobs())
         old_blobs = [path for name, path in blobs.items() if name not in kept]
-        definitions = set(self._definitions.iterdir()) - {self._definition(name) for name in kept}
+        definitions = [self.definitions.path(name) for name in set(self.definitions.names()) - kept]
         old_definitions = [path for path in definitions if _is_old(path, before)]
         self._inner = {name: self._inner[name] for name in kept & self._inner.keys()}
         freed = _remove_files(old_blobs) + _remove_files(old_definitions)
@@ -192,13 +239,8 @@ def content_of(path: Path) -> bytes | None:
         return None
 
 
-def _unsealed(path: Path, what: str) -> bytes | None:
-    content = content_of(path)
-    return None if content is None else unseal(content, what)
-
-
-def _put(path: Path, data: bytes) -> None:
-    """Write a file, whole and durable at return; one that exists stays, but is young again."""
+def _put_once(path: Path, data: bytes) -> None:
+    """Write a file, whole and durable at return; one that exists stays, but is young again for `sweep`."""
     if path.exists():
         now = time.time_ns()  # the time that the kernel would take may be some ms old
         os.utime(path, ns=(now, now))

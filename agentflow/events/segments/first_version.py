@@ -18,8 +18,7 @@ import msgspec
 
 from agentflow.errors import LogCorrupt
 from agentflow.events.ids import micros
-from agentflow.events.segments.closing import Closed
-from agentflow.events.segments.files import content_of
+from agentflow.events.segments.files import Closed, content_of
 from agentflow.events.segments.index import Index, Place, unattributable
 from agentflow.events.segments.lines import (
     PREFIX_BYTES,

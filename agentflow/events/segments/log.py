@@ -93,7 +93,7 @@ class SegmentLog(BaseLog):
 
     async def put_definition(self, hash: str, source: bytes) -> None:
         """As `EventLog.put_definition`."""
-        await self._write(lambda _: self._files.put_definition(hash, source))
+        await self._write(lambda _: self._files.definitions.put_once(hash, source))
 
     async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
         """As `EventLog.put_snapshot`."""
@@ -101,11 +101,11 @@ class SegmentLog(BaseLog):
 
     async def save_cursor(self, consumer: str, cursor: str) -> None:
         """As `EventLog.save_cursor`."""
-        await self._write(lambda _: self._files.save_cursor(consumer, cursor))
+        await self._write(lambda _: self._files.cursors.put(consumer, cursor.encode()))
 
     async def drop_cursor(self, consumer: str) -> None:
         """As `EventLog.drop_cursor`."""
-        await self._write(lambda _: self._files.drop_cursor(consumer))
+        await self._write(lambda _: self._files.cursors.drop(consumer))
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`."""
@@ -189,11 +189,13 @@ class SegmentLog(BaseLog):
 
     async def load_cursor(self, consumer: str) -> str | None:
         """As `EventLog.load_cursor`."""
-        return await self._in_thread(self._files.load_cursor, consumer)
+        found = await self._in_thread(self._files.cursors.get, consumer)
+        return None if found is None else found.decode()
 
     async def cursors(self, prefix: str) -> dict[str, str]:
         """As `EventLog.cursors`."""
-        return await self._in_thread(self._files.cursors, prefix)
+        found = await self._in_thread(self._files.cursors.all, prefix)
+        return {consumer: cursor.decode() for consumer, cursor in found.items()}
 
     async def get_blob(self, name: str) -> bytes | None:
         """As `EventLog.get_blob`."""
@@ -201,7 +203,7 @@ class SegmentLog(BaseLog):
 
     async def get_definition(self, hash: str) -> bytes | None:
         """As `EventLog.get_definition`."""
-        return await self._in_thread(self._files.get_definition, hash)
+        return await self._in_thread(self._files.definitions.get, hash)
 
     async def latest_snapshot(
         self, workflow_id: str, kind: str, at_or_before: int | None = None

@@ -12,7 +12,6 @@ from agentflow.events.rules import check_start
 from agentflow.events.segments.files import StoreFiles
 from agentflow.events.segments.first_version import find_position, read_line
 from agentflow.events.segments.index import Index, Place
-from agentflow.events.segments.lines import Line
 
 __all__ = ["SegmentReader"]
 
@@ -70,23 +69,46 @@ class SegmentReader:
 
     def query(self, query: EventQuery) -> Page[LoggedEvent]:
         """As `EventLog.query`; `Page.damaged` names the runs of which events were passed over."""
-        end = self._index.end
+        index = self._index
+        end = index.end
         at = start = self._start(query.cursor, end)
-        scan = _Scan(query, self._index)
-        for number in sorted(self._index.segments.copy()):
-            if not at[0] <= number <= end[0] or scan.full:
-                continue
-            if number > at[0]:
-                at = (number, 0, 0)
-            try:
-                at = self._scan(at, end, scan)
-            except FileNotFoundError:
-                if number in self._index.segments:  # else it was removed meanwhile, with its last run
-                    raise
-        for run, places in self._index.damaged.copy().items():
+        found, damaged = list[LoggedEvent](), set[str]()
+        for number in sorted(index.segments.copy()):
+            if at[0] <= number <= end[0] and len(found) < query.limit:
+                at = max(at, (number, 0, 0))
+                try:
+                    at = self._scan(at, end, query, found, damaged)
+                except FileNotFoundError:
+                    if number in index.segments:  # else it was removed meanwhile, with its last run
+                        raise
+        for run, places in index.damaged.copy().items():
             if any(start[:2] <= place < at[:2] for place in places):
-                scan.damaged.add(run)
-        return Page(scan.found, encode_cursor(*at), tuple(sorted(scan.damaged)))
+                damaged.add(run)
+        return Page(found, encode_cursor(*at), tuple(sorted(damaged)))
+
+    def _scan(
+        self, at: _Position, end: Place, query: EventQuery, found: list[LoggedEvent], damaged: set[str]
+    ) -> _Position:
+        """Add what is wanted of one segment; return where the scan stands."""
+        number, position, taken = at
+        with self._files.segment(number).open("rb") as file:
+            file.seek(position)
+            while len(found) < query.limit and (number, position) < end and (raw := file.readline()):
+                line = read_line(raw.removesuffix(b"\n"))
+                if line is None:
+                    self._index.damage_at(number, position, position + len(raw))
+                elif (run := self._index.runs.get(line.head.w or "")) is None:
+                    pass  # about removals, or of a run that was deleted
+                elif run.damaged is not None and line.head.o >= run.damaged:
+                    damaged.add(run.workflow_id)
+                elif run.earliest <= line.head.o <= run.last:
+                    for count, event in enumerate(line.events(), start=1):
+                        if count > taken and query.takes(event.type, event.ts):
+                            found.append(LoggedEvent(run.workflow_id, event))
+                            if len(found) == query.limit and count < len(line.head.m):
+                                return (number, position, count)
+                position, taken = position + len(raw), 0
+        return (number, position, 0)
 
     def latest_cursor(self) -> str:
         """Return the place behind all events."""
@@ -108,54 +130,3 @@ class SegmentReader:
         if not (1, 0) <= place[:2] <= end:
             raise ValueError(f"{cursor!r} lies behind the end of the log, which may be an older copy")
         return place
-
-    def _scan(self, at: _Position, end: Place, scan: _Scan) -> _Position:
-        """Add what is wanted of one segment; return where the scan stands."""
-        number, position, taken = at
-        with self._files.segment(number).open("rb") as file:
-            file.seek(position)
-            while not scan.full and (number, position) < end and (raw := file.readline()):
-                line = read_line(raw.removesuffix(b"\n"))
-                if line is not None:
-                    taken = scan.take(line, taken)
-                    if taken:
-                        return (number, position, taken)
-                else:
-                    self._index.damage_at(number, position, position + len(raw))
-                position, taken = position + len(raw), 0
-        return (number, position, 0)
-
-
-class _Scan:
-    """A page of `query` that grows."""
-
-    def __init__(self, query: EventQuery, index: Index) -> None:
-        self._query = query
-        self._index = index
-        self.found: list[LoggedEvent] = []
-        self.damaged: set[str] = set()
-
-    @property
-    def full(self) -> bool:
-        return len(self.found) >= self._query.limit
-
-    def take(self, line: Line, taken: int) -> int:
-        """Add what is wanted of a line from its event `taken` on; return how many it has passed, 0 if all.
-
-        Leaves out lines of runs that were deleted or trimmed, or from where they are damaged on.
-        """
-        run = self._index.runs.get(line.head.w or "")
-        if run is None:
-            return 0
-        offset, takes = line.head.o, self._query.takes
-        if run.damaged is not None and offset >= run.damaged:
-            self.damaged.add(run.workflow_id)
-            return 0
-        if not run.earliest <= offset <= run.last:
-            return 0
-        for number, event in enumerate(line.events(), start=1):
-            if number > taken and takes(event.type, event.ts):
-                self.found.append(LoggedEvent(run.workflow_id, event))
-                if self.full:
-                    return number if number < len(line.head.m) else 0
-        return 0

@@ -15,8 +15,7 @@ from agentflow.errors import LogCorrupt
 from agentflow.events.files import make_durable, sync_directory
 from agentflow.events.identity import FileIdentity
 from agentflow.events.rows import Notice
-from agentflow.events.segments.closing import Closed, load_closed, save_closed
-from agentflow.events.segments.files import StoreFiles
+from agentflow.events.segments.files import Closed, StoreFiles
 from agentflow.events.segments.first_version import FirstVersion, load_removed, look_at
 from agentflow.events.segments.index import Index, Place, Segment, unattributable
 from agentflow.events.segments.lines import Line, parse_line, refuse_newer
@@ -32,7 +31,7 @@ def recover(files: StoreFiles, *, read_only: bool = False) -> tuple[Index, list[
     All that was found is durable at return, unless `read_only`: then nothing is changed. Raises LogCorrupt,
     ConfigurationError (a newer version wrote the store) or OSError.
     """
-    recovery = _Recovery(files, load_closed(files), read_only)
+    recovery = _Recovery(files, files.load_closed(), read_only)
     recovery.run()
     return recovery.index, recovery.notices
 
@@ -67,7 +66,7 @@ class _Recovery:
             if not self.read_only:
                 self._make_durable()
         if not self.read_only and (lost or self.closed.batch < 0):  # so that damage is never taken for torn
-            save_closed(files, index)
+            files.save_closed(index.end, index.batch, index.last)
         for name in sorted(index.damaged):
             text = f"{name} is damaged from offset {index.runs[name].damaged} on; it is quarantined"
             self.notices.append(Notice(kind="damaged_run", text=text, workflow_id=name))

@@ -16,7 +16,6 @@ from agentflow.events.group import Job, fail
 from agentflow.events.owner import Owner, next_epoch, this_process
 from agentflow.events.rows import ENDED, FIRST_EPOCH, Append
 from agentflow.events.rules import check_removable, refusal, state_after, tombstone_of
-from agentflow.events.segments.closing import save_closed
 from agentflow.events.segments.files import StoreFiles
 from agentflow.events.segments.index import Index, RunIndex
 from agentflow.events.segments.lines import Head, Line, Range, RunChange, RunIdentity, encode_line
@@ -81,11 +80,12 @@ class SegmentStore:
 
     def finish(self) -> None:
         """As `Store.finish`."""
+        index = self._index
         self.writer.check_all()
         self.writer.close()
         if self.failure is None:
             with contextlib.suppress(OSError):  # without the record, the next start is that after a crash
-                save_closed(self._files, self._index)
+                self._files.save_closed(index.end, index.batch, index.last)
 
     # -- batches
 
