@@ -28,6 +28,7 @@ __all__ = ["PARTS", "Closed", "StoreFiles", "content_of"]
 
 PARTS = ("segments", "blobs", "definitions", "consumers", "snapshots")
 _BLOB = re.compile(r"sha256:([0-9a-f]{64})")
+_SEGMENT = re.compile(r"(\d{8,})\.ndjson")
 _CRC_BYTES = 8
 _PROBE_BYTES = 64 << 10
 _FAR = 1 << 62
@@ -116,6 +117,11 @@ class StoreFiles:
         """Return the path of a segment; they count from 1."""
         return self.segments / f"{number:08d}.ndjson"
 
+    def segment_numbers(self) -> list[int]:
+        """Return the numbers of the segments, sorted; files of other names are none of the store's."""
+        names = (path.name for path in self.segments.iterdir())
+        return sorted(int(match[1]) for name in names if (match := _SEGMENT.fullmatch(name)))
+
     def probe(self) -> None:
         """As `EventLog.probe`."""
         try:
@@ -163,8 +169,9 @@ class StoreFiles:
     def latest_snapshot(self, workflow_id: str, kind: str, latest: int) -> Snapshot | None:
         """Return the newest intact snapshot at an offset of at most `latest`."""
         folder = self._snapshots_of(workflow_id, kind)
-        for offset in sorted((int(path.stem) for path in folder.glob("*.snapshot")), reverse=True):
-            content = content_of(folder / f"{offset}.snapshot") if offset <= latest else None
+        offsets = {int(path.stem) for path in folder.glob("*.snapshot") if path.stem.isdecimal()}
+        for offset in sorted((offset for offset in offsets if offset <= latest), reverse=True):
+            content = content_of(folder / f"{offset}.snapshot")
             if content is not None and content == seal(content[_CRC_BYTES:]):
                 return Snapshot(offset, content[_CRC_BYTES:])
         return None

@@ -92,6 +92,8 @@ class Segment:
     identity: FileIdentity
     first_version: bool = False
     size: int = 0
+    batch: int = 0
+    """The last one in it."""
     runs: int = 0
     """Number of runs that have lines in it."""
     gone: list[str] = field(default_factory=list[str])
@@ -112,6 +114,8 @@ class Index:
         self.segments: dict[int, Segment] = {}
         self.dropped: list[Range] = []
         """The numbers of the segments that were removed, as the newest line about that has it."""
+        self.ends: list[tuple[int, int]] = []
+        """As `Head.ends`, from the same line."""
         self.damaged: dict[str, list[Place]] = {}
         """The quarantined runs, and where bytes are that cannot be read."""
         self.end: Place = (1, 0)
@@ -147,7 +151,8 @@ class Index:
         if head.w is None:
             for gone in head.gone:
                 self._bury(gone, place[0])
-            self.dropped = head.dropped or self.dropped
+            if head.dropped:
+                self.dropped, self.ends = head.dropped, head.ends
         elif head.w not in self.gone:
             run = self.runs.get(head.w)
             if run is None and head.r is not None and head.r.run is not None and not head.o:
@@ -162,7 +167,7 @@ class Index:
                     self.damage(head.w, run.last + 1, place)
         self.end = (place[0], place[1] + len(line.raw) + 1)
         segment = self.segments[place[0]]
-        segment.size = max(segment.size, self.end[1])
+        segment.size, segment.batch = max(segment.size, self.end[1]), head.b
 
     def _extend(self, run: RunIndex, place: Place, line: Line) -> None:
         """Add a line to its run. `last` grows last, because a reader in another thread goes by it."""

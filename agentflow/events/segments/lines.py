@@ -3,7 +3,8 @@
     {"c":"<crc32>","v":2,"b":12,"s":11,"p":["wf_a",7],"w":"wf_b","o":3,"r":{…},"m":[[ts,type,length],…],"e":[…]}
 
 `c` covers all bytes behind it, up to the end of the line. A line without `w` is about removals: `gone` holds
-tombstones of deleted runs, `dropped` the numbers of all segments that were removed, as ranges.
+tombstones of deleted runs, `dropped` the numbers of all segments that were removed, as ranges, and `ends`
+where the numbers of batches stop before these.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Time (µs), type and length of each event."""
     gone: list[Tombstone] = []
     dropped: list[Range] = []
+    ends: list[tuple[int, int]] = []
+    """Each segment before a removed one, and its last batch: what is missing behind that is no damage."""
 
     @property
     def subject(self) -> tuple[str, int] | None:

@@ -133,6 +133,7 @@ class SegmentLog(BaseLog):
             await self._in_thread(self._files.names_in_blobs)  # reads them while batches are written
         blobs, definitions, freed = await self._write(lambda store: store.sweep_files(before))
         freed += await self._write(lambda store: store.drop_segments())
+        await self._in_thread(self._reader.close)  # an open descriptor would keep the space of a segment
         return Swept(blobs=blobs, definitions=definitions, bytes=freed)
 
     def _refusal(self) -> StoreError:

@@ -11,7 +11,7 @@ from agentflow.events.rows import LoggedEvent, Page
 from agentflow.events.rules import check_start
 from agentflow.events.segments.files import StoreFiles
 from agentflow.events.segments.first_version import find_position, read_line
-from agentflow.events.segments.index import Index, Place
+from agentflow.events.segments.index import Index, Place, RunIndex
 
 __all__ = ["SegmentReader"]
 
@@ -38,7 +38,14 @@ class SegmentReader:
 
     def read(self, workflow_id: str, start: int, limit: int) -> list[StoredEvent]:
         """As `EventLog.read`."""
-        run = self._index.find(workflow_id)
+        try:
+            return self._read(self._index.find(workflow_id), start, limit)
+        except FileNotFoundError:
+            self._index.find(workflow_id)  # its segments may have gone with it meanwhile
+            raise
+
+    def _read(self, run: RunIndex, start: int, limit: int) -> list[StoredEvent]:
+        workflow_id = run.workflow_id
         check_start(workflow_id, run.earliest, start)
         end = run.last + 1 if run.damaged is None else run.damaged
         if start >= end:
@@ -82,7 +89,8 @@ class SegmentReader:
                     if number in index.segments:  # else it was removed meanwhile, with its last run
                         raise
         for run, places in index.damaged.copy().items():
-            if any(start[:2] <= place < at[:2] for place in places):
+            # Bytes that are missing at the end of the log are told when a scan arrives there.
+            if any(start[:2] <= place < at[:2] or start[:2] < place == at[:2] == end for place in places):
                 damaged.add(run)
         return Page(found, encode_cursor(*at), tuple(sorted(damaged)))
 

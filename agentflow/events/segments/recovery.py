@@ -42,7 +42,7 @@ class _Recovery:
     def __init__(self, files: StoreFiles, closed: Closed, read_only: bool) -> None:
         self.files, self.closed, self.read_only = files, closed, read_only
         self.index = Index()
-        self.numbers = sorted(int(path.stem) for path in files.segments.glob("*.ndjson"))
+        self.numbers = files.segment_numbers()
         self.newest = self.numbers[-1] if self.numbers else 1
         self.pending: list[tuple[Place, Line | None]] = []
         """Lines behind `index.batch`: damaged ones (None), and those behind them until it is proven whether
@@ -153,6 +153,8 @@ class _Recovery:
     def _lose_last(self) -> bool:
         """Attribute a lost last batch by the record of the last closing; return True if there is one."""
         index, closed = self.index, self.closed
+        if index.batch == closed.batch and closed.last not in (None, index.last):
+            raise LogCorrupt(f"segment {self.newest} is not the one that was closed", hint=_HINT)
         if index.batch >= closed.batch:
             return False
         if closed.batch != index.batch + 1 or closed.last is None:
@@ -189,6 +191,10 @@ class _Recovery:
         for number in missing:
             if number not in dropped:
                 raise LogCorrupt(f"{self.files.segment(number)} is missing", hint=_HINT)
+        for number, batch in self.index.ends:
+            segment = self.index.segments.get(number)
+            if segment is not None and segment.batch != batch:
+                raise unattributable((number, segment.size))
         left = sorted(dropped & self.index.segments.keys())
         for number in left:
             del self.index.segments[number]

@@ -211,7 +211,7 @@ class SegmentStore:
         run = self._index.find(workflow_id)
         check_removable(workflow_id, run.state, run.state in ENDED)
         gone = tombstone_of(run.row(), at)
-        self._write_removal([gone], [])
+        self._write_removal([gone])
         self._files.drop_snapshots(workflow_id)
         return gone
 
@@ -234,8 +234,10 @@ class SegmentStore:
             return 0
         segments = [index.segments[number] for number in numbers]
         carried = {run: index.gone[run] for segment in segments for run in segment.gone}
-        kept = index.segments.keys() - set(numbers)
-        self._write_removal(list(carried.values()), _ranges([n for n in range(1, newest) if n not in kept]))
+        kept = {number: segment for number, segment in index.segments.items() if number not in numbers}
+        dropped = _ranges([number for number in range(1, newest) if number not in kept])
+        ends = [(first - 1, kept[first - 1].batch) for first, _ in dropped if first > 1]
+        self._write_removal(list(carried.values()), dropped, ends)
         for number in numbers:
             del index.segments[number]
             self._files.segment(number).unlink()
@@ -251,10 +253,15 @@ class SegmentStore:
             return False
         return len(segment.gone) * _TOMBSTONE_BYTES < segment.size * _TOMBSTONE_SHARE
 
-    def _write_removal(self, gone: list[Tombstone], dropped: list[Range]) -> None:
+    def _write_removal(
+        self, gone: list[Tombstone], dropped: list[Range] | None = None, ends: list[Range] | None = None
+    ) -> None:
         """Write a line about removals, durably."""
         index = self._index
-        line = encode_line(Head(b=index.batch + 1, s=index.batch, p=index.last, gone=gone, dropped=dropped))
+        head = Head(
+            b=index.batch + 1, s=index.batch, p=index.last, gone=gone, dropped=dropped or [], ends=ends or []
+        )
+        line = encode_line(head)
         self.writer.append(line.raw + b"\n")
         index.add(index.end, line)
 
