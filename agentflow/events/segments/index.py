@@ -147,27 +147,35 @@ class Index:
     def add(self, place: Place, line: Line) -> None:
         """Add an intact line, the one behind the last; a gap in the offsets of its run is damage."""
         head = line.head
-        self.batch, self.last = head.b, head.subject
         if head.w is None:
+            alone = len(head.gone) == 1 and not head.dropped
+            self.last = (head.gone[0].workflow_id, -1) if alone else None
             for gone in head.gone:
                 self._bury(gone, place[0])
             if head.dropped:
                 self.dropped, self.ends = head.dropped, head.ends
-        elif head.w not in self.gone:
-            run = self.runs.get(head.w)
-            if run is None and head.r is not None and head.r.run is not None and not head.o:
-                run = self.create(head.w, head.r.run)
-                run.parent = parent_of(line.raw[line.start : line.start + head.m[0][2]])
-            if run is None:  # its beginning is lost: only its id is known
-                self.damage(head.w, 0, place)
-            elif run.damaged is None and head.o >= run.earliest:
-                if head.o == run.last + 1:
-                    self._extend(run, place, line)
-                else:
-                    self.damage(head.w, run.last + 1, place)
-        self.end = (place[0], place[1] + len(line.raw) + 1)
-        segment = self.segments[place[0]]
-        segment.size, segment.batch = max(segment.size, self.end[1]), head.b
+        else:
+            self.last = (head.w, head.o)
+            if head.w not in self.gone:
+                self._add_to_run(head.w, place, line)
+        end, segment = place[1] + len(line.raw) + 1, self.segments[place[0]]
+        if end > segment.size:
+            segment.size = end
+        segment.batch = self.batch = head.b
+        self.end = (place[0], end)
+
+    def _add_to_run(self, workflow_id: str, place: Place, line: Line) -> None:
+        head, run = line.head, self.runs.get(workflow_id)
+        if run is None and head.r is not None and head.r.run is not None and not head.o:
+            run = self.create(workflow_id, head.r.run)
+            run.parent = parent_of(line.raw[line.start : line.start + head.m[0][2]])
+        if run is None:  # its beginning is lost: only its id is known
+            self.damage(workflow_id, 0, place)
+        elif run.damaged is None and head.o >= run.earliest:
+            if head.o == run.last + 1:
+                self._extend(run, place, line)
+            else:
+                self.damage(workflow_id, run.last + 1, place)
 
     def _extend(self, run: RunIndex, place: Place, line: Line) -> None:
         """Add a line to its run. `last` grows last, because a reader in another thread goes by it."""

@@ -70,8 +70,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last batch that was synced when this one was written, so an intact line proves that all up to it
     were durable. Lines of one write share it."""
     p: tuple[str, int] | None = None
-    """Run and first offset of the batch before, or a deleted run and -1. A damaged line is attributed by its
-    intact successor; its own bytes are never believed."""
+    """Run and first offset of the batch before, or the one run that was deleted there and -1. A damaged line
+    is attributed by its intact successor; its own bytes are never believed."""
     w: str | None = None
     """The run."""
     o: int = 0
@@ -83,13 +83,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dropped: list[Range] = []
     ends: list[tuple[int, int]] = []
     """Each segment before a removed one, and its last batch: what is missing behind that is no damage."""
-
-    @property
-    def subject(self) -> tuple[str, int] | None:
-        """What `p` of the next line is; None if the line is about several removals."""
-        if self.w is not None:
-            return (self.w, self.o)
-        return (self.gone[0].workflow_id, -1) if len(self.gone) == 1 and not self.dropped else None
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
@@ -121,7 +114,7 @@ def encode_line(head: Head, events: Sequence[StoredEvent] = ()) -> Line:
     start = PREFIX_BYTES + len(rest) - 1 + len(_EVENTS)
     if events:
         bodies = b",".join([event.body for event in events])
-        if b"\n" in bodies or any(event.ts.bit_length() > 63 for event in events):
+        if b"\n" in bodies or max(head.m)[0] >= 1 << 63 or min(head.m)[0] < -(1 << 63):
             raise ValueError("an event is one line, its time 64 bits")
         rest = b"%b%b%b]}" % (rest[:-1], _EVENTS, bodies)
     return Line(head, b'{"c":"%08x",%b' % (zlib.crc32(rest), rest), start)

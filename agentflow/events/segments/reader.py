@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 from agentflow.events.base import EventQuery
@@ -99,19 +100,21 @@ class SegmentReader:
     ) -> _Position:
         """Add what is wanted of one segment; return where the scan stands."""
         number, position, taken = at
+        runs, takes = self._index.runs, query.takes
+        stop = end[1] if number == end[0] else math.inf
         with self._files.segment(number).open("rb") as file:
             file.seek(position)
-            while len(found) < query.limit and (number, position) < end and (raw := file.readline()):
+            while len(found) < query.limit and position < stop and (raw := file.readline()):
                 line = read_line(raw.removesuffix(b"\n"))
                 if line is None:
                     self._index.damage_at(number, position, position + len(raw))
-                elif (run := self._index.runs.get(line.head.w or "")) is None:
+                elif (run := runs.get(line.head.w or "")) is None:
                     pass  # about removals, or of a run that was deleted
                 elif run.damaged is not None and line.head.o >= run.damaged:
                     damaged.add(run.workflow_id)
                 elif run.earliest <= line.head.o <= run.last:
                     for count, event in enumerate(line.events(), start=1):
-                        if count > taken and query.takes(event.type, event.ts):
+                        if count > taken and takes(event.type, event.ts):
                             found.append(LoggedEvent(run.workflow_id, event))
                             if len(found) == query.limit and count < len(line.head.m):
                                 return (number, position, count)

@@ -135,7 +135,7 @@ class SegmentStore:
             head = Head(
                 b=index.batch + len(accepted) + 1,
                 s=index.batch,
-                p=accepted[-1][1].head.subject if accepted else index.last,
+                p=(accepted[-1][0].workflow_id, accepted[-1][0].expected) if accepted else index.last,
                 w=workflow_id,
                 o=batch.expected,
                 r=_change(batch, now),
