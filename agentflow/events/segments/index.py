@@ -155,27 +155,27 @@ class Index:
             if head.dropped:
                 self.dropped, self.ends = head.dropped, head.ends
         else:
-            self.last = (head.w, head.o)
-            if head.w not in self.gone:
-                self._add_to_run(head.w, place, line)
+            self.last, run = (head.w, head.o), self.runs.get(head.w)
+            if run is not None and run.damaged is None and head.o == run.last + 1:
+                self._extend(run, place, line)  # nearly always
+            elif head.w not in self.gone:
+                self._begin_or_damage(run, head.w, place, line)
         end, segment = place[1] + len(line.raw) + 1, self.segments[place[0]]
         if end > segment.size:
             segment.size = end
         segment.batch = self.batch = head.b
         self.end = (place[0], end)
 
-    def _add_to_run(self, workflow_id: str, place: Place, line: Line) -> None:
-        head, run = line.head, self.runs.get(workflow_id)
+    def _begin_or_damage(self, run: RunIndex | None, workflow_id: str, place: Place, line: Line) -> None:
+        head = line.head
         if run is None and head.r is not None and head.r.run is not None and not head.o:
             run = self.create(workflow_id, head.r.run)
             run.parent = parent_of(line.raw[line.start : line.start + head.m[0][2]])
-        if run is None:  # its beginning is lost: only its id is known
+            self._extend(run, place, line)
+        elif run is None:  # its beginning is lost: only its id is known
             self.damage(workflow_id, 0, place)
-        elif run.damaged is None and head.o >= run.earliest:
-            if head.o == run.last + 1:
-                self._extend(run, place, line)
-            else:
-                self.damage(workflow_id, run.last + 1, place)
+        elif run.damaged is None and head.o >= run.earliest:  # else it was trimmed away
+            self.damage(workflow_id, run.last + 1, place)
 
     def _extend(self, run: RunIndex, place: Place, line: Line) -> None:
         """Add a line to its run. `last` grows last, because a reader in another thread goes by it."""

@@ -114,7 +114,8 @@ def encode_line(head: Head, events: Sequence[StoredEvent] = ()) -> Line:
     start = PREFIX_BYTES + len(rest) - 1 + len(_EVENTS)
     if events:
         bodies = b",".join([event.body for event in events])
-        if b"\n" in bodies or max(head.m)[0] >= 1 << 63 or min(head.m)[0] < -(1 << 63):
+        times = [event.ts for event in events]
+        if b"\n" in bodies or max(times) >= 1 << 63 or min(times) < -(1 << 63):
             raise ValueError("an event is one line, its time 64 bits")
         rest = b"%b%b%b]}" % (rest[:-1], _EVENTS, bodies)
     return Line(head, b'{"c":"%08x",%b' % (zlib.crc32(rest), rest), start)
