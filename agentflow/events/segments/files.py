@@ -24,12 +24,77 @@ from agentflow.events.references import named_by, names_in
 from agentflow.events.rows import Snapshot
 from agentflow.events.rules import blob_hash
 
-__all__ = ["PARTS", "StoreFiles", "content_of", "seal", "unseal"]
+__all__ = ["PARTS", "Closed", "StoreFiles", "content_of"]
 
 PARTS = ("segments", "blobs", "definitions", "consumers", "snapshots")
 _BLOB = re.compile(r"sha256:([0-9a-f]{64})")
+_SEGMENT = re.compile(r"(\d{8,})\.ndjson")
 _CRC_BYTES = 8
 _PROBE_BYTES = 64 << 10
+_FAR = 1 << 62
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """Record of the last orderly closing: newest segment, its length, the last batch and what it is about.
+
+    What lies before that end cannot be torn: what is bad there, or missing, is damage. Segments only grow, so
+    the record stays true until the next one replaces it. The defaults stand for a record that is damaged
+    itself: all that is there was durable.
+    """
+
+    segment: int = _FAR
+    end: int = 0
+    batch: int = -1
+    last: tuple[str, int] | None = None
+    removed: int = 0
+    """Length of the file of removals of the first version."""
+
+    def covers(self, place: tuple[int, int]) -> bool:
+        """Return True if what is at this segment and position was durable."""
+        return place < (self.segment, self.end)
+
+    @property
+    def proven(self) -> int:
+        """The last batch that is known to have been durable."""
+        return _FAR if self.batch < 0 else self.batch
+
+
+class SealedFiles:
+    """Files of a folder, each with a checksum before its content and named by any text."""
+
+    def __init__(self, folder: Path, suffix: str, what: str) -> None:
+        self.folder, self._suffix, self._what = folder, suffix, what
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file."""
+        return self.folder / f"{quote(name, safe='')}{self._suffix}"
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file, whole and durable at return."""
+        replace_file(self.path(name), seal(data))
+
+    def put_once(self, name: str, data: bytes) -> None:
+        """Write a file as `put` does; one that exists stays."""
+        _put_once(self.path(name), seal(data))
+
+    def get(self, name: str) -> bytes | None:
+        """Return the content of a file, None if there is none. Raises LogCorrupt if it is damaged."""
+        content = content_of(self.path(name))
+        return None if content is None else unseal(content, f"{self._what} {name}")
+
+    def drop(self, name: str) -> None:
+        """Remove a file if it is there, durably."""
+        self.path(name).unlink(missing_ok=True)
+        sync_directory(self.folder)
+
+    def all(self, prefix: str = "") -> dict[str, bytes]:
+        """Return the content of all files whose names have this prefix."""
+        found = {name: self.get(name) for name in self.names() if name.startswith(prefix)}
+        return {name: data for name, data in found.items() if data is not None}
+
+    def names(self) -> list[str]:
+        """Return the names of all files."""
+        return [unquote(path.stem) for path in self.folder.glob(f"*{self._suffix}")]
 
 
 class StoreFiles:
@@ -40,30 +105,50 @@ class StoreFiles:
         self.lock = directory / "lock"
         self.closed = directory / "closed"
         self.removed = directory / "removed.ndjson"  # of the first version
-        self.probe_file = directory / "probe"
-        self.segments, self._blobs, self._definitions, self._consumers, self._snapshots = (
+        self._probe = directory / "probe"
+        self.segments, self._blobs, definitions, consumers, self._snapshots = (
             directory / part for part in PARTS
         )
+        self.definitions = SealedFiles(definitions, ".source", "definition")
+        self.cursors = SealedFiles(consumers, ".cursor", "the position of")
+        self._inner: dict[str, frozenset[str]] = {}
 
     def segment(self, number: int) -> Path:
         """Return the path of a segment; they count from 1."""
         return self.segments / f"{number:08d}.ndjson"
 
+    def segment_numbers(self) -> list[int]:
+        """Return the numbers of the segments, sorted; files of other names are none of the store's."""
+        names = (path.name for path in self.segments.iterdir())
+        return sorted(int(match[1]) for name in names if (match := _SEGMENT.fullmatch(name)))
+
     def probe(self) -> None:
         """As `EventLog.probe`."""
         try:
-            replace_file(self.probe_file, bytes(_PROBE_BYTES))
+            replace_file(self._probe, bytes(_PROBE_BYTES))
         finally:
-            self.probe_file.unlink(missing_ok=True)
+            self._probe.unlink(missing_ok=True)
 
-    # -- blobs and definitions
+    def save_closed(self, end: tuple[int, int], batch: int, last: tuple[str, int] | None) -> None:
+        """Record an orderly closing, durably."""
+        closed = Closed(*end, batch, last, len(content_of(self.removed) or b""))
+        replace_file(self.closed, seal(msgspec.json.encode(closed)) + b"\n")
+
+    def load_closed(self) -> Closed:
+        """Return the record; one that covers nothing if no process has closed the store yet."""
+        content = content_of(self.closed)
+        if content is None:
+            return Closed(0, 0, 0)
+        try:
+            return msgspec.json.decode(unseal(content[:-1], self.closed.name), type=Closed)
+        except (LogCorrupt, msgspec.DecodeError):
+            return Closed()
+
+    # -- blobs
 
     def put_blob(self, name: str, data: bytes) -> None:
-        """As `EventLog.put_blob`. The names in the blob are noted beside it, before it is there."""
-        path, inner = self._blobs / name.removeprefix("sha256:"), sorted(names_in(data))
-        if inner and not path.exists():
-            replace_file(path.with_suffix(".names"), seal(msgspec.json.encode(inner)))
-        _put(path, data)
+        """As `EventLog.put_blob`."""
+        _put_once(self._blobs / name.removeprefix("sha256:"), data)
 
     def get_blob(self, name: str) -> bytes | None:
         """As `EventLog.get_blob`."""
@@ -72,42 +157,6 @@ class StoreFiles:
         if found is not None and blob_hash(found) != name:
             raise LogCorrupt(f"blob {name} is damaged", hint="restore the store from a copy")
         return found
-
-    def put_definition(self, hash: str, source: bytes) -> None:
-        """As `EventLog.put_definition`."""
-        _put(self._definition(hash), seal(source))
-
-    def get_definition(self, hash: str) -> bytes | None:
-        """As `EventLog.get_definition`."""
-        return _unsealed(self._definition(hash), f"definition {hash}")
-
-    def _definition(self, hash: str) -> Path:
-        return self._definitions / f"{quote(hash, safe='')}.source"
-
-    # -- positions of consumers
-
-    def save_cursor(self, consumer: str, cursor: str) -> None:
-        """As `EventLog.save_cursor`."""
-        replace_file(self._cursor(consumer), seal(cursor.encode()))
-
-    def drop_cursor(self, consumer: str) -> None:
-        """As `EventLog.drop_cursor`."""
-        self._cursor(consumer).unlink(missing_ok=True)
-        sync_directory(self._consumers)
-
-    def load_cursor(self, consumer: str) -> str | None:
-        """As `EventLog.load_cursor`."""
-        found = _unsealed(self._cursor(consumer), f"the position of {consumer}")
-        return None if found is None else found.decode()
-
-    def cursors(self, prefix: str) -> dict[str, str]:
-        """As `EventLog.cursors`."""
-        consumers = [unquote(path.stem) for path in self._consumers.glob("*.cursor")]
-        found = {consumer: self.load_cursor(consumer) for consumer in consumers}
-        return {name: at for name, at in found.items() if at is not None and name.startswith(prefix)}
-
-    def _cursor(self, consumer: str) -> Path:
-        return self._consumers / f"{quote(consumer, safe='')}.cursor"
 
     # -- snapshots
 
@@ -120,12 +169,11 @@ class StoreFiles:
     def latest_snapshot(self, workflow_id: str, kind: str, latest: int) -> Snapshot | None:
         """Return the newest intact snapshot at an offset of at most `latest`."""
         folder = self._snapshots_of(workflow_id, kind)
-        for offset in sorted((int(path.stem) for path in folder.glob("*.snapshot")), reverse=True):
-            if offset <= latest:
-                try:
-                    return Snapshot(offset, unseal((folder / f"{offset}.snapshot").read_bytes(), kind))
-                except LogCorrupt:
-                    continue
+        offsets = {int(path.stem) for path in folder.glob("*.snapshot") if path.stem.isdecimal()}
+        for offset in sorted((offset for offset in offsets if offset <= latest), reverse=True):
+            content = content_of(folder / f"{offset}.snapshot")
+            if content is not None and content == seal(content[_CRC_BYTES:]):
+                return Snapshot(offset, content[_CRC_BYTES:])
         return None
 
     def drop_snapshots(self, workflow_id: str) -> None:
@@ -140,39 +188,41 @@ class StoreFiles:
 
     # -- removal of what no run names
 
+    def names_in_blobs(self) -> dict[str, frozenset[str]]:
+        """Return what each blob names. A whole one is read once while the store is open; a damaged one may
+        have named anything.
+        """
+        blobs = self._all_blobs()
+        for name in blobs.keys() - self._inner.keys():
+            data = content_of(blobs[name]) or b""
+            if blob_hash(data) == name:
+                self._inner[name] = names_in(data)
+        anything = frozenset((*blobs, *self.definitions.names()))
+        return {name: self._inner.get(name, anything) for name in blobs}
+
     def sweep(self, names: Set[str], workflow_ids: Iterable[str], before: int) -> tuple[int, int, int]:
         """Remove blobs and definitions that `names` does not lead to, and snapshots of other runs.
 
         Returns how many blobs and definitions, and their bytes. Files put at `before` (µs) or later stay: an
         event that is being written may name them.
         """
-        blobs = [path for path in self._blobs.iterdir() if not path.suffix]
-        young = {f"sha256:{path.name}" for path in blobs if not _is_old(path, before)}
-        reached = named_by(names | young, self._inner_names())
-        kept = {self._blobs / name.removeprefix("sha256:") for name in reached}
-        kept |= {self._definition(name) for name in reached}
-        counts = [
-            _remove_files([path for path in paths if path not in kept and _is_old(path, before)])
-            for paths in (blobs, list(self._definitions.iterdir()))
-        ]
-        for note in self._blobs.glob("*.names"):
-            if not note.with_suffix("").exists():
-                note.unlink()
+        blobs = self._all_blobs()
+        young = {name for name, path in blobs.items() if not _is_old(path, before)}
+        kept = named_by(names | young, self.names_in_blobs())
+        old_blobs = [path for name, path in blobs.items() if name not in kept]
+        definitions = [self.definitions.path(name) for name in set(self.definitions.names()) - kept]
+        old_definitions = [path for path in definitions if _is_old(path, before)]
+        self._inner = {name: self._inner[name] for name in kept & self._inner.keys()}
+        freed = _remove_files(old_blobs) + _remove_files(old_definitions)
+        _remove_files(
+            [path for path in self._blobs.iterdir() if path.suffix]
+        )  # of older versions, of a crash
         for folder in set(self._snapshots.iterdir()) - {self._snapshots_of(run) for run in workflow_ids}:
             shutil.rmtree(folder, ignore_errors=True)
-        return counts[0][0], counts[1][0], counts[0][1] + counts[1][1]
+        return len(old_blobs), len(old_definitions), freed
 
-    def _inner_names(self) -> dict[str, frozenset[str]]:
-        """Return the names in each blob. If a note of them is damaged, the blob is read."""
-        found: dict[str, frozenset[str]] = {}
-        for note in self._blobs.glob("*.names"):
-            blob = note.with_suffix("")
-            try:
-                inner = frozenset(msgspec.json.decode(unseal(note.read_bytes(), note.name), type=list[str]))
-            except LogCorrupt:
-                inner = names_in(content_of(blob) or b"")
-            found[f"sha256:{blob.name}"] = inner
-        return found
+    def _all_blobs(self) -> dict[str, Path]:
+        return {f"sha256:{path.name}": path for path in self._blobs.iterdir() if not path.suffix}
 
 
 def seal(data: bytes) -> bytes:
@@ -183,7 +233,7 @@ def seal(data: bytes) -> bytes:
 def unseal(content: bytes, what: str) -> bytes:
     """Return what was sealed. Raises LogCorrupt, naming `what`, if it is not as it was written."""
     data = content[_CRC_BYTES:]
-    if content[:_CRC_BYTES] != b"%08x" % zlib.crc32(data):
+    if content != seal(data):
         raise LogCorrupt(f"{what} is damaged", hint="restore the store from a copy")
     return data
 
@@ -196,13 +246,8 @@ def content_of(path: Path) -> bytes | None:
         return None
 
 
-def _unsealed(path: Path, what: str) -> bytes | None:
-    content = content_of(path)
-    return None if content is None else unseal(content, what)
-
-
-def _put(path: Path, data: bytes) -> None:
-    """Write a file, whole and durable at return; one that exists stays, but is young again."""
+def _put_once(path: Path, data: bytes) -> None:
+    """Write a file, whole and durable at return; one that exists stays, but is young again for `sweep`."""
     if path.exists():
         now = time.time_ns()  # the time that the kernel would take may be some ms old
         os.utime(path, ns=(now, now))
@@ -213,8 +258,10 @@ def _is_old(path: Path, before: int) -> bool:
     return path.stat().st_mtime_ns // 1000 < before
 
 
-def _remove_files(paths: list[Path]) -> tuple[int, int]:
-    size = sum(path.stat().st_size for path in paths)
+def _remove_files(paths: Iterable[Path]) -> int:
+    """Remove files; return their bytes."""
+    size = 0
     for path in paths:
+        size += path.stat().st_size
         path.unlink()
-    return len(paths), size
+    return size

@@ -11,12 +11,12 @@ from agentflow.errors import LogCorrupt
 from agentflow.events.identity import FileIdentity
 from agentflow.events.owner import Owner
 from agentflow.events.references import names_in, parent_of
-from agentflow.events.rows import ENDED, FIRST_EPOCH, RunRow
+from agentflow.events.rows import FIRST_EPOCH, RunRow
 from agentflow.events.rules import no_run
-from agentflow.events.segments.lines import Range, RunChange, RunIdentity
+from agentflow.events.segments.lines import Line, Range, RunIdentity
 from agentflow.events.tombstone import Tombstone
 
-__all__ = ["Index", "Place", "RunIndex", "Segment", "merge_ranges"]
+__all__ = ["Index", "Place", "RunIndex", "Segment", "unattributable"]
 
 _POSITION_BITS = 40
 _POSITION = (1 << _POSITION_BITS) - 1
@@ -46,10 +46,6 @@ class RunIndex:
     """The offset from which on this run is lost, if it is."""
     lines: array[int] = field(default_factory=lambda: array("Q"))
 
-    @property
-    def ended(self) -> bool:
-        return self.state in ENDED
-
     def find(self, offset: int) -> int:
         """Return the number of the line that holds `offset`."""
         lines = self.lines
@@ -61,14 +57,6 @@ class RunIndex:
         """Return place, length and first offset of a line."""
         place, size = self.lines[2 * number], self.lines[2 * number + 1]
         return (place >> _POSITION_BITS, place & _POSITION), size & _POSITION, size >> _POSITION_BITS
-
-    def apply(self, change: RunChange) -> None:
-        """Take over what a line says beside its events."""
-        if change.state is not None:
-            self.state = sys.intern(change.state)
-        if change.epoch is not None:
-            self.stored_epoch = change.epoch
-            self.epoch = max(self.epoch, change.epoch)
 
     def check_whole(self) -> None:
         """Raise LogCorrupt if the run is quarantined."""
@@ -101,23 +89,22 @@ class RunIndex:
 class Segment:
     """A file of lines."""
 
-    number: int
     identity: FileIdentity
+    first_version: bool = False
     size: int = 0
-    live: int = 0
+    batch: int = 0
+    """The last one in it."""
+    runs: int = 0
     """Number of runs that have lines in it."""
     gone: list[str] = field(default_factory=list[str])
     """The deleted runs whose tombstones stand in it."""
-    gone_bytes: int = 0
-    first_form: bool = False
-    """True if it has lines of the first version."""
 
 
 class Index:
-    """All runs, tombstones and segments.
+    """All runs, tombstones and segments; built from lines by `add` alone, at a start and behind each sync.
 
-    Changed by the writer thread alone; the reader thread and the loop look single entries up, and copy what
-    they go through.
+    Changed by the writer thread, and for damage by the reader thread; both and the loop look single entries
+    up, and copy what they go through.
     """
 
     def __init__(self) -> None:
@@ -126,11 +113,17 @@ class Index:
         self.order: list[tuple[int, str]] = []  # (created_at, workflow_id), sorted
         self.segments: dict[int, Segment] = {}
         self.dropped: list[Range] = []
-        """The numbers of the segments that were removed."""
-        self.bad: set[tuple[Place, str]] = set()
-        """Where bytes cannot be read, and the run whose events they held."""
-        self.quarantined: set[str] = set()
-        """The runs that are damaged."""
+        """The numbers of the segments that were removed, as the newest line about that has it."""
+        self.ends: list[tuple[int, int]] = []
+        """As `Head.ends`, from the same line."""
+        self.damaged: dict[str, list[Place]] = {}
+        """The quarantined runs, and where bytes are that cannot be read."""
+        self.end: Place = (1, 0)
+        """Up to where everything is durable, and shown to readers."""
+        self.batch = 0
+        """The last batch before `end`."""
+        self.last: tuple[str, int] | None = None
+        """What that batch is about (see `Head.p`)."""
 
     def find(self, workflow_id: str) -> RunIndex:
         """Return the run. Raises RunNotFound or RunGone."""
@@ -139,10 +132,10 @@ class Index:
             raise no_run(workflow_id, self.gone.get(workflow_id))
         return run
 
-    def create(self, workflow_id: str, identity: RunIdentity, first: bytes = b"") -> RunIndex:
-        """Add a run without events; `first` is the body of the event that begins it."""
+    def create(self, workflow_id: str, identity: RunIdentity) -> RunIndex:
+        """Add a run without events."""
         names = frozenset((identity.definition_hash,))
-        run = RunIndex(workflow_id, identity, parent_of(first), names, updated_at=identity.created_at)
+        run = RunIndex(workflow_id, identity, None, names, updated_at=identity.created_at)
         self.runs[workflow_id] = run
         key = (identity.created_at, workflow_id)
         if not self.order or key > self.order[-1]:
@@ -151,67 +144,79 @@ class Index:
             insort(self.order, key)
         return run
 
-    def add(
-        self,
-        run: RunIndex,
-        place: Place,
-        length: int,
-        first: int,
-        meta: list[tuple[int, str, int]],
-        change: RunChange | None,
-        text: bytes,
-    ) -> None:
-        """Add a line to a run; `text` holds its events, of which `meta` gives times, types and lengths.
+    def add(self, place: Place, line: Line) -> None:
+        """Add an intact line, the one behind the last; a gap in the offsets of its run is damage."""
+        head = line.head
+        if head.w is None:
+            alone = len(head.gone) == 1 and not head.dropped
+            self.last = (head.gone[0].workflow_id, -1) if alone else None
+            for gone in head.gone:
+                self._bury(gone, place[0])
+            if head.dropped:
+                self.dropped, self.ends = head.dropped, head.ends
+        else:
+            self.last, run = (head.w, head.o), self.runs.get(head.w)
+            if run is not None and run.damaged is None and head.o == run.last + 1:
+                self._extend(run, place, line)  # nearly always
+            elif head.w not in self.gone:
+                self._begin_or_damage(run, head.w, place, line)
+        end, segment = place[1] + len(line.raw) + 1, self.segments[place[0]]
+        if end > segment.size:
+            segment.size = end
+        segment.batch = self.batch = head.b
+        self.end = (place[0], end)
 
-        `last` grows last, because a reader in another thread goes by it.
-        """
-        if change is not None:
-            run.apply(change)
-        lines, names = run.lines, names_in(text)
+    def _begin_or_damage(self, run: RunIndex | None, workflow_id: str, place: Place, line: Line) -> None:
+        head = line.head
+        if run is None and head.r is not None and head.r.run is not None and not head.o:
+            run = self.create(workflow_id, head.r.run)
+            run.parent = parent_of(line.raw[line.start : line.start + head.m[0][2]])
+            self._extend(run, place, line)
+        elif run is None:  # its beginning is lost: only its id is known
+            self.damage(workflow_id, 0, place)
+        elif run.damaged is None and head.o >= run.earliest:  # else it was trimmed away
+            self.damage(workflow_id, run.last + 1, place)
+
+    def _extend(self, run: RunIndex, place: Place, line: Line) -> None:
+        """Add a line to its run. `last` grows last, because a reader in another thread goes by it."""
+        head, lines, names = line.head, run.lines, names_in(line.raw)
+        if head.r is not None and head.r.state is not None:
+            run.state = sys.intern(head.r.state)
+        if head.r is not None and head.r.epoch is not None:
+            run.stored_epoch = head.r.epoch
+            run.epoch = max(run.epoch, head.r.epoch)
         if not names <= run.names:
             run.names |= names
         if not lines or lines[-2] >> _POSITION_BITS != place[0]:
-            self.segments[place[0]].live += 1
-        lines.extend((place[0] << _POSITION_BITS | place[1], first << _POSITION_BITS | length))
-        for _, _, size in meta:
+            self.segments[place[0]].runs += 1
+        lines.extend((place[0] << _POSITION_BITS | place[1], head.o << _POSITION_BITS | len(line.raw)))
+        for _, _, size in head.m:
             run.bytes += size
-        run.updated_at = meta[-1][0]
-        run.last = first + len(meta) - 1
+        run.updated_at = head.m[-1][0]
+        run.last = head.o + len(head.m) - 1
 
-    def bury(self, tombstones: list[Tombstone], segment: int, length: int) -> None:
-        """Remove deleted runs; their tombstones stand in a line of `segment` that is `length` bytes long."""
-        holder = self.segments[segment]
-        holder.gone_bytes += length
-        for gone in tombstones:
-            holder.gone.append(gone.workflow_id)
-            self.gone[gone.workflow_id] = gone
-            run = self.runs.pop(gone.workflow_id, None)
-            if run is None:
-                continue
+    def _bury(self, gone: Tombstone, segment: int) -> None:
+        self.segments[segment].gone.append(gone.workflow_id)
+        self.gone[gone.workflow_id] = gone
+        self.damaged.pop(gone.workflow_id, None)
+        run = self.runs.pop(gone.workflow_id, None)
+        if run is not None:
             del self.order[bisect_left(self.order, (run.identity.created_at, run.workflow_id))]
             for number in {place >> _POSITION_BITS for place in run.lines[::2]}:
-                self.segments[number].live -= 1
-            if run.damaged is not None:
-                self.quarantined.discard(run.workflow_id)
-                self.bad = {bad for bad in self.bad if bad[1] != run.workflow_id}
+                self.segments[number].runs -= 1
 
-    def lose(self, workflow_id: str, offset: int, *places: Place) -> None:
+    def damage(self, workflow_id: str, offset: int, *places: Place) -> None:
         """Quarantine a run, of which perhaps nothing is known, from `offset` on or from where it ends.
 
         `places` are those of the bytes that cannot be read.
         """
         run = self.runs.get(workflow_id)
         if run is None:
-            run = self.create(
-                workflow_id, RunIdentity(name=None, definition_hash="", created_at=0, labels={})
-            )
-        self.damage(run, min(offset, run.last + 1), *places)
-
-    def damage(self, run: RunIndex, offset: int, *places: Place) -> None:
-        """Quarantine a run: what lies from `offset` on cannot be relied on. `places` cannot be read."""
+            nothing = RunIdentity(name=None, definition_hash="", created_at=0, labels={})
+            run = self.create(workflow_id, nothing)
+        offset = max(0, min(offset, run.last + 1))
         run.damaged = offset if run.damaged is None else min(run.damaged, offset)
-        self.quarantined.add(run.workflow_id)
-        self.bad.update((place, run.workflow_id) for place in places)
+        self.damaged.setdefault(workflow_id, []).extend(places)
 
     def damage_at(self, segment: int, start: int, end: int) -> None:
         """Quarantine the runs with lines between two positions. Looks at every run: for damage alone."""
@@ -219,21 +224,10 @@ class Index:
             for k in range(len(run.lines) // 2):
                 (number, position), _, first = run.line(k)
                 if number == segment and start <= position < end:
-                    self.damage(run, first, (number, start))
-
-    def drop(self, numbers: list[int], dropped: list[Range]) -> None:
-        """Forget segments that are removed; `dropped` is all that ever were."""
-        for number in numbers:
-            self.segments.pop(number, None)
-        self.dropped = dropped
+                    self.damage(run.workflow_id, first, (number, start))
 
 
-def merge_ranges(ranges: list[Range], numbers: list[int]) -> list[Range]:
-    """Return the ranges that hold `ranges` and `numbers`, sorted, with neighbours joined."""
-    merged: list[Range] = []
-    for first, last in sorted([*ranges, *((number, number) for number in numbers)]):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
-        else:
-            merged.append((first, last))
-    return merged
+def unattributable(place: Place) -> LogCorrupt:
+    """Return what is raised if an event of any run could be missing."""
+    problem = f"segment {place[0]} is damaged at or after byte {place[1]}, and whose events are lost"
+    return LogCorrupt(f"{problem} cannot be told", hint="restore the store from a copy")

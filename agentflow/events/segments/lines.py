@@ -2,15 +2,9 @@
 
     {"c":"<crc32>","v":2,"b":12,"s":11,"p":["wf_a",7],"w":"wf_b","o":3,"r":{…},"m":[[ts,type,length],…],"e":[…]}
 
-`c` covers all bytes behind it, up to the end of the line. `v` is the version of this form. `b` is the batch's
-number: each line has the next one. `s` is the last batch that was known to be synced when the line was
-written: lines of one write share it, and an intact line proves that all batches up to its `s` were durable.
-`p` names run and first offset of the batch before, so that a damaged line is attributed by its intact
-successor; its own bytes are never asked. `w` and `o` are run and first offset, `m` time (µs), type and length
-of each event, `e` the events as they were appended. `r` is there only if the batch changes the run's row.
-
-A line without `w` is about removals: `gone` holds tombstones of deleted runs, `dropped` the numbers of the
-segments that were removed with their last run, as ranges.
+`c` covers all bytes behind it, up to the end of the line. A line without `w` is about removals: `gone` holds
+tombstones of deleted runs, `dropped` the numbers of all segments that were removed, as ranges, and `ends`
+where the numbers of batches stop before these.
 """
 
 from __future__ import annotations
@@ -26,21 +20,20 @@ from agentflow.events.envelope import StoredEvent
 from agentflow.events.tombstone import Tombstone
 
 __all__ = [
-    "FORMAT",
+    "PREFIX_BYTES",
     "Head",
     "Line",
     "Range",
     "RunChange",
     "RunIdentity",
     "encode_line",
-    "encode_meta",
     "is_intact",
     "parse_line",
     "refuse_newer",
 ]
 
 FORMAT = 2
-"""The version of the form that is written. Version 1, without `v`, is read (see `first_form`)."""
+"""The version that is written. Version 1, whose lines have no `v`, is read (see `first_version`)."""
 
 PREFIX_BYTES = len('{"c":"00000000",')
 _VERSION = b'"v":'
@@ -70,30 +63,34 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All of a line but its checksum and its events."""
 
-    v: int = msgspec.field(default=FORMAT)
+    v: int = FORMAT
     b: int
+    """Number of the batch: each line has the next one."""
     s: int
+    """The last batch that was synced when this one was written, so an intact line proves that all up to it
+    were durable. Lines of one write share it."""
     p: tuple[str, int] | None = None
+    """Run and first offset of the batch before, or the one run that was deleted there and -1. A damaged line
+    is attributed by its intact successor; its own bytes are never believed."""
     w: str | None = None
+    """The run."""
     o: int = 0
+    """Offset of the first event."""
     r: RunChange | None = None
     m: list[tuple[int, str, int]] = []
+    """Time (µs), type and length of each event."""
     gone: list[Tombstone] = []
     dropped: list[Range] = []
+    ends: list[tuple[int, int]] = []
+    """Each segment before a removed one, and its last batch: what is missing behind that is no damage."""
 
 
-class Line(msgspec.Struct, frozen=True):
-    """An intact line; its events begin at byte `start` of `raw`.
-
-    In the first version a batch had `count` lines of one event each; this is the one at `index`.
-    """
+class Line(msgspec.Struct, frozen=True, gc=False):
+    """An intact line without its end; its events begin at byte `start` of `raw`."""
 
     head: Head
     raw: bytes
     start: int
-    index: int = 0
-    count: int = 1
-    first_form: bool = False
 
     def events(self) -> list[StoredEvent]:
         """Return the events, as they were appended."""
@@ -108,17 +105,20 @@ class Line(msgspec.Struct, frozen=True):
 _head_decoder = msgspec.json.Decoder(Head)
 
 
-def encode_meta(events: Sequence[StoredEvent]) -> bytes:
-    """Return the JSON of `m`. Raises TypeError or ValueError for events that have no JSON form."""
-    return msgspec.json.encode([(event.ts, event.type, len(event.body)) for event in events])
+def encode_line(head: Head, events: Sequence[StoredEvent] = ()) -> Line:
+    """Return the line of `head`, whose `m` describes `events`.
 
-
-def encode_line(head: Head, meta: bytes = b"", events: bytes = b"") -> bytes:
-    """Return the line, with its end. `meta` is the JSON of `m`, `events` the bodies joined by commas."""
+    Raises TypeError or ValueError for events that have no JSON form, or not in one line.
+    """
     rest = b'"v":%d,' % FORMAT + msgspec.json.encode(head)[1:]
-    if meta:
-        rest = b'%b,"m":%b%b%b]}' % (rest[:-1], meta, _EVENTS, events)
-    return b'{"c":"%08x",%b\n' % (zlib.crc32(rest), rest)
+    start = PREFIX_BYTES + len(rest) - 1 + len(_EVENTS)
+    if events:
+        bodies = b",".join([event.body for event in events])
+        times = [event.ts for event in events]
+        if b"\n" in bodies or max(times) >= 1 << 63 or min(times) < -(1 << 63):
+            raise ValueError("an event is one line, its time 64 bits")
+        rest = b"%b%b%b]}" % (rest[:-1], _EVENTS, bodies)
+    return Line(head, b'{"c":"%08x",%b' % (zlib.crc32(rest), rest), start)
 
 
 def is_intact(line: bytes) -> bool:
@@ -145,12 +145,12 @@ def parse_line(line: bytes) -> Line | None:
     return Line(head, line, at + len(_EVENTS) if at >= 0 else len(line))
 
 
-def refuse_newer(beginning: bytes) -> None:
+def refuse_newer(line: bytes) -> None:
     """Raise ConfigurationError if these bytes begin a line of a newer version.
 
     Its checksum may be computed in another way: what cannot be read for that reason is not torn.
     """
-    found = _BEGINNING.match(beginning)
+    found = _BEGINNING.match(line)
     if found is not None and int(found[1]) > FORMAT:
         raise ConfigurationError(
             f"the store was written by a newer agentflow (format {int(found[1])}, this one knows {FORMAT})",

@@ -46,18 +46,11 @@ class SegmentLog(BaseLog):
         self.path = Path(directory).absolute()
         self.url = f"file:{directory}"
         self._files = StoreFiles(self.path)
-        opened = open_directory(self._files, read_only=read_only)
-        self._lock = opened.lock
-        self._index = opened.found.index
-        self._notices = opened.found.notices
+        self._lock, self._index, self._notices, self._store = open_directory(self._files, read_only=read_only)
+        self._reader = SegmentReader(self._files, self._index)
         self._fork_guard = ForkGuard(f"the store {self.url}", self._release_lock)
         self._closed = False
-        self._store = store = opened.store
-        self._group = None if store is None else GroupCommit(store, store.writer.check_all)
-        end = (max(opened.found.segment, 1), opened.found.end)
-        self._reader = SegmentReader(
-            self._files, self._index, lambda: end if store is None else store.writer.end
-        )
+        self._group = None if self._store is None else GroupCommit(self._store, self._store.writer.check_all)
         # One thread: it owns the open files, and pages come out of the page cache.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="agentflow-log-reader")
 
@@ -95,49 +88,52 @@ class SegmentLog(BaseLog):
     async def put_blob(self, data: bytes) -> str:
         """As `EventLog.put_blob`."""
         name = blob_hash(data)
-        await self._call(self._files.put_blob, name, data)
+        await self._write(lambda _: self._files.put_blob(name, data))
         return name
 
     async def put_definition(self, hash: str, source: bytes) -> None:
         """As `EventLog.put_definition`."""
-        await self._call(self._files.put_definition, hash, source)
+        await self._write(lambda _: self._files.definitions.put_once(hash, source))
 
     async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
         """As `EventLog.put_snapshot`."""
-        await self._call(self._writable().put_snapshot, workflow_id, kind, offset, data)
+        await self._write(lambda store: store.put_snapshot(workflow_id, kind, offset, data))
 
     async def save_cursor(self, consumer: str, cursor: str) -> None:
         """As `EventLog.save_cursor`."""
-        await self._call(self._files.save_cursor, consumer, cursor)
+        await self._write(lambda _: self._files.cursors.put(consumer, cursor.encode()))
 
     async def drop_cursor(self, consumer: str) -> None:
         """As `EventLog.drop_cursor`."""
-        await self._call(self._files.drop_cursor, consumer)
+        await self._write(lambda _: self._files.cursors.drop(consumer))
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """As `EventLog.claim`."""
-        return await self._call(self._writable().claim, workflow_id, owner)
+        return await self._write(lambda store: store.claim(workflow_id, owner))
 
     async def release(self, workflow_id: str, owner: Owner) -> None:
         """As `EventLog.release`."""
-        await self._call(self._writable().release, workflow_id, owner)
+        await self._write(lambda store: store.release(workflow_id, owner))
 
     async def probe(self) -> None:
         """As `EventLog.probe`."""
-        await self._call(self._writable().probe)
+        await self._write(lambda store: store.probe())
 
     async def trim(self, workflow_id: str, before: int) -> int:
         """Raise Unsupported: segments go whole, so leading events of a run cannot."""
-        return await self._call(self._writable().trim, workflow_id)
+        return await self._write(lambda store: store.trim(workflow_id))
 
     async def delete(self, workflow_id: str, at: int) -> Tombstone:
         """As `EventLog.delete`."""
-        return await self._call(self._writable().delete, workflow_id, at)
+        return await self._write(lambda store: store.delete(workflow_id, at))
 
     async def sweep(self, before: int) -> Swept:
         """As `EventLog.sweep`: removes the segments in which no run is left."""
-        blobs, definitions, freed = await self._call(self._writable().sweep_files, before)
-        freed += await self._call(self._writable().drop_segments)
+        if not self.read_only:
+            await self._in_thread(self._files.names_in_blobs)  # reads them while batches are written
+        blobs, definitions, freed = await self._write(lambda store: store.sweep_files(before))
+        freed += await self._write(lambda store: store.drop_segments())
+        await self._in_thread(self._reader.close)  # an open descriptor would keep the space of a segment
         return Swept(blobs=blobs, definitions=definitions, bytes=freed)
 
     def _refusal(self) -> StoreError:
@@ -146,18 +142,12 @@ class SegmentLog(BaseLog):
             hint="open it on a file system that can be written to, without `read_only`",
         )
 
-    def _writable(self) -> SegmentStore:
-        self._check_open()
-        if self._store is None:
-            raise self._refusal()
-        return self._store
-
-    async def _call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _write(self, call: Callable[[SegmentStore], T]) -> T:
         """Run `call` on the writer thread, after all that was submitted before it."""
         self._check_open()
-        if self._group is None:
+        if self._group is None or (store := self._store) is None:
             raise self._refusal()
-        return await self._group.call(lambda: call(*args, **kwargs))
+        return await self._group.call(lambda: call(store))
 
     # -- reading
 
@@ -189,7 +179,7 @@ class SegmentLog(BaseLog):
             # As `page_of_runs` does it, but before a row is made of a run that is not wanted.
             return None if label and run.identity.labels.get(label[0]) != label[1] else run.row()
 
-        return page_of_runs(self._index.order.copy(), row_of, query, self._index.quarantined.copy())
+        return page_of_runs(self._index.order.copy(), row_of, query, self._index.damaged.copy().keys())
 
     async def _query(self, query: EventQuery) -> Page[LoggedEvent]:
         return await self._in_thread(self._reader.query, query)
@@ -200,11 +190,13 @@ class SegmentLog(BaseLog):
 
     async def load_cursor(self, consumer: str) -> str | None:
         """As `EventLog.load_cursor`."""
-        return await self._in_thread(self._files.load_cursor, consumer)
+        found = await self._in_thread(self._files.cursors.get, consumer)
+        return None if found is None else found.decode()
 
     async def cursors(self, prefix: str) -> dict[str, str]:
         """As `EventLog.cursors`."""
-        return await self._in_thread(self._files.cursors, prefix)
+        found = await self._in_thread(self._files.cursors.all, prefix)
+        return {consumer: cursor.decode() for consumer, cursor in found.items()}
 
     async def get_blob(self, name: str) -> bytes | None:
         """As `EventLog.get_blob`."""
@@ -212,7 +204,7 @@ class SegmentLog(BaseLog):
 
     async def get_definition(self, hash: str) -> bytes | None:
         """As `EventLog.get_definition`."""
-        return await self._in_thread(self._files.get_definition, hash)
+        return await self._in_thread(self._files.definitions.get, hash)
 
     async def latest_snapshot(
         self, workflow_id: str, kind: str, at_or_before: int | None = None

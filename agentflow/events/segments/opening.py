@@ -6,15 +6,12 @@ import errno
 import fcntl
 import os
 
-import msgspec
-
 from agentflow.errors import AgentflowError, ConfigurationError, StoreError
 from agentflow.events.files import make_directories, sync_path
 from agentflow.events.rows import Notice
-from agentflow.events.segments.closing import Closed, load_closed, save_closed
 from agentflow.events.segments.files import PARTS, StoreFiles
-from agentflow.events.segments.first_form import load_removed
-from agentflow.events.segments.recovery import Recovered, recover
+from agentflow.events.segments.index import Index
+from agentflow.events.segments.recovery import recover
 from agentflow.events.segments.store import SegmentStore
 
 __all__ = ["Opened", "open_directory"]
@@ -25,12 +22,8 @@ _WRONG_PATH = frozenset(
 )
 
 
-class Opened(msgspec.Struct, frozen=True):
-    """An open directory. `lock` is the descriptor that holds it; `store` is None if it is read-only."""
-
-    lock: int | None
-    found: Recovered
-    store: SegmentStore | None
+Opened = tuple[int | None, Index, list[Notice], SegmentStore | None]
+"""The descriptor that holds the lock, what was found, and the store to write to, None if it is read-only."""
 
 
 def open_directory(files: StoreFiles, *, read_only: bool) -> Opened:
@@ -40,13 +33,12 @@ def open_directory(files: StoreFiles, *, read_only: bool) -> Opened:
     it, LogCorrupt if it is damaged and whose events are lost cannot be told, StoreError if the disk fails.
     """
     try:
-        if not read_only:
-            try:
-                return _open(files, read_only=False)
-            except OSError as error:
-                if error.errno != errno.EROFS:
-                    raise
-        return _open(files, read_only=True)
+        try:
+            return _open(files, read_only=read_only)
+        except OSError as error:
+            if read_only or error.errno != errno.EROFS:
+                raise
+            return _open(files, read_only=True)
     except OSError as error:
         problem = f"the store {files.directory} cannot be opened: {error.strerror}"
         if error.errno in _WRONG_PATH:
@@ -65,27 +57,12 @@ def _open(files: StoreFiles, *, read_only: bool) -> Opened:
         sync_path(files.segments)
     lock = _take_lock(files, read_only=read_only)
     try:
-        if not read_only:
-            files.probe_file.unlink(missing_ok=True)
-        found = _recover(files, read_only=read_only)
-        return Opened(lock, found, None if read_only else SegmentStore(files, found))
+        index, notices = recover(files, read_only=read_only)
+        return lock, index, notices, None if read_only else SegmentStore(files, index)
     except (OSError, AgentflowError):
         if lock is not None:
             os.close(lock)
         raise
-
-
-def _recover(files: StoreFiles, *, read_only: bool) -> Recovered:
-    closed = load_closed(files.closed)
-    removed = load_removed(files.removed, closed, read_only=read_only)
-    found = recover(files, removed, closed, read_only=read_only)
-    if found.outdated and not read_only:
-        save_closed(files.closed, Closed(found.segment, found.end, found.batch, removed.length, found.last))
-    cut = removed.torn_bytes
-    if cut and not read_only:
-        text = f"{cut} bytes of a removal that was never acknowledged were cut off {files.removed.name}"
-        found.notices.append(Notice(kind="torn_tail", text=text, bytes=cut))
-    return found
 
 
 def _take_lock(files: StoreFiles, *, read_only: bool) -> int | None:
@@ -102,12 +79,13 @@ def _take_lock(files: StoreFiles, *, read_only: bool) -> int | None:
         raise
     try:
         fcntl.flock(lock, (fcntl.LOCK_SH if read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         os.close(lock)
-        if not isinstance(error, BlockingIOError):
-            raise
         raise ConfigurationError(
             f"the store {files.directory} is in use by another process",
             hint="use that process, or a `sqlite:` store, which several can share",
         ) from error
+    except OSError:
+        os.close(lock)
+        raise
     return lock

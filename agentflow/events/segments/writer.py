@@ -14,8 +14,7 @@ from agentflow.errors import LogFailed, StorageUnavailable, StoreError
 from agentflow.events.files import open_durably
 from agentflow.events.identity import FileIdentity
 from agentflow.events.segments.files import StoreFiles
-from agentflow.events.segments.index import Segment
-from agentflow.events.segments.recovery import Recovered
+from agentflow.events.segments.index import Index, Segment
 
 __all__ = ["SegmentWriter"]
 
@@ -27,42 +26,30 @@ _BROKEN = frozenset({errno.EIO, errno.ENXIO, errno.ENODEV})
 
 
 class SegmentWriter:
-    """The open end of what `recover` has found. `end` and `failure` are read by other threads."""
+    """The newest segment of `index`, open. `failure` is read by other threads."""
 
-    def __init__(self, files: StoreFiles, found: Recovered) -> None:
+    def __init__(self, files: StoreFiles, index: Index) -> None:
         self._files = files
-        self._segments = found.index.segments
+        self._index = index
         self.failure: LogFailed | None = None
         self.lost = False
         """True if the log failed because its files are no longer those under its path."""
-        self.batch = found.batch
-        """The last durable batch."""
-        self.last = found.last
-        """Run and first offset of that batch, None if it is about more than one removal."""
-        newest = self._segments.get(found.segment)
-        self.end = (max(found.segment, 1), found.end)
-        """Segment and position up to which everything is durable."""
-        if newest is not None and newest.first_form:  # a segment holds lines of one form
-            self.end = (found.segment + 1, 0)
-        self._fd, self._newest = self._open(self.end[0])
+        newest = index.segments.get(index.end[0])
+        if newest is not None and newest.first_version:  # a segment holds lines of one form
+            index.end = (index.end[0] + 1, 0)
+        self._fd = self._open(index.end[0])
         self._lock = FileIdentity(files.lock)
 
-    def _open(self, number: int) -> tuple[int, FileIdentity]:
+    def _open(self, number: int) -> int:
         path = self._files.segment(number)
         fd = open_durably(path)
-        identity = FileIdentity(path, fd)
-        self._segments.setdefault(number, Segment(number, identity))
-        return fd, identity
+        if number not in self._index.segments:
+            self._index.segments[number] = Segment(FileIdentity(path, fd))
+        return fd
 
-    # -- lines
-
-    def append(self, data: bytes, batches: int, last: tuple[str, int] | None) -> int:
-        """Append lines that hold so many batches, durably; return the position of the first.
-
-        Raises StorageUnavailable or LogFailed; then nothing of them is there. The caller moves on with
-        `advance` once the index holds the lines.
-        """
-        position = self.end[1]
+    def append(self, data: bytes) -> None:
+        """Append lines, durably. Raises StorageUnavailable or LogFailed; then nothing of them is there."""
+        position = self._index.end[1]
         try:
             written = 0
             while written < len(data):
@@ -75,15 +62,6 @@ class SegmentWriter:
         except OSError as error:
             raise self._fail(error) from error
         self.check()
-        self.batch += batches
-        self.last = last
-        return position
-
-    def advance(self, length: int) -> None:
-        """Let readers see `length` bytes more."""
-        number, position = self.end
-        self._segments[number].size = position + length
-        self.end = (number, position + length)
 
     def _take_back(self, end: int, cause: OSError) -> None:
         """Remove what a failed write has left, so that the next batch follows the last whole one."""
@@ -99,20 +77,21 @@ class SegmentWriter:
 
     def roll(self) -> None:
         """Begin another segment; the newest grows on if there is no space for that."""
-        if self.failure is not None or not self.end[1]:
+        number, position = self._index.end
+        if self.failure is not None or not position:
             return
         old = self._fd
         try:
             self.check()
             os.fsync(old)  # also that what a failed write had left is gone
-            self._fd, self._newest = self._open(self.end[0] + 1)
+            self._fd = self._open(number + 1)
         except LogFailed:
             return
         except OSError as error:
             if error.errno not in _UNTAKEN:
                 self._fail(error)
             return
-        self.end = (self.end[0] + 1, 0)
+        self._index.end = (number + 1, 0)
         os.close(old)
 
     def close(self) -> None:
@@ -123,20 +102,21 @@ class SegmentWriter:
 
     def check(self) -> None:
         """Raise LogFailed, now and from now on, if the newest segment is no longer at its path."""
-        try:
-            self._newest.verify()
-        except LogFailed as lost:
-            self._lose(lost)
-            raise
+        self._verify(self._index.segments[self._index.end[0]].identity)
+        if self.lost and (failed := self.refused()) is not None:
+            raise failed
 
     def check_all(self) -> None:
         """Fail the log if the lock or a segment is no longer at its path."""
-        for identity in (self._lock, *(segment.identity for segment in self._segments.values())):
-            try:
-                identity.verify()
-            except LogFailed as lost:
-                self._lose(lost)
-                return
+        for identity in (self._lock, *(segment.identity for segment in self._index.segments.values())):
+            self._verify(identity)
+
+    def _verify(self, identity: FileIdentity) -> None:
+        try:
+            identity.verify()
+        except LogFailed as lost:
+            self.lost = True
+            self.failure = self.failure or lost
 
     def _fail(self, error: OSError) -> LogFailed:
         """Accept nothing more because of `error`; return what to raise."""
@@ -147,10 +127,6 @@ class SegmentWriter:
         self.failure = self.failure or lost
         return lost
 
-    def _lose(self, failure: LogFailed) -> None:
-        self.lost = True
-        self.failure = self.failure or failure
-
     def refused(self) -> LogFailed | None:
         """Return a new error that says why nothing is accepted any more, None if all is well."""
         failure = self.failure
@@ -158,6 +134,9 @@ class SegmentWriter:
 
     def error_of_call(self, error: OSError) -> StoreError:
         """Return what a call that writes files of its own is told of an OSError."""
+        self.check_all()
+        if (failed := self.refused()) is not None:
+            return failed
         if error.errno in _UNTAKEN:
             return _unavailable(error)
         if error.errno in _BROKEN:

@@ -20,8 +20,7 @@ from agentflow.events.log import Append
 from agentflow.events.owner import this_process
 from agentflow.events.segments import SegmentLog
 from agentflow.events.segments.files import StoreFiles
-from agentflow.events.segments.first_form import Removed
-from agentflow.events.segments.lines import Head, encode_line, encode_meta
+from agentflow.events.segments.lines import Head, encode_line
 from agentflow.events.segments.recovery import recover
 from tests.unit.events.support import all_offsets, batch, event
 
@@ -32,8 +31,8 @@ OLD_EVENT = {"id": "evt_q", "offset": 7, "timestamp": "t", "type": "x", "workflo
 def whole_line(number, run, offset, synced):
     """A line with the right checksum, that would be the next one of its run."""
     forged = event(offset, workflow_id=run)
-    head = Head(b=number, s=synced, p=("wf_a", 0), w=run, o=offset)
-    return encode_line(head, encode_meta([forged]), forged.body)[:-1]
+    meta = [(forged.ts, forged.type, len(forged.body))]
+    return encode_line(Head(b=number, s=synced, p=("wf_a", 0), w=run, o=offset, m=meta), [forged]).raw
 
 
 LINES = [whole_line(number, "wf_b", 1, synced) for number, synced in ((3, 2), (4, 3))]
@@ -44,7 +43,7 @@ TOMBSTONE = {
     "ended_at": 1,
     "deleted_at": 1,
 }
-LINES.append(encode_line(Head(b=4, s=3, gone=[TOMBSTONE]))[:-1])  # type: ignore[list-item]
+LINES.append(encode_line(Head(b=4, s=3, gone=[TOMBSTONE])).raw)  # type: ignore[list-item]
 HOSTILE = {
     "old line": {"b": 99, "i": 0, "n": 1, "e": OLD_EVENT},
     "old lines": [{"b": n, "i": 0, "n": 1, "e": OLD_EVENT} for n in (3, 4, 5)],
@@ -87,14 +86,12 @@ async def check_cut(directory, cut):
 
 def check_scan(directory, start, size):
     """As `check_cut`, of the scan alone, which changes nothing."""
-    found = recover(StoreFiles(directory), Removed(), None, read_only=True)
-    assert [(n.kind, n.bytes) for n in found.notices] == (
-        [("torn_tail", size - start)] if size > start else []
-    )
-    assert (found.end, found.batch, found.last) == (start, 2, ("wf_b", 0))
-    assert {run: index.last for run, index in found.index.runs.items()} == {"wf_a": 0, "wf_b": 0}
-    assert not found.index.gone
-    assert not found.index.quarantined
+    index, notices = recover(StoreFiles(directory), read_only=True)
+    assert [(n.kind, n.bytes) for n in notices] == ([("torn_tail", size - start)] if size > start else [])
+    assert (index.end, index.batch, index.last) == ((1, start), 2, ("wf_b", 0))
+    assert {run.workflow_id: run.last for run in index.runs.values()} == {"wf_a": 0, "wf_b": 0}
+    assert not index.gone
+    assert not index.damaged
 
 
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
@@ -170,9 +167,9 @@ def test_a_torn_batch_of_the_first_version_may_end_at_every_byte(tmp_path):
     start = sum(len(line) for line in data.splitlines(keepends=True)[:-2])
     for end in range(start, len(data)):
         path.write_bytes(data[:end])
-        found = recover(StoreFiles(directory), Removed(), None, read_only=True)
-        assert [n.bytes for n in found.notices] == ([end - start] if end > start else [])
-        assert {run: index.last for run, index in found.index.runs.items()} == {
+        index, notices = recover(StoreFiles(directory), read_only=True)
+        assert [n.bytes for n in notices] == ([end - start] if end > start else [])
+        assert {run.workflow_id: run.last for run in index.runs.values()} == {
             run: was["last"] for run, was in known["runs"].items()
         }
-        assert found.end == start
+        assert index.end == (1, start)

@@ -19,7 +19,7 @@ from agentflow.events.envelope import StoredEvent
 from agentflow.events.log import Append
 from agentflow.events.owner import this_process
 from agentflow.events.segments import SegmentLog, store
-from agentflow.events.segments.lines import Head, encode_line, encode_meta, parse_line
+from agentflow.events.segments.lines import Head, encode_line, parse_line
 from tests.unit.events.support import all_offsets, batch, event, start_appender
 
 
@@ -66,8 +66,8 @@ def test_a_line_is_a_batch_with_its_place_and_its_checksum(tmp_path):
 
 def one_line(events, number=1, synced=0, **head):
     """A line as it is written, without its end."""
-    head = Head(b=number, s=synced, w="w", o=events[0].offset, **head)
-    return encode_line(head, encode_meta(events), b",".join(e.body for e in events))[:-1]
+    meta = [(e.ts, e.type, len(e.body)) for e in events]
+    return encode_line(Head(b=number, s=synced, w="w", o=events[0].offset, m=meta, **head), events).raw
 
 
 @given(st.binary(max_size=20), st.integers(0, 10**9), st.integers(0, 200), st.integers(0, 255))
