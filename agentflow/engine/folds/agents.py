@@ -10,7 +10,6 @@ from agentflow.definition.conversation import Usage
 from agentflow.engine.agents import conversation
 from agentflow.engine.agents.progress import AgentProgress, Measured, ToolRecord
 from agentflow.engine.folds.common import (
-    activation_of,
     extend_attempt,
     open_call,
     settle,
@@ -19,6 +18,7 @@ from agentflow.engine.folds.common import (
     wake_after,
     was_away,
 )
+from agentflow.engine.machine import at_work
 from agentflow.engine.reservations import output_limit, terms_of, written_at_most
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -27,7 +27,7 @@ __all__ = ["FOLDS"]
 
 
 def _agent_initialized(state: RunState, data: ev.AgentInitialized, offset: int, ts: int) -> None:
-    activation = activation_of(state, data)
+    activation = at_work(state, data)
     progress = AgentProgress(data.context_id, data.system_prompt, data.input.data)
     progress.models = state.bindings.of(data.step_id).models
     progress.offered = frozenset((tool.name, tool.schema_hash) for tool in data.tools)
@@ -42,7 +42,7 @@ def _agent_initialized(state: RunState, data: ev.AgentInitialized, offset: int, 
 
 
 def _agent_processing(state: RunState, data: ev.AgentProcessing, offset: int, ts: int) -> None:
-    activation = activation_of(state, data)
+    activation = at_work(state, data)
     progress = activation.agent
     assert progress is not None
     progress.turn, progress.turn_open, progress.asked_at = data.turn, True, ts
@@ -50,7 +50,7 @@ def _agent_processing(state: RunState, data: ev.AgentProcessing, offset: int, ts
 
 
 def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: int) -> None:
-    activation = activation_of(state, data)
+    activation = at_work(state, data)
     progress = activation.agent
     assert progress is not None
     due = ts + round(data.delay_ms * 1000)
@@ -79,19 +79,19 @@ def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: in
 
 
 def _agent_completed(state: RunState, data: ev.AgentCompleted, offset: int, ts: int) -> None:
-    activation = activation_of(state, data)
+    activation = at_work(state, data)
     activation.output = data.output.data
     settle(state, activation)
 
 
 def _agent_failed(state: RunState, data: ev.AgentFailed, offset: int, ts: int) -> None:
-    activation = activation_of(state, data)
+    activation = at_work(state, data)
     activation.error = data.error
     settle(state, activation)
 
 
 def _model_started(state: RunState, data: ev.ModelCallStarted, offset: int, ts: int) -> None:
-    activation = activation_of(state, data)
+    activation = at_work(state, data)
     progress = activation.agent
     assert progress is not None
     progress.messages.extend(data.messages)
@@ -115,7 +115,7 @@ def _model_started(state: RunState, data: ev.ModelCallStarted, offset: int, ts: 
 
 def _model_completed(state: RunState, data: ev.ModelCallCompleted, offset: int, ts: int) -> None:
     call = state.calls.pop(data.model_call_id, None)
-    activation = activation_of(state, data)
+    activation = at_work(state, data)
     progress = activation.agent
     assert progress is not None
     progress.model_call = None
@@ -150,7 +150,7 @@ def _measure(progress: AgentProgress, model: str, usage: Usage) -> None:
 
 def _model_failed(state: RunState, data: ev.ModelCallFailed, offset: int, ts: int) -> None:
     call = state.calls.pop(data.model_call_id, None)
-    activation = activation_of(state, data)
+    activation = at_work(state, data)
     progress = activation.agent
     assert progress is not None
     progress.model_call = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import ErrorInfo
@@ -10,12 +10,10 @@ from agentflow.engine.activation import NO_USAGE, Activation
 from agentflow.engine.agents import conversation
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.call_queue import bounds_calls
-from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.state import OpenCall, RunState
 
 __all__ = [
     "WALL_CLOCK",
-    "activation_of",
     "extend_attempt",
     "open_call",
     "record_of",
@@ -30,16 +28,6 @@ __all__ = [
 
 WALL_CLOCK = ("retry ", "approval ")
 """Timers that stand for a time of day and so run on while the run stands still."""
-
-
-def activation_of(state: RunState, data: Any) -> Activation:
-    """Return the activation that an event is about. Raises IllegalEvent if it is not at work."""
-    key = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
-    activation = state.activations.get(key)
-    if activation is None:
-        raise IllegalEvent(data, f"{key} is not at work")
-    activation.touched = state.next_offset - 1
-    return activation
 
 
 def wake(state: RunState, activation: Activation) -> None:

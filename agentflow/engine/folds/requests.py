@@ -12,8 +12,9 @@ from agentflow.engine.agents.failure import fault
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.approvals import denial
 from agentflow.engine.arrivals import dispatched, enqueue
-from agentflow.engine.folds.common import activation_of, record_of, settle_tool, wake
+from agentflow.engine.folds.common import record_of, settle_tool, wake
 from agentflow.engine.illegal import IllegalEvent
+from agentflow.engine.machine import activation_of, at_work
 from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import micros
@@ -28,13 +29,13 @@ def _approval_requested(state: RunState, data: ev.ApprovalRequested, offset: int
     if data.kind == "step":
         activation = activation_of(state, data)
         if activation not in state.arrived:
-            raise IllegalEvent(data, f"{activation.key} is not about to start")
+            raise IllegalEvent(data, f"{activation.key} is not to be asked about")
         state.arrived.remove(activation)
         activation.status = state.node_of(activation).status = "waiting"
         activation.snapshot = subject
         state.awaiting_approval[activation.key] = activation
     else:
-        activation = activation_of(state, data)
+        activation = at_work(state, data)
         record = record_of(activation, call_id)
         if record is None:  # a tool node's own call
             name: str = subject["tool_name"]
@@ -94,7 +95,7 @@ def _step_decided(state: RunState, activation: Activation, error: Any) -> None:
 
 
 def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: int) -> None:
-    activation = activation_of(state, data)
+    activation = at_work(state, data)
     request: Any = data.request
     call_id: str = request.get("tool_call_id", "")
     state.requests[data.request_id] = OpenRequest(data.request_id, activation, call_id, data, offset, ts)

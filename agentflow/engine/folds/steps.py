@@ -10,8 +10,8 @@ from msgspec import UNSET
 from agentflow.engine.activation import EXPRESSION_STATUS, Activation, StepStatus
 from agentflow.engine.arrivals import dispatched, leave, retry_in_place, route
 from agentflow.engine.budgets import time_limit
-from agentflow.engine.folds.common import activation_of, settle, wake_after
-from agentflow.engine.illegal import IllegalEvent
+from agentflow.engine.folds.common import settle, wake_after
+from agentflow.engine.machine import activation_of
 from agentflow.engine.path import NodeState
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -21,8 +21,6 @@ __all__ = ["FOLDS"]
 
 def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts: int) -> None:
     activation = activation_of(state, data)
-    if activation.status not in ("pending", "waiting") or activation.key in state.open:
-        raise IllegalEvent(data, f"{activation.key} has begun")
     node = activation.node
     place = state.node_of(activation)
     place.attempt = data.attempt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentflow.engine.folds.common import activation_of
+from agentflow.engine.machine import at_work
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import micros
@@ -13,7 +13,7 @@ __all__ = ["FOLDS"]
 
 
 def _scheduled(state: RunState, data: ev.TimerScheduled, offset: int, ts: int) -> None:
-    activation = activation_of(state, data)
+    activation = at_work(state, data)
     name = f"timer {data.timer_id} {activation.key}"
     state.timers[name] = micros(data.due_at)
     state.scheduled[name] = data
@@ -21,7 +21,7 @@ def _scheduled(state: RunState, data: ev.TimerScheduled, offset: int, ts: int) -
 
 
 def _over(state: RunState, data: ev.TimerFired | ev.TimerCancelled, offset: int, ts: int) -> None:
-    activation = activation_of(state, data)
+    activation = at_work(state, data)
     name = f"timer {data.timer_id} {activation.key}"
     state.timers.pop(name, None)
     state.scheduled.pop(name, None)

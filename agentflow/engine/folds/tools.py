@@ -7,7 +7,6 @@ from typing import Any
 from agentflow.definition.conversation import ToolCall, Usage
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.folds.common import (
-    activation_of,
     open_call,
     record_of,
     settle_tool,
@@ -15,6 +14,7 @@ from agentflow.engine.folds.common import (
     wake,
     was_away,
 )
+from agentflow.engine.machine import at_work
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
@@ -24,7 +24,7 @@ _ONE_TOOL_CALL = Usage(tool_calls=1, cost_usd=0.0)
 
 
 def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: int) -> None:
-    activation = activation_of(state, data)
+    activation = at_work(state, data)
     record = record_of(activation, data.tool_call_id)
     if record is None:  # a tool node's own call
         call = ToolCall(id=data.tool_call_id, name=data.tool_name, arguments="")
@@ -57,7 +57,7 @@ def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: in
 
 def _tool_completed(state: RunState, data: ev.ToolCallCompleted, offset: int, ts: int) -> None:
     state.calls.pop(data.tool_call_id, None)
-    activation = activation_of(state, data)
+    activation = at_work(state, data)
     record = record_of(activation, data.tool_call_id)
     assert record is not None
     record.state, record.output, record.executed = "done", data.output, True
@@ -67,7 +67,7 @@ def _tool_completed(state: RunState, data: ev.ToolCallCompleted, offset: int, ts
 
 def _tool_failed(state: RunState, data: ev.ToolCallFailed, offset: int, ts: int) -> None:
     state.calls.pop(data.tool_call_id, None)
-    activation = activation_of(state, data)
+    activation = at_work(state, data)
     record = record_of(activation, data.tool_call_id)
     assert record is not None
     record.error, record.executed, record.outcome = data.error, data.executed, data.outcome

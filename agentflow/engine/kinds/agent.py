@@ -13,10 +13,11 @@ from agentflow.definition.policy import RetryPolicy
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents import turns
 from agentflow.engine.decisions import Decisions
-from agentflow.engine.kinds.kind import Kind, Prepared
+from agentflow.engine.kinds.kind import CALL_EVENTS, Kind, Prepared
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error, text_template, value_template
 from agentflow.engine.tool_calls import can_start_tools
+from agentflow.events import catalogue as ev
 
 if TYPE_CHECKING:
     from agentflow.engine.graph import Node
@@ -38,6 +39,16 @@ class Agent(Kind):
 
     name = "agent"
     takes_slot = True
+    events = CALL_EVENTS | {
+        ev.AgentInitialized,
+        ev.AgentProcessing,
+        ev.AgentRetrying,
+        ev.AgentCompleted,
+        ev.AgentFailed,
+        ev.ModelCallStarted,
+        ev.ModelCallCompleted,
+        ev.ModelCallFailed,
+    }
     retry = RetryPolicy()
 
     def compile(self, node: Node) -> Any:

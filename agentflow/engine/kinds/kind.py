@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.policy import RetryPolicy
+from agentflow.events import catalogue as ev
 
 if TYPE_CHECKING:
     from agentflow.engine.activation import Activation
@@ -14,7 +15,20 @@ if TYPE_CHECKING:
     from agentflow.engine.path import Path
     from agentflow.engine.state import RunState
 
-__all__ = ["Kind", "Prepared"]
+__all__ = ["CALL_EVENTS", "TIMER_EVENTS", "Kind", "Prepared"]
+
+CALL_EVENTS: frozenset[type] = frozenset(
+    {
+        ev.ToolCallStarted,
+        ev.ToolCallCompleted,
+        ev.ToolCallFailed,
+        ev.ApprovalRequested,
+        ev.InputRequested,
+    }
+)
+"""What happens to a call of a function: it is begun and ends, and a person is asked about it."""
+
+TIMER_EVENTS: frozenset[type] = frozenset({ev.TimerScheduled, ev.TimerFired, ev.TimerCancelled})
 
 
 class Prepared(NamedTuple):
@@ -43,6 +57,8 @@ class Kind:
     moves_tokens_only = False
     """True for starts and ends, which the front ends add to graphs that have none (ids that begin with `__`):
     those move tokens and leave no trace in the log."""
+    events: frozenset[type] = frozenset()
+    """The events of its work that are legal while it is open, beside those of every step."""
     retry: RetryPolicy | None = None
     """The policy of a node that states none."""
 

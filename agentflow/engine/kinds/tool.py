@@ -15,7 +15,7 @@ from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
 from agentflow.engine.decisions import Decisions, step_failed
 from agentflow.engine.ids import derive
-from agentflow.engine.kinds.kind import Kind, Prepared
+from agentflow.engine.kinds.kind import CALL_EVENTS, Kind, Prepared
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error, value_template
 from agentflow.engine.tool_calls import settle_unknown, start_tool
@@ -32,6 +32,7 @@ class Tool(Kind):
 
     name = "tool"
     takes_slot = True
+    events = CALL_EVENTS
 
     def compile(self, node: Node) -> Any:
         """Return the template of the parameters; None without one: the payload is what the call gets."""
