@@ -160,3 +160,28 @@ def signal(stage: Stage) -> None:
         assert (await rest(runtime)).state == "completed"
 
     stage.process(life)
+
+
+@scene("an iteration that waits for a person gives its slot away and takes it back")
+def approval_in_iterations(stage: Stage) -> None:
+    for i in range(4):
+        stage.says(f"each {i}", call("pay", x=i), After(2, {"slot": i}))
+    stage.does("pay", After(1, {"paid": True}))
+    each = step(
+        "each",
+        for_each="${{ inputs.items }}",
+        prompt="each ${{ index }}",
+        functions=["pay"],
+        approval={"before": "calls"},
+        max_parallel=1,
+    )
+
+    async def life(runtime: Runtime) -> None:
+        await start(runtime, document(each, step("beside"), max_parallel=2), {"items": [1, 2, 3, 4]})
+        while (await rest(runtime)).state == "waiting":
+            for request in reversed(await runtime.requests(RUN)):
+                await runtime.decide(RUN, granted=True, request_id=request.request_id, by="ann")
+                await asyncio.sleep(0.5)
+        assert (await rest(runtime)).state == "completed"
+
+    stage.process(life)
