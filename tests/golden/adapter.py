@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from agentflow import engine
+from agentflow import Runtime, engine
 from agentflow.definition.ir import ToolNode, Workflow, ir_hash
 from agentflow.engine import BaseEvent, Bindings, CacheHit, RunState, StepBinding, ToolInfo
 from agentflow.engine.state import OpenCall
@@ -28,6 +28,7 @@ __all__ = [
     "compile_graph",
     "decisions",
     "drive",
+    "fail_agent",
     "fold",
     "summary",
     "take",
@@ -218,6 +219,13 @@ def watched(mechanism: str, found: dict[str, Facts]) -> Iterator[None]:
     finally:
         engine.decide = before[0]
         RunState.shift_times = before[1]  # type: ignore[method-assign]
+
+
+def fail_agent(runtime: Runtime, run: str, name: str) -> None:
+    """Let the actor that works on a step fail as by a bug; `name` is `STEP#VISIT@ATTEMPT`."""
+    ref = runtime.system.find(f"/runs/{run}/{name}")
+    assert ref is not None
+    ref.cell.signal_failure(RuntimeError("an injected bug"))
 
 
 @contextmanager

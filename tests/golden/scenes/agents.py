@@ -128,3 +128,17 @@ def cache_hit(stage: Stage) -> None:
         assert (await rest(runtime, second)).state == "completed"
 
     stage.process(life)
+
+
+@scene("no fresh context after a call that cannot be repeated")
+def unsafe_restart(stage: Stage) -> None:
+    retry = {"max_attempts": 3, "backoff": "1s", "retry_on": ["invalid_output"]}
+    for name, used in (("safe", "look"), ("unsafe", "pay")):
+        stage.says(name, call(used), "x", "y", "z", {"n": 1})
+    play(
+        stage,
+        document(
+            step("safe", functions=["look"], schema=SCHEMA, retry=retry),
+            step("unsafe", functions=["pay"], schema=SCHEMA, retry=retry, required=False),
+        ),
+    )

@@ -280,3 +280,36 @@ def triage(stage: Stage) -> None:
         },
         {"text": "Hello", "items": ["a", "b", "c"]},
     )
+
+
+@scene("what counts as true in a guard")
+def truth_of_guards(stage: Stage) -> None:
+    values = ("blank", "zero", "float", "none", "list", "object", "text", "one")
+    play(
+        stage,
+        document(
+            *(step(name, **{"if": f"inputs.{name}"}) for name in values),
+            step("items", for_each="${{ inputs.items }}", **{"if": "item"}),
+            step("two", depends_on=["one", "blank"], **{"if": "success()"}),
+        ),
+        {
+            "blank": "", "zero": 0, "float": 0.0, "none": None, "list": [], "object": {}, "text": "false",
+            "one": 1, "items": ["", 0, None, False, [], {}, "x", -1],
+        },
+    )  # fmt: skip
+
+
+@scene("fail_fast: iterations of two steps share one slot")
+def fail_fast_iterations(stage: Stage) -> None:
+    stage.says("bad", After(1, failure("auth")))
+    each = [
+        step(name, for_each="${{ inputs.items }}", prompt=f"{name} ${{{{ index }}}}") for name in ("x", "y")
+    ]
+    for i, name in enumerate(("x 0", "x 1", "y 0", "y 1")):
+        stage.says(name, After(2 + i, {"ok": True}))
+    play(
+        stage,
+        document(step("bad"), *each, step("never"), max_parallel=1, fail_fast=True),
+        {"items": [1, 2]},
+        ends="failed",
+    )

@@ -160,3 +160,28 @@ def signal(stage: Stage) -> None:
         assert (await rest(runtime)).state == "completed"
 
     stage.process(life)
+
+
+@scene("an iteration that waits for a person gives its slot away and takes it back")
+def approval_in_iterations(stage: Stage) -> None:
+    for i in range(4):
+        stage.says(f"each {i}", After(3, call("pay", x=i)), After(5, {"slot": i}))
+    stage.does("pay", After(1, {"paid": True}))
+    each = step(
+        "each",
+        for_each="${{ inputs.items }}",
+        prompt="each ${{ index }}",
+        functions=["pay"],
+        approval={"before": "calls"},
+        max_parallel=1,
+    )
+
+    async def life(runtime: Runtime) -> None:
+        await start(runtime, document(each, step("beside"), max_parallel=3), {"items": [1, 2, 3, 4]})
+        async for event in runtime.events(RUN):
+            if event.type == "approval.requested":
+                await asyncio.sleep(1)
+                await runtime.decide(RUN, granted=True, request_id=event.data.request_id, by="ann")
+        assert (await rest(runtime)).state == "completed"
+
+    stage.process(life)

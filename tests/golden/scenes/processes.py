@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from agentflow import Runtime
+from tests.golden.adapter import fail_agent
 from tests.golden.scenes.graphs import loop
 from tests.golden.scenes.support import call, document, play, rest, start, step
 from tests.golden.stage import HANG, RUN, After, Stage, failure, scene
@@ -194,3 +195,44 @@ def submitted_halt(stage: Stage) -> None:
         options={"on_failure": "halt", "max_parallel": 1},
         ends="failed",
     )
+
+
+@scene("the actor of a step dies six times: recovery_limit")
+def worker_lost(stage: Stage) -> None:
+    stage.says("a", *[HANG] * 6, {"ok": True})
+
+    async def life(runtime: Runtime) -> None:
+        asked = stage.start_of("a")
+        await start(runtime, document(step("a"), step("b", depends_on=["a"])))
+        for _ in range(6):
+            await asked.wait()
+            asked = stage.start_of("a")
+            fail_agent(runtime, RUN, "a#0@1")
+        result = await rest(runtime)
+        assert (result.state, result.pause) == ("paused", "recovery_limit"), result
+        await runtime.resume(RUN, by="ann")
+        assert (await rest(runtime)).state == "completed"
+
+    stage.process(life)
+
+
+@scene("fork before a step, while another one is at work")
+def fork_unfinished(stage: Stage) -> None:
+    stage.says("slow", HANG, {"ok": True})
+    stage.says("b", {"n": 1}, {"n": 2})
+    second = "wf_fork"
+    stage.runs.append(second)
+
+    async def life(runtime: Runtime) -> None:
+        asked = stage.start_of("c")
+        graph = document(step("a"), step("b", depends_on=["a"]), step("c", depends_on=["b"]), step("slow"))
+        await start(runtime, graph)
+        await asked.wait()
+        await runtime.pause(RUN, in_flight="suspend", by="ann")
+        await rest(runtime)
+        await runtime.fork(RUN, from_step="b", as_id=second, by="ann")
+        assert (await rest(runtime, second)).state == "completed"
+        await runtime.resume(RUN, by="ann")
+        assert (await rest(runtime)).state == "completed"
+
+    stage.process(life)
