@@ -320,11 +320,10 @@ class LocalTarget(StoreTarget):
 
     async def tell(self, command: str, workflow_id: str, **more: Any) -> str:
         """As `Target.tell`."""
-        if command in ("decide", "answer_all"):
-            more["via"] = "cli"
-        if command != "withdraw":
-            more["by"] = "cli"
-        return self._kept(await getattr(self.runtime, command)(workflow_id, **more))
+        from agentflow.records.commands import COMMANDS
+
+        via = {"via": "cli"} if COMMANDS[command].has_via else {}
+        return self._kept(await getattr(self.runtime, command)(workflow_id, **more, by="cli", **via))
 
     async def resume_all(self, reason: str, budget: Mapping[str, Any] | None) -> Resumed:
         """As `Target.resume_all`."""
