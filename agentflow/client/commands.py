@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import quote
 
-import msgspec
-
 from agentflow.client.transport import Transport
 from agentflow.errors import RunTerminal
+from agentflow.records.answers import RequestList
 from agentflow.records.commands import COMMANDS, Resumed
 from agentflow.records.requests import RequestRecord
 from agentflow.records.runs import RunRecord
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["Commands"]
 
 T = TypeVar("T")
-
-
-class _Requests(msgspec.Struct):
-    items: list[RequestRecord]
 
 
 class Commands:
@@ -174,7 +169,7 @@ class Commands:
     ) -> list[RequestRecord]:
         """The open questions of a run, or of all runs, oldest first. `kind`: step, tool or input."""
         path = "/inbox" if workflow_id is None else f"/workflows/{quote(workflow_id, safe='')}/requests"
-        return (await self._ask("GET", path, _Requests, query={"kind": kind})).items
+        return (await self._ask("GET", path, RequestList, query={"kind": kind})).items
 
     async def decide(
         self,

@@ -225,143 +225,117 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
         return self.body.on_the_wire(arguments)
 
 
-_RUN = "workflows/{id}"
 _TAKEN = (202, 200)
 
-COMMANDS: dict[str, Command] = {
-    command.name: command
-    for command in (
-        Command(
-            name="resume_all",
-            body=ResumeAllBody,
-            path="workflows/resume",
-            summary="Let all runs go on that are paused for one reason",
-            verbs=("resume",),
-            events=(ev.WorkflowResumed, ev.WorkflowStepRetrying),
-            operation="resume_all",
-            checks_trust=True,
+
+def _on_run(
+    name: str, body: type[CommandBody], summary: str, *events: type[ev.RunEvent], **more: Any
+) -> Command:
+    """Return a command to one run; route, verb and operation have its name unless `more` says otherwise."""
+    path = f"workflows/{{id}}/{more.pop('at', name)}"
+    given: dict[str, Any] = {"verbs": (name,), "operation": name, "path": path, **more}
+    return Command(name=name, body=body, summary=summary, events=events, **given)
+
+
+_ALL = (
+    Command(
+        name="resume_all",
+        body=ResumeAllBody,
+        path="workflows/resume",
+        summary="Let all runs go on that are paused for one reason",
+        verbs=("resume",),
+        events=(ev.WorkflowResumed, ev.WorkflowStepRetrying),
+        operation="resume_all",
+        checks_trust=True,
+    ),
+    _on_run(
+        "cancel",
+        CancelBody,
+        "End a run",
+        ev.WorkflowCancelRequested,
+        statuses=_TAKEN,
+        needs_body=False,
+        is_open_only=True,
+    ),
+    _on_run(
+        "pause", PauseBody, "Let a run stand still", ev.WorkflowPaused, statuses=_TAKEN, needs_body=False
+    ),
+    _on_run(
+        "resume",
+        ResumeBody,
+        "Let a run go on",
+        ev.WorkflowResumed,
+        ev.WorkflowStepRetrying,
+        problems=("budget_too_small",),
+        needs_body=False,
+        is_open_only=True,
+        checks_trust=True,
+    ),
+    _on_run(
+        "retry",
+        RetryBody,
+        "Decide about a step that failed",
+        *(ev.WorkflowStepRetrying, ev.WorkflowStepSkipped, ev.WorkflowStepCompleted, ev.WorkflowStepFailed),
+        problems=("step_not_found", "not_failed"),
+        checks_trust=True,
+    ),
+    _on_run(
+        "fork",
+        ForkBody,
+        "A new run from a point of this one",
+        ev.WorkflowStarted,  # of the new run
+        statuses=(201,),
+        problems=("step_not_found", "not_failed", "run_exists", "invalid_edit", "queue_full"),
+        checks_trust=True,
+    ),
+    _on_run("signal", SignalBody, "Send a signal", ev.SignalReceived, at="signals", statuses=_TAKEN),
+    _on_run(
+        "decide",
+        ApprovalBody,
+        "Grant or deny an approval",
+        *(ev.ApprovalGranted, ev.ApprovalDenied),
+        at="approvals",
+        verbs=("approve", "deny"),
+        operation="approve",
+        problems=(
+            "step_not_found",
+            "unknown_request",
+            "decision_conflict",
+            "digest_mismatch",
+            "request_closed",
         ),
-        Command(
-            name="cancel",
-            body=CancelBody,
-            path=f"{_RUN}/cancel",
-            summary="End a run",
-            verbs=("cancel",),
-            events=(ev.WorkflowCancelRequested,),
-            operation="cancel",
-            statuses=_TAKEN,
-            needs_body=False,
-            is_open_only=True,
-        ),
-        Command(
-            name="pause",
-            body=PauseBody,
-            path=f"{_RUN}/pause",
-            summary="Let a run stand still",
-            verbs=("pause",),
-            events=(ev.WorkflowPaused,),
-            operation="pause",
-            statuses=_TAKEN,
-            needs_body=False,
-        ),
-        Command(
-            name="resume",
-            body=ResumeBody,
-            path=f"{_RUN}/resume",
-            summary="Let a run go on",
-            verbs=("resume",),
-            events=(ev.WorkflowResumed, ev.WorkflowStepRetrying),
-            operation="resume",
-            problems=("budget_too_small",),
-            needs_body=False,
-            is_open_only=True,
-            checks_trust=True,
-        ),
-        Command(
-            name="retry",
-            body=RetryBody,
-            path=f"{_RUN}/retry",
-            summary="Decide about a step that failed",
-            verbs=("retry",),
-            events=(
-                ev.WorkflowStepRetrying,
-                ev.WorkflowStepSkipped,
-                ev.WorkflowStepCompleted,
-                ev.WorkflowStepFailed,
-            ),
-            operation="retry",
-            problems=("step_not_found", "not_failed"),
-            checks_trust=True,
-        ),
-        Command(
-            name="fork",
-            body=ForkBody,
-            path=f"{_RUN}/fork",
-            summary="A new run from a point of this one",
-            verbs=("fork",),
-            events=(ev.WorkflowStarted,),  # of the new run
-            operation="fork",
-            statuses=(201,),
-            problems=("step_not_found", "not_failed", "run_exists", "invalid_edit", "queue_full"),
-            checks_trust=True,
-        ),
-        Command(
-            name="signal",
-            body=SignalBody,
-            path=f"{_RUN}/signals",
-            summary="Send a signal",
-            verbs=("signal",),
-            events=(ev.SignalReceived,),
-            operation="signal",
-            statuses=_TAKEN,
-        ),
-        Command(
-            name="decide",
-            body=ApprovalBody,
-            path=f"{_RUN}/approvals",
-            summary="Grant or deny an approval",
-            verbs=("approve", "deny"),
-            events=(ev.ApprovalGranted, ev.ApprovalDenied),
-            operation="approve",
-            problems=(
-                "step_not_found",
-                "unknown_request",
-                "decision_conflict",
-                "digest_mismatch",
-                "request_closed",
-            ),
-            scope="approve",
-            tag="requests",
-            has_via=True,
-        ),
-        Command(
-            name="answer_all",
-            body=InputsBody,
-            path=f"{_RUN}/inputs",
-            summary="Answer questions, all or none",
-            verbs=("answer",),
-            events=(ev.InputReceived,),
-            operation="answer",
-            problems=("unknown_request", "already_answered", "request_closed", "invalid_response"),
-            scope="approve",
-            tag="requests",
-            has_via=True,
-        ),
-        Command(
-            name="withdraw",
-            body=WithdrawBody,
-            path=f"{_RUN}/requests/{{request_id}}",
-            summary="Take a question back",
-            verbs=(),
-            events=(ev.ApprovalDenied, ev.InputCancelled),
-            operation="withdraw",
-            method="DELETE",
-            statuses=(204,),
-            problems=("unknown_request", "already_answered", "request_closed"),
-            needs_body=False,
-            scope="approve",
-            tag="requests",
-        ),
-    )
-}
+        scope="approve",
+        tag="requests",
+        has_via=True,
+    ),
+    _on_run(
+        "answer_all",
+        InputsBody,
+        "Answer questions, all or none",
+        ev.InputReceived,
+        at="inputs",
+        verbs=("answer",),
+        operation="answer",
+        problems=("unknown_request", "already_answered", "request_closed", "invalid_response"),
+        scope="approve",
+        tag="requests",
+        has_via=True,
+    ),
+    _on_run(
+        "withdraw",
+        WithdrawBody,
+        "Take a question back",
+        *(ev.ApprovalDenied, ev.InputCancelled),
+        at="requests/{request_id}",
+        verbs=(),
+        method="DELETE",
+        statuses=(204,),
+        problems=("unknown_request", "already_answered", "request_closed"),
+        needs_body=False,
+        scope="approve",
+        tag="requests",
+    ),
+)
+
+COMMANDS: dict[str, Command] = {command.name: command for command in _ALL}
 """By name of their method."""

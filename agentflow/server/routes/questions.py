@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from agentflow.server.answers import RequestList
+from agentflow.records.answers import RequestList
 from agentflow.server.operations import Call, Operation, json_response
 from agentflow.server.problems import Refusal
 from agentflow.server.queries import RequestQuery
