@@ -204,14 +204,10 @@ class _Reading:
         self.reader = reader
         self.damaged = set[str]()
 
-    async def records(self, *, limit: int, state: str | None = None, **query: Any) -> list[RunRecord]:
-        """Return the records of the newest runs. `query`: name, label, since (µs), or None."""
-        if any(value is not None for value in query.values()):
-            found = await self.listed(limit=limit, state=state, usage=False, **query)
-            return [await self.reader.record(run.workflow_id) for run in found]
-        page = await self.reader.records(limit=limit, state=state)
-        self.damaged.update(page.damaged)
-        return page.items
+    async def records(self, *, limit: int, **query: Any) -> list[RunRecord]:
+        """Return the records of the newest runs. `query`: state, name, label, since (µs), or None."""
+        found = await self.listed(limit=limit, usage=False, **query)
+        return [await self.reader.record(run.workflow_id) for run in found]
 
     async def listed(
         self, *, limit: int, since: int | None = None, usage: bool = True, **query: Any
@@ -337,6 +333,14 @@ class RemoteTarget(_Reading):
     async def delete(self, workflow_id: str) -> None:
         """Delete a run that has ended."""
         await self.client.delete(workflow_id)
+
+    async def records(self, *, limit: int, **query: Any) -> list[RunRecord]:
+        """Return the records of the newest runs; those that only `state` chooses in one request."""
+        if any(value is not None for name, value in query.items() if name != "state"):
+            return await super().records(limit=limit, **query)
+        page = await self.client.records(limit=limit, state=query.get("state"))
+        self.damaged.update(page.damaged)
+        return page.items
 
     async def last_offset(self, workflow_id: str) -> int:
         """As `Target.last_offset`."""
