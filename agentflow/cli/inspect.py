@@ -59,7 +59,7 @@ def list_runs(
                 damaged = {"damaged": sorted(target.damaged)} if target.damaged else {}
                 emit_json({"items": items} | damaged)
             else:
-                emit(list_table(await interrupts.guard(target.listed(limit=limit, **query))))
+                emit(await interrupts.guard(_table(target, limit, query)))
             _warn_damaged(target.damaged)
         return Exit.DONE
 
@@ -72,6 +72,16 @@ def list_runs(
             emit(list_table([]))
         return Exit.DONE
     return run_async(work)
+
+
+async def _table(target: StoreTarget | RemoteTarget, limit: int, query: dict[str, Any]) -> str:
+    from agentflow.cli.listing import list_table
+
+    runs, left = await target.listed(limit=limit, **query), set[str]()
+    if isinstance(target, StoreTarget):
+        at_work = [run.workflow_id for run in runs if run.state in ("pending", "running")]
+        left = {workflow_id for workflow_id in at_work if await target.is_left(workflow_id)}
+    return list_table(runs, left)
 
 
 def _warn_damaged(damaged: set[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ import click
 from agentflow.cli.output import columns
 
 if TYPE_CHECKING:
-    from agentflow.cli.target import Listed
+    from agentflow.records.runs import RunSummary
 
 __all__ = ["list_table", "parse_label", "parse_since"]
 
@@ -49,8 +49,11 @@ def parse_label(text: str | None) -> tuple[str, str] | None:
     return name.strip(), value
 
 
-def list_table(rows: Sequence[Listed]) -> str:
-    """Return a line for each run. Tokens and cost stand in the last event, so only ended runs have them."""
+def list_table(rows: Sequence[RunSummary], left: Container[str] = ()) -> str:
+    """Return a line for each run; no process works on those in `left`.
+
+    Tokens and cost stand in the last event, so only ended runs have them.
+    """
     from agentflow.cli.progress import cost_text, duration
 
     if not rows:
@@ -60,13 +63,13 @@ def list_table(rows: Sequence[Listed]) -> str:
         [
             (
                 row.workflow_id,
-                f"{row.state}, left" if row.left else row.state,
+                f"{row.state}, left" if row.workflow_id in left else row.state,
                 row.created_at[:19] + "Z",
                 "" if row.duration_ms is None else duration(row.duration_ms),
                 "" if row.usage is None else f"{row.usage.input_tokens + row.usage.output_tokens:,}",
                 "" if row.usage is None or not row.usage.model_calls else cost_text(row.usage.cost_usd),
-                str(row.events),
-                row.name,
+                str(row.last_offset + 1),
+                row.name or "",
             )
             for row in rows
         ],

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -22,16 +22,14 @@ from agentflow.cli.options import ExportedRun
 if TYPE_CHECKING:
     from agentflow.client import Client
     from agentflow.config import Config
-    from agentflow.definition.conversation import Usage
     from agentflow.definition.loader import Definition
-    from agentflow.events.log import EventLog, RunRow
+    from agentflow.events.log import EventLog
     from agentflow.records.commands import Resumed
     from agentflow.records.read_model import ReadModel
     from agentflow.records.runs import RunRecord, RunResult, RunSummary
     from agentflow.runtime import Runtime
 
 __all__ = [
-    "Listed",
     "LocalTarget",
     "RemoteTarget",
     "StoreTarget",
@@ -151,19 +149,6 @@ def read_only_option(command: F) -> F:
     return found
 
 
-class Listed(NamedTuple):
-    """A line of `agentflow list`. `left`: nobody works on a run that should be at work."""
-
-    workflow_id: str
-    name: str
-    state: str
-    created_at: str
-    events: int
-    left: bool
-    duration_ms: int | None = None
-    usage: Usage | None = None
-
-
 class Target(Protocol):
     """The runs that a command is about. What it raises, the Runtime raises."""
 
@@ -173,10 +158,8 @@ class Target(Protocol):
     damaged: set[str]
     """Runs that the lists so far could not show, because what the store holds of them is damaged."""
 
-    @property
-    def reader(self) -> ReadModel | Client:
-        """What answers questions about recorded runs, here or with the daemon."""
-        ...
+    reader: ReadModel | Client
+    """What answers questions about recorded runs, here or with the daemon."""
 
     async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
         """Begin a run and return its id. A repeated id goes on with its run."""
@@ -214,61 +197,48 @@ class Target(Protocol):
         ...
 
 
-def _listed(run: RunSummary) -> Listed:
-    events = run.last_offset + 1
-    return Listed(
-        run.workflow_id, run.name or "", run.state, run.created_at, events, False, run.duration_ms, run.usage
-    )
+class _Reading:
+    """What reading a store here and asking a daemon have in common."""
 
-
-async def list_log(log: EventLog, damaged: set[str], *, limit: int, **query: Any) -> list[Listed]:
-    """Return the newest runs of a log of this process; adds to `damaged` those that cannot be shown."""
-    from agentflow.events.endings import final_usage
-    from agentflow.events.ids import iso
-
-    page = await log.runs(limit=limit, **query)
-    damaged.update(page.damaged)
-    found: list[Listed] = []
-    for row in page.items:
-        ms = None if row.ended_at is None else max(0, row.ended_at - row.created_at) // 1000
-        usage, left = await final_usage(log, row), _is_left(log, row)
-        created, events = iso(row.created_at), row.last_offset + 1
-        found.append(Listed(row.workflow_id, row.name or "", row.state, created, events, left, ms, usage))
-    return found
-
-
-def _is_left(log: EventLog, row: RunRow) -> bool:
-    at_work = row.state in ("pending", "running")
-    return at_work and (row.owner is None or not log.is_alive(row.owner))
-
-
-class StoreTarget:
-    """A store that is read in this process, without a Runtime."""
-
-    parks = True
-
-    def __init__(self, log: EventLog) -> None:
-        from agentflow.events.hub import Hub
-        from agentflow.records.read_model import ReadModel
-
-        self.log = log
-        self.hub = Hub(log)
-        self.reader: ReadModel = ReadModel(log)
+    def __init__(self, reader: ReadModel | Client) -> None:
+        self.reader = reader
         self.damaged = set[str]()
 
     async def records(self, *, limit: int, **query: Any) -> list[RunRecord]:
         """Return the records of the newest runs. `query`: state, name, label, since (µs), or None."""
-        page = await self.log.runs(limit=limit, **query)
-        self.damaged.update(page.damaged)
-        return [await self.reader.record(row.workflow_id) for row in page.items]
+        found = await self.listed(limit=limit, usage=False, **query)
+        return [await self.reader.record(run.workflow_id) for run in found]
 
-    async def listed(self, *, limit: int, **query: Any) -> list[Listed]:
+    async def listed(
+        self, *, limit: int, since: int | None = None, usage: bool = True, **query: Any
+    ) -> list[RunSummary]:
         """Return the newest runs, as the store indexes them; `query` as for `records`."""
-        return await list_log(self.log, self.damaged, limit=limit, **query)
+        from agentflow.events.ids import iso
+
+        begin = None if since is None else iso(since)
+        page = await self.reader.summaries(limit=limit, since=begin, usage=usage, **query)
+        self.damaged.update(page.damaged)
+        return page.items
+
+
+class StoreTarget(_Reading):
+    """A store that is read in this process, without a Runtime."""
+
+    parks = True
+
+    def __init__(self, log: EventLog, reader: ReadModel | None = None) -> None:
+        from agentflow.events.hub import Hub
+        from agentflow.records.read_model import ReadModel
+
+        super().__init__(reader or ReadModel(log))
+        self.log = log
+        self.hub = Hub(log)
 
     async def is_left(self, workflow_id: str) -> bool:
         """Return whether no process works on the run though it is not at rest."""
-        return _is_left(self.log, await self.log.run(workflow_id))
+        row = await self.log.run(workflow_id)
+        at_work = row.state in ("pending", "running")
+        return at_work and (row.owner is None or not self.log.is_alive(row.owner))
 
     async def last_offset(self, workflow_id: str) -> int:
         """As `Target.last_offset`."""
@@ -306,8 +276,8 @@ class LocalTarget(StoreTarget):
     """A Runtime of this process."""
 
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__(runtime.log)
-        self.runtime = self.reader = runtime
+        super().__init__(runtime.log, runtime)
+        self.runtime = runtime
         self.hub = runtime.hub
         self._handles: dict[str, Any] = {}
 
@@ -320,11 +290,10 @@ class LocalTarget(StoreTarget):
 
     async def tell(self, command: str, workflow_id: str, **more: Any) -> str:
         """As `Target.tell`."""
-        if command in ("decide", "answer_all"):
-            more["via"] = "cli"
-        if command != "withdraw":
-            more["by"] = "cli"
-        return self._kept(await getattr(self.runtime, command)(workflow_id, **more))
+        from agentflow.records.commands import COMMANDS
+
+        via = {"via": "cli"} if COMMANDS[command].has_via else {}
+        return self._kept(await getattr(self.runtime, command)(workflow_id, **more, by="cli", **via))
 
     async def resume_all(self, reason: str, budget: Mapping[str, Any] | None) -> Resumed:
         """As `Target.resume_all`."""
@@ -340,14 +309,14 @@ class LocalTarget(StoreTarget):
         return await (self.runtime.rest(workflow_id) if handle is None else handle.rest())
 
 
-class RemoteTarget:
+class RemoteTarget(_Reading):
     """The daemon."""
 
     parks = False
 
     def __init__(self, client: Client) -> None:
-        self.client = self.reader = client
-        self.damaged = set[str]()
+        super().__init__(client)
+        self.client = client
 
     async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
         """As `Target.submit`."""
@@ -365,25 +334,11 @@ class RemoteTarget:
         """Delete a run that has ended."""
         await self.client.delete(workflow_id)
 
-    async def records(self, *, limit: int, state: str | None = None, **query: Any) -> list[RunRecord]:
-        """Return the records of the newest runs, as `StoreTarget.records`."""
-        if any(value is not None for value in query.values()):
-            found = await self._summaries(limit, {"state": state, **query})
-            return [await self.client.record(summary.workflow_id) for summary in found]
-        page = await self.client.records(limit=limit, state=state)
-        self.damaged.update(page.damaged)
-        return page.items
-
-    async def listed(self, *, limit: int, **query: Any) -> list[Listed]:
-        """Return the newest runs, as `StoreTarget.listed`."""
-        return [_listed(found) for found in await self._summaries(limit, query)]
-
-    async def _summaries(self, limit: int, query: dict[str, Any]) -> list[RunSummary]:
-        from agentflow.events.ids import iso
-
-        since = query.pop("since", None)
-        since = None if since is None else iso(since)
-        page = await self.client.summaries(limit=limit, usage=True, since=since, **query)
+    async def records(self, *, limit: int, **query: Any) -> list[RunRecord]:
+        """Return the records of the newest runs; those that only `state` chooses in one request."""
+        if any(value is not None for name, value in query.items() if name != "state"):
+            return await super().records(limit=limit, **query)
+        page = await self.client.records(limit=limit, state=query.get("state"))
         self.damaged.update(page.damaged)
         return page.items
 

@@ -13,7 +13,7 @@ from agentflow.cli.output import columns, emit, emit_json
 from agentflow.cli.target import Where, target_options
 
 if TYPE_CHECKING:
-    from agentflow.records.functions import ToolView
+    from agentflow.records.answers import ToolView
 
 __all__ = ["tools"]
 

@@ -22,9 +22,9 @@ from agentflow.client.reading import Reading
 from agentflow.client.run import RemoteRun
 from agentflow.client.transport import Transport
 from agentflow.definition.ir import Workflow
+from agentflow.records.answers import Health, Validation, Version
 from agentflow.records.runs import RunRecord, RunResult
 from agentflow.records.upkeep import Upkeep
-from agentflow.records.validation import Validation
 from agentflow.typed_output import check_output_type
 
 if TYPE_CHECKING:
@@ -33,24 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["Client", "Health", "Validation", "Version"]
 
 M = TypeVar("M")
-
-
-class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """`status`: ok, draining or failed."""
-
-    status: str
-    durable: bool
-    store: str
-    detail: str | None = None
-
-
-class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemon runs."""
-
-    name: str
-    version: str
-    python: str
-    schema_version: int
 
 
 class Client(Reading):

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import quote
 
-import msgspec
-
 from agentflow.client.transport import Transport
 from agentflow.errors import RunTerminal
-from agentflow.records.commands import Resumed
+from agentflow.records.answers import RequestList
+from agentflow.records.commands import COMMANDS, Resumed
 from agentflow.records.requests import RequestRecord
 from agentflow.records.runs import RunRecord
 
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["Commands"]
 
 T = TypeVar("T")
-
-
-class _Requests(msgspec.Struct):
-    items: list[RequestRecord]
 
 
 class Commands:
@@ -39,10 +34,11 @@ class Commands:
     async def _ask(self, method: str, path: str, kind: type[T], **more: Any) -> T:
         return await self._transport.ask(method, path, kind, **more)
 
-    async def _tell(self, workflow_id: str, command: str, body: Mapping[str, Any]) -> RemoteRun:
-        given = {name: value for name, value in body.items() if value is not None}
-        path = f"/workflows/{quote(workflow_id, safe='')}/{command}"
-        record = await self._ask("POST", path, RunRecord, body=given)
+    async def _tell(self, name: str, workflow_id: str, /, **arguments: Any) -> RemoteRun:
+        """Give a command of the table to a run; return the run that it leads to."""
+        command = COMMANDS[name]
+        path = "/" + command.path.format(id=quote(workflow_id, safe=""))
+        record = await self._ask(command.method, path, RunRecord, body=command.on_the_wire(**arguments))
         return self._handle(record.workflow_id)
 
     def _handle(self, workflow_id: str) -> RemoteRun:
@@ -58,9 +54,15 @@ class Commands:
         expected_offset: int | None = None,
     ) -> RemoteRun:
         """End a run. A run that has ended is left alone."""
-        body = {"mode": mode, "grace_s": grace, "reason": reason, "expected_offset": expected_offset}
         try:
-            return await self._tell(workflow_id, "cancel", body)
+            return await self._tell(
+                "cancel",
+                workflow_id,
+                mode=mode,
+                grace=grace,
+                reason=reason,
+                expected_offset=expected_offset,
+            )
         except RunTerminal:
             return self._handle(workflow_id)
 
@@ -73,8 +75,9 @@ class Commands:
         expected_offset: int | None = None,
     ) -> RemoteRun:
         """Stand still until `resume`. `drain` lets steps that have begun finish, `suspend` only functions."""
-        body = {"reason": reason, "in_flight": in_flight, "expected_offset": expected_offset}
-        return await self._tell(workflow_id, "pause", body)
+        return await self._tell(
+            "pause", workflow_id, reason=reason, in_flight=in_flight, expected_offset=expected_offset
+        )
 
     async def resume(
         self,
@@ -85,9 +88,10 @@ class Commands:
         expected_offset: int | None = None,
     ) -> RemoteRun:
         """Go on with a run. One that has ended gives its handle."""
-        body = {"budget": budget, "reason": reason, "expected_offset": expected_offset}
         try:
-            return await self._tell(workflow_id, "resume", body)
+            return await self._tell(
+                "resume", workflow_id, budget=budget, reason=reason, expected_offset=expected_offset
+            )
         except RunTerminal:
             if budget:
                 raise
@@ -95,8 +99,9 @@ class Commands:
 
     async def resume_all(self, *, reason: str, budget: Mapping[str, Any] | None = None) -> Resumed:
         """Resume every run that is paused for `reason`; which go on, and which could not."""
-        body = {"reason": reason} if budget is None else {"reason": reason, "budget": budget}
-        return await self._ask("POST", "/workflows/resume", Resumed, body=body)
+        command = COMMANDS["resume_all"]
+        body = command.on_the_wire(reason=reason, budget=budget)
+        return await self._ask(command.method, f"/{command.path}", Resumed, body=body)
 
     async def retry(
         self,
@@ -108,13 +113,14 @@ class Commands:
         expected_offset: int | None = None,
     ) -> RemoteRun:
         """Decide about a step that is held after its failure."""
-        body = {
-            "step_id": step_id,
-            "action": action,
-            "output": output,
-            "expected_offset": expected_offset,
-        }
-        return await self._tell(workflow_id, "retry", body)
+        return await self._tell(
+            "retry",
+            workflow_id,
+            step_id=step_id,
+            action=action,
+            output=output,
+            expected_offset=expected_offset,
+        )
 
     async def fork(
         self,
@@ -127,14 +133,15 @@ class Commands:
         labels: Mapping[str, str] | None = None,
     ) -> RemoteRun:
         """A new run that goes on from a point of another; recorded results are kept and not repeated."""
-        body = {
-            "offset": offset,
-            "from_step": from_step,
-            "from": "failure" if from_failure else None,
-            "workflow_id": as_id,
-            "labels": labels,
-        }
-        return await self._tell(workflow_id, "fork", body)
+        return await self._tell(
+            "fork",
+            workflow_id,
+            offset=offset,
+            from_step=from_step,
+            from_failure=from_failure,
+            as_id=as_id,
+            labels=labels,
+        )
 
     async def signal(
         self,
@@ -146,8 +153,14 @@ class Commands:
         expected_offset: int | None = None,
     ) -> RemoteRun:
         """Send a signal; one with a known `signal_id` changes nothing."""
-        body = {"name": name, "data": data, "signal_id": signal_id, "expected_offset": expected_offset}
-        return await self._tell(workflow_id, "signals", body)
+        return await self._tell(
+            "signal",
+            workflow_id,
+            name=name,
+            data=data,
+            signal_id=signal_id,
+            expected_offset=expected_offset,
+        )
 
     # -- questions
 
@@ -156,7 +169,7 @@ class Commands:
     ) -> list[RequestRecord]:
         """The open questions of a run, or of all runs, oldest first. `kind`: step, tool or input."""
         path = "/inbox" if workflow_id is None else f"/workflows/{quote(workflow_id, safe='')}/requests"
-        return (await self._ask("GET", path, _Requests, query={"kind": kind})).items
+        return (await self._ask("GET", path, RequestList, query={"kind": kind})).items
 
     async def decide(
         self,
@@ -171,16 +184,17 @@ class Commands:
         expected_offset: int | None = None,
     ) -> RemoteRun:
         """Grant or deny an approval, named by its id or by its step. `claimed_actor`: on whose behalf."""
-        body = {
-            "decision": "grant" if granted else "deny",
-            "request_id": request_id,
-            "step_id": step_id,
-            "reason": reason,
-            "digest": digest,
-            "actor": claimed_actor,
-            "expected_offset": expected_offset,
-        }
-        return await self._tell(workflow_id, "approvals", body)
+        return await self._tell(
+            "decide",
+            workflow_id,
+            granted=granted,
+            request_id=request_id,
+            step_id=step_id,
+            reason=reason,
+            digest=digest,
+            claimed_actor=claimed_actor,
+            expected_offset=expected_offset,
+        )
 
     async def answer(self, workflow_id: str, request_id: str, value: Any) -> RemoteRun:
         """Answer an open request."""
@@ -195,13 +209,19 @@ class Commands:
         expected_offset: int | None = None,
     ) -> RemoteRun:
         """Answer several open requests, all or none of them. `claimed_actor`: on whose behalf."""
-        body = {"responses": dict(responses), "actor": claimed_actor, "expected_offset": expected_offset}
-        return await self._tell(workflow_id, "inputs", body)
+        return await self._tell(
+            "answer_all",
+            workflow_id,
+            responses=dict(responses),
+            claimed_actor=claimed_actor,
+            expected_offset=expected_offset,
+        )
 
     async def withdraw(self, workflow_id: str, request_id: str, reason: str) -> RemoteRun:
         """Take a question back."""
-        path = f"/workflows/{quote(workflow_id, safe='')}/requests/{quote(request_id, safe='')}"
-        await self._transport.send("DELETE", path, body={"reason": reason})
+        command = COMMANDS["withdraw"]
+        path = command.path.format(id=quote(workflow_id, safe=""), request_id=quote(request_id, safe=""))
+        await self._transport.send(command.method, f"/{path}", body=command.on_the_wire(reason=reason))
         return self._handle(workflow_id)
 
     async def delete(self, workflow_id: str) -> None:

@@ -20,9 +20,9 @@ from agentflow.definition.ir import Workflow
 from agentflow.events.deltas import ModelDelta
 from agentflow.events.envelope import Event, decode
 from agentflow.events.rows import Order, Page
+from agentflow.records.answers import RecordList, RunList, ToolList, ToolView
 from agentflow.records.comparison import Comparison
 from agentflow.records.executions import AgentContext, StepRecord
-from agentflow.records.functions import ToolView
 from agentflow.records.runs import (
     DefinitionView,
     ExecutionRecord,
@@ -52,22 +52,6 @@ _deltas = msgspec.json.Decoder(ModelDelta)
 _EXPORT_SILENCE = 90.0
 _MOVING = ("pending", "running")
 _RESUMED_BY_ITSELF = ("drain", "storage")
-
-
-class _Records(msgspec.Struct):
-    items: list[RunRecord]
-    next_cursor: str | None = None
-    damaged: tuple[str, ...] = ()
-
-
-class _Tools(msgspec.Struct):
-    items: list[ToolView]
-
-
-class _Summaries(msgspec.Struct):
-    items: list[RunSummary]
-    next_cursor: str | None
-    damaged: tuple[str, ...] = ()
 
 
 class Reading(Commands):
@@ -126,8 +110,8 @@ class Reading(Commands):
     async def records(self, *, limit: int = 50, state: str | None = None) -> Page[RunRecord]:
         """The same, with the runs that cannot be shown because the store is damaged."""
         query = {"limit": limit, "state": state, "full": True}
-        found = await self._ask("GET", "/workflows", _Records, query=query)
-        return Page(found.items, found.next_cursor, found.damaged)
+        found = await self._ask("GET", "/workflows", RecordList, query=query)
+        return Page(found.items, found.next_cursor, tuple(found.damaged))
 
     async def summaries(
         self,
@@ -159,8 +143,8 @@ class Reading(Commands):
             "order": order,
             "usage": usage or None,
         }
-        found = await self._ask("GET", "/workflows", _Summaries, query=query)
-        return Page(found.items, found.next_cursor, found.damaged)
+        found = await self._ask("GET", "/workflows", RunList, query=query)
+        return Page(found.items, found.next_cursor, tuple(found.damaged))
 
     async def events(
         self,
@@ -281,7 +265,7 @@ class Reading(Commands):
 
     async def tools(self) -> builtins.list[ToolView]:
         """The functions that are registered with the daemon, by service and name."""
-        return (await self._ask("GET", "/tools", _Tools)).items
+        return (await self._ask("GET", "/tools", ToolList)).items
 
     async def blob(self, name: str) -> bytes | None:
         """The bytes of a value that an event names, or None."""

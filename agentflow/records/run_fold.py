@@ -7,7 +7,7 @@ functions and prices are not needed, so a run stays readable whatever has become
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -32,36 +32,20 @@ _ONE_TOOL_CALL = Usage(tool_calls=1, cost_usd=0.0)
 _KEPT_ITEMS = ("succeeded", "skipped")
 
 
-class _Work:
+class _Work(msgspec.Struct, eq=False):
     """An activation of a step, or one iteration of it (`item` is its element)."""
 
-    __slots__ = ("asked_at", "has_agent", "item", "key", "left", "state", "tool_calls")
-
-    def __init__(self, key: str, item: Any = None) -> None:
-        self.key = key
-        self.item = item
-        self.state = "pending"
-        self.has_agent = False
-        self.asked_at: int | None = None  # µs; since then its agent wants a model call
-        self.left: dict[str, int] = {}  # what was left of its time limits when it began to wait (µs)
-        self.tool_calls: set[str] = set()  # ids that are counted, of this round of its agent
+    key: str
+    item: Any = None
+    state: str = "pending"
+    has_agent: bool = False
+    asked_at: int | None = None  # µs; since then its agent wants a model call
+    left: dict[str, int] = {}  # what was left of its time limits when it began to wait (µs)
+    tool_calls: set[str] = set()  # ids that are counted, of this round of its agent
 
 
 class _Step:
     """A step of the graph, and where it stands."""
-
-    __slots__ = (
-        "attempt",
-        "error",
-        "is_held",
-        "is_map",
-        "items",
-        "node",
-        "output",
-        "retry",
-        "state",
-        "visits",
-    )
 
     def __init__(self, node: NodeBase) -> None:
         self.node = node
@@ -93,15 +77,12 @@ class _Step:
         )
 
 
-class _Call:
+class _Call(NamedTuple):
     """A call without a recorded end; of a model with what is reserved for it."""
 
-    __slots__ = ("cost", "kind", "tokens")
-
-    def __init__(self, kind: str, tokens: int = 0, cost: float | None = None) -> None:
-        self.kind = kind
-        self.tokens = tokens
-        self.cost = cost
+    kind: str
+    tokens: int = 0
+    cost: float | None = None
 
 
 class RunFold:

@@ -37,7 +37,7 @@ from agentflow.events.log import EventLog
 from agentflow.events.owner import this_process
 from agentflow.judge import install_judge, release_judge
 from agentflow.models import ModelProvider, Models
-from agentflow.records.functions import ToolView
+from agentflow.records.answers import ToolView
 from agentflow.runtime.binding import Bound, Implicit, Pins, bind
 from agentflow.runtime.clock import Clock, SystemClock
 from agentflow.runtime.submit_command import SubmitCommand

@@ -28,8 +28,8 @@ from agentflow.errors import (
 )
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import Ids
+from agentflow.records.answers import Validation
 from agentflow.records.runs import RunResult
-from agentflow.records.validation import Validation
 from agentflow.runtime.binding import Bound, Pins
 from agentflow.runtime.handle import RunHandle
 from agentflow.runtime.options import checked_budget, checked_labels, checked_options

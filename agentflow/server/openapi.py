@@ -96,9 +96,11 @@ class _Schemas:
 
     def parameters(self, query: type[msgspec.Struct]) -> list[dict[str, Any]]:
         """The query parameters that a Struct stands for."""
-        properties: dict[str, Any] = self._queries[query.__name__]["properties"]
+        described = self._queries[query.__name__]
+        properties: dict[str, Any] = described["properties"]
+        needed: list[str] = described.get("required", [])
         return [
-            {"name": name, "in": "query", "required": False, "schema": _without_null(schema)}
+            {"name": name, "in": "query", "required": name in needed, "schema": _without_null(schema)}
             for name, schema in properties.items()
         ]
 
@@ -157,7 +159,7 @@ def _responses(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
 
 
 def _id_of(operation: Operation) -> str:
-    return operation.handler.__name__
+    return operation.name or operation.handler.__name__
 
 
 def _media(answer: Any) -> tuple[str, ...]:

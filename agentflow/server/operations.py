@@ -109,6 +109,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     path: str
     handler: Handler
+    name: str = ""  # its operationId; by default the name of the handler
     summary: str
     tag: str
     scope: Scope | None
@@ -245,7 +246,12 @@ def parse_query(text: bytes, kind: type[msgspec.Struct] | None) -> Any:
         if name in values:
             raise Refusal("invalid_parameter", f"query parameter {name} stands there twice")
         values[name] = _parameter(name, value, types[name])
-    return None if kind is None else msgspec.convert(values, kind)
+    if kind is None:
+        return None
+    for field in msgspec.structs.fields(kind):
+        if field.required and field.encode_name not in values:
+            raise Refusal("invalid_parameter", f"query parameter {field.encode_name} is missing")
+    return msgspec.convert(values, kind)
 
 
 def _parameter(name: str, value: str, kind: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from agentflow.server.fields import Count, Name, Offset, Position, RunId, Text
+from agentflow.records.fields import Count, Name, Offset, Position, RunId, Text
 
 __all__ = [
     "AllEventsQuery",

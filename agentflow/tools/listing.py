@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentflow.records.functions import ToolView
+from agentflow.records.answers import ToolView
 from agentflow.tools.registry import ToolRegistry
 
 __all__ = ["listed_tools"]

@@ -7,10 +7,10 @@ from starlette.responses import Response
 
 from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
 from agentflow.errors import DefinitionError
-from agentflow.records.validation import Validation
+from agentflow.records.answers import ToolList, Validation
 from agentflow.runtime.submission import load_aside
 from agentflow.schemas import SCHEMA_FILES, json_schema
-from agentflow.server.answers import DefinitionInfoView, DefinitionList, ToolList
+from agentflow.server.answers import DefinitionInfoView, DefinitionList
 from agentflow.server.bodies import DefinitionBody, ValidateBody
 from agentflow.server.operations import JSON, YAML, Call, Operation, json_response
 from agentflow.server.problems import Refusal

@@ -12,11 +12,11 @@ from starlette.responses import Response, StreamingResponse
 from agentflow.definition.dot import to_dot
 from agentflow.definition.mermaid import to_mermaid
 from agentflow.errors import LogCorrupt
+from agentflow.records.answers import RecordList, RunList
 from agentflow.records.comparison import Comparison
 from agentflow.records.executions import AgentContext, StepRecord
 from agentflow.records.export import export_pieces
 from agentflow.records.runs import DefinitionView, ExecutionRecord, FoldedState, RunRecord
-from agentflow.server.answers import RecordList, RunList
 from agentflow.server.frames import expand, expand_value
 from agentflow.server.operations import JSON, Call, Either, Operation, json_response
 from agentflow.server.problems import Refusal

@@ -11,10 +11,11 @@ from starlette.responses import Response
 from agentflow import __version__
 from agentflow.errors import AgentflowError, StoreError
 from agentflow.events.envelope import SCHEMA_VERSION
+from agentflow.records.answers import Health, Version
 from agentflow.records.upkeep import Upkeep
 from agentflow.runtime.results import Results
 from agentflow.runtime.retention import upkeep
-from agentflow.server.answers import DrainAnswer, Health, Home, Version
+from agentflow.server.answers import DrainAnswer, Home
 from agentflow.server.bodies import GcBody
 from agentflow.server.metrics import OPENMETRICS, PLAIN
 from agentflow.server.operations import JSON, Call, Operation, accept, json_response

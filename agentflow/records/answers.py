@@ -1,0 +1,81 @@
+"""What the daemon answers beside records of one run: lists, functions, validations, and how it is itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from agentflow.definition.diagnostics import Diagnostic
+from agentflow.records.requests import RequestRecord
+from agentflow.records.runs import RunRecord, RunSummary
+
+__all__ = ["Health", "RecordList", "RequestList", "RunList", "ToolList", "ToolView", "Validation", "Version"]
+
+
+class RunList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A page of runs. `next_cursor` null: nothing comes after it."""
+
+    items: list[RunSummary]
+    next_cursor: str | None
+    damaged: list[str] = []
+    """Runs that cannot be shown, because what the store holds of them is damaged."""
+
+
+class RecordList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The same with whole run records."""
+
+    items: list[RunRecord]
+    next_cursor: str | None
+    damaged: list[str] = []
+    """As in RunList."""
+
+
+class RequestList(msgspec.Struct, frozen=True, kw_only=True):
+    """Open questions, oldest first."""
+
+    items: list[RequestRecord]
+
+
+class ToolView(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that documents may name without declaring its service. `timeout` in seconds."""
+
+    name: str
+    service: str
+    description: str
+    side_effect: str
+    idempotent: bool
+    timeout: float
+    input_schema: Any
+
+
+class ToolList(msgspec.Struct, frozen=True, kw_only=True):
+    """All registered functions, by service and name."""
+
+    items: list[ToolView]
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """`status`: ok, draining or failed. `durable`: whether acknowledged events outlive a power failure."""
+
+    status: str
+    durable: bool
+    store: str
+    detail: str | None = None
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs here."""
+
+    name: str
+    version: str
+    python: str
+    schema_version: int
+
+
+class Validation(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a submission; `ir_hash` names its graph when it has one."""
+
+    valid: bool
+    diagnostics: list[Diagnostic]
+    ir_hash: str | None
