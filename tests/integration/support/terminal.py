@@ -21,7 +21,7 @@ class Terminal:
     def __init__(self, sandbox: Sandbox, *args: str, stdout: Any = None, **env: str) -> None:
         self.fd, other = pty.openpty()
         env = {"TERM": "xterm", "COLUMNS": "100", "LINES": "30", **env}
-        streams = {"stdin": other, "stderr": other, "text": False, "start_new_session": True}
+        streams: dict[str, Any] = {"stdin": other, "stderr": other, "text": False, "start_new_session": True}
         streams["stdout"] = other if stdout is None else stdout
         # As its controlling terminal: a typed ^C interrupts the process.
         streams["preexec_fn"] = _take_terminal
