@@ -22,6 +22,7 @@ from agentflow.events.tracing import outgoing_headers
 from agentflow.logs import get_logger
 from agentflow.models import faults
 from agentflow.models.base import DeltaSink, ModelError, ModelProfile, ModelReply, ModelRequest
+from agentflow.models.endpoint import Endpoint
 from agentflow.models.http import AnswerTooLarge, HttpClient, HttpFailure, HttpResponse
 from agentflow.models.openai_answer import MAX_ANSWER_BYTES, Answer, AnswerTooLong, end_of
 from agentflow.models.openai_parameters import COMPATIBLE, OFFICIAL
@@ -51,7 +52,8 @@ class OpenAIProvider:
     `first_byte_timeout` is seconds, None is no limit; without it that of the model's profile holds, and none
     for a server on this machine. `byte_timeout` is that between two bytes. `max_answer_bytes` bounds one
     event, and the text and arguments of an answer, after decompression. `loopback` is for a server that this
-    process started itself. Raises ConfigurationError for a base URL that is none.
+    process started itself. `settings` are the names of base URL and key that errors tell the user to look at.
+    Raises ConfigurationError for a base URL that is none.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class OpenAIProvider:
         byte_timeout: float | None = _BYTE_TIMEOUT,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
         loopback: bool = False,
+        settings: tuple[str, str] = ("the argument base_url", "the argument api_key"),
     ) -> None:
         base_url = base_url.rstrip("/")
         if urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).hostname:
@@ -77,6 +80,8 @@ class OpenAIProvider:
         self.max_concurrency = max_concurrency
         digest = hashlib.sha256(f"{base_url}\n{api_key or ''}".encode()).hexdigest()[:16]
         self.limiter_key = f"{name}:{digest}"
+        url_setting, key_setting = ("", "") if loopback else settings
+        self._endpoint = Endpoint(name, base_url, url_setting, key_setting, bool(api_key))
         self._url = f"{base_url}/chat/completions"
         self._key = api_key
         self._is_official = base_url == OFFICIAL_URL
@@ -93,6 +98,7 @@ class OpenAIProvider:
         return cls(
             base_url=env.get("OPENAI_BASE_URL") or OFFICIAL_URL,
             api_key=(env.get("OPENAI_API_KEY") or "").strip() or None,
+            settings=("OPENAI_BASE_URL", "OPENAI_API_KEY"),
         )
 
     def profile(self, model: str) -> ModelProfile:
@@ -121,6 +127,7 @@ class OpenAIProvider:
             )
             return msgspec.structs.replace(reply, warnings=warnings)
         except ModelError as error:
+            error.restate(self._endpoint.describe(request.model, error.info))
             if answer.usage is not None:  # withheld or cut off, and paid for all the same
                 error.usage = self._usage(request, answer)
             raise
