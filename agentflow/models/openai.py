@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from agentflow import known_secrets
 from agentflow.definition.conversation import Message, ToolCall, Usage
+from agentflow.definition.type_errors import undecodable
 from agentflow.errors import ConfigurationError
 from agentflow.events.tracing import outgoing_headers
 from agentflow.logs import get_logger
@@ -26,7 +27,7 @@ from agentflow.models.endpoint import Endpoint
 from agentflow.models.http import AnswerTooLarge, HttpClient, HttpFailure, HttpResponse
 from agentflow.models.openai_answer import MAX_ANSWER_BYTES, Answer, AnswerTooLong, end_of
 from agentflow.models.openai_parameters import COMPATIBLE, OFFICIAL
-from agentflow.models.openai_wire import FunctionNames, decode_chunk, encode_request, usage_of
+from agentflow.models.openai_wire import Chunk, FunctionNames, decode_chunk, encode_request, usage_of
 from agentflow.models.sse import EventDecoder, StreamTooLong, is_event_stream
 from agentflow.models.table import known_profile
 
@@ -205,10 +206,10 @@ class OpenAIProvider:
         try:
             chunk = decode_chunk(data)
         except (msgspec.DecodeError, ValueError) as failure:
-            problem = f"the answer is not a chat completion: {failure}"
-            raise faults.broken_answer(
-                self.name, faults.redact(problem, self._key), partial=answer.text
-            ) from None
+            is_json = isinstance(failure, msgspec.DecodeError)
+            found = undecodable(failure, Chunk) if is_json else str(failure)
+            problem = faults.redact(f"the answer is not a chat completion: {found}", self._key)
+            raise faults.broken_answer(self.name, problem, partial=answer.text) from None
         errors = (chunk.error, *(choice.error for choice in chunk.choices or ()))
         for error in errors:
             if error is not None:

@@ -13,6 +13,7 @@ import msgspec
 from actors import Actor, current_trace, on
 from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.type_errors import undecodable
 from agentflow.engine.ids import derive
 from agentflow.events.deltas import DeltaHub
 from agentflow.events.tracing import active
@@ -182,7 +183,8 @@ def _checked(reply: object) -> ModelReply:
     except UnicodeEncodeError:
         raise _BadReply("the answer holds half a surrogate pair") from None
     except (msgspec.MsgspecError, TypeError) as error:
-        raise _BadReply(f"the reply is malformed: {error}") from None
+        found = undecodable(error, ModelReply) if isinstance(error, msgspec.MsgspecError) else str(error)
+        raise _BadReply(f"the reply is malformed: {found}") from None
 
 
 _decode = msgspec.json.Decoder(ModelReply).decode
