@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from msgspec import UNSET
@@ -9,6 +10,7 @@ from msgspec import UNSET
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
 from agentflow.engine.approvals import ask_call, call_needs_consent
+from agentflow.engine.bindings import ToolInfo
 from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
 from agentflow.engine.conversation import parse
 from agentflow.engine.deadlines import close_calls
@@ -54,6 +56,13 @@ def tool_moves(state: RunState, unit: Unit, progress: AgentProgress, now: int) -
     return moves
 
 
+def _not_offered(name: str, tools: Mapping[str, ToolInfo], *, is_registered: bool) -> ErrorInfo:
+    attached = f"attached: {', '.join(tools) or 'none'}"
+    if is_registered:
+        return fault("policy", "tool_not_attached", f"{name} is not attached; {attached}")
+    return fault("policy", "tool_not_found", f"there is no function {name}; {attached}")
+
+
 def start_tool(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Moves:
     """`tool.call_started`; followed at once by `tool.call_failed` when the call cannot be made. A call that
     needs a person's consent is asked about instead."""
@@ -64,8 +73,7 @@ def start_tool(state: RunState, unit: Unit, record: ToolRecord, now: int) -> Mov
     if unit.agent is not None and record.tries == 0:
         parameters, problem = _arguments(record.call.arguments)
     if info is None:
-        names = ", ".join(tools) or "none"
-        problem = fault("policy", "tool_not_attached", f"{record.name} is not attached; attached: {names}")
+        problem = _not_offered(record.name, tools, is_registered=record.name in state.bindings.functions)
     elif problem is None and not (info.self_checked and isinstance(parameters, dict)):
         issues = validate(info.input_schema, parameters)
         if issues:

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentflow.definition.schema_errors import breaches
 from agentflow.definition.schemas import DIALECT, check_applicable, check_schema, validate, validator
 
 
@@ -286,3 +288,28 @@ def test_no_schema_and_no_value_crashes(schema: Any, value: Any) -> None:
     if not problems:
         problems = check_applicable(schema)
         assert problems or not any("cannot be" in issue.message for issue in validate(schema, value))
+
+
+@pytest.mark.parametrize(
+    ("items", "unique"),
+    [
+        ([True, ["boolean", 1]], True),
+        ([True, ["constant", True]], True),
+        ([None, ["constant", None]], True),
+        ([{"a": 1}, ["object", [["a", 1]]]], True),
+        ([["array", 1], [1]], True),
+        ([1, True], True),
+        ([0, False], True),
+        ([1, 1.0], False),
+        ([{"a": 1, "b": 2}, {"b": 2.0, "a": 1}], False),
+        ([[True], [1]], True),
+    ],
+)
+def test_items_are_equal_as_json_schema_means_it(items: list[Any], unique: bool) -> None:
+    """documents D7: the verdict, and the explanation, which compares items in its own way."""
+    schema = {"uniqueItems": True}
+    assert [issue.message[-24:] for issue in validate(schema, items)] == (
+        [] if unique else [" has the same item twice"]
+    )
+    found = breaches(msgspec.json.encode(schema), items)
+    assert (found == []) == unique
