@@ -102,21 +102,6 @@ def test_a_new_id_is_taken_as_it_is(runs: Sandbox):
     assert runs.invoke("run", "flow.yaml", "-i", "name=A", "--id", "bea").exit_code == 2
 
 
-def test_names_are_resolved_by_a_daemon(runs: Sandbox):
-    socket = f"unix:{runs.folder / 'd.sock'}"
-    daemon = runs.start("serve", "--socket", str(runs.folder / "d.sock"))
-    try:
-        deadline = time.monotonic() + 30
-        while runs.invoke("health", "--url", socket).exit_code != 0:
-            assert time.monotonic() < deadline
-        assert runs.invoke("show", "bea", "--url", socket).stdout.startswith("run        wf_bear\n")
-        assert runs.invoke("show", "@waiting", "--url", socket).stdout.startswith("run        wf_bee\n")
-        assert runs.invoke("show", "b", "--url", socket).exit_code == 2
-    finally:
-        daemon.terminate()
-        daemon.communicate(timeout=20)
-
-
 COMPLETIONS = {
     "agentflow show wf_be": ["wf_be", "wf_bear", "wf_bee"],
     "agentflow show @": ["@last", "@failed", "@waiting"],
@@ -189,7 +174,7 @@ def test_a_name_among_10_000_runs_costs_little(
     assert cost(lambda: resolve(where, name)) - cost(lambda: asyncio.run(list_runs())) < 0.05
 
 
-def test_a_name_among_10_000_runs_costs_a_daemon_little(many: str, sandbox: Sandbox):
+def test_a_daemon_resolves_a_name_among_10_000_runs_at_little_cost(many: str, sandbox: Sandbox):
     """At most 50 ms of CPU over `list`, of this process and the daemon together."""
     socket = sandbox.folder / "d.sock"
     daemon = sandbox.start("serve", "--socket", str(socket), "--store", many)
@@ -212,11 +197,20 @@ def test_a_name_among_10_000_runs_costs_a_daemon_little(many: str, sandbox: Sand
     try:
         while sandbox.invoke("health", "--url", f"unix:{socket}").exit_code != 0:
             assert daemon.poll() is None
+        remote = ("--url", f"unix:{socket}")
+        assert '"workflow_id":"wf_09998x"' in sandbox.invoke("events", "09998", "--no-follow", *remote).stdout
+        assert sandbox.invoke("show", "@waiting", *remote).exit_code == 4
+        ambiguous = sandbox.invoke("show", "0999", *remote)
+        assert (ambiguous.exit_code, ambiguous.stderr.count("completed")) == (2, 10)
         asyncio.run(list_runs())
         listed = cost(lambda: asyncio.run(list_runs()))
         for name, run_id in NAMES.items():
             assert resolve(where, name) == run_id
             assert cost(lambda name=name: resolve(where, name)) - listed < 0.05, name
+        begun = sandbox.invoke("run", "asked.yaml", "-i", "name=A", "--id", "wf_bee", *remote)
+        assert begun.exit_code == 9
+        for name in ("@waiting", "@last", "be"):
+            assert sandbox.invoke("show", name, *remote).stdout.startswith("run        wf_bee\n")
     finally:
         daemon.terminate()
         daemon.communicate(timeout=20)
