@@ -106,8 +106,7 @@ def overdue(state: RunState, now: int) -> Moves:
         if kind == "deadline":
             message = f"step {unit.node.id} did not end within {time_limit(state, unit):g} s"
             return abort(state, unit, _timeout("step_deadline", message), now)
-        message = f"an attempt of {unit.node.id} took longer than {unit.node.retry.timeout:g} s"
-        error = _timeout("step_timeout", message)
+        error = _timeout("step_timeout", _attempt_late(state, unit))
         if unit.tool is not None and unit.tool.state == "open":
             call = next(c for c in state.calls.values() if c.unit is unit)
             return tool_failed(
@@ -123,6 +122,14 @@ def overdue(state: RunState, now: int) -> Moves:
         closed = close_calls(state, unit, error, now)
         return closed + attempt_failed(state, unit, error, now, 0.0)
     return []
+
+
+def _attempt_late(state: RunState, unit: Unit) -> str:
+    """Return which attempt was late, for which models it waited, and the key of its limit."""
+    models = sorted({c.model for c in state.calls.values() if c.unit is unit and c.model})
+    waited = f", waiting for {' and '.join(models)}" if models else ""
+    limit = unit.node.retry.timeout
+    return f"an attempt of {unit.node.id} took longer than {limit:g} s{waited}; raise `retry.timeout`"
 
 
 def _timeout(code: str, message: str) -> ErrorInfo:

@@ -102,6 +102,11 @@ class OpenAIProvider:
             settings=("OPENAI_BASE_URL", "OPENAI_API_KEY"),
         )
 
+    @property
+    def address(self) -> str:
+        """Host and port of the server."""
+        return self._endpoint.address
+
     def profile(self, model: str) -> ModelProfile:
         """Return the table's entry; any other model is taken to call functions and answer by schema,
         unpriced. The parameters are those of the official service, or of the servers that speak like it."""

@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
-from agentflow.models import ModelError
+from agentflow import Runtime
+from agentflow.models import ModelError, Models
 from agentflow.models.openai import OpenAIProvider
+from tests.integration.support.runs import document as of_steps
+from tests.integration.support.runs import step
 
 from .helpers import ask, ids
 from .wire_server import Answer, Exchange, WireServer, plain, refusal
@@ -175,3 +178,18 @@ async def test_a_stream_that_breaks_off() -> None:
     async with WireServer(cut) as server:
         error = await failure_of(from_env(server.url))
     assert re.match(r"openai:gpt-test at 127\.0\.0\.1:\d+: the answer broke off", error.info.message)
+
+
+async def test_the_timeout_of_an_attempt() -> None:
+    """The limit of the document: the key that raises it is named."""
+    retry = {"timeout": "200ms", "max_attempts": 1}
+    async with listening() as port:
+        provider = from_env(f"http://127.0.0.1:{port}/v1")
+        document = {**of_steps(step("ask", retry=retry)), "models": {"default": "openai:gpt-test"}}
+        async with Runtime(models=Models([provider])) as runtime:
+            result = await runtime.run(document, {}, raise_on_failure=False)
+    assert result.error is not None
+    assert result.error.message == (
+        "step ask failed: an attempt of ask took longer than 0.2 s, waiting for openai:gpt-test;"
+        " raise `retry.timeout`"
+    )
