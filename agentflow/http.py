@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import re
+import socket
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx
@@ -223,7 +225,7 @@ class HttpClient:
             kind = type(failure).__name__
             if answer is not None:
                 raise HttpFailure("broken", f"the answer broke off ({kind})") from failure
-            message = f"no connection to {httpx.URL(url).host} ({kind})"
+            message = f"no connection to {_address(url)} ({_connect_problem(failure)})"
             raise HttpFailure("connect", message, sent=not isinstance(failure, _NOT_SENT)) from failure
 
     async def aclose(self) -> None:
@@ -281,6 +283,46 @@ class HttpClient:
             kind = type(failure).__name__
             problem = f"the proxy or the certificates of the environment cannot be used ({kind})"
             raise HttpFailure("connect", problem, sent=False) from failure
+
+
+def _address(url: str) -> str:
+    """Return host and port of a URL."""
+    parts = httpx.URL(url)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    host = f"[{parts.host}]" if ":" in parts.host else parts.host
+    return host if port is None else f"{host}:{port}"
+
+
+def _connect_problem(failure: BaseException) -> str:
+    """Return why there is no connection, in our words: by the error of the operating system or of TLS below
+    that of the HTTP library, else by the name of the latter."""
+    for cause in _causes(failure):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"the certificate is not trusted: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError):
+            return "TLS failed: is it an http:// server?"
+        if isinstance(cause, socket.gaierror):
+            return "the name cannot be resolved"
+        if isinstance(cause, ConnectionRefusedError):
+            return "refused: no server listens there"
+        if isinstance(cause, OSError) and cause.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+            return "the network does not lead there"
+    if isinstance(failure, httpx.ConnectTimeout):
+        return f"not within {_CONNECT_TIMEOUT:g} s"
+    if isinstance(failure, httpx.ProxyError):
+        return "the proxy of HTTP_PROXY or HTTPS_PROXY refused"
+    return type(failure).__name__
+
+
+def _causes(failure: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and all that led to it, those of a group too."""
+    while failure is not None:
+        yield failure
+        if isinstance(failure, BaseExceptionGroup):
+            group = cast("BaseExceptionGroup[BaseException]", failure)
+            for member in group.exceptions:
+                yield from _causes(member)
+        failure = failure.__cause__ or failure.__context__
 
 
 def _authorized(url: str, headers: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:

@@ -52,7 +52,12 @@ def typed_result(result: RunResult[Any], output_type: type[T] | None) -> RunResu
     try:
         value = msgspec.convert(result.output, output_type, dec_hook=_convert_model)
     except (msgspec.ValidationError, _Mismatch) as error:
-        problem = str(error).replace("`", "")[:_MAX_MESSAGE]
+        problem = str(error)
+        if isinstance(error, msgspec.ValidationError):
+            from agentflow.definition.type_errors import explain
+
+            problem = explain(error, output_type).sentence("the output")
+        problem = problem[:_MAX_MESSAGE]
         message = f"the output of {result.workflow_id} does not fit {_name(output_type)}: {problem}"
         raise InvalidOutput(message, result=result) from None
     return cast("RunResult[T]", msgspec.structs.replace(result, output=value))
@@ -88,14 +93,25 @@ def _convert_model(kind: Any, value: Any) -> Any:
 
 
 def _problem_of(error: ValueError) -> str:
-    """Return where and why a model refused its value. Pydantic's own text repeats the value and a URL."""
-    listed = getattr(error, "errors", None)
-    if not callable(listed):
+    """Return where and why a model refused its value, without the value.
+
+    Of pydantic's errors only place and name of the rule are told; the words of a validator of the model's own
+    are the user's.
+    """
+    found = getattr(error, "errors", None)
+    if not callable(found):
         return str(error)
     problems: list[str] = []
-    for found in cast("list[dict[str, Any]]", listed()):
-        place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in found.get("loc", ()))
-        problems.append(f"{found.get('msg', 'is invalid')} - at ${place}")
+    for problem in cast("list[dict[str, Any]]", found()):
+        steps = problem.get("loc", ())
+        place = (
+            "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in steps).lstrip(".") or "the output"
+        )
+        rule, raised = problem.get("type", "unknown"), problem.get("ctx", {}).get("error")
+        if isinstance(raised, Exception):
+            problems.append(f"{place}: {raised}")
+        else:
+            problems.append(f"{place} is missing" if rule == "missing" else f"{place} breaks the rule {rule}")
     return "; ".join(problems)
 
 

@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agentflow.cli.errors import Exit, exit_of_state
 from agentflow.cli.excerpt import render_diagnostics
 from agentflow.cli.live import TableView, View, view_on
-from agentflow.cli.output import emit_json, emit_value, say
+from agentflow.cli.output import emit_json, emit_value, error_line, say
 from agentflow.cli.pauses import command_line
 from agentflow.cli.progress import Progress, count
+from agentflow.cli.prompt import ask, can_ask
 from agentflow.cli.report import RunReport
 from agentflow.cli.session import Interrupted, Interrupts
 from agentflow.cli.target import Target, Where
 from agentflow.definition.ir import Workflow
-from agentflow.errors import AgentflowError
+from agentflow.errors import AgentflowError, CommandRefused, InvalidAnswer
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import decode
 from agentflow.records.runs import RunResult
 
 if TYPE_CHECKING:
+    from agentflow.cli.decisions import Instruction
     from agentflow.definition.diagnostics import Diagnostic
     from agentflow.records.requests import RequestRecord
 
@@ -51,6 +53,10 @@ class Follower:
     ) -> None:
         """`warned` are the warnings that `agentflow check` shows. `quiet`: no progress, no table of steps."""
         self._is_quiet = quiet
+        self._may_ask = not quiet and not as_json and can_ask()
+        self._seen = -1  # offset of the last event that was shown
+        self._put_off = set[str]()  # decisions that the person leaves for later
+        self._left = False  # True if the person left at a question
         self._interrupts = interrupts
         self._as_json = as_json
         self._where = where
@@ -63,7 +69,7 @@ class Follower:
         self._questions: list[RequestRecord] = []
 
     async def follow(self, target: Target, run_id: str, workflow: Workflow, *, since: int = -1) -> None:
-        """Show the run until it rests or the user leaves.
+        """Show the run until it rests or the user leaves; on a terminal, ask for what it waits for.
 
         Events up to offset `since` happened before this command. Raises what the Runtime raises.
         """
@@ -72,16 +78,72 @@ class Follower:
             await _naming(run_id, self._warn(target, run_id), self._where)
         self._progress = progress = Progress(workflow)
         try:
-            with view_on(sys.stderr, progress, quiet=self._is_quiet) as view:
-                self._is_table = isinstance(view, TableView)
-                work = _watch(target, run_id, view, since)
-                self._result = await self._interrupts.guard(_naming(run_id, work, self._where))
+            while True:
+                with view_on(sys.stderr, progress, quiet=self._is_quiet) as view:
+                    self._is_table = isinstance(view, TableView)
+                    work = _naming(run_id, self._watch(view, since), self._where)
+                    self._result = await self._interrupts.guard(work)
+                if self._result.state in ("waiting", "paused"):
+                    self._questions = await target.reader.requests(run_id)
+                if not (self._may_ask and await self._decide(progress, self._result.state)):
+                    return
+                self._result = None  # it has gone on
         except Interrupted:
             if target.parks:
                 say(f"parking {run_id}: work in flight is given a moment; Ctrl-C again stops at once")
-            return
-        if self._result.state in ("waiting", "paused"):
-            self._questions = await target.reader.requests(run_id)
+
+    async def _decide(self, progress: Progress, state: str) -> bool:
+        """Ask the person at the terminal; return True once the run was told something, False if it rests."""
+        from agentflow.cli.decisions import open_decisions
+
+        for decision in open_decisions(self._questions, progress, state):
+            if decision.key in self._put_off:
+                continue
+            try:
+                while (given := await self._interrupts.guard(ask(decision))) is not None:
+                    if await self._told(given):
+                        return True
+            except (EOFError, Interrupted) as left:
+                self._left = isinstance(left, Interrupted)
+                return False
+            self._put_off.add(decision.key)
+        return False
+
+    async def _told(self, given: Instruction) -> bool:
+        """Tell the run; return False, and say why, if the answer does not satisfy what is asked for."""
+        assert self._target is not None
+        try:
+            work = self._target.tell(given.command, self._run_id, **given.arguments)
+            await _naming(self._run_id, work, self._where)
+        except CommandRefused as error:
+            say(error_line(error.code, str(error), error.hint))
+            return not isinstance(error, InvalidAnswer)  # what was decided elsewhere meanwhile is looked up
+        return True
+
+    async def _watch(self, view: View, since: int) -> RunResult:
+        """Show events while the run goes; then all that are left, so that nothing is lost at the end."""
+        assert self._target is not None
+        target, run_id = self._target, self._run_id
+
+        async def show(follow: bool) -> None:
+            async with aclosing(target.lines(run_id, self._seen, follow=follow)) as lines:
+                async for line in lines:
+                    event = decode(line)
+                    self._seen = event.offset
+                    view.take(event, old=self._seen <= since)
+
+        reader, result = asyncio.ensure_future(show(True)), asyncio.ensure_future(target.rest(run_id))
+        try:
+            await asyncio.wait({reader, result}, return_when=asyncio.FIRST_COMPLETED)
+            if reader.done():
+                reader.result()  # the reader of stdout may have gone
+            outcome = await result
+        finally:
+            reader.cancel()
+            result.cancel()
+            await asyncio.gather(reader, result, return_exceptions=True)
+        await show(False)
+        return outcome
 
     async def _warn(self, target: Target, run_id: str) -> None:
         """Warnings that come of binding and of the inputs; those of the text alone are only counted."""
@@ -115,7 +177,7 @@ class Follower:
             return Exit.INTERRUPTED
         assert result is not None
         self._tell(result)
-        return exit_of_state(result.state)
+        return Exit.INTERRUPTED if self._left else exit_of_state(result.state)
 
     def _tell(self, result: RunResult) -> None:
         assert self._progress is not None
@@ -146,32 +208,6 @@ def _as_object(result: RunResult) -> dict[str, Any]:
     if result.error is not None:
         found["error"] = result.error
     return found
-
-
-async def _watch(target: Target, run_id: str, view: View, since: int) -> RunResult:
-    """Show events while the run goes; then all that are left, so that nothing is lost at the end."""
-    seen = -1
-
-    async def show(follow: bool) -> None:
-        nonlocal seen
-        async with aclosing(target.lines(run_id, seen, follow=follow)) as lines:
-            async for line in lines:
-                event = decode(line)
-                seen = event.offset
-                view.take(event, old=seen <= since)
-
-    reader, result = asyncio.ensure_future(show(True)), asyncio.ensure_future(target.rest(run_id))
-    try:
-        await asyncio.wait({reader, result}, return_when=asyncio.FIRST_COMPLETED)
-        if reader.done():
-            reader.result()  # the reader of stdout may have gone
-        outcome = await result
-    finally:
-        reader.cancel()
-        result.cancel()
-        await asyncio.gather(reader, result, return_exceptions=True)
-    await show(False)
-    return outcome
 
 
 async def _naming(run_id: str, work: Coroutine[Any, Any, T], where: Where) -> T:

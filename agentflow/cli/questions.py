@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from agentflow.cli.target import Where
     from agentflow.records.requests import RequestRecord
 
-__all__ = ["question_text", "subject_text"]
+__all__ = ["place_text", "question_line", "question_text", "subject_text"]
 
 
 def subject_text(question: RequestRecord) -> str:
@@ -31,13 +31,22 @@ def subject_text(question: RequestRecord) -> str:
     return printable(" | ".join(parts))
 
 
-def question_text(question: RequestRecord, where: Where) -> str:
-    """Return what is asked, and a command for each answer, as a shell takes it."""
-    place = question.step_id if question.iteration is None else f"{question.step_id}[{question.iteration}]"
-    facts = [place]
+def place_text(question: RequestRecord) -> str:
+    """Return the step that asks, with the number of its item."""
+    return question.step_id if question.iteration is None else f"{question.step_id}[{question.iteration}]"
+
+
+def question_line(question: RequestRecord) -> str:
+    """Return what is asked: id, step, side effect, deadline and subject."""
+    facts = [place_text(question)]
     facts += [f"side effect {question.side_effect}"] if question.side_effect else []
     facts += [f"until {question.deadline}"] if question.deadline else []
-    lines = [f"  {question.request_id} ({', '.join(facts)}): {subject_text(question)}"]
+    return f"  {question.request_id} ({', '.join(facts)}): {subject_text(question)}"
+
+
+def question_text(question: RequestRecord, where: Where) -> str:
+    """Return what is asked, and a command for each answer, as a shell takes it."""
+    lines = [question_line(question)]
     for verb, *more in _answers(question):
         lines.append(f"    {command_line(verb, question.workflow_id, where, question.request_id, *more)}")
     return "\n".join(lines)

@@ -79,7 +79,7 @@ def _schema_hint(path: str, message: str) -> str | None:
         return 'list the required names beside "properties": required: [a, b]'
     if key == "properties":
         return "write each property as a key: name: {type: string}"
-    if re.match(r"'-?[0-9.]+' is not of type '(?:number|integer)'", message):
+    if re.match(r'"-?[0-9.]+" is not (?:a number|an integer)\b', message):
         return "write the number without quotes"
     return None
 

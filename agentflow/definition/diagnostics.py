@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Diagnostic", "Severity", "did_you_mean", "nearest", "sort_diagnostics"]
+__all__ = ["Diagnostic", "Severity", "did_you_mean", "nearest", "or_which", "sort_diagnostics"]
 
 Severity = Literal["error", "warning"]
 
@@ -49,6 +49,15 @@ def did_you_mean(name: str, known: Collection[str]) -> str | None:
     """Return the hint *did you mean "X"?*, or None if no known name is near (page 001 §2)."""
     best = nearest(name, known)
     return f'did you mean "{best}"?' if best is not None else None
+
+
+def or_which(name: str, known: Collection[str]) -> str:
+    """Return the end of a sentence about a name that is not known: the near one, else up to 10 known ones."""
+    near = did_you_mean(name, known)
+    if near is not None:
+        return f"; {near}"
+    listed = ", ".join(list(known)[:10])
+    return f"; there are {listed}{', …' if len(known) > 10 else ''}" if known else ""
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
+from agentflow.definition.breach_texts import breach_text, json_text, listed
 from agentflow.definition.patterns import compile_pattern
 from agentflow.definition.subschemas import registry_of, subschemas
 
@@ -75,7 +76,7 @@ def breaches(body: bytes, value: Any) -> list[Breach]:
     token = _meter.set(_Meter(written))
     try:
         for error in _validator(schema).iter_errors(shown):
-            found.append(Breach(list(error.absolute_path), error.message))
+            found.append(Breach(list(error.absolute_path), breach_text(error)))
             if len(found) == _MOST_FOUND:
                 break
     except Exception:
@@ -213,6 +214,8 @@ def _validator_class() -> Any:
     ours["uniqueItems"] = _unique_items
     ours["pattern"] = _pattern
     ours["additionalProperties"] = _metered("additionalProperties", _additional_properties)
+    ours["required"] = _metered("required", _required)
+    ours["dependentRequired"] = _metered("dependentRequired", _dependent_required)
     return extend(Draft202012Validator, ours)
 
 
@@ -251,7 +254,7 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> It
     items = cast("list[Any]", instance)
     _meter.get().charge(1 + 2 * _size(items))
     if len({_comparable(item) for item in items}) < len(items):
-        yield ValidationError(f"{instance!r} has non-unique elements")
+        yield ValidationError("an item twice")
 
 
 def _comparable(value: Any) -> Any:
@@ -271,7 +274,24 @@ def _pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterat
 
     _meter.get().charge(2)
     if isinstance(instance, str) and not matcher(pattern)(str(instance)):
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+        yield ValidationError("no match")
+
+
+def _required(validator: Any, names: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema.exceptions import ValidationError
+
+    for name in names if isinstance(instance, dict) else ():
+        if name not in instance:
+            yield ValidationError(f"{json_text(name)} is missing")
+
+
+def _dependent_required(validator: Any, rules: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema.exceptions import ValidationError
+
+    for name, needed in rules.items() if isinstance(instance, dict) else ():
+        for other in needed if name in instance else ():
+            if other not in instance:
+                yield ValidationError(f"{json_text(other)} is missing, which {json_text(name)} needs")
 
 
 def _additional_properties(validator: Any, inner: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -289,13 +309,12 @@ def _additional_properties(validator: Any, inner: Any, instance: Any, schema: An
         for key in extra:
             yield from validator.descend(members[key], inner, path=key)
     elif not inner and extra:
-        shown = [_cut(repr(_Text(key))) for key in sorted(extra)[:_SHOWN_ITEMS]]
-        names = ", ".join(shown + ["…"] * (len(extra) > _SHOWN_ITEMS))
-        verb = "was" if len(extra) == 1 else "were"
-        message = f"Additional properties are not allowed ({names} {verb} unexpected)"
+        names = listed(sorted(extra))
+        many = "" if len(extra) == 1 else "s"
+        message = f"unknown member{many} {names}; known: {listed(known) if known else 'none'}"
         if patterns:
             written = _meter.get().written
-            listed = ", ".join(repr(written.get(pattern, pattern)) for pattern in patterns)
-            verb = "does" if len(extra) == 1 else "do"
-            message = f"{names} {verb} not match any of the regexes: {listed}"
+            message = f"unknown member{many} {names}; known are the patterns "
+            message += listed(written.get(pattern, pattern) for pattern in patterns)
+            message += f" and {listed(known)}" if known else ""
         yield ValidationError(message)

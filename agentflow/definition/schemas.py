@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from agentflow.definition.breach_texts import breach_text
 from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.meta_schema import bad_identifiers, invalid_parts
 from agentflow.definition.patterns import PatternError, compile_pattern
@@ -111,7 +112,7 @@ def _meta_problem(error: Any, owner: str) -> SchemaProblem:
     path = owner + _pointer(error.absolute_path)
     # Not a property of that name: only the keyword has alternatives in the meta-schema.
     if error.validator != "anyOf" or not path.endswith("/type"):
-        return SchemaProblem(path, f"{_short(error.message)}, at #{path}")
+        return SchemaProblem(path, f"{_short(breach_text(error))}, at #{path}")
     named = error.instance
     if isinstance(named, list):
         names = cast("list[Any]", named)
@@ -329,7 +330,9 @@ class Validator:
             try:
                 self._engine.validate(value)
             except ValidationError as error:
-                return SchemaIssue(_pointer(error.instance_path), _short(error.message))
+                keyword = next((k for k in reversed(error.schema_path) if isinstance(k, str)), "false")
+                message = f"the value breaks the keyword {_short(keyword)} of its schema"
+                return SchemaIssue(_pointer(error.instance_path), message)
         return SchemaIssue("", "value does not satisfy its schema; saying where would take too many steps")
 
 

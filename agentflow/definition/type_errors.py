@@ -17,7 +17,7 @@ from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.nodes import pointer_of
 from agentflow.definition.report import known_names, shown
 
-__all__ = ["TypeProblem", "explain"]
+__all__ = ["TypeProblem", "explain", "undecodable"]
 
 _STEP = re.compile(r"\.([^.\[\]`]+)|\[(\d+)\]|(\[\.\.\.\])")
 _NAMES = {
@@ -29,6 +29,15 @@ _NAMES = {
     "object": "an object",
     "null": "null",
     "bytes": "base64 text",
+}
+_FORMS = {
+    "datetime": "a date and time as RFC 3339 writes it",
+    "duration": "a duration as ISO 8601 writes it",
+    "date": "a date as RFC 3339 writes it",
+    "time": "a time as RFC 3339 writes it",
+    "UUID": "a UUID",
+    "base64": "base64 text",
+    "decimal": "a decimal number",
 }
 _BOUNDS = {
     ">=": "at least {}",
@@ -74,6 +83,14 @@ def explain(error: msgspec.ValidationError, target: Any) -> TypeProblem:
     return TypeProblem("is not allowed here", steps, None)
 
 
+def undecodable(error: Exception, target: Any) -> str:
+    """Return why text could not be decoded to the type `target`: msgspec's DecodeError, or no UTF-8."""
+    if isinstance(error, msgspec.ValidationError):
+        return explain(error, target).sentence()
+    place = re.search(r"byte (\d+)|position (\d+)", str(error))
+    return f"it is not JSON at byte {place[1] or place[2]}" if place else "it is not whole JSON"
+
+
 Made = tuple[str, str | None]
 
 
@@ -104,6 +121,17 @@ def _unknown(match: re.Match[str], wanted: inspect.Type | None) -> Made:
     return f'has an unknown key "{shown(match[1])}"', did_you_mean(match[1], known) or known_names(known)
 
 
+def _wrong_length(match: re.Match[str], _: inspect.Type | None) -> Made:
+    return f"must have {match[1] or ''}{match[2]} items, not {match[3]}", None
+
+
+def _wrong_text(match: re.Match[str], _: inspect.Type | None) -> Made:
+    for word, form in _FORMS.items():
+        if word in match[1]:
+            return f"is not {form}", None
+    return "is not allowed here", None
+
+
 _MESSAGES: tuple[tuple[str, Callable[[re.Match[str], inspect.Type | None], Made]], ...] = (
     (r"Expected `([^`]+)`, got `([^`]+)`", _wrong_type),
     (r"Expected `[^`]+` (?:of )?((?:length )?[<>]=?) ?(\S+)", _out_of_range),
@@ -111,6 +139,8 @@ _MESSAGES: tuple[tuple[str, Callable[[re.Match[str], inspect.Type | None], Made]
     (r"Invalid value (.+)", _not_a_member),
     (r"Object missing required field `(.+)`", _missing),
     (r"Object contains unknown field `(.+)`", _unknown),
+    (r"Expected `array` of (at least |at most )?length (\d+), got (\d+)", _wrong_length),
+    (r"Invalid (.+)", _wrong_text),
     (r"Expected `[^`]+` matching regex .+", lambda _match, _wanted: ("is not written as it must be", None)),
 )
 

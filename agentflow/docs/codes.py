@@ -380,10 +380,11 @@ FAILURES: dict[str, CodeInfo] = {
         "A ScriptedModel was asked more often than its script says.", "Add a step to the script of the test."
     ),
     "tool_not_attached": CodeInfo(
-        "The model asked for a function that the agent may not call.", "None: the model is told."
+        "The model asked for a function that is registered, but not attached to its agent.",
+        "None: the model is told.",
     ),
     "tool_not_found": CodeInfo(
-        "The model asked for a function that it does not have.", "None: the model is told."
+        "The model asked for a function that no service has.", "None: the model is told."
     ),
     "tool_timeout": CodeInfo(
         "A function took longer than its timeout (60 s).", "Raise `timeout` of the function."

@@ -103,6 +103,8 @@ class Bindings(msgspec.Struct, frozen=True, kw_only=True):
     """By step id. A step that is absent is bound to nothing."""
 
     steps: dict[str, StepBinding] = {}
+    functions: frozenset[str] = frozenset()
+    """Names of all functions that are registered, attached to an agent or not."""
 
     def of(self, step_id: str) -> StepBinding:
         return self.steps.get(step_id, _UNBOUND)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET
 
+from agentflow.definition.diagnostics import or_which
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
 from agentflow.engine import approvals
@@ -101,13 +102,17 @@ def _must_be_priced(state: RunState, scope: str) -> None:
                 raise Refused("budget_unpriced", message, model=ref.name)
 
 
+def _no_step(state: RunState, step_id: str) -> str:
+    return f'{state.workflow_id} has no step "{step_id}"{or_which(step_id, state.graph.step_ids)}'
+
+
 def retry(
     state: RunState, now: int, step_id: str, *, action: HeldAction = "retry", output: Any = None, by: str
 ) -> Decisions:
     """What is to become of a step that is held after its failure."""
     _must_not_be_over(state)
     if step_id not in state.nodes:
-        raise Refused("step_not_found", f'{state.workflow_id} has no step "{step_id}"')
+        raise Refused("step_not_found", _no_step(state, step_id))
     if step_id not in state.held_steps:
         raise Refused("not_failed", f'step "{step_id}" is not held after a failure')
     return settle_held(state, step_id, action, now, by=by, output=output)
@@ -153,7 +158,7 @@ def decide_request(
 
 def _of_step(state: RunState, step_id: str) -> str:
     if step_id not in state.nodes:
-        raise Refused("step_not_found", f'{state.workflow_id} has no step "{step_id}"')
+        raise Refused("step_not_found", _no_step(state, step_id))
     found = [
         r.request_id
         for r in state.requests.values()

@@ -149,8 +149,7 @@ def _fired(state: RunState, name: str) -> ev.TimerFired:
 
 
 def _attempt_over(state: RunState, activation: Activation, now: int) -> Decisions:
-    message = f"an attempt of {activation.node.id} took longer than {activation.node.retry.timeout:g} s"
-    error = _timeout("step_timeout", message)
+    error = _timeout("step_timeout", _attempt_late(state, activation))
     if activation.tool is not None and activation.tool.state == "open":
         call = next(c for c in state.calls.values() if c.activation is activation)
         return tool_failed(
@@ -164,6 +163,14 @@ def _attempt_over(state: RunState, activation: Activation, now: int) -> Decision
             draw=0.0,
         )
     return close_calls(state, activation, error, now) + attempt_failed(state, activation, error, now, 0.0)
+
+
+def _attempt_late(state: RunState, activation: Activation) -> str:
+    """Return which attempt was late, for which models it waited, and the key of its limit."""
+    models = sorted({c.model for c in state.calls.values() if c.activation is activation and c.model})
+    waited = f", waiting for {' and '.join(models)}" if models else ""
+    limit = activation.node.retry.timeout
+    return f"an attempt of {activation.node.id} took longer than {limit:g} s{waited}; raise `retry.timeout`"
 
 
 def _timeout(code: str, message: str) -> ErrorInfo:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from msgspec import UNSET
@@ -14,6 +14,7 @@ from agentflow.engine.agents.conversation import parse
 from agentflow.engine.agents.failure import agent_failed, fault
 from agentflow.engine.agents.progress import AgentProgress, ToolRecord
 from agentflow.engine.approvals import ask_call, call_needs_consent
+from agentflow.engine.bindings import ToolInfo
 from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
 from agentflow.engine.decisions import Decisions, idempotency_key, scope_fields, step_fields
 from agentflow.engine.ids import derive
@@ -56,6 +57,13 @@ def tool_moves(state: RunState, activation: Activation, progress: AgentProgress,
     return moves
 
 
+def _not_offered(name: str, tools: Mapping[str, ToolInfo], *, is_registered: bool) -> ErrorInfo:
+    attached = f"attached: {', '.join(tools) or 'none'}"
+    if is_registered:
+        return fault("policy", "tool_not_attached", f"{name} is not attached; {attached}")
+    return fault("policy", "tool_not_found", f"there is no function {name}; {attached}")
+
+
 def _room(records: Iterable[ToolRecord], *, parallel: bool) -> int:
     return (TOOLS_AT_ONCE if parallel else 1) - sum(r.state in _UNDER_WAY for r in records)
 
@@ -78,8 +86,7 @@ def start_tool(state: RunState, activation: Activation, record: ToolRecord, now:
     if activation.agent is not None and record.tries == 0:
         parameters, problem = _arguments(record.call.arguments)
     if info is None:
-        names = ", ".join(tools) or "none"
-        problem = fault("policy", "tool_not_attached", f"{record.name} is not attached; attached: {names}")
+        problem = _not_offered(record.name, tools, is_registered=record.name in state.bindings.functions)
     elif problem is None and not (info.self_checked and isinstance(parameters, dict)):
         issues = validate(info.input_schema, parameters)
         if issues:

@@ -169,12 +169,16 @@ _data_decoders = _DataDecoders()
 def decode(body: bytes, *, schema_version: int = 1) -> Event[Any]:
     """The event of these bytes, its data with today's meaning; `schema_version` is that of an event which
     does not say its own. LogCorrupt when they are no event, ConfigurationError when of a later release."""
+    kind: Any = _Envelope
     try:
         head = _envelope_decoder.decode(body)
+        kind = TYPES.get(head.type, dict[str, Any])
         version = schema_version if head.schema_version is None else head.schema_version
         data = _decode_data(head.type, head.data, version)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LogCorrupt(f"an event cannot be read: {error}") from error
+        from agentflow.definition.type_errors import undecodable
+
+        raise LogCorrupt(f"an event cannot be read: {undecodable(error, kind)}") from error
     return Event(
         id=head.id,
         offset=head.offset,

@@ -18,6 +18,7 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
+from agentflow.definition.type_errors import undecodable
 from agentflow.errors import InvalidExport, LogCorrupt, StoreError
 from agentflow.events.catalogue import TERMINAL_TYPES, WorkflowStarted
 from agentflow.events.envelope import Event, StoredEvent, decode, micros
@@ -173,7 +174,8 @@ class _Reader:
                 raise self.fail(
                     "the line is cut off", "export the run again; the file is not whole"
                 ) from None
-            raise self.fail(f"this is not JSON: {error}", "each line is one event") from None
+            found = undecodable(error, object)
+            raise self.fail(f"this is not JSON: {found}", "each line is one event") from None
         if not isinstance(value, dict):
             raise self.fail("this is no JSON object", "each line is one event")
         if "attachment" in value:
@@ -236,7 +238,9 @@ class _Reader:
             attachment = msgspec.json.decode(text, type=Attachment)
             data = base64.b64decode(attachment.content, validate=True)
         except (msgspec.DecodeError, binascii.Error) as error:
-            raise self.fail(f"this is no attachment: {error}") from None
+            is_json = isinstance(error, msgspec.DecodeError)
+            found = undecodable(error, Attachment) if is_json else "its content is not base64"
+            raise self.fail(f"this is no attachment: {found}") from None
         if attachment.attachment == "blob" and blob_hash(data) != attachment.name:
             raise self.fail(f"the content of {attachment.name} is not what its name says")
         self.log.attach(attachment, data)

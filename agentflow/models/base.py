@@ -160,6 +160,11 @@ class ModelError(AgentflowError):
         self.refused_parameter: str | None = None  # the one that the provider does not take
         self.uncharged = uncharged
 
+    def restate(self, info: ErrorInfo) -> None:
+        """Replace `.info`, and the exception's text with it."""
+        self.info = info
+        self.args = (f"{info.code}: {info.message}",)
+
 
 class ModelResolutionError(ConfigurationError):
     """No model: name one, set a provider key, or run `agentflow model install smollm2-135m`."""

@@ -17,15 +17,17 @@ from msgspec import UNSET, UnsetType
 
 from agentflow import known_secrets
 from agentflow.definition.conversation import Message, ToolCall, Usage
+from agentflow.definition.type_errors import undecodable
 from agentflow.errors import ConfigurationError
 from agentflow.events.tracing import outgoing_headers
 from agentflow.logs import get_logger
 from agentflow.models import faults
 from agentflow.models.base import DeltaSink, ModelError, ModelProfile, ModelReply, ModelRequest
+from agentflow.models.endpoint import Endpoint
 from agentflow.models.http import AnswerTooLarge, HttpClient, HttpFailure, HttpResponse
 from agentflow.models.openai_answer import MAX_ANSWER_BYTES, Answer, AnswerTooLong, end_of
 from agentflow.models.openai_parameters import COMPATIBLE, OFFICIAL
-from agentflow.models.openai_wire import FunctionNames, decode_chunk, encode_request, usage_of
+from agentflow.models.openai_wire import Chunk, FunctionNames, decode_chunk, encode_request, usage_of
 from agentflow.models.sse import EventDecoder, StreamTooLong, is_event_stream
 from agentflow.models.table import known_profile
 
@@ -51,7 +53,8 @@ class OpenAIProvider:
     `first_byte_timeout` is seconds, None is no limit; without it that of the model's profile holds, and none
     for a server on this machine. `byte_timeout` is that between two bytes. `max_answer_bytes` bounds one
     event, and the text and arguments of an answer, after decompression. `loopback` is for a server that this
-    process started itself. Raises ConfigurationError for a base URL that is none.
+    process started itself. `settings` are the names of base URL and key that errors tell the user to look at.
+    Raises ConfigurationError for a base URL that is none.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class OpenAIProvider:
         byte_timeout: float | None = _BYTE_TIMEOUT,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
         loopback: bool = False,
+        settings: tuple[str, str] = ("the argument base_url", "the argument api_key"),
     ) -> None:
         base_url = base_url.rstrip("/")
         if urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).hostname:
@@ -77,6 +81,8 @@ class OpenAIProvider:
         self.max_concurrency = max_concurrency
         digest = hashlib.sha256(f"{base_url}\n{api_key or ''}".encode()).hexdigest()[:16]
         self.limiter_key = f"{name}:{digest}"
+        url_setting, key_setting = ("", "") if loopback else settings
+        self._endpoint = Endpoint(name, base_url, url_setting, key_setting, bool(api_key))
         self._url = f"{base_url}/chat/completions"
         self._key = api_key
         self._is_official = base_url == OFFICIAL_URL
@@ -93,7 +99,13 @@ class OpenAIProvider:
         return cls(
             base_url=env.get("OPENAI_BASE_URL") or OFFICIAL_URL,
             api_key=(env.get("OPENAI_API_KEY") or "").strip() or None,
+            settings=("OPENAI_BASE_URL", "OPENAI_API_KEY"),
         )
+
+    @property
+    def address(self) -> str:
+        """Host and port of the server."""
+        return self._endpoint.address
 
     def profile(self, model: str) -> ModelProfile:
         """Return the table's entry; any other model is taken to call functions and answer by schema,
@@ -121,6 +133,7 @@ class OpenAIProvider:
             )
             return msgspec.structs.replace(reply, warnings=warnings)
         except ModelError as error:
+            error.restate(self._endpoint.describe(request.model, error.info))
             if answer.usage is not None:  # withheld or cut off, and paid for all the same
                 error.usage = self._usage(request, answer)
             raise
@@ -198,10 +211,10 @@ class OpenAIProvider:
         try:
             chunk = decode_chunk(data)
         except (msgspec.DecodeError, ValueError) as failure:
-            problem = f"the answer is not a chat completion: {failure}"
-            raise faults.broken_answer(
-                self.name, faults.redact(problem, self._key), partial=answer.text
-            ) from None
+            is_json = isinstance(failure, msgspec.DecodeError)
+            found = undecodable(failure, Chunk) if is_json else str(failure)
+            problem = faults.redact(f"the answer is not a chat completion: {found}", self._key)
+            raise faults.broken_answer(self.name, problem, partial=answer.text) from None
         errors = (chunk.error, *(choice.error for choice in chunk.choices or ()))
         for error in errors:
             if error is not None:

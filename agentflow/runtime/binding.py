@@ -63,7 +63,10 @@ class Bound:
 
     @property
     def bindings(self) -> Bindings:
-        return Bindings(steps=self.steps)
+        functions = frozenset(
+            tool.name for service in self.services.values() for tool in service.tools.values()
+        )
+        return Bindings(steps=self.steps, functions=functions)
 
     @property
     def models(self) -> dict[str, list[dict[str, Any]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
+from agentflow.definition.diagnostics import or_which
 from agentflow.engine import BaseEvent, Graph, RunState, base_of, cut_of
 from agentflow.errors import CommandRefused
 from agentflow.events.catalogue import SystemStateSaved
@@ -36,7 +37,8 @@ async def fork_base(
     try:
         cut = cut_of(plan, steps)
     except KeyError:
-        raise CommandRefused(f'there is no step "{from_step}"', code="step_not_found") from None
+        which = or_which(from_step or "", plan.step_ids)
+        raise CommandRefused(f'there is no step "{from_step}"{which}', code="step_not_found") from None
     bodies, events = await _read(log, source.workflow_id, offset)
     kept = base_of(events, cut)
     blob = b"\n".join(bodies[i] for i in kept)

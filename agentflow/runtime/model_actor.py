@@ -13,6 +13,7 @@ import msgspec
 from actors import Actor, current_trace, on
 from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.type_errors import undecodable
 from agentflow.engine.ids import derive
 from agentflow.events.deltas import DeltaHub
 from agentflow.events.tracing import active
@@ -55,8 +56,15 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
     def complete(self, message: Complete) -> None:
         call = message.call
         self._limiter.submit(
-            partial(self._answer, message), timeout=call.timeout, on_timeout=partial(_timed_out, call)
+            partial(self._answer, message),
+            timeout=call.timeout,
+            on_timeout=partial(_timed_out, call, self._address(call)),
         )
+
+    def _address(self, call: CallModel) -> str:
+        """Return where the provider's server is, for errors; empty if its adapter does not say it."""
+        address: object = getattr(self._providers.get(call.ref.provider), "address", None)
+        return address if isinstance(address, str) else ""
 
     async def _answer(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
         """Make the attempt; no error that leaves this actor holds a known secret, whatever its adapter is."""
@@ -142,9 +150,10 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         return ModelCallSuccess(call_id=call.call_id, reply=reply, duration_ms=passed())
 
 
-def _timed_out(call: CallModel) -> ModelCallFailure:
+def _timed_out(call: CallModel, address: str) -> ModelCallFailure:
     assert call.timeout is not None
-    info = _late(call, f"did not answer within {call.timeout:g} s")
+    place = f"at {address} " if address else ""
+    info = _late(call, f"{place}did not answer within {call.timeout:g} s; raise `retry.timeout` of the step")
     return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=round(call.timeout * 1000))
 
 
@@ -182,7 +191,8 @@ def _checked(reply: object) -> ModelReply:
     except UnicodeEncodeError:
         raise _BadReply("the answer holds half a surrogate pair") from None
     except (msgspec.MsgspecError, TypeError) as error:
-        raise _BadReply(f"the reply is malformed: {error}") from None
+        found = undecodable(error, ModelReply) if isinstance(error, msgspec.MsgspecError) else str(error)
+        raise _BadReply(f"the reply is malformed: {found}") from None
 
 
 _decode = msgspec.json.Decoder(ModelReply).decode

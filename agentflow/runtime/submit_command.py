@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast, overload
 import msgspec
 from msgspec import UNSET
 
-from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
+from agentflow.definition.diagnostics import Diagnostic, or_which, sort_diagnostics
 from agentflow.definition.loader import Definition, Submission
 from agentflow.engine.ids import named
 from agentflow.errors import (
@@ -269,7 +269,8 @@ class SubmitCommand(RunResults):
             value = state.output
         else:
             if step_id not in state.nodes:
-                raise CommandRefused(f'there is no step "{step_id}"', code="step_not_found")
+                which = or_which(step_id, state.graph.step_ids)
+                raise CommandRefused(f'there is no step "{step_id}"{which}', code="step_not_found")
             if state.nodes[step_id].status != "succeeded":
                 raise OutputNotReady(f"step {step_id} of {source['workflow_id']} has no output yet")
             value = state.nodes_view[step_id]["output"]

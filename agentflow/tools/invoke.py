@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from agentflow.definition.type_errors import explain
 from agentflow.tools.output import breaches, checked_output
 from agentflow.tools.threads import in_thread
 from agentflow.tools.tool import PythonTool, ToolContext, ToolError
@@ -69,7 +70,10 @@ def _convert(tool: PythonTool, arguments: dict[str, Any]) -> dict[str, Any]:
             converted = msgspec.convert(_integral(arguments), tool.arguments, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
         details = breaches(tool.input_schema, arguments)
-        message = f"{tool.name}: {error}"
+        problem = "the arguments are nested too deeply"
+        if isinstance(error, msgspec.ValidationError):
+            problem = explain(error, tool.arguments).sentence("the input")
+        message = f"{tool.name}: {problem}"
         raise ToolError.of(
             "invalid_input", "invalid_tool_input", message, executed=False, details=details
         ) from None

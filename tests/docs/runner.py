@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,20 @@ def _free_port() -> str:
 
 
 class PageRunner:
-    """A sandbox for a page. `separate`: each command is a process; else most run here, which is quicker."""
+    """A sandbox for a page. `separate`: each command is a process of `python`; else most run here, which is
+    quicker. `tell` takes each command line and what it printed."""
 
-    def __init__(self, sandbox: Sandbox, *, separate: bool = False) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        separate: bool = False,
+        python: str = sys.executable,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self._python = python
+        self._tell = tell
+        self.executed: list[Block] = []
         self._sandbox = sandbox
         self._separate = separate
         self._background: list[subprocess.Popen[Any]] = []
@@ -45,7 +57,7 @@ class PageRunner:
         # The shell finds the commands that the page names, wherever the tests run.
         for name, words in (("agentflow", "-m agentflow"), ("python", "")):
             script = tools / name
-            script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
+            script.write_text(f'#!/bin/sh\nexec {shlex.quote(python)} {words} "$@"\n')
             script.chmod(0o755)
         sandbox.env["PATH"] = f"{tools}:{sandbox.env['PATH']}"
 
@@ -53,6 +65,7 @@ class PageRunner:
         """Execute a block; an AssertionError tells what went wrong."""
         if block.tag == "not-run":
             return
+        self.executed.append(block)
         for shown, free in self._ports.items():
             block = block._replace(body=block.body.replace(shown, free))
         if block.tag == "output":
@@ -115,11 +128,13 @@ class PageRunner:
             code = 128 - code if code < 0 else code
         assert code == int(expected[1] if expected else 0), f"{line}\nexit code {code}\n{printed}"
         self._printed += printed
+        if self._tell is not None:
+            self._tell(f"$ {line}\n{printed}")
 
     def _start(self, command: str) -> None:
         """Start a server and wait until it says that it listens."""
         words = shlex.split(command)
-        words = [sys.executable, *(["-m", "agentflow"] if words[0] == "agentflow" else []), *words[1:]]
+        words = [self._python, *(["-m", "agentflow"] if words[0] == "agentflow" else []), *words[1:]]
         process = subprocess.Popen(
             words,
             cwd=self._sandbox.folder,
@@ -154,7 +169,7 @@ class PageRunner:
             compile(block.body, block.file, "exec")
             return
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", block.body],
+            [self._python, "-W", "error", "-c", block.body],
             cwd=self._sandbox.folder,
             env=self._sandbox.env,
             capture_output=True,

@@ -16,6 +16,7 @@ from agentflow.models.local.weights import models_folder
 from tests.docs.blocks import PAGES, README, ROOT, TAGS, read_blocks, read_source
 from tests.docs.obedient_model import answer
 from tests.docs.runner import PageRunner, assert_output
+from tests.docs.tutorial import INSTALLS
 from tests.unit.cli.support import ModelServer, Sandbox
 from tests.unit.models.local_model import environment
 
@@ -35,6 +36,8 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox
             "COLUMNS": "100",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # loading those of the tests takes seconds
             "XDG_RUNTIME_DIR": str(folder),
+            # One for all pages: the processes of each would compile the product anew, in 1 to 3 s of CPU.
+            "PYTHONPYCACHEPREFIX": str(tmp_path.parent / "bytecode"),
         }
         yield made
     made.close()
@@ -50,8 +53,14 @@ def test_every_block_does_what_the_page_says(page: str, sandbox: Sandbox):
                 runner.run(block)
             except Exception as error:
                 raise AssertionError(f"{page}, block in line {block.line}: {error}") from error
+        assert [b.line for b in runner.executed] == [b.line for b in read_blocks(page) if b.tag != "not-run"]
     finally:
         runner.close()
+
+
+def test_every_block_of_the_tutorial_runs_but_the_installation():
+    """That is run by `python -m tests.docs.tutorial`, in a fresh environment."""
+    assert tuple(b.body for b in read_blocks("tutorial") if b.tag == "not-run") == INSTALLS
 
 
 @pytest.mark.local_model

@@ -92,6 +92,29 @@ def test_an_unknown_step_is_told_from_one_that_waits_for_nothing(sandbox: Sandbo
     assert sandbox.invoke("approve", "wf_none", "greet").exit_code == 4
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("fork", "wf_t", "--from", "agian"), ("run", "flow.yaml", "--input-from", "wf_t:agian", "--as", "name")],
+    ids=["fork", "input-from"],
+)
+def test_a_step_that_is_misspelt_gets_a_suggestion(
+    sandbox: Sandbox, model: ModelServer, words: tuple[str, ...]
+):
+    """daily-use 17."""
+    sandbox.invoke("run", "two.yaml", "-i", "name=Ann", "--id", "wf_t")
+    assert 'there is no step "agian"; did you mean "again"?' in sandbox.invoke(*words).stderr
+
+
+def test_a_step_without_a_near_one_gets_the_list(sandbox: Sandbox, model: ModelServer):
+    sandbox.invoke("run", "two.yaml", "-i", "name=Ann", "--id", "wf_t")
+    assert (
+        'there is no step "x-ray"; there are greet, again'
+        in sandbox.invoke("fork", "wf_t", "--from", "x-ray").stderr
+    )
+    sandbox.invoke("run", "asked.yaml", "-i", "name=Ann", "--id", "wf_a")
+    assert 'has no step "gret"; did you mean "greet"?' in sandbox.invoke("approve", "wf_a", "gret").stderr
+
+
 def test_a_held_run_is_tried_again(sandbox: Sandbox, model: ModelServer, refusing: set[str]):
     refusing.add("hello Ann")
     held = sandbox.invoke("run", "two.yaml", "-i", "name=Ann", "--id", "wf_a", "--on-failure", "hold")

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentflow import AgentflowError, Runtime
+from agentflow.definition.loader import load_file
+from agentflow.models import Models
+from tests.integration.test_taking_up import Bomb
 from tests.unit.cli.support import ECHO, ModelServer, Refusal, Sandbox
 
 TWO = ECHO + ECHO.partition("steps:\n")[2].replace(
@@ -42,6 +48,20 @@ workflow:
 """
 
 
+CRASHING = """\
+import os, pathlib
+import agentflow
+@agentflow.function(side_effect="external")
+def send(text: str) -> str:
+    "Send a text; the first time, the process dies meanwhile."
+    sent = pathlib.Path(os.environ["HOME"]) / "sent"
+    if not sent.exists():
+        sent.touch()
+        os._exit(9)
+    return text
+"""
+
+
 class Answers:
     """What the model does next: each entry once, then it greets."""
 
@@ -50,7 +70,8 @@ class Answers:
 
     def __call__(self, body: dict[str, Any]) -> Any:
         if self.queue:
-            return self.queue.pop(0)
+            answer = self.queue.pop(0)
+            return answer() if callable(answer) else answer
         said = body["messages"][-1]["content"]
         return f"hello {said}"
 
@@ -158,6 +179,73 @@ def test_held_at_a_failed_step(sandbox: Sandbox, answers: Answers):
     report = run(sandbox, "two.yaml", "--on-failure", "hold")
     assert "again failed: authentication_failed: " in report
     assert_moves(sandbox, report)
+
+
+@pytest.mark.parametrize("nth", range(3), ids=["retry", "skip", "fail"])
+def test_each_action_of_a_held_step(sandbox: Sandbox, answers: Answers, nth: int):
+    """The hint names them, each as a command of its own."""
+    answers.queue = ["hello Ann", 401]
+    report = run(sandbox, "two.yaml", "--on-failure", "hold")
+    commands = printed_commands(report)
+    assert [c[-2:] for c in commands] == [["--action", action] for action in ("retry", "skip", "fail")]
+    assert commands[nth][:3] == ["retry", "wf_a", "again"]
+    assert sandbox.invoke(*commands[nth]).exit_code == (1 if commands[nth][-1] == "fail" else 0)
+
+
+@pytest.mark.parametrize("nth", range(3), ids=["retry", "done", "fail"])
+def test_a_call_whose_outcome_is_unknown(sandbox: Sandbox, answers: Answers, nth: int):
+    sandbox.write("tools.py", CRASHING)
+    sandbox.write("crash.yaml", CALLS.replace(CALLS.splitlines()[6] + "\n", ""))
+    answers.queue = [{"call": "post__send", "arguments": {"text": "x"}}]
+    assert sandbox.call("run", "crash.yaml", "-i", "name=Ann", "--id", "wf_a").returncode == 9
+    left = sandbox.invoke("show", "wf_a").stdout
+    assert "no process works on wf_a" in left
+    asked = sandbox.invoke(*printed_commands(left)[0])
+    assert "wf_a waits for 1 answer" in asked.stderr
+    assert printed_commands(asked.stderr)[nth][-1] == ("retry", "done", "fail")[nth]
+    assert_moves(sandbox, asked.stderr, nth)
+
+
+async def test_a_supervisor_that_keeps_dying(sandbox: Sandbox, answers: Answers):
+    """recovery_limit."""
+    clock = Bomb()
+
+    def arm() -> str:
+        clock.armed = True
+        return "hello Ann"
+
+    answers.queue = [arm]
+    models = Models(env=sandbox.env)
+    sandbox.database.parent.mkdir(parents=True)
+    async with Runtime(f"sqlite:{sandbox.database}", models=models, clock=clock) as runtime:
+        handle = await runtime.submit(load_file("two.yaml"), {"name": "Ann"}, workflow_id="wf_a")
+        with pytest.raises(AgentflowError, match="a bug"):
+            await handle.result()
+    shown = await asyncio.to_thread(sandbox.call, "show", "wf_a")
+    assert "wf_a is paused: recovery_limit" in shown.stdout
+    resumed = await asyncio.to_thread(sandbox.call, *printed_commands(shown.stdout)[0])
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_a_daemon_that_drained(sandbox: Sandbox):
+    """drain: the run is parked, and goes on without the daemon."""
+    with ModelServer(lambda body: 503) as broken:
+        daemon = sandbox.start("serve", env={"OPENAI_BASE_URL": broken.url})
+        wait_until_it_answers(sandbox, daemon)
+        begun = sandbox.invoke("run", "two.yaml", "-i", "name=Ann", "--id", "wf_a", "--detach")
+        assert begun.exit_code == 0, begun.stderr
+        broken.arrived.get(timeout=20)
+        assert sandbox.invoke("drain").exit_code == 0
+        assert daemon.wait(30) == 0
+    shown = sandbox.invoke("show", "wf_a").stdout
+    assert "paused (drain)" in shown
+    assert_moves(sandbox, shown)
+
+
+def wait_until_it_answers(sandbox: Sandbox, daemon: subprocess.Popen[Any]) -> None:
+    assert daemon.stderr is not None
+    while sandbox.invoke("health").exit_code != 0:
+        assert daemon.poll() is None, daemon.stderr.read()
 
 
 def test_quota_with_and_without_a_time(sandbox: Sandbox, answers: Answers):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import threading
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.support.terminal import Terminal, plain
 from tests.unit.cli.support import ECHO, ModelServer, Sandbox, user_text
 
 TOOLS = """\
@@ -285,42 +284,6 @@ def test_a_reader_that_goes_away_is_no_error(sandbox: Sandbox, gate: Gate):
 
 
 # -- a terminal -----------------------------------------------------------------------------------
-
-
-class Terminal:
-    """A pseudo-terminal with a process on it; `text` is all that it showed."""
-
-    def __init__(self, sandbox: Sandbox, *args: str, stdout: Any = None, **env: str) -> None:
-        self.fd, other = pty.openpty()
-        env = {"TERM": "xterm", "COLUMNS": "100", "LINES": "30", **env}
-        streams = {"stdin": other, "stderr": other, "text": False, "start_new_session": True}
-        streams["stdout"] = other if stdout is None else stdout
-        self.process = sandbox.start(*args, env=env, **streams)
-        os.close(other)
-        self.text = ""
-
-    def read(self, until: str | None = None) -> str:
-        """Up to a text, else up to the end of the process."""
-        while until is None or until not in self.text:
-            ready, _, _ = select.select([self.fd], [], [], 30)
-            assert ready, self.text
-            try:
-                data = os.read(self.fd, 65536)
-            except OSError:  # Linux's way to say that the other side is closed
-                data = b""
-            if not data:
-                break
-            self.text += data.decode()
-        return self.text
-
-    def end(self) -> int:
-        self.read()
-        os.close(self.fd)
-        return self.process.wait(30)
-
-
-def plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
 def test_a_terminal_gets_a_live_table_and_then_the_output(sandbox: Sandbox, gate: Gate):

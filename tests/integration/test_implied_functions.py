@@ -63,6 +63,25 @@ async def test_a_runtime_may_allow_or_withhold_it():
     assert made == ["look"]
 
 
+async def test_a_function_that_no_service_has_is_told_from_one_that_is_not_attached():
+    """documents D6."""
+    script = [call("shop__gift"), call("elsewhere__look"), call("shop__pay", n=1), "{}"]
+    agent = {"systemPrompt": "p", "attachedFunctions": [{"service": "shop", "function": "look"}]}
+    step = {"type": "run", "id": "a", "agent": agent}
+    made: list[str] = []
+    async with Runtime(models=[ScriptedModel(script)], services=[shop(made)]) as runtime:
+        handle = await runtime.submit({**DOCUMENT, "workflow": {"steps": [step]}}, {})
+        assert (await handle.result()).state == "completed"
+        failed = [e.data async for e in handle.events() if e.type == "tool.call_failed"]
+    told = [(e.error.code, e.executed, e.error.message) for e in failed]
+    assert told == [
+        ("tool_not_found", False, "there is no function shop__gift; attached: shop__look"),
+        ("tool_not_found", False, "there is no function elsewhere__look; attached: shop__look"),
+        ("tool_not_attached", False, "shop__pay is not attached; attached: shop__look"),
+    ]
+    assert made == []
+
+
 async def test_a_function_that_is_named_needs_no_consent():
     made: list[str] = []
     named = {

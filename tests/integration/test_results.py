@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Generator
@@ -46,7 +47,7 @@ def working(module: str, url: str, run: str) -> Generator[subprocess.Popen[str]]
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **_shared_bytecode(url)},
     )
     assert child.stdin
     assert child.stdout
@@ -58,6 +59,28 @@ def working(module: str, url: str, run: str) -> Generator[subprocess.Popen[str]]
         child.wait()
         child.stdin.close()
         child.stdout.close()
+
+
+def _shared_bytecode(url: str) -> dict[str, str]:
+    """The processes of one test session compile the product once, whatever the caller's setting is."""
+    folder = Path(url.partition(":")[2]).parent.parent
+    return {"PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a store whose process was killed at work on `wf_left`."""
+    folder = tmp_path_factory.mktemp("killed")
+    with working("slow_run", f"sqlite:{folder / 'runs.db'}", "wf_left"):
+        pass
+    return folder
+
+
+@pytest.fixture
+def left(killed: Path, tmp_path: Path) -> str:
+    """The URL of a copy of that store."""
+    shutil.copytree(killed, tmp_path / "left")
+    return f"sqlite:{tmp_path / 'left/runs.db'}"
 
 
 class TestWhoeverWorksOnIt:
@@ -102,11 +125,8 @@ class TestWhoeverWorksOnIt:
             assert (await waiting).output == {"done": "look"}
         await log.close()
 
-    async def test_no_process_works_on_it(self, tmp_path: Path):
-        url = f"sqlite:{tmp_path / 'runs.db'}"
-        with working("slow_run", url, "wf_left"):
-            pass
-        async with Runtime(url) as runtime:
+    async def test_no_process_works_on_it(self, left: str):
+        async with Runtime(left) as runtime:
             with pytest.raises(AgentflowError, match="wf_left is running, but no process works on it"):
                 await (await runtime.attach("wf_left")).result()
             with pytest.raises(AgentflowError, match="no process"):
@@ -141,7 +161,7 @@ class TestHowItEnded:
         async with Runtime(services=[desk.service()]) as runtime:
             handle = await runtime.submit(chain("look"), {})
             await desk.entered.wait()
-            await handle.cancel("enough")
+            await handle.cancel("enough", mode="hard")  # a soft one gives the function 5 s
             with pytest.raises(WorkflowCancelled, match=f"{handle.workflow_id} was cancelled"):
                 await handle.result()
 
@@ -252,24 +272,18 @@ class TestTypedOutput:
 
 
 class TestRecoverAtLaunch:
-    async def test_entering_takes_up_what_a_killed_process_left(self, tmp_path: Path):
+    async def test_entering_takes_up_what_a_killed_process_left(self, left: str):
         """daily-use 1 and "Missed": embedded durability without a call that no page named."""
-        url = f"sqlite:{tmp_path / 'runs.db'}"
-        with working("slow_run", url, "wf_left"):
-            pass
         desk = Desk()
-        async with Runtime(url, services=[desk.service()], recover=True) as runtime:
+        async with Runtime(left, services=[desk.service()], recover=True) as runtime:
             result = await runtime.result("wf_left")
             assert result.state == "waiting"  # its payment may have happened
             (asked,) = result.pending_requests
             await runtime.answer("wf_left", asked.request_id, {"choice": "done", "output": 1})
             assert (await runtime.result("wf_left")).output == {"done": "look"}
 
-    async def test_without_it_nothing_begins(self, tmp_path: Path):
-        url = f"sqlite:{tmp_path / 'runs.db'}"
-        with working("slow_run", url, "wf_left"):
-            pass
+    async def test_without_it_nothing_begins(self, left: str):
         desk = Desk()
-        async with Runtime(url, services=[desk.service()]) as runtime:
+        async with Runtime(left, services=[desk.service()]) as runtime:
             assert (await runtime.record("wf_left")).state == "running"
         assert desk.calls == 0

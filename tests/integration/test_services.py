@@ -468,7 +468,7 @@ workflow:
     ]
     messages = [d.message for d in found]
     assert messages[0] == 'service "code": ZeroDivisionError: division by zero'
-    assert messages[1].startswith('service "described": api.yaml: 4:1: ')
+    assert messages[1] == 'service "described": api.yaml: 3:4: the bracket "[" is not closed; add "]"'
     assert messages[3] == 'secret "none" is not set'
 
 

@@ -206,7 +206,7 @@ def test_a_recorded_result_that_the_new_schema_refuses_does_not_fit(sandbox: San
     code, text = against(sandbox, TWO.replace("type: string", "type: string, maxLength: 3", 1))
     assert code == 3
     assert text.splitlines()[2:] == [
-        "  - the recorded result of \"greet\" breaks its new schema: 'hello Ann' is too long",
+        '  - the recorded result of "greet" breaks its new schema: "hello Ann" has more than 3 characters',
         '  - the result schema of "greet" changed',
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 
 from agentflow.cli import app
 from agentflow.cli.app import Command
+from agentflow.cli.errors import Exit
 from tests.unit.cli.support import ROOT, Sandbox
 
 HEAVY = (
@@ -55,6 +57,12 @@ def test_help_loads_nothing_heavy():
     found = loaded(["--help"], ["--version"], ["version"], *([verb, "--help"] for verb in verbs()))
     assert "click" in found
     assert not found & set(HEAVY)
+
+
+def test_help_lists_every_exit_code():
+    """daily-use 17: 7 was missing."""
+    words = " ".join((app.help or "").split()).partition("Exit codes: ")[2]
+    assert [int(code) for code in re.findall(r"(\d+) [a-z]", words)] == [int(code) for code in Exit]
 
 
 def test_the_list_of_verbs_loads_no_verb():

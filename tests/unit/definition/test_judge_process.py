@@ -91,7 +91,7 @@ def test_a_child_that_was_killed_is_replaced(judge: JudgeProcess):
     assert judge._child is not None
     os.kill(judge._child.pid, signal.SIGKILL)
     judge._child.wait()
-    assert ask(judge, {"type": "string"}, 1) == ["1 is not of type 'string'"]
+    assert ask(judge, {"type": "string"}, 1) == ["1 is not a string"]
 
 
 def test_too_much_memory_is_an_issue_and_the_next_question_is_answered(judge: JudgeProcess):

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentflow.definition.schema_errors import breaches
 from agentflow.definition.schemas import DIALECT, check_applicable, check_schema, validate, validator
 
 
@@ -59,8 +61,8 @@ NOWHERE = "define it under $defs"
 @pytest.mark.parametrize(
     ("schema", "path", "message", "hint"),
     [
-        (5, "", "5 is not of type 'object', 'boolean', at #", None),
-        (None, "", "None is not of type 'object', 'boolean', at #", None),
+        (5, "", "5 is not an object or a boolean, at #", None),
+        (None, "", "null is not an object or a boolean, at #", None),
         ({"type": "nonsense"}, "/type", '"nonsense" is not a JSON Schema type, at #/type', None),
         (
             {"type": "strng"},
@@ -71,10 +73,15 @@ NOWHERE = "define it under $defs"
         ({"type": ["null", "strng"]}, "/type/1", '"strng" is not a JSON', 'did you mean "string"?'),
         ({"type": []}, "/type", "type [] is empty", None),
         ({"type": 5}, "/type", "5 is not a JSON Schema type", None),
-        ({"properties": {"type": 5}}, "/properties/type", "5 is not of type 'object', 'boolean'", None),
-        ({"minimum": "1"}, "/minimum", "'1' is not of type 'number', at #/minimum", None),
-        ({"properties": {"a/b": {"items": 3}}}, "/properties/a~1b/items", "3 is not of type", None),
-        ({"required": ["a", "a"]}, "/required", "non-unique", None),
+        ({"properties": {"type": 5}}, "/properties/type", "5 is not an object or a boolean", None),
+        ({"minimum": "1"}, "/minimum", '"1" is not a number, at #/minimum', None),
+        (
+            {"properties": {"a/b": {"items": 3}}},
+            "/properties/a~1b/items",
+            "3 is not an object or a boolean",
+            None,
+        ),
+        ({"required": ["a", "a"]}, "/required", "has the same item twice", None),
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, "/$schema", "is not Draft 2020-12", "leave"),
         ({"$defs": {"a": {"$schema": "x"}}}, "/$defs/a/$schema", '$schema "x" is not Draft 2020-12', "leave"),
     ],
@@ -171,15 +178,15 @@ def test_a_deep_schema_is_a_problem_not_a_crash() -> None:
     [
         (True, object, []),
         ({}, None, []),
-        (False, 1, [("", "False schema does not allow 1")]),
+        (False, 1, [("", "1 is not allowed here")]),
         ({"type": "integer"}, 1.0, []),
-        ({"type": "integer"}, True, [("", "True is not of type 'integer'")]),
-        ({"const": 1}, True, [("", "1 was expected")]),
+        ({"type": "integer"}, True, [("", "true is not an integer")]),
+        ({"const": 1}, True, [("", "true is not 1")]),
         ({"format": "date"}, "no date", []),
         (
             {"type": "object", "required": ["a", "b"]},
             {},
-            [("", "'a' is a required"), ("", "'b' is a required")],
+            [("", '"a" is missing'), ("", '"b" is missing')],
         ),
         (
             {"properties": {"a/b": {"items": {"minimum": 3}}}},
@@ -189,9 +196,9 @@ def test_a_deep_schema_is_a_problem_not_a_crash() -> None:
         (
             {"properties": {"n": {"$ref": "#"}}, "type": "object"},
             {"n": {"n": 5}},
-            [("/n/n", "5 is not of type")],
+            [("/n/n", "5 is not an object")],
         ),
-        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}, 1, [("", "1 is not of type 'null'")]),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}, 1, [("", "1 is not null")]),
     ],
 )
 def test_validate(schema: Any, value: Any, issues: list[tuple[str, str]]) -> None:
@@ -281,3 +288,28 @@ def test_no_schema_and_no_value_crashes(schema: Any, value: Any) -> None:
     if not problems:
         problems = check_applicable(schema)
         assert problems or not any("cannot be" in issue.message for issue in validate(schema, value))
+
+
+@pytest.mark.parametrize(
+    ("items", "unique"),
+    [
+        ([True, ["boolean", 1]], True),
+        ([True, ["constant", True]], True),
+        ([None, ["constant", None]], True),
+        ([{"a": 1}, ["object", [["a", 1]]]], True),
+        ([["array", 1], [1]], True),
+        ([1, True], True),
+        ([0, False], True),
+        ([1, 1.0], False),
+        ([{"a": 1, "b": 2}, {"b": 2.0, "a": 1}], False),
+        ([[True], [1]], True),
+    ],
+)
+def test_items_are_equal_as_json_schema_means_it(items: list[Any], unique: bool) -> None:
+    """documents D7: the verdict, and the explanation, which compares items in its own way."""
+    schema = {"uniqueItems": True}
+    assert [issue.message[-24:] for issue in validate(schema, items)] == (
+        [] if unique else [" has the same item twice"]
+    )
+    found = breaches(msgspec.json.encode(schema), items)
+    assert (found == []) == unique

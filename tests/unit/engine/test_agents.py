@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec import structs
 
 from agentflow.definition.conversation import Message, ToolCall
 from agentflow.definition.ir import Policy
@@ -136,7 +137,8 @@ class TestTools:
     @pytest.mark.parametrize(
         ("name", "arguments", "code"),
         [
-            ("s__other", "{}", "tool_not_attached"),
+            ("s__other", "{}", "tool_not_found"),
+            ("s__elsewhere", "{}", "tool_not_attached"),
             ("s__add", "{nonsense", "invalid_tool_input"),
             ("s__add", "[1]", "invalid_tool_input"),
             ("s__add", '{"i": 1}', "invalid_tool_input"),
@@ -146,6 +148,9 @@ class TestTools:
         strict = tool(schema={"type": "object", "required": ["y"]})
         driver = one(
             script(calls((name, arguments)), "{}"), tools=[strict], call=lambda *a: pytest.fail("executed")
+        )
+        driver.state.bindings = structs.replace(
+            driver.bindings, functions=frozenset({"s__add", "s__elsewhere"})
         )
         state = driver.run()
         failed = driver.events(ev.ToolCallFailed)[0]

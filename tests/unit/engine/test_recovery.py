@@ -192,7 +192,7 @@ class TestUnknownOutcome:
         driver.crash(cut)
         assert driver.run().status == "completed"
         assert not driver.events(ev.InputRequested)
-        assert "tool_not_attached" in driver.requests[-1][1][-1].content
+        assert "tool_not_found" in driver.requests[-1][1][-1].content
 
     def test_one_whose_function_is_gone_since_may_have_been_made(self):
         driver = fresh(Counter(), idempotent=False)

@@ -198,7 +198,10 @@ async def test_refusals_have_categories(status: int, error: dict[str, Any], cate
 async def test_any_error_body_is_understood(body: bytes, expected: str) -> None:
     async with Client(plain(502, body)) as client:
         failure = await client.fails()
-    assert (failure.info.code, failure.info.message) == ("server_error", expected)
+        place = client.server.url.removeprefix("http://").removesuffix("/v1")
+    status = "" if expected.startswith("HTTP 502") else " (HTTP 502)"
+    whole = f"openai:m at {place}: {expected}{status}"
+    assert (failure.info.code, failure.info.message) == ("server_error", whole)
 
 
 @pytest.mark.parametrize(

@@ -311,7 +311,7 @@ def bomb() -> bytes:
     ("text", "message"),
     [
         (b'{"openapi": "3.1.0",\n  nope}', "2:3: "),
-        (b"openapi: 3.1.0\npaths: [", "3:1: did not find expected node content"),
+        (b"openapi: 3.1.0\npaths: [", '2:8: the bracket "[" is not closed; add "]"'),
         (b"a: 1\na: 2", '2:1: key "a" is repeated'),
         (b"a: *b", "1:4: an alias stands inside its own anchor, or has none"),
         (b"<<: {a: 1}", "1:1: merge keys are not JSON"),
