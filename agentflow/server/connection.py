@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from agentflow.server.exchange import Exchange, problem_bytes
 from agentflow.server.limits import HIGH_WATER, Limits
+from agentflow.server.problems import RETRY_AFTER, STATUS
 from agentflow.server.request_parser import BadRequest, RequestHead, RequestParser
 from agentflow.server.sockets import Kind
 
@@ -342,9 +343,7 @@ class Connection(asyncio.Protocol):
             if exchange.started:
                 self.transport.abort()
                 return
-        self.transport.write(
-            refusal_bytes(400, "malformed_request", "Not an HTTP request", detail, self.common_fields)
-        )
+        self.transport.write(refusal_bytes("malformed_request", detail, self.common_fields))
         self._host.idle(self)
         self._discard(self._limits.refusal_s)
 
@@ -371,9 +370,10 @@ class Connection(asyncio.Protocol):
             self.deadline = now + (limits.head_s if self._parser.in_head else limits.keep_alive_s)
 
 
-def refusal_bytes(status: int, code: str, title: str, detail: str, common: bytes, more: bytes = b"") -> bytes:
+def refusal_bytes(code: str, detail: str, common: bytes) -> bytes:
     """Return the whole answer to what never reaches the application; the connection ends with it."""
-    body = problem_bytes(code, title, status, detail)
+    status, body = STATUS[code][0], problem_bytes(code, detail)
+    more = b"retry-after: %d\r\n" % RETRY_AFTER[code] if code in RETRY_AFTER else b""
     return b"HTTP/1.1 %d %b\r\n%bcontent-type: application/problem+json\r\n%b" % (
         status,
         http.HTTPStatus(status).phrase.encode(),
