@@ -13,6 +13,7 @@ import math
 import select
 import socket
 import struct
+import time
 from typing import Any, Protocol
 
 from starlette.types import ASGIApp
@@ -183,10 +184,11 @@ class Connection(asyncio.Protocol):
         end = min(len(data), self._limits.turn_bytes)
         was_idle = self._exchange is None and not parser.in_head
         try:
-            for _ in range(self._limits.turn_slices):
-                if at >= end or not self._takes_input():
-                    break
+            until = time.perf_counter() + self._limits.turn_s  # uvloop's own time stands still within a turn
+            while at < end and self._takes_input():
                 at = parser.feed(data, at, end)
+                if time.perf_counter() >= until:
+                    break
         except BadRequest as error:
             self._refuse(str(error))
             return
