@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
+from agentflow.server.daemon import _Signals
 from tests.unit.events.support import ROOT
 
 MODES = {
@@ -58,3 +62,17 @@ def test_the_exit_code_of_a_child_is_that_of_its_exception(raised, code, told):
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (code, "out", told)
+
+
+def test_a_signal_to_a_forked_child_of_the_daemon_ends_the_child_alone():
+    class Drained:
+        def stop(self) -> None:
+            os._exit(9)
+
+    with _Signals(Drained()):  # type: ignore[arg-type]
+        pid = os.fork()
+        if pid == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+            os._exit(8)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGTERM
