@@ -97,6 +97,7 @@ _DAEMON = {
     "unreachable": Exit.UNREACHABLE,
     "draining": Exit.UNREACHABLE,
     "too_many_streams": Exit.UNREACHABLE,
+    "too_many_connections": Exit.UNREACHABLE,
     "storage_unavailable": Exit.UNREACHABLE,
     "unauthorized": Exit.NOT_AUTHORISED,
     "forbidden": Exit.NOT_AUTHORISED,

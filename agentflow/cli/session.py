@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentflow.cli.errors import CommandError, Exit
 from agentflow.cli.options import ExportedRun
-from agentflow.errors import RunNotFound
+from agentflow.errors import ConfigurationError, RunNotFound
 
 if TYPE_CHECKING:
     from agentflow.cli.target import Where
@@ -164,7 +164,15 @@ def _require_store(config: Config, run_id: str | None) -> None:
 
 
 def require_named_store(where: Where) -> None:
-    """Raise CommandError if --store names a file that is not there: a slip of the pen has no runs to list."""
+    """Raise CommandError if --store names a file that is not there: a slip of the pen has no runs to list.
+
+    Raises ConfigurationError if --read-only is given for a store in memory.
+    """
+    if where.read_only and where.config().store == "memory:":
+        raise ConfigurationError(
+            "--read-only: a store in memory is empty when it is opened, so there is nothing to read",
+            hint="name a store in files with --store: `sqlite:FILE` or `file:DIR`",
+        )
     if where.store is not None and not store_exists(where.config().store) and where.store != "memory:":
         raise CommandError(
             Exit.NOT_FOUND, "store_not_found", f"there is no store {where.store}", "`agentflow run` makes one"
@@ -172,8 +180,8 @@ def require_named_store(where: Where) -> None:
 
 
 def store_exists(url: str) -> bool:
-    """Whether there may be runs: a database file that is not there has none. Other URLs are opened."""
+    """Return whether there may be runs: a file or directory that is not there has none."""
     scheme, _, rest = url.partition(":")
-    if scheme != "sqlite" or not rest:
+    if scheme not in ("sqlite", "file") or not rest:
         return scheme != "memory"
     return Path(rest[2:] if rest.startswith("///") else rest).exists()

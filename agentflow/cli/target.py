@@ -144,7 +144,8 @@ def read_only_option(command: F) -> F:
     found: Any = click.option(
         "--read-only",
         is_flag=True,
-        help="Only read the store, also while a daemon writes to it, or on a read-only file system.",
+        help="Read the store in this process and write nothing, also on a read-only file system: a sqlite:"
+        " store even beside a daemon, a file: store only while no process has it open.",
     )(call)
     return found
 

@@ -105,7 +105,7 @@ _SAME: dict[str, type[AgentflowError]] = {
         StorageUnavailable,
     )
 }
-_BUSY = ("draining", "too_many_streams")
+_BUSY = ("draining", "too_many_streams", "too_many_connections")
 _DENIED = ("unauthorized", "forbidden", "host_not_allowed")
 
 

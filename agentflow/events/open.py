@@ -17,11 +17,17 @@ def open_log(url: str, *, read_only: bool = False) -> EventLog:
 
     `sqlite:runs.db` is relative to the working directory, `sqlite:/var/runs.db` and `sqlite:///var/runs.db`
     are the same absolute file. With `read_only`, and where this user may read a SQLite store but not write
-    to it, appends are refused. A `file:` store is read only while no process writes to it.
+    to it, appends are refused. Beside a process that writes, a `sqlite:` store can be read, but no `file:`
+    store.
 
     Raises ConfigurationError if there can be no store of that name, StoreError if it cannot be opened.
     """
     if url == "memory:":
+        if read_only:
+            raise ConfigurationError(
+                "a store in memory is empty when it is opened, so there is nothing to read",
+                hint="name a store in files: `sqlite:FILE` or `file:DIR`",
+            )
         return MemoryLog()
     scheme, path = store_path(url)
     # Imported when wanted: a log in memory needs neither.

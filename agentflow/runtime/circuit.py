@@ -11,7 +11,7 @@ from typing import Final
 
 from agentflow.definition.failure import ErrorInfo
 
-__all__ = ["Circuit", "CircuitOpen"]
+__all__ = ["AdmittedCall", "Circuit", "CircuitOpen"]
 
 _FAILURES_TO_OPEN: Final = 5
 _OPEN_S: Final = 30.0
@@ -28,49 +28,60 @@ class CircuitOpen(Exception):
         self.retry_after = retry_after
 
 
+class AdmittedCall:
+    """Identity of a call: a probe ends by its own record, not by that of an older call."""
+
+    __slots__ = ()
+
+
 class Circuit:
-    """For the calls of one event loop. Each `admit` is followed by exactly one `record`."""
+    """For the calls of one event loop. Each `admit` is followed by exactly one `record` of its call."""
 
     def __init__(self) -> None:
         self._failures = 0
         self._under_way = 0
         self._open_until: float | None = None
-        self._is_probing = False
+        self._probe: AdmittedCall | None = None
         self._changed: asyncio.Future[None] | None = None
 
-    async def admit(self) -> None:
-        """Return once a call may be made. Raises CircuitOpen while the circuit is open.
+    async def admit(self) -> AdmittedCall:
+        """Return a call once it may be made. Raises CircuitOpen while the circuit is open.
 
         Waits for the probe of a half-open circuit, and while enough calls are under way to find out whether
         the provider is down.
         """
+        call = AdmittedCall()
         while True:
             if self._open_until is not None:
                 left = self._open_until - asyncio.get_running_loop().time()
                 if left > 0:
                     raise CircuitOpen(left)
-                if not self._is_probing:
-                    self._is_probing = True
+                if self._probe is None:
+                    self._probe = call
                     break
             elif not self._failures or self._failures + self._under_way < _MAX_IN_DOUBT:
                 break
             await self._change()
         self._under_way += 1
+        return call
 
-    def record(self, error: ErrorInfo | None, *, conclusive: bool = True) -> None:
-        """Note how an admitted call ended; `error` None is an answer.
+    def record(self, call: AdmittedCall, error: ErrorInfo | None, *, conclusive: bool = True) -> None:
+        """Note how a call ended; `error` None is an answer.
 
         A refusal (a key, a limit of rate, an invalid request) is an answer too: the provider is there. A
-        call that is not `conclusive` was cancelled, or failed here.
+        call that is not `conclusive` was cancelled, or failed here. A call that began before the probe and
+        fails beside it says nothing new, and leaves the probe alone.
         """
         self._under_way -= 1
-        was_probing, self._is_probing = self._is_probing, False
+        was_probe = call is self._probe
+        if was_probe:
+            self._probe = None
         if conclusive and (error is None or error.category not in ("transient", "timeout")):
-            self._failures, self._open_until = 0, None
+            self._failures, self._open_until, self._probe = 0, None, None
         elif conclusive:
             self._failures += 1
             opens = self._open_until is None and self._failures >= _FAILURES_TO_OPEN
-            if opens or was_probing:
+            if opens or was_probe:
                 self._open_until = asyncio.get_running_loop().time() + _OPEN_S
         changed, self._changed = self._changed, None
         if changed is not None and not changed.done():

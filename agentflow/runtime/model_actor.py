@@ -80,16 +80,16 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
     async def _attempt(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
         """One call through the circuit of the provider's key."""
         try:
-            await self._circuit.admit()
+            admitted = await self._circuit.admit()
         except CircuitOpen as is_open:
             return _kept_back(message.call, is_open)
         try:
             result = await self._call(message)
         except BaseException:
-            self._circuit.record(None, conclusive=False)
+            self._circuit.record(admitted, None, conclusive=False)
             raise
         error = result.error if isinstance(result, ModelCallFailure) else None
-        self._circuit.record(error, conclusive=error is None or error.code != "agent_error")
+        self._circuit.record(admitted, error, conclusive=error is None or error.code != "agent_error")
         return result
 
     async def _call(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:

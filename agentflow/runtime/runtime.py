@@ -27,6 +27,7 @@ from agentflow.errors import (
     AgentflowError,
     ConfigurationError,
     DefinitionError,
+    LogFailed,
     StoreError,
 )
 from agentflow.events.deltas import DeltaHub
@@ -35,6 +36,7 @@ from agentflow.events.forked import ForkGuard
 from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog
 from agentflow.events.owner import this_process
+from agentflow.forked_child import end_forked_child, is_on_inherited_loop
 from agentflow.judge import install_judge, release_judge
 from agentflow.models import ModelProvider, Models
 from agentflow.records.answers import ToolView
@@ -177,10 +179,28 @@ class Runtime(SubmitCommand):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._fork_guard.forked:
+            self._leave_in_child(error)
+            return
         try:
             await self.system.__aexit__(kind, error, traceback)
         finally:
             await release_judge()
+
+    def _leave_in_child(self, error: BaseException | None) -> None:
+        """Close nothing: all of it is the parent's. Raises LogFailed unless `error` is on its way already.
+
+        In the loop of the parent it does not return: the process ends, by `sys.exit()` with its code.
+        """
+        try:
+            if error is None:
+                self._fork_guard.check()
+        except LogFailed as refused:
+            error = refused
+            if not is_on_inherited_loop():
+                raise
+        if is_on_inherited_loop():
+            end_forked_child(error)
 
     async def _release(self) -> None:
         for run_id, admission in list(self._keeper.admissions.items()):

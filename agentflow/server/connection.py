@@ -13,12 +13,14 @@ import math
 import select
 import socket
 import struct
+import time
 from typing import Any, Protocol
 
 from starlette.types import ASGIApp
 
 from agentflow.server.exchange import Exchange, problem_bytes
 from agentflow.server.limits import HIGH_WATER, Limits
+from agentflow.server.problems import RETRY_AFTER, STATUS
 from agentflow.server.request_parser import BadRequest, RequestHead, RequestParser
 from agentflow.server.sockets import Kind
 
@@ -182,10 +184,11 @@ class Connection(asyncio.Protocol):
         end = min(len(data), self._limits.turn_bytes)
         was_idle = self._exchange is None and not parser.in_head
         try:
-            for _ in range(self._limits.turn_slices):
-                if at >= end or not self._takes_input():
-                    break
+            until = time.perf_counter() + self._limits.turn_s  # uvloop's own time stands still within a turn
+            while at < end and self._takes_input():
                 at = parser.feed(data, at, end)
+                if time.perf_counter() >= until:
+                    break
         except BadRequest as error:
             self._refuse(str(error))
             return
@@ -342,9 +345,7 @@ class Connection(asyncio.Protocol):
             if exchange.started:
                 self.transport.abort()
                 return
-        self.transport.write(
-            refusal_bytes(400, "malformed_request", "Not an HTTP request", detail, self.common_fields)
-        )
+        self.transport.write(refusal_bytes("malformed_request", detail, self.common_fields))
         self._host.idle(self)
         self._discard(self._limits.refusal_s)
 
@@ -371,9 +372,10 @@ class Connection(asyncio.Protocol):
             self.deadline = now + (limits.head_s if self._parser.in_head else limits.keep_alive_s)
 
 
-def refusal_bytes(status: int, code: str, title: str, detail: str, common: bytes, more: bytes = b"") -> bytes:
+def refusal_bytes(code: str, detail: str, common: bytes) -> bytes:
     """Return the whole answer to what never reaches the application; the connection ends with it."""
-    body = problem_bytes(code, title, status, detail)
+    status, body = STATUS[code][0], problem_bytes(code, detail)
+    more = b"retry-after: %d\r\n" % RETRY_AFTER[code] if code in RETRY_AFTER else b""
     return b"HTTP/1.1 %d %b\r\n%bcontent-type: application/problem+json\r\n%b" % (
         status,
         http.HTTPStatus(status).phrase.encode(),

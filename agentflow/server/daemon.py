@@ -203,6 +203,7 @@ class _Signals:
         self._daemon = daemon
         self._seen = False
         self._before: dict[signal.Signals, Any] = {}
+        self._process = os.getpid()
 
     def __enter__(self) -> None:
         # Not `loop.add_signal_handler`: a second signal must get through although the loop is busy.
@@ -214,6 +215,8 @@ class _Signals:
             signal.signal(number, handler)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:  # a child that a function forked: to drain is the parent's
+            os._exit(128 + number)
         if self._seen:
             os.write(2, b"stopped at once; the log holds all that was done\n")
             os._exit(128 + number)

@@ -11,6 +11,7 @@ import msgspec
 from starlette.types import ASGIApp, Message
 
 from agentflow import logs
+from agentflow.server.problems import STATUS
 from agentflow.server.request_parser import RequestHead
 
 __all__ = ["Exchange", "Wire", "problem_bytes"]
@@ -159,7 +160,7 @@ class Exchange:
             self._wire.abort()  # the only way to say that the answer is not whole
             return
         self.keep_alive = False
-        body = problem_bytes("internal_error", "Internal error", 500, "an error of the daemon")
+        body = problem_bytes("internal_error", "an error of the daemon")
         fields = [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body))]
         await self.send({"type": "http.response.start", "status": 500, "headers": fields})
         await self.send({"type": "http.response.body", "body": body})
@@ -255,7 +256,8 @@ class Exchange:
         return body
 
 
-def problem_bytes(code: str, title: str, status: int, detail: str) -> bytes:
+def problem_bytes(code: str, detail: str) -> bytes:
     """Return a problem (RFC 9457) for requests that never reach the application."""
+    status, title = STATUS[code]
     members = {"type": f"urn:agentflow:problem:{code}", "title": title, "status": status}
     return msgspec.json.encode({**members, "detail": detail, "code": code})

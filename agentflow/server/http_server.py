@@ -184,16 +184,7 @@ class _Refused(asyncio.Protocol):
         self._table[self] = None
         self.deadline = asyncio.get_running_loop().time() + self._server.limits.refusal_s
         detail = f"{self._server.max_connections} connections have requests in progress"
-        self.transport.write(
-            refusal_bytes(
-                503,
-                "too_many_connections",
-                "Too many connections",
-                detail,
-                self._server.common_fields,
-                b"retry-after: 5\r\n",
-            )
-        )
+        self.transport.write(refusal_bytes("too_many_connections", detail, self._server.common_fields))
         if self.transport.can_write_eof():
             self.transport.write_eof()
 

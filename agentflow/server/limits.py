@@ -29,8 +29,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     turn_bytes: int = 64 * 1024
     """Bytes parsed before other connections get their turn; also what a request body buffers."""
 
-    turn_slices: int = 256
-    """Slices parsed in a turn, 3 µs each: one for each request and for each CR LF CR LF in a body."""
+    turn_s: float = 0.002
+    """Time after which a turn ends with its slice: each request and each CR LF CR LF in a body is one."""
+
+    slice_bytes: int = 8 * 1024
+    """Bytes of a slice outside a body with Content-Length: 1,365 chunks of one byte, or 2 ms."""
 
     head_s: float = 30.0
     """From the first byte of a head, or from the accept, to its end."""

@@ -22,7 +22,13 @@ _PATTERNS = {
     "sha256": "^(sha256:)?[0-9a-f]{64}$",
     "name": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$",
 }
-_EVERYWHERE = ("malformed_request", "invalid_parameter", "host_not_allowed", "internal_error")
+_EVERYWHERE = (
+    "malformed_request",
+    "invalid_parameter",
+    "host_not_allowed",
+    "internal_error",
+    "too_many_connections",
+)
 _BODY = ("malformed_json", "payload_too_large", "unsupported_media_type")
 _HEADERS: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("POST", "/workflows"): (

@@ -6,6 +6,7 @@ defect of the daemon is told by a number that its log shows too, and by nothing 
 
 from __future__ import annotations
 
+import errno
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -28,6 +29,7 @@ from agentflow.events.envelope import iso
 
 __all__ = [
     "MEDIA",
+    "RETRY_AFTER",
     "STATUS",
     "TRUST_HINT",
     "Problem",
@@ -90,10 +92,19 @@ STATUS: dict[str, tuple[int, str]] = {
     "draining": (503, "The daemon is stopping"),
     "storage_unavailable": (503, "The store takes nothing"),
     "too_many_streams": (503, "Too many streams"),
+    "too_many_connections": (503, "Too many connections"),
 }
-"""Code to HTTP status and title: all codes of the page, and no other."""
+"""Code to HTTP status and title: all codes that the daemon answers with."""
 
-_RETRY_AFTER = {"queue_full": 1, "draining": 5, "storage_unavailable": 2, "too_many_streams": 5}
+RETRY_AFTER = {
+    "queue_full": 1,
+    "draining": 5,
+    "storage_unavailable": 2,
+    "too_many_streams": 5,
+    "too_many_connections": 5,
+}
+"""Seconds of the header Retry-After, by code."""
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -150,8 +161,8 @@ def problem_response(refusal: Refusal, instance: str | None = None) -> Response:
         members["hint"] = refusal.hint
     members.update(refusal.more)
     headers = {"Cache-Control": "no-store", **refusal.headers}
-    if refusal.code in _RETRY_AFTER:
-        headers.setdefault("Retry-After", str(_RETRY_AFTER[refusal.code]))
+    if refusal.code in RETRY_AFTER:
+        headers.setdefault("Retry-After", str(RETRY_AFTER[refusal.code]))
     return Response(msgspec.json.encode(members), status, headers, media_type=MEDIA)
 
 
@@ -168,11 +179,15 @@ def refusal_of(error: Exception, *, draining: bool = False) -> Refusal:
             return Refusal("draining", "the daemon is stopping; the run goes on at its next start")
         if error.code in STATUS:
             return Refusal(error.code, str(error), hint=error.hint, **_members(error))
+    if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR:
+        _log.warning("request_without_descriptors", error=error.strerror)
+        return Refusal("too_many_connections", "the daemon has no free file descriptor", hint=_LIMIT_HINT)
     number = secrets.token_hex(6)
     _log.error("request_failed", error_id=number, exc_info=error)
     return Refusal("internal_error", f"an error of the daemon; its log shows more under {number}")
 
 
+_LIMIT_HINT = "try again, or raise its limit of open files (LimitNOFILE, `ulimit -n`)"
 TRUST_HINT = "only what the owner of the daemon submits over its Unix socket may have this service"
 
 

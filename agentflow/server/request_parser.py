@@ -2,9 +2,9 @@
 
 llhttp (httptools, by its public callbacks) is the only parser: nothing here decides what a byte means. Input
 is handed to it in slices that end no later than the request does: at the announced Content-Length, or at
-CR LF CR LF, by which every head and every chunked body ends. So at most one request is taken at a time, and
-what is not body is counted exactly: head, trailers and chunk extensions of a request have 64 KiB together.
-Fields after the head are dropped.
+CR LF CR LF, by which every head and every chunked body ends; and after 8 KiB outside a body of known length.
+So at most one request is taken at a time, and what is not body is counted exactly: head, trailers and chunk
+extensions of a request have 64 KiB together. Fields after the head are dropped.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class RequestParser:
         return self._framing > 0 and not self.in_body
 
     def feed(self, data: bytes, begin: int, end: int) -> int:
-        """Parse `data[begin:end]`, to the end of the present request at most; return where that is.
+        """Parse `data[begin:end]`, one slice or to the end of the present request; return where that is.
 
         Raises BadRequest.
         """
@@ -131,6 +131,7 @@ class RequestParser:
     def _find_boundary(self, data: bytes, begin: int, end: int) -> int:
         if self._remaining:
             return min(end, begin + self._remaining)
+        end = min(end, begin + self._limits.slice_bytes)
         if self._tail:
             at = (self._tail + data[begin : min(end, begin + 3)]).find(_END)
             if at >= 0:

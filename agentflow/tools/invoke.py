@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from agentflow.definition.type_errors import explain
+from agentflow.forked_child import end_forked_child
 from agentflow.tools.output import breaches, checked_output
 from agentflow.tools.threads import in_thread
 from agentflow.tools.tool import PythonTool, ToolContext, ToolError
@@ -37,9 +40,7 @@ async def invoke(tool: PythonTool, arguments: dict[str, Any], ctx: ToolContext) 
         values["ctx"] = ctx
     call = partial(tool.call, **values)
     try:
-        result = await call() if tool.is_async else await in_thread(call, f"agentflow tool {tool.name}")
-        if inspect.isawaitable(result):  # a plain function around an async one
-            result = await result
+        result = await _run(call, tool)
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
@@ -49,6 +50,22 @@ async def invoke(tool: PythonTool, arguments: dict[str, Any], ctx: ToolContext) 
         # TimeoutError too: the function's own is not to be taken for the caller's.
         raise _failed(_told(tool, error)) from error
     return await checked_output(tool, result)
+
+
+async def _run(call: Callable[[], Any], tool: PythonTool) -> Any:
+    """Return what the function returns. A child that it forks, and that comes back from it, ends here."""
+    process = os.getpid()
+    try:
+        result = await call() if tool.is_async else await in_thread(call, f"agentflow tool {tool.name}")
+        if inspect.isawaitable(result):  # a plain function around an async one
+            result = await result
+    except BaseException as error:
+        if os.getpid() != process:
+            end_forked_child(error)
+        raise
+    if os.getpid() != process:
+        end_forked_child(None)
+    return result
 
 
 def _failed(message: str) -> ToolError:

@@ -120,3 +120,39 @@ def test_accepting_without_descriptors_does_not_spin(tmp_path, descriptors):
             sock.close()
         with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://localhost") as http:
             assert http.get("/healthz").json()["status"] == "ok"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("warm", [False, True], ids=["first runs", "later runs"])
+def test_a_daemon_without_a_free_descriptor_fails_no_run(tmp_path, warm):
+    """What cannot be done then is refused as temporary, or done later; nothing stays broken."""
+    with Process(tmp_path) as daemon:
+        path = daemon.socket.removeprefix("unix:")
+        assert daemon.process is not None
+        limits = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
+        transport = httpx.HTTPTransport(uds=path, limits=httpx.Limits(max_connections=1))
+        with httpx.Client(transport=transport, base_url="http://localhost", timeout=60) as http:
+
+            def submit(number: int) -> httpx.Response:
+                body = {"definition": document(f"r{number} touch", "echo"), "input": "x"}
+                return http.post("/workflows", json=body)
+
+            assert http.get("/healthz").status_code == 200
+            if warm:
+                wait_until(lambda: submit(100).status_code == 201)
+                wait_until(lambda: daemon.effects() == ["r100-x"])
+            resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (0, limits[1]))
+            answers = [submit(number) for number in range(10)]
+            assert {answer.status_code for answer in answers} <= {201, 503}
+            if warm:
+                assert {answer.status_code for answer in answers} == {201}
+            listed = http.get("/workflows")
+            assert listed.status_code == 200
+            resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, limits)
+            answers += [submit(number) for number in range(20, 30)]
+            runs = [answer.json()["links"]["self"] for answer in answers if answer.status_code == 201]
+            assert len(runs) >= 10
+            wait_until(lambda: {http.get(run).json()["state"] for run in runs} == {"completed"})
+            assert http.get("/healthz").json()["status"] == "ok"
+        assert "Traceback" not in daemon.errors()
+        print(f"{len(runs)} runs of {len(answers)} were accepted")

@@ -106,26 +106,81 @@ async def test_a_kept_back_call_goes_to_its_fallback_at_once() -> None:
     assert len(dead.times) <= 10
 
 
-@virtual
-async def test_one_probe_while_the_circuit_is_half_open() -> None:
+async def opened() -> Circuit:
+    """Return a circuit that opened at this moment."""
     circuit = Circuit()
     for _ in range(5):
-        await circuit.admit()
-        circuit.record(DOWN)
+        circuit.record(await circuit.admit(), DOWN)
+    return circuit
+
+
+@virtual
+async def test_one_probe_while_the_circuit_is_half_open() -> None:
+    circuit = await opened()
     with pytest.raises(CircuitOpen) as caught:
         await circuit.admit()
     assert caught.value.retry_after == pytest.approx(30)
     await asyncio.sleep(30)
-    await circuit.admit()
+    probe = await circuit.admit()
     waiting = [asyncio.create_task(circuit.admit()) for _ in range(3)]
     await asyncio.sleep(1)
     assert not any(task.done() for task in waiting)
-    circuit.record(None, conclusive=False)  # the probe was cancelled: another call takes its place
+    circuit.record(probe, None, conclusive=False)  # the probe was cancelled: another call takes its place
     await asyncio.sleep(1)
-    assert sum(task.done() for task in waiting) == 1
-    circuit.record(DOWN)
+    (second,) = [task for task in waiting if task.done()]
+    circuit.record(second.result(), DOWN)
     done = await asyncio.gather(*waiting, return_exceptions=True)
-    assert sorted(type(r).__name__ for r in done) == ["CircuitOpen", "CircuitOpen", "NoneType"]
+    assert sorted(type(r).__name__ for r in done) == ["AdmittedCall", "CircuitOpen", "CircuitOpen"]
+
+
+@pytest.mark.parametrize("conclusive", [True, False], ids=["failed", "cancelled"])
+@virtual
+async def test_an_older_call_that_ends_beside_the_probe_admits_no_second_one(conclusive: bool) -> None:
+    circuit = Circuit()
+    older = await circuit.admit()
+    for _ in range(5):
+        circuit.record(await circuit.admit(), DOWN)
+    await asyncio.sleep(30)
+    probe = await circuit.admit()
+    waiting = asyncio.create_task(circuit.admit())
+    await asyncio.sleep(1)
+    circuit.record(older, DOWN, conclusive=conclusive)
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    circuit.record(probe, None)
+    await waiting
+
+
+@virtual
+async def test_an_older_call_that_fails_beside_the_probe_does_not_open_the_circuit_longer() -> None:
+    circuit = Circuit()
+    older = await circuit.admit()
+    for _ in range(5):
+        circuit.record(await circuit.admit(), DOWN)
+    await asyncio.sleep(30)
+    probe = await circuit.admit()
+    circuit.record(probe, DOWN)
+    await asyncio.sleep(20)
+    circuit.record(older, DOWN)
+    with pytest.raises(CircuitOpen) as caught:
+        await circuit.admit()
+    assert caught.value.retry_after == pytest.approx(10)
+
+
+@virtual
+async def test_an_answer_of_an_older_call_closes_the_circuit_and_the_probe_is_a_call_like_others() -> None:
+    circuit = Circuit()
+    older = await circuit.admit()
+    for _ in range(5):
+        circuit.record(await circuit.admit(), DOWN)
+    await asyncio.sleep(30)
+    probe = await circuit.admit()
+    circuit.record(older, None)
+    calls = [await circuit.admit() for _ in range(4)]
+    circuit.record(probe, DOWN)
+    for call in calls:
+        circuit.record(call, None)
+    await circuit.admit()
 
 
 @virtual
@@ -133,8 +188,6 @@ async def test_an_answer_between_failures_keeps_the_circuit_closed() -> None:
     circuit = Circuit()
     for _ in range(10):
         for _ in range(4):
-            await circuit.admit()
-            circuit.record(DOWN)
-        await circuit.admit()
-        circuit.record(None)
+            circuit.record(await circuit.admit(), DOWN)
+        circuit.record(await circuit.admit(), None)
     await circuit.admit()

@@ -21,6 +21,7 @@ import pytest
 
 from agentflow.server.exchange import Exchange
 from agentflow.server.limits import Limits
+from agentflow.server.request_parser import RequestParser
 from tests.unit.server.kit import Gate, holding_model, serving, tokens
 from tests.unit.server.logs import Writer
 
@@ -429,6 +430,39 @@ class TestBounds:
                 assert exchange.buffered <= 2 * KIB_64
             writer.transport.abort()
             await until(lambda: not served.server.connections)
+
+
+class TestTurns:
+    """How long the parser keeps the loop: other connections have their turns within one read."""
+
+    @pytest.mark.parametrize(
+        "data",
+        [CHUNKED + b"1\r\n \r\n" * 20_000, CHUNKED + b"4\r\n\r\n\r\n\r\n" * 12_000],
+        ids=["chunks of one byte", "ends inside chunks"],
+    )
+    async def test_a_turn_ends_after_its_time(self, tmp_path, monkeypatch, data):
+        taken: list[int] = []
+        feed = RequestParser.feed
+
+        def counted(self: RequestParser, data: bytes, begin: int, end: int) -> int:
+            at = feed(self, data, begin, end)
+            taken.append(at - begin)
+            return at
+
+        monkeypatch.setattr(RequestParser, "feed", counted)
+        async with serving(tmp_path, limits=Limits(turn_s=0)) as served, dial(served) as (_, writer):
+            loop, turns = asyncio.get_running_loop(), 0
+
+            def count() -> None:
+                nonlocal turns
+                turns += 1
+                loop.call_soon(count)
+
+            count()
+            writer.write(data)
+            await until(lambda: sum(taken) >= 90_000)
+            assert max(taken) <= Limits().slice_bytes
+            assert turns >= len(taken) - 1
 
 
 class TestDeadlines:

@@ -83,7 +83,8 @@ def _take_lock(files: StoreFiles, *, read_only: bool) -> int | None:
         os.close(lock)
         raise ConfigurationError(
             f"the store {files.directory} is in use by another process",
-            hint="use that process, or a `sqlite:` store, which several can share",
+            hint="use that process, read a copy (`agentflow backup`), or use a `sqlite:` store, "
+            "which several can share",
         ) from error
     except OSError:
         os.close(lock)

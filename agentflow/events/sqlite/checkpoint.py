@@ -21,11 +21,18 @@ _LONG_WAL_FRAMES = 16_384  # 64 MiB of 4 KiB pages
 
 
 class Checkpointer:
-    """The thread. `failed` is called from it with each error and says whether to give up; `begun` gives the
-    number of the newest commit, which may be under way."""
+    """The thread. Its connection is open when the constructor returns, so that a checkpoint needs no
+    descriptor. `failed` is called from it with each error and says whether to give up; `begun` gives the
+    number of the newest commit, which may be under way. Raises sqlite3.Error if the file cannot be opened.
+    """
 
     def __init__(self, path: Path, failed: Callable[[sqlite3.Error], bool], begun: Callable[[], int]) -> None:
-        self._path = path
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            self._db.execute("PRAGMA schema_version").fetchone()  # opens the write-ahead log and its index
+        except sqlite3.Error:
+            self._db.close()
+            raise
         self._failed = failed
         self._begun = begun
         self._written = self._copied = 0
@@ -57,7 +64,6 @@ class Checkpointer:
         self._thread.join()
 
     def _work(self) -> None:
-        db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         given_up = False
         while True:
             self._due.wait()
@@ -65,12 +71,13 @@ class Checkpointer:
             if self._stopping:
                 break
             if not given_up and not self.rest_is_writers and self._written > self._copied:
-                given_up = self._copy(db)
+                given_up = self._copy()
                 # A commit that begins from now on is not copied yet; one that had begun may be.
                 self._copied = self._begun()
-        db.close()
+        self._db.close()
 
-    def _copy(self, db: sqlite3.Connection) -> bool:
+    def _copy(self) -> bool:
+        db = self._db
         try:
             db.execute("PRAGMA synchronous = FULL")
             db.execute("PRAGMA checkpoint_fullfsync = ON")

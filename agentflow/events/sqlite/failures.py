@@ -34,7 +34,11 @@ _SPACE_HINT = "see that the store's disk has space and can be written to; runs g
 _DISK_HINT = (
     "the disk reports errors: check it and the system's log, then start again; what was acknowledged is kept"
 )
-_BROKEN = ("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PROTOCOL")
+_OPEN_HINT = (
+    "see that the process has free file descriptors (LimitNOFILE, `ulimit -n`) and may read and write the "
+    "store's directory; runs go on by themselves"
+)
+_BROKEN = ("SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_PROTOCOL")
 
 _ACCESS_HINT = (
     "see that this user may read and write the file and its directory, and that the disk works; "
@@ -50,9 +54,10 @@ def failure_of(error: sqlite3.Error, path: Path | None = None) -> tuple[Agentflo
     """Return what a failed commit means: `final` stops the log, `later` may be better, `refused`: no disk's
     fault.
 
-    A full disk or a busy database took nothing. After a failed sync it is unknown what is on the disk, and a
-    second sync may falsely succeed. SQLite gives one code for a quota and for a broken disk: a small write
-    beside the store `path` tells which it was.
+    A full disk or a busy database took nothing, nor did a file that could not be opened: SQLITE_CANTOPEN is
+    mostly a lack of descriptors (`StoreFiles` notices a deleted file). After a failed sync it is unknown what
+    is on the disk, and a second sync may falsely succeed. SQLite gives one code for a quota and for a broken
+    disk: a small write beside the store `path` tells which it was.
     """
     name: str = getattr(error, "sqlite_errorname", None) or type(error).__name__
     text = f"the store failed: {error} ({name})"
@@ -61,6 +66,8 @@ def failure_of(error: sqlite3.Error, path: Path | None = None) -> tuple[Agentflo
     broken = name == "SQLITE_IOERR_WRITE" and path is not None and takes_writes(path)
     if name in _UNTAKEN and not broken:
         return StorageUnavailable(text, hint=_SPACE_HINT), "later"
+    if name.startswith("SQLITE_CANTOPEN"):
+        return StorageUnavailable(text, hint=_OPEN_HINT), "later"
     if name.startswith(_BROKEN):
         return LogFailed(text, hint=_DISK_HINT), "final"
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_NOMEM")):

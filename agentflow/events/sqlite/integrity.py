@@ -54,9 +54,15 @@ class Integrity:
             self._thread.join(0.05)
 
     def _work(self) -> None:
-        if self._stopping.wait(_DELAY_S):
+        while not self._stopping.wait(_DELAY_S):
+            try:
+                db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            except sqlite3.Error:  # no free descriptor: the check is put off, not left out
+                continue
+            self._check(db)
             return
-        db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+
+    def _check(self, db: sqlite3.Connection) -> None:
         try:
             db.execute("PRAGMA query_only = ON")
             self._db = db

@@ -6,7 +6,9 @@ The loop's thread only queues and resolves futures; it never touches the databas
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +19,7 @@ from agentflow.events.rows import Append, Swept
 from agentflow.events.rules import blob_hash
 from agentflow.events.sqlite import calls
 from agentflow.events.sqlite.database import open_database
+from agentflow.events.sqlite.failures import unusable
 from agentflow.events.sqlite.reader import Readers
 from agentflow.events.sqlite.reading import SqliteReading
 from agentflow.events.sqlite.sweep import sweep
@@ -38,9 +41,18 @@ class SqliteLog(SqliteReading):
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path).absolute()
         self.url = f"sqlite:{path}"
-        self._store = SqliteStore(open_database(self.path), self.path)
+        # Every connection is opened here: a store that is open needs no free descriptor to be read or copied.
+        try:
+            with ExitStack() as opened:
+                db = open_database(self.path)
+                opened.callback(db.close)
+                self._readers = Readers(self.path, reserve=True)
+                opened.callback(self._readers.close)
+                self._store = SqliteStore(db, self.path)
+                opened.pop_all()
+        except sqlite3.Error as error:
+            raise unusable(error, self.path) from error
         self._group = GroupCommit(self._store, self._store.watch)
-        self._readers = Readers(self.path)
 
     @property
     def failure(self) -> AgentflowError | None:

@@ -17,8 +17,9 @@ __all__ = ["StoreFiles", "side_file", "takes_writes"]
 
 _SMALLEST_FILE = 512  # bytes; a database that was opened has a header at least
 
-# After these nothing was written, and the same write may succeed later.
-_REFUSALS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+# After these nothing was written, and the same write may succeed later. Without a free descriptor nothing is
+# known of the disk; a broken one fails the next write too.
+_REFUSALS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE})
 
 
 def side_file(path: Path, suffix: str) -> Path:
@@ -56,7 +57,8 @@ class StoreFiles:
 
 
 def takes_writes(path: Path) -> bool:
-    """Return False if the disk of the store refuses a write for lack of space, quota or permission.
+    """Return False if the disk of the store refuses a write for lack of space, quota or permission, or if
+    the process has no free descriptor to try it.
 
     SQLite reports such a refusal and a broken disk by the same code, so a small file is written at the
     position of the longest file of the store, which tells them apart.

@@ -41,9 +41,12 @@ _READ = """
 
 
 class Readers:
-    """A few threads and their connections."""
+    """Two threads and their connections, each opened when it is first needed.
 
-    def __init__(self, path: Path, *, immutable: bool = False) -> None:
+    `reserve`: open them now, so that a read needs no descriptor later. Raises sqlite3.Error if that fails.
+    """
+
+    def __init__(self, path: Path, *, immutable: bool = False, reserve: bool = False) -> None:
         self._path = path
         self._immutable = immutable
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="agentflow-log-reader")
@@ -51,6 +54,18 @@ class Readers:
         self._types = EventTypes()
         self.runs = RunLists().page
         self.query = EventsOfAllRuns(self._types).page
+        if reserve:
+            self._reserve()
+
+    def _reserve(self) -> None:
+        try:
+            for _ in range(_THREADS):
+                db = connect_reader(self._path)
+                self._free.put(db)
+                db.execute("PRAGMA schema_version").fetchone()  # opens the write-ahead log and its index
+        except sqlite3.Error:
+            self.close()
+            raise
 
     async def call(self, query: Callable[..., T], *arguments: Any) -> T:
         """Run `query(connection, *arguments)` in a thread. StoreError or LogCorrupt if SQLite fails."""

@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 import pytest
-from agentflow.records.requests import RequestRecord
 
 from agentflow.cli.decisions import open_decisions
 from agentflow.cli.progress import Progress
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
 from agentflow.events.catalogue import WorkflowPaused
+from agentflow.records.requests import RequestRecord
 
 
 def request(kind: str, **more: Any) -> RequestRecord:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -17,6 +19,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
+import agentflow.server
 from agentflow import Runtime
 from agentflow.config import ServerConfig, default_socket, load_config
 from agentflow.definition.loader import load_value
@@ -25,13 +28,14 @@ from agentflow.events.envelope import StoredEvent
 from agentflow.events.memory import MemoryLog
 from agentflow.server.access import check_safe
 from agentflow.server.app import Application
+from agentflow.server.connection import refusal_bytes
 from agentflow.server.definitions import Definitions, definitions_beside
 from agentflow.server.feeds import parse_place, parts
 from agentflow.server.frames import Ndjson, Sse, expand, pieces
 from agentflow.server.lock import lock_store
 from agentflow.server.metrics import OPENMETRICS, PLAIN, Metrics, _Measured
 from agentflow.server.notify import sd_notify, unit_file
-from agentflow.server.operations import Operation
+from agentflow.server.operations import _PATH, Operation
 from agentflow.server.problems import STATUS, Refusal, problem_response, refusal_of
 from agentflow.server.routing import Tree
 from agentflow.server.sockets import Listeners, bind_all, split_address
@@ -447,6 +451,22 @@ class TestMetrics:
             await telemetry.aclose()
 
 
+def emitted_codes() -> set[str]:
+    """Return the codes that the source of the server gives to its problems."""
+    emitters = ("Refusal", "problem_bytes", "refusal_bytes")
+    found: set[str] = set()
+    for path in Path(agentflow.server.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            values = node.args[:1] if name in emitters else []
+            values += [keyword.value for keyword in node.keywords if keyword.arg == "problems"]
+            for value in values:
+                found.update(c.value for c in ast.walk(value) if isinstance(c, ast.Constant))
+    return found | {code for _, code, _ in _PATH.values()}
+
+
 class TestProblems:
     @pytest.mark.parametrize("code", sorted(STATUS))
     def test_every_code(self, code):
@@ -457,6 +477,26 @@ class TestProblems:
         assert body["title"]
         assert body["instance"] == "/x"
         assert ("retry-after" in response.headers) == (STATUS[code][0] in (429, 503))
+
+    def test_every_code_that_the_server_emits_is_in_the_table(self):
+        emitted = emitted_codes()
+        assert {"malformed_request", "too_many_connections", "internal_error", "not_found"} <= emitted
+        assert emitted <= set(STATUS)
+
+    @pytest.mark.parametrize("code", ["malformed_request", "too_many_connections"])
+    def test_an_answer_before_the_application_has_status_and_title_of_its_code(self, code):
+        head, _, body = refusal_bytes(code, "why", b"date: now\r\n").partition(b"\r\n\r\n")
+        status, title = STATUS[code]
+        problem = json.loads(body)
+        assert head.startswith(b"HTTP/1.1 %d " % status)
+        assert (problem["status"], problem["title"], problem["code"]) == (status, title, code)
+        assert f"content-length: {len(body)}".encode() in head
+        assert (b"retry-after: 5" in head) == (status == 503)
+
+    @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+    def test_a_lack_of_descriptors_is_temporary(self, number):
+        refusal = refusal_of(OSError(number, os.strerror(number)))
+        assert (refusal.code, refusal.status) == ("too_many_connections", 503)
 
     def test_what_nobody_foresaw(self, caplog):
         refusal = refusal_of(RuntimeError("secret"))
