@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow import __version__
+from agentflow.aside import compute_aside, is_small
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import Workflow
 from agentflow.definition.loader import Definition, check_inputs, definition_of, load_file, load_value
@@ -37,8 +37,6 @@ _UNSAID = ("models", "folder", "traceparent", "tracestate", "trusted")
 
 LONG_SOURCE_BYTES: Final = 8 * 1024
 """A longer source is loaded in a thread."""
-LONG_INPUT_BYTES: Final = 64 * 1024
-"""An input whose JSON is longer is checked in a thread."""
 
 Submission = Definition | Workflow | Mapping[str, Any] | str | Path
 """A loaded definition, a graph built in Python, a document as a mapping, or the path of a file."""
@@ -69,17 +67,17 @@ async def load_aside(submission: Submission, input: Any) -> tuple[Definition, An
     Returns the definition, the input with its defaults, and what is wrong with the input; UNSET is no input,
     and not checked. Raises DefinitionError.
     """
-    definition = await asyncio.to_thread(load, submission) if _is_long(submission) else load(submission)
+    definition = await compute_aside(load, submission) if _is_long(submission) else load(submission)
     if input is UNSET:
         return definition, input, []
     if _is_costly_input(definition, input):
-        return definition, *await asyncio.to_thread(check_inputs, definition, input)
+        return definition, *await compute_aside(check_inputs, definition, input)
     return definition, *check_inputs(definition, input)
 
 
 def _is_long(submission: Submission) -> bool:
     if isinstance(submission, Mapping):
-        return _length(submission) > LONG_SOURCE_BYTES
+        return not is_small(submission) or _length(submission) > LONG_SOURCE_BYTES
     if isinstance(submission, str | Path):
         with suppress(OSError, ValueError):
             return Path(submission).stat().st_size > LONG_SOURCE_BYTES
@@ -87,10 +85,10 @@ def _is_long(submission: Submission) -> bool:
 
 
 def _is_costly_input(definition: Definition, input: Any) -> bool:
-    """True if checking the input may take more than some 20 ms; estimating that is a pass over it."""
+    """True if checking the input may take more than some 20 ms."""
     if input is None:
         return False
-    if _length(input) > LONG_INPUT_BYTES:
+    if not is_small(input):
         return True
     if not isinstance(input, Mapping):
         return False

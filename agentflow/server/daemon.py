@@ -30,6 +30,7 @@ from agentflow.runtime.retention import upkeep
 from agentflow.server.access import check_safe
 from agentflow.server.app import Application
 from agentflow.server.descriptors import connection_limit, raise_descriptor_limit
+from agentflow.server.heap import Heap, tuned_interpreter
 from agentflow.server.http_server import HttpServer
 from agentflow.server.lock import lock_store
 from agentflow.server.metrics import Metrics
@@ -79,7 +80,7 @@ class Daemon:
         listeners = bind_all(self._server_config, self._env)
         try:
             check_safe(self._server_config, listeners.kinds, tokens)
-            with lock_store(self._config.store), _Signals(self):
+            with lock_store(self._config.store), _Signals(self), tuned_interpreter():
                 await self._serve(listeners, tokens, tls, on_ready)
         finally:
             listeners.close()
@@ -122,11 +123,12 @@ class Daemon:
                 _log.info("daemon_ready", listeners=names, store=_shown(config.store), version=__version__)
                 sd_notify(f"READY=1\nSTATUS=serving {', '.join(names)}", self._env)
                 on_ready(names)
-                keeping = asyncio.ensure_future(self._keep(runtime))
+                keeping = [asyncio.ensure_future(work) for work in (self._keep(runtime), Heap().keep())]
                 stopping = asyncio.ensure_future(self._stopping.wait())
                 await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
                 stopping.cancel()
-                keeping.cancel()
+                for work in keeping:
+                    work.cancel()
                 await self._drain(opened, service)
             finally:
                 server.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from agentflow.aside import compute_aside
 from agentflow.config import ServerConfig
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.loader import Definition, load_text, load_value
@@ -20,6 +20,7 @@ from agentflow.runtime.submission import LONG_SOURCE_BYTES
 from agentflow.runtime.views import RunViews
 from agentflow.server.access import Actor
 from agentflow.server.definitions import Definitions
+from agentflow.server.large_bodies import LargeBodies
 from agentflow.server.metrics import Metrics
 from agentflow.server.problems import TRUST_HINT, Refusal, with_trust_hint
 from agentflow.server.streams import Streams
@@ -69,6 +70,7 @@ class Service:
         self.retention: RetentionPolicy | None = None
         self.draining = False
         self.ready = True
+        self.large_bodies = LargeBodies()
         self._loaded: dict[tuple[Any, ...], Definition] = {}
 
     @property
@@ -133,7 +135,7 @@ async def _load(source: Any, size: int, **more: Any) -> Definition:
         work = partial(load_value, source, folder=more["folder"], format=more["format"])
     else:
         work = partial(load_text, source, **more)
-    return await asyncio.to_thread(work) if size > LONG_SOURCE_BYTES else work()
+    return await compute_aside(work) if size > LONG_SOURCE_BYTES else work()
 
 
 def _reference(reference: Any) -> tuple[str, str | None]:
