@@ -8,13 +8,15 @@ FIFO order. What waits for a disk or a process belongs into `asyncio.to_thread`.
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-__all__ = ["compute_aside", "is_small"]
+__all__ = ["compute_aside", "import_aside", "is_small"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,6 +24,7 @@ T = TypeVar("T")
 _SMALL_NODES: Final = 2_000
 _SMALL_CHARACTERS: Final = 64 * 1024
 
+_imported: set[str] = set()
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
@@ -42,6 +45,24 @@ async def compute_aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
         raise
     done.add_done_callback(lambda _: turn.release())
     return await asyncio.shield(done)
+
+
+async def import_aside(*names: str) -> None:
+    """Import modules in a thread, so that a later `import` of them on the event loop finds them.
+
+    A name that no module has is left to that import. `sys.modules` does not say whether a module that
+    another thread imports is complete; whether it is here does.
+    """
+    missing = [name for name in names if name not in _imported]
+    if missing:
+        await compute_aside(_import_all, missing)
+
+
+def _import_all(names: list[str]) -> None:
+    for name in names:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    _imported.update(names)
 
 
 def is_small(value: object) -> bool:

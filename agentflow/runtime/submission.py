@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 from msgspec import UNSET
 
 from agentflow import __version__
-from agentflow.aside import compute_aside, is_small
+from agentflow.aside import compute_aside, import_aside, is_small
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import Workflow
 from agentflow.definition.loader import Definition, check_inputs, definition_of, load_file, load_value
@@ -25,6 +25,7 @@ __all__ = [
     "LONG_SOURCE_BYTES",
     "Submission",
     "Validation",
+    "import_loader",
     "is_repeat",
     "load",
     "load_aside",
@@ -37,6 +38,14 @@ _UNSAID = ("models", "folder", "traceparent", "tracestate", "trusted")
 
 LONG_SOURCE_BYTES: Final = 8 * 1024
 """A longer source is loaded in a thread."""
+
+_LOADING: Final = (
+    "agentflow.definition.agent_list",
+    "agentflow.definition.document_lints",
+    "agentflow.definition.schemas",
+    "agentflow.definition.step_document",
+    "jsonschema_rs",
+)
 
 Submission = Definition | Workflow | Mapping[str, Any] | str | Path
 """A loaded definition, a graph built in Python, a document as a mapping, or the path of a file."""
@@ -67,12 +76,28 @@ async def load_aside(submission: Submission, input: Any) -> tuple[Definition, An
     Returns the definition, the input with its defaults, and what is wrong with the input; UNSET is no input,
     and not checked. Raises DefinitionError.
     """
+    await import_loader(_media_of(submission))
     definition = await compute_aside(load, submission) if _is_long(submission) else load(submission)
     if input is UNSET:
         return definition, input, []
     if _is_costly_input(definition, input):
         return definition, *await compute_aside(check_inputs, definition, input)
     return definition, *check_inputs(definition, input)
+
+
+def _media_of(submission: Submission) -> Literal["json", "yaml"] | None:
+    """Return what a file is read as, None if nothing is to be read."""
+    if not isinstance(submission, str | Path):
+        return None
+    return "json" if Path(submission).suffix == ".json" else "yaml"
+
+
+async def import_loader(media: Literal["json", "yaml"] | None) -> None:
+    """Import what loads a document and judges by its schemas, in a thread: up to 100 ms of CPU, once.
+
+    `media` is that of a text which is still to be read.
+    """
+    await import_aside(*_LOADING, *([f"agentflow.definition.{media}_source"] if media else []))
 
 
 def _is_long(submission: Submission) -> bool:

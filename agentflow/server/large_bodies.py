@@ -51,7 +51,7 @@ class LargeBodies:
 
 
 def check_values(data: bytes) -> None:
-    """Raise Refusal `payload_too_large` for a JSON text with more than 500,000 arrays, objects and members."""
+    """Refuse (`payload_too_large`) a JSON text with more than 500,000 arrays, objects and members."""
     if _count(data) <= MAX_VALUES:
         return
     # Most of them may stand inside of texts: those are left out, which takes up to 1 s in a thread.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,7 @@ from agentflow.definition.loader import Definition, load_text, load_value
 from agentflow.events.log import EventLog
 from agentflow.events.retention import RetentionPolicy
 from agentflow.runtime import Runtime
-from agentflow.runtime.submission import LONG_SOURCE_BYTES
+from agentflow.runtime.submission import LONG_SOURCE_BYTES, import_loader
 from agentflow.runtime.views import RunViews
 from agentflow.server.access import Actor
 from agentflow.server.definitions import Definitions
@@ -122,6 +122,7 @@ class Service:
         key = (text, media, file, folder if at else None, format)
         known = self._loaded.pop(key, None)
         if known is None:
+            await import_loader(None if isinstance(definition, dict) else _media_of(text, media))
             known = await _load(definition, len(text), media=media, file=file, folder=at, format=format)
         if len(text) <= _KEPT_SOURCE:
             self._loaded[key] = known
@@ -136,6 +137,12 @@ async def _load(source: Any, size: int, **more: Any) -> Definition:
     else:
         work = partial(load_text, source, **more)
     return await compute_aside(work) if size > LONG_SOURCE_BYTES else work()
+
+
+def _media_of(text: str | bytes, media: str | None) -> Literal["json", "yaml"]:
+    """Return what a text is probably read as."""
+    begins = text[:1] in ("{", b"{")
+    return "json" if media is None and begins else "yaml"
 
 
 def _reference(reference: Any) -> tuple[str, str | None]:
