@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from agentflow import __version__, logs
+from agentflow.aside import import_aside
 from agentflow.config import Config, ServerConfig
 from agentflow.errors import AgentflowError, ConfigurationError, StorageUnavailable
 from agentflow.events.log import EventLog
@@ -42,6 +43,14 @@ from agentflow.tools import Service as ToolService
 __all__ = ["Daemon", "loop_factory", "serve"]
 
 _log = logs.get_logger("agentflow.server")
+_FIRST_REQUEST = (
+    "agentflow.definition.json_source",
+    "agentflow.definition.step_document",
+    "agentflow.definition.yaml_source",
+    "jsonschema",
+    "jsonschema_rs",
+)
+"""Modules of the first requests, imported when the daemon is ready: no request has to wait for them."""
 _DAY = 86_400.0
 _CLOSING = 5.0  # seconds of the drain that belong to the HTTP server
 
@@ -123,7 +132,8 @@ class Daemon:
                 _log.info("daemon_ready", listeners=names, store=_shown(config.store), version=__version__)
                 sd_notify(f"READY=1\nSTATUS=serving {', '.join(names)}", self._env)
                 on_ready(names)
-                keeping = [asyncio.ensure_future(work) for work in (self._keep(runtime), Heap().keep())]
+                works = (self._keep(runtime), Heap().keep(), import_aside(*_FIRST_REQUEST))
+                keeping = [asyncio.ensure_future(work) for work in works]
                 stopping = asyncio.ensure_future(self._stopping.wait())
                 await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
                 stopping.cancel()
