@@ -20,6 +20,7 @@ from agentflow.events.catalogue import (
     WorkflowStarted,
     WorkflowStepStarted,
 )
+from agentflow.events.decoding import decode_page
 from agentflow.events.endings import final_usage
 from agentflow.events.envelope import Event, decode, iso, micros
 from agentflow.events.log import EventLog, RunRow
@@ -239,7 +240,7 @@ class RunViews:
         """A fold of the first page of the log, up to offset `last`: of most runs that is all of it."""
         limit = _PAGE if last is None else min(_PAGE, last + 1)
         rows = await self._log.read(workflow_id, 0, limit)
-        events = [decode(row.body) for row in rows]
+        events = await decode_page(rows)
         begin = _started_of(workflow_id, events)
         plan = self._plans.pop(begin.ir_hash, None) or compile_plan(await self._graph(begin.ir_hash))
         _keep(self._plans, begin.ir_hash, plan)
@@ -255,7 +256,7 @@ class RunViews:
             rows = await self._log.read(state.workflow_id, wanted, limit)
             if not rows:
                 return
-            await self._take(fold, [decode(row.body) for row in rows])
+            await self._take(fold, await decode_page(rows))
 
     async def _take(self, fold: _Fold, events: list[Event[Any]]) -> None:
         """Fold these events, unless another question has done it meanwhile."""
@@ -274,8 +275,7 @@ class RunViews:
         """What the run did; of a fork also what it kept, at the offsets of the run that did it."""
         done, offset = Executions(), 0
         while rows := await self._log.read(workflow_id, offset, _PAGE):
-            for row in rows:
-                event = decode(row.body)
+            for event in await decode_page(rows):
                 base = fork_base_of(event.data)
                 body = None if base is None else await self._log.get_blob(base)
                 for line in (body or b"").split(b"\n"):
@@ -287,7 +287,7 @@ class RunViews:
 
     async def _started(self, workflow_id: str) -> WorkflowStarted:
         rows = await self._log.read(workflow_id, 0, 1)
-        return _started_of(workflow_id, [decode(row.body) for row in rows])
+        return _started_of(workflow_id, await decode_page(rows))
 
     async def _graph(self, ir_hash: str) -> Workflow:
         graph = self._graphs.pop(ir_hash, None)

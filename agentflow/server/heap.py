@@ -25,7 +25,7 @@ _SWITCH_INTERVAL_S: Final = 0.001
 computes; CPython's own 5 ms make 80 ms for a round of sixteen connections."""
 
 _CHECK_S: Final = 30.0
-_SHORT_BLOCKS: Final = 1_000_000
+_SHORT_BLOCKS: Final = 500_000
 """Allocated blocks beyond which a full collection may take more than some 50 ms."""
 _LONGEST_WAIT_S: Final = 3600.0
 """After which a full collection is made however long it takes: cycles of a large heap are freed at last."""
