@@ -35,7 +35,7 @@ class Heap:
     """Decides when the daemon makes a full collection. For the thread of its event loop."""
 
     def __init__(self) -> None:
-        self._collected_at = time.monotonic()
+        self.collected_at = time.monotonic()
 
     async def keep(self) -> None:
         """Collect until cancelled: every 30 s while the heap is small, else once an hour."""
@@ -47,10 +47,10 @@ class Heap:
         """Make a full collection if one is due; return whether it was."""
         if gc.get_count()[2] == 0:  # nothing has become old since the last one
             return False
-        if blocks > _SHORT_BLOCKS and now - self._collected_at < _LONGEST_WAIT_S:
+        if blocks > _SHORT_BLOCKS and now - self.collected_at < _LONGEST_WAIT_S:
             return False
         gc.collect()
-        self._collected_at = now
+        self.collected_at = now
         return True
 
 
