@@ -13,7 +13,7 @@ from msgspec import UNSET
 from agentflow import __version__
 from agentflow.aside import compute_aside, import_aside, is_small
 from agentflow.definition.diagnostics import Diagnostic
-from agentflow.definition.ir import Workflow
+from agentflow.definition.ir import AgentNode, Workflow
 from agentflow.definition.loader import Definition, check_inputs, definition_of, load_file, load_value
 from agentflow.definition.schemas import is_costly
 from agentflow.events.catalogue import DefinitionInfo, WorkflowStarted
@@ -44,7 +44,6 @@ _LOADING: Final = (
     "agentflow.definition.document_lints",
     "agentflow.definition.schemas",
     "agentflow.definition.step_document",
-    "jsonschema_rs",
 )
 
 Submission = Definition | Workflow | Mapping[str, Any] | str | Path
@@ -78,11 +77,21 @@ async def load_aside(submission: Submission, input: Any) -> tuple[Definition, An
     """
     await import_loader(_media_of(submission))
     definition = await compute_aside(load, submission) if _is_long(submission) else load(submission)
+    if _has_schemas(definition.workflow):
+        await import_aside("jsonschema_rs")
     if input is UNSET:
         return definition, input, []
     if _is_costly_input(definition, input):
         return definition, *await compute_aside(check_inputs, definition, input)
     return definition, *check_inputs(definition, input)
+
+
+def _has_schemas(workflow: Workflow) -> bool:
+    """Return whether a run may judge a value: an input, an answer, or the arguments of a call."""
+    if workflow.inputs:
+        return True
+    agents = (node.agent for node in workflow.nodes if isinstance(node, AgentNode))
+    return any(agent.output_schema is not None or agent.functions != () for agent in agents)
 
 
 def _media_of(submission: Submission) -> Literal["json", "yaml"] | None:
@@ -93,7 +102,7 @@ def _media_of(submission: Submission) -> Literal["json", "yaml"] | None:
 
 
 async def import_loader(media: Literal["json", "yaml"] | None) -> None:
-    """Import what loads a document and judges by its schemas, in a thread: up to 100 ms of CPU, once.
+    """Import what loads a document in a thread: up to 100 ms of CPU, once.
 
     `media` is that of a text which is still to be read.
     """
