@@ -4,7 +4,11 @@ Pure: no clock, no randomness, no I/O, no await. Whoever drives it passes times 
 events durable before acting on them, and carries out the calls that they open.
 """
 
-from agentflow.engine import commands
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from agentflow.engine.bindings import Bindings, ModelTerms, StepBinding, ToolInfo
 from agentflow.engine.caching import CacheHit, Lookup, looked_up, result_key
 from agentflow.engine.deadlines import (
@@ -27,6 +31,9 @@ from agentflow.engine.respond import (
     tool_failed,
 )
 from agentflow.engine.state import RunState
+
+if TYPE_CHECKING:
+    from agentflow.engine import commands
 
 __all__ = [
     "BaseEvent",
@@ -58,3 +65,9 @@ __all__ = [
     "tool_failed",
     "unit_lost",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "commands":  # imported when the first command is obeyed
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.commands")

@@ -20,10 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import UNSET
 
-from actors import ActorSystem, Backoff, ChildSpec, OneForOne
 from agentflow.aside import import_aside
 from agentflow.definition.loader import Definition
-from agentflow.engine import Plan
 from agentflow.errors import (
     AgentflowError,
     ConfigurationError,
@@ -45,6 +43,8 @@ from agentflow.tools import Service, ToolRegistry
 from agentflow.tools.listing import ToolView, listed_tools
 
 if TYPE_CHECKING:
+    from actors import ActorSystem
+    from agentflow.engine import Plan
     from agentflow.runtime.workshop import Workshop
     from agentflow.telemetry.telemetry import Telemetry
 
@@ -115,6 +115,7 @@ class Runtime(SubmitCommand):
 
     async def __aenter__(self) -> Runtime:
         await import_aside(*_RUNNING)
+        from actors import ActorSystem, Backoff, ChildSpec, OneForOne
         from agentflow.events.open import open_log
         from agentflow.runtime.event_bus import EventBus
         from agentflow.runtime.gauges import dead_letters, mailbox_depths
