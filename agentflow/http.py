@@ -1,8 +1,9 @@
 """The one seam to HTTP: a pooled client that sends one request and streams the answer's bytes.
 
-Only this module knows the HTTP library. It never follows redirects, never sends a request twice unless its
-client was made with `resend_stale`, and what it raises holds neither headers nor bodies nor the user part of
-a URL.
+The HTTP library, certificates and proxies are read in a thread before the first request, because they take
+200 ms of CPU. Only this module knows the HTTP library. It never follows redirects, never sends a request
+twice unless its client was made with `resend_stale`, and what it raises holds neither headers nor bodies nor
+the user part of a URL.
 """
 
 from __future__ import annotations
@@ -13,20 +14,23 @@ import errno
 import re
 import socket
 import ssl
+import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-import httpx
 from msgspec import UNSET, UnsetType
 
 from agentflow.addresses import PrivateAddress
 from agentflow.content_encoding import BadEncoding, Decompressor
 from agentflow.public_transport import public_transport
+
+if TYPE_CHECKING:
+    import httpx
 
 __all__ = ["AnswerTooLarge", "HttpClient", "HttpFailure", "HttpResponse", "retry_after"]
 
@@ -35,17 +39,6 @@ _CONNECT_TIMEOUT = 10.0
 # be repeated behind the caller's back: so connections are kept for less than the 5 s of most servers.
 _IDLE_CONNECTION = 4.0
 _ERROR_BODY_LIMIT = 64 << 10
-# What cannot have reached the server: everything else may have been carried out there.
-_NOT_SENT = (
-    httpx.ConnectError,
-    httpx.ConnectTimeout,
-    httpx.PoolTimeout,
-    httpx.ProxyError,
-    httpx.LocalProtocolError,
-    httpx.UnsupportedProtocol,
-)
-# How a connection fails that the server closed while it lay in the pool.
-_STALE = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 
 
 class HttpFailure(Exception):
@@ -219,14 +212,11 @@ class HttpClient:
             raise HttpFailure("first_byte", f"no answer within {wait or 0:g} s") from None
         except PrivateAddress as denied:
             raise HttpFailure("denied", str(denied), sent=False) from None
-        except httpx.InvalidURL as failure:
-            raise HttpFailure("connect", "the address is not a URL", sent=False) from failure
-        except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as failure:
-            kind = type(failure).__name__
-            if answer is not None:
-                raise HttpFailure("broken", f"the answer broke off ({kind})") from failure
-            message = f"no connection to {_address(url)} ({_connect_problem(failure)})"
-            raise HttpFailure("connect", message, sent=not isinstance(failure, _NOT_SENT)) from failure
+        except Exception as failure:
+            told = _failure_of(failure, url, answered=answer is not None)
+            if told is None:
+                raise
+            raise told from failure
 
     async def aclose(self) -> None:
         """Close the pool; idempotent. A later request opens a new one."""
@@ -245,8 +235,7 @@ class HttpClient:
         body: bytes | None,
     ) -> httpx.Response:
         """The answer to a request, with its body still to come."""
-        if self._client is None:
-            self._client = self._made(pooled=not self._loopback)
+        client = self._client or await self._open("_client", pooled=not self._loopback)
         is_new = False
 
         async def watch(event: str, _: Any) -> None:
@@ -256,18 +245,28 @@ class HttpClient:
         watched: dict[str, Any] = {"trace": watch} if self._resend_stale else {}
         try:
             return await stack.enter_async_context(
-                self._client.stream(method, url, headers=headers, content=body, extensions=watched)
+                client.stream(method, url, headers=headers, content=body, extensions=watched)
             )
-        except _STALE:
-            if is_new or not self._resend_stale:
+        except Exception as failure:
+            if is_new or not self._resend_stale or not _is_stale(failure):
                 raise
-        if self._unpooled is None:
-            self._unpooled = self._made(pooled=False)
-        return await stack.enter_async_context(
-            self._unpooled.stream(method, url, headers=headers, content=body)
-        )
+        unpooled = self._unpooled or await self._open("_unpooled", pooled=False)
+        return await stack.enter_async_context(unpooled.stream(method, url, headers=headers, content=body))
+
+    async def _open(self, name: Literal["_client", "_unpooled"], *, pooled: bool) -> httpx.AsyncClient:
+        """Make a client in a thread; of requests that come meanwhile the first one's client is kept."""
+        made = await asyncio.to_thread(self._made, pooled=pooled)
+        known: httpx.AsyncClient | None = getattr(self, name)
+        if known is None:
+            setattr(self, name, made)
+            return made
+        await made.aclose()
+        return known
 
     def _made(self, *, pooled: bool) -> httpx.AsyncClient:
+        _load_library()
+        import httpx
+
         limits = httpx.Limits(
             max_keepalive_connections=None if pooled else 0, keepalive_expiry=_IDLE_CONNECTION
         )
@@ -287,6 +286,8 @@ class HttpClient:
 
 def _address(url: str) -> str:
     """Return host and port of a URL."""
+    import httpx
+
     parts = httpx.URL(url)
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     host = f"[{parts.host}]" if ":" in parts.host else parts.host
@@ -296,6 +297,8 @@ def _address(url: str) -> str:
 def _connect_problem(failure: BaseException) -> str:
     """Return why there is no connection, in our words: by the error of the operating system or of TLS below
     that of the HTTP library, else by the name of the latter."""
+    import httpx
+
     for cause in _causes(failure):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"the certificate is not trusted: {cause.verify_message}"
@@ -323,6 +326,40 @@ def _causes(failure: BaseException | None) -> Iterator[BaseException]:
             for member in group.exceptions:
                 yield from _causes(member)
         failure = failure.__cause__ or failure.__context__
+
+
+def _failure_of(failure: Exception, url: str, *, answered: bool) -> HttpFailure | None:
+    """Return what an exception of the HTTP library means; None for any other exception."""
+    if "httpx" not in sys.modules:
+        return None
+    import httpx
+
+    if isinstance(failure, httpx.InvalidURL):
+        return HttpFailure("connect", "the address is not a URL", sent=False)
+    if not isinstance(failure, httpx.TransportError | httpx.DecodingError | httpx.StreamError):
+        return None
+    kind = type(failure).__name__
+    if answered:
+        return HttpFailure("broken", f"the answer broke off ({kind})")
+    # What cannot have reached the server: everything else may have been carried out there.
+    not_sent = isinstance(
+        failure,
+        httpx.ConnectError
+        | httpx.ConnectTimeout
+        | httpx.PoolTimeout
+        | httpx.ProxyError
+        | httpx.LocalProtocolError
+        | httpx.UnsupportedProtocol,
+    )
+    message = f"no connection to {_address(url)} ({_connect_problem(failure)})"
+    return HttpFailure("connect", message, sent=not not_sent)
+
+
+def _is_stale(failure: Exception) -> bool:
+    """Return whether a connection failed as one does that the server closed while it lay in the pool."""
+    import httpx
+
+    return isinstance(failure, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError)
 
 
 def _authorized(url: str, headers: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
@@ -366,13 +403,27 @@ def _number(text: str | None) -> float | None:
 
 
 @cache
-def _certificates(trust_env: bool) -> ssl.SSLContext:
-    """Those that servers are checked by: read once, since that takes longer than most requests."""
+def _load_library() -> None:
+    """Import the HTTP library, and what it would import on the event loop at its first request."""
+    import anyio
+    import httpcore
+    import httpx
+
+    anyio.run(anyio.sleep, 0)  # imports the back end for asyncio
+    assert httpcore, httpx
+
+
+@cache
+def _certificates(trust_env: bool) -> Any:
+    """Return those that servers are checked by: read once, since that takes longer than most requests."""
+    import httpx
+
     return httpx.create_ssl_context(trust_env=trust_env)
 
 
 def _public_transport(limits: httpx.Limits) -> httpx.AsyncBaseTransport:
     import httpcore
+    import httpx
 
     return public_transport(
         httpx,

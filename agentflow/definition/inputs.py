@@ -27,6 +27,7 @@ __all__ = [
 Locate = Callable[[str], Place]
 
 _MAX_INPUT_DEPTH = 200
+_PLAIN = frozenset({int, bool, type(None)})  # of which every value is JSON: most of a long list
 
 
 class RequiredInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,9 +133,13 @@ def _json_problem(value: Any) -> str | None:
             for key, member in cast("Mapping[Any, Any]", item).items():
                 if not isinstance(key, str):
                     return f"key {shown(repr(key))} is not a string"
-                todo += [(key, depth), (member, depth + 1)]
+                if member.__class__ not in _PLAIN:
+                    todo.append((member, depth + 1))
+                if not key.isascii():
+                    todo.append((key, depth))
         elif isinstance(item, list | tuple):
-            todo += [(member, depth + 1) for member in cast("list[Any]", item)]
+            members = cast("list[Any]", item)
+            todo += [(member, depth + 1) for member in members if member.__class__ not in _PLAIN]
         elif isinstance(item, str):
             if any("\ud800" <= c <= "\udfff" for c in item) if not item.isascii() else False:
                 return "a string holds a lone surrogate"

@@ -47,6 +47,11 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_ISSUES = 10
 TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
+LONG_SCHEMA_BYTES = 4 * 1024
+"""Bytes of JSON text beyond which a schema is compiled elsewhere: 2 to 3 µs each."""
+EXPLAINED_INLINE_UNITS = 20_000
+"""Units of judging beyond which saying why not leaves the event loop: it takes some 50 times as long."""
+
 Schema = dict[str, Any] | bool
 
 
@@ -199,6 +204,7 @@ def is_costly(schema: Schema, value: Any) -> bool:
 
 
 Elsewhere = Callable[[bytes, bytes], list[SchemaIssue] | None]
+Judge = Callable[[Any, bytes], list[SchemaIssue]]
 _elsewhere: Elsewhere | None = None
 
 
@@ -217,9 +223,13 @@ def _validator(body: bytes) -> Validator:
 
 
 class Validator:
-    """Judges values by one schema: whether by jsonschema-rs, why not by jsonschema."""
+    """Judges values by one schema: whether by jsonschema-rs, why not by jsonschema.
 
-    __slots__ = ("_answers", "_body", "_cost", "_engine", "_quick", "_refusal")
+    It is compiled at the first value that is judged here: 1 MiB of schema takes up to 1 s. Where costly
+    questions go elsewhere, a schema of more than 4 KiB is never compiled in this process.
+    """
+
+    __slots__ = ("_answers", "_body", "_brief", "_compiled", "_cost", "_engine", "_quick", "_refusal")
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -227,16 +237,26 @@ class Validator:
         self._answers: dict[bytes, list[SchemaIssue]] = {}
         self._cost = cost_of([])
         self._engine: Any = None
+        self._compiled = False
+        self._quick = self._brief = 0.0
+
+    def _prepare(self) -> None:
+        """Compile the schema; two threads that do it at once come to the same."""
+        if self._compiled:
+            return
         try:
-            self._compile(msgspec.json.decode(body))
+            self._compile(msgspec.json.decode(self._body))
         except RecursionError:
             self._refusal = "its schema is nested too deeply"
         except Exception as error:
             # `check_schema` reports where it is wrong; here it means only that no value can be judged.
             self._refusal = _short(f"its schema cannot be applied: {error}")
         weights = self._cost.by_level[-1]
-        # A value has at most a node for each two bytes of its text, and a character for each byte.
-        self._quick = INLINE_UNITS / (weights.node / 2 + weights.char) if self._cost.plain else 0.0
+        if self._cost.plain:
+            # A value has at most a node for each two bytes of its text, and a character for each byte.
+            self._quick = INLINE_UNITS / (weights.node / 2 + weights.char)
+        self._brief = self._quick / INLINE_UNITS * EXPLAINED_INLINE_UNITS
+        self._compiled = True
 
     def _compile(self, schema: Any) -> None:
         from jsonschema_rs import Draft202012Validator, FancyRegexOptions
@@ -259,59 +279,94 @@ class Validator:
         )
 
     def __call__(self, value: Any) -> list[SchemaIssue]:
-        if self._refusal is not None:
-            return [SchemaIssue("", self._refusal)]
         try:
             body = msgspec.json.encode(value)
-            return self._quickly(value, body) if len(body) <= self._quick else self._carefully(value, body)
+            if self._is_long:
+                return self._kept(value, body, self._aside)
+            if not self._compiled:
+                self._prepare()
+            if self._refusal is not None:
+                return [SchemaIssue("", self._refusal)]
+            if len(body) <= self._quick or self._is_cheap(body):
+                return self._judge(value, body)
+            return self._kept(value, body, self._carefully)
         except RecursionError:
             return [SchemaIssue("", "value is nested too deeply")]
         except (TypeError, ValueError) as error:
             return [SchemaIssue("", _short(f"value cannot be judged: {error}"))]
 
     def is_costly(self, value: Any) -> bool:
-        """True if judging `value` may take more than 20 ms of CPU and has not been done yet."""
-        if self._refusal is not None:
-            return False
+        """True if judging `value`, or saying why not, may take more than 20 ms and has not been done yet."""
         try:
             body = msgspec.json.encode(value)
-            if len(body) <= self._quick or not INLINE_UNITS < self._units(value, body) <= MAX_UNITS:
-                return False
+            if not self._is_long:
+                self._prepare()
+                if self._refusal is not None or len(body) <= min(self._quick, self._brief):
+                    return False
+                if self._is_cheap(body) and (self._is_brief(body) or self._engine.is_valid(value)):
+                    return False
         except (RecursionError, TypeError, ValueError):
             return False
         return _digest(body) not in self._answers
 
-    def _quickly(self, value: Any, body: bytes) -> list[SchemaIssue]:
-        return [] if self._engine.is_valid(value) else self._why(value, len(body))
+    @property
+    def _is_long(self) -> bool:
+        """True if not even the schema is to be compiled in this process."""
+        return len(self._body) > LONG_SCHEMA_BYTES and _elsewhere is not None
 
-    def _carefully(self, value: Any, body: bytes) -> list[SchemaIssue]:
-        units = self._units(value, body)
-        if units > MAX_UNITS:
-            return [SchemaIssue("", _TOO_COSTLY)]
-        if units <= INLINE_UNITS:
-            return self._quickly(value, body)
-        # An answer that was found aside, in a thread, is there when a decision asks for it on the loop.
+    def _is_cheap(self, body: bytes) -> bool:
+        """Return whether judging takes at most 20 ms, by a bound that does not look into the value."""
+        units, levels = self._bound(body)
+        return units <= INLINE_UNITS and levels <= MAX_LEVELS
+
+    def _is_brief(self, body: bytes) -> bool:
+        """Return whether saying why not takes at most 20 ms, by the same bound."""
+        return len(body) <= self._brief or self._bound(body)[0] <= EXPLAINED_INLINE_UNITS
+
+    def _bound(self, body: bytes) -> tuple[float, int]:
+        size = measure(body)
+        levels = body.count(b"[") + body.count(b"{") + 1
+        return self._cost.units(size, levels, size.characters), levels
+
+    def _judge(self, value: Any, body: bytes) -> list[SchemaIssue]:
+        if self._engine.is_valid(value):
+            return []
+        if self._is_brief(body):
+            return self._why(value, len(body))
+        return self._kept(value, body, self._aside)
+
+    def _kept(self, value: Any, body: bytes, judge: Judge) -> list[SchemaIssue]:
+        """Return the answer that was found before, aside, in a thread; else that of `judge`, and keep it."""
         name = _digest(body)
         found = self._answers.get(name)
         if found is None:
-            found = _elsewhere(self._body, body) if _elsewhere is not None else None
-            found = self._quickly(value, body) if found is None else found
-            if len(self._answers) >= _MAX_ANSWERS:
-                del self._answers[next(iter(self._answers))]
+            found = judge(value, body)
+            while len(self._answers) >= _MAX_ANSWERS:
+                self._answers.pop(next(iter(self._answers)), None)
             self._answers[name] = found
         return list(found)
 
+    def _carefully(self, value: Any, body: bytes) -> list[SchemaIssue]:
+        units = self._units(value, body)
+        return (self._aside if INLINE_UNITS < units <= MAX_UNITS else self._here)(value, body)
+
     def _units(self, value: Any, body: bytes) -> float:
-        cost = self._cost
-        size = measure(body)
-        levels = body.count(b"[") + body.count(b"{") + 1
-        units = cost.units(size, levels, size.characters)
-        if units <= INLINE_UNITS and levels <= MAX_LEVELS:
-            return units
         shape = shape_of(value)
-        if shape.levels > MAX_LEVELS and not cost.plain:
+        if shape.levels > MAX_LEVELS and not self._cost.plain:
             raise RecursionError
-        return cost.units(size, shape.levels, shape.longest)
+        return self._cost.units(measure(body), shape.levels, shape.longest)
+
+    def _aside(self, value: Any, body: bytes) -> list[SchemaIssue]:
+        found = _elsewhere(self._body, body) if _elsewhere is not None else None
+        return self._here(value, body) if found is None else found
+
+    def _here(self, value: Any, body: bytes) -> list[SchemaIssue]:
+        self._prepare()
+        if self._refusal is not None:
+            return [SchemaIssue("", self._refusal)]
+        if not self._is_cheap(body) and self._units(value, body) > MAX_UNITS:
+            return [SchemaIssue("", _TOO_COSTLY)]
+        return [] if self._engine.is_valid(value) else self._why(value, len(body))
 
     def _why(self, value: Any, size: int) -> list[SchemaIssue]:
         found = breaches(self._body, value) if size <= _EXPLAINED else []

@@ -55,10 +55,30 @@ def registry_of(schema: Any, name: str | None = None) -> Any:
     return cast("Any", Registry)().with_resource(name or resource.id() or "", resource).crawl()
 
 
-def _resolver_of(schema: Any) -> Any:
-    from referencing.jsonschema import DRAFT202012
+class _Base:
+    """Where references of a schema resolve: against the schema as a whole, or the nearest part with an `$id`.
 
-    return registry_of(schema).resolver(DRAFT202012.create_resource(schema).id() or "")
+    The resolver is made at the first reference: it crawls the schema, which takes longer than all the rest.
+    """
+
+    __slots__ = ("_around", "_made", "_schema")
+
+    def __init__(self, schema: Any, around: _Base | None = None, made: Any = None) -> None:
+        self._schema = schema
+        self._around = around
+        self._made = made
+
+    @property
+    def resolver(self) -> Any:
+        if self._made is None:
+            from referencing.jsonschema import DRAFT202012
+
+            resource: Any = DRAFT202012.create_resource(self._schema)
+            if self._around is None:
+                self._made = registry_of(self._schema).resolver(resource.id() or "")
+            else:
+                self._made = self._around.resolver.in_subresource(resource)
+        return self._made
 
 
 def dynamic_targets(parts: Iterable[Subschema]) -> dict[str, list[int]]:
@@ -74,27 +94,24 @@ def dynamic_targets(parts: Iterable[Subschema]) -> dict[str, list[int]]:
 def subschemas(schema: Any) -> Iterator[Subschema]:
     """The schema and every schema inside it, in document order; what a reference leads to, elsewhere in it,
     too. Booleans are left out. The schema must satisfy the meta-schema."""
-    from referencing.jsonschema import DRAFT202012
-
-    root = _resolver_of(schema)
-    stack: list[tuple[str, Any, Any]] = [("", schema, root)]
+    stack: list[tuple[str, Any, _Base]] = [("", schema, _Base(schema))]
     seen: set[int] = set()
     while stack:
-        path, part, resolver = stack.pop()
+        path, part, base = stack.pop()
         if not isinstance(part, dict) or id(cast("object", part)) in seen:
             continue
         node = cast("dict[str, Any]", part)
         seen.add(id(node))
         if path and "$id" in node:
-            resolver = resolver.in_subresource(DRAFT202012.create_resource(node))
+            base = _Base(node, base)
         inner = list(_parts(node))
-        found = [(key, node[key], *_resolve(resolver, node[key])) for key in _REFERENCES if key in node]
+        found = [(key, node[key], *_resolve(base, node[key])) for key in _REFERENCES if key in node]
         in_place = [value for keyword, _, value in inner if keyword in _IN_PLACE]
         yield Subschema(path, node, [(key, ref, target) for key, ref, target, _ in found], in_place)
         # A reference may lead to a place that no keyword leads to; it is visited after all others.
         elsewhere = [(f"{path}/{key}", target, there) for key, _, target, there in found]
         stack[:0] = [entry for entry in elsewhere if isinstance(entry[1], dict)]
-        stack.extend((path + place, value, resolver) for _, place, value in reversed(inner))
+        stack.extend((path + place, value, base) for _, place, value in reversed(inner))
 
 
 def _parts(node: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -110,8 +127,9 @@ def _parts(node: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
                 yield keyword, f"/{keyword}/{name.replace('~', '~0').replace('/', '~1')}", part
 
 
-def _resolve(resolver: Any, ref: str) -> tuple[Any, Any]:
-    """What a reference leads to and the resolver there, or (None, None)."""
+def _resolve(base: _Base, ref: str) -> tuple[Any, Any]:
+    """Return what a reference leads to and its base, or (None, None)."""
+    resolver = base.resolver
     from referencing.exceptions import Unresolvable
 
     try:
@@ -119,7 +137,7 @@ def _resolve(resolver: Any, ref: str) -> tuple[Any, Any]:
     except (Unresolvable, LookupError, TypeError, ValueError):
         # Beside Unresolvable, a pointer through a value that is no container raises what Python does.
         return None, None
-    return resolved.contents, resolved.resolver
+    return resolved.contents, _Base(resolved.contents, made=resolved.resolver)
 
 
 def endless(found: Iterable[Subschema]) -> list[str]:

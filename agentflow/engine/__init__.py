@@ -4,7 +4,11 @@ Pure: no clock, no randomness, no I/O, no await. The caller passes times and dra
 durable before acting on them, and carries out their effects (`effect_of`).
 """
 
-from agentflow.engine import commands
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from agentflow.engine.activation import Activation
 from agentflow.engine.bindings import Bindings, ModelTerms, StepBinding, ToolInfo
 from agentflow.engine.caching import CacheHit, Lookup, result_key
@@ -30,6 +34,9 @@ from agentflow.engine.limits import (
 )
 from agentflow.engine.replay import BaseEvent, base_of, cut_of
 from agentflow.engine.state import OpenCall, RunState
+
+if TYPE_CHECKING:
+    from agentflow.engine import commands
 
 __all__ = [
     "Activation",
@@ -69,3 +76,9 @@ __all__ = [
     "tool_completed",
     "tool_failed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "commands":  # imported when the first command is obeyed
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.commands")

@@ -153,17 +153,15 @@ class _Envelope(msgspec.Struct):
 
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
+_data_decoders: dict[str, msgspec.json.Decoder[RunEvent]] = {}
 
 
-class _DataDecoders(dict[str, msgspec.json.Decoder[RunEvent]]):
-    """By type of event, made when the first event of the type is read: all 57 cost 20 ms of each process."""
-
-    def __missing__(self, event_type: str) -> msgspec.json.Decoder[RunEvent]:
-        decoder = self[event_type] = msgspec.json.Decoder(TYPES[event_type])
-        return decoder
-
-
-_data_decoders = _DataDecoders()
+def _data_decoder(event_type: str) -> msgspec.json.Decoder[RunEvent] | None:
+    """Return the decoder of a type of the catalogue, made when an event of it is first read."""
+    decoder = _data_decoders.get(event_type)
+    if decoder is None and event_type in TYPES:
+        decoder = _data_decoders[event_type] = msgspec.json.Decoder(TYPES[event_type])
+    return decoder
 
 
 def decode(body: bytes, *, schema_version: int = 1) -> Event[Any]:
@@ -194,7 +192,8 @@ def decode(body: bytes, *, schema_version: int = 1) -> Event[Any]:
 
 
 def _decode_data(event_type: str, raw: msgspec.Raw, schema_version: int) -> RunEvent:
-    if event_type not in TYPES:
+    decoder = _data_decoder(event_type)
+    if decoder is None:
         value = _object_decoder.decode(raw)
         if event_type.startswith("custom."):
             return Custom(name=event_type[len("custom.") :], data=value)

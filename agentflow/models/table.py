@@ -6,9 +6,7 @@ It must never be asked over the network; an unknown model gets its provider's de
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -28,6 +26,9 @@ class _Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def _table() -> dict[str, _Provider]:
+    import tomllib  # 10 ms with what importlib.resources imports, which a Runtime without models is spared
+    from importlib.resources import files
+
     text = files("agentflow.models").joinpath("models.toml").read_text(encoding="utf-8")
     return msgspec.convert(tomllib.loads(text), dict[str, _Provider])
 

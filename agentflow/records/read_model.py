@@ -17,6 +17,7 @@ import msgspec
 from agentflow.definition.ir import Workflow, decode_ir
 from agentflow.errors import AgentflowError, CommandRefused, LogCorrupt, OffsetTrimmed, RunGone, RunNotFound
 from agentflow.events.catalogue import SystemStateSaved, WorkflowStarted
+from agentflow.events.decoding import decode_page
 from agentflow.events.endings import final_usage
 from agentflow.events.envelope import Event, decode
 from agentflow.events.ids import iso, micros
@@ -296,7 +297,7 @@ class ReadModel:
         """Return a projection of the first page of the log, up to offset `last`: of most runs that is all."""
         limit = _PAGE if last is None else min(_PAGE, last + 1)
         rows = await self.log.read(workflow_id, 0, limit)
-        events = [decode(row.body) for row in rows]
+        events = await decode_page(rows)
         found = RunProjection(workflow_id, await self._graph(_started(workflow_id, events).ir_hash))
         await self._take(found, events)
         return found
@@ -308,7 +309,7 @@ class ReadModel:
             rows = await self.log.read(found.workflow_id, wanted, limit)
             if not rows:
                 return
-            await self._take(found, [decode(row.body) for row in rows])
+            await self._take(found, await decode_page(rows))
 
     async def _take(self, found: RunProjection, events: builtins.list[Event[Any]]) -> None:
         """Project these events, unless another question has done it meanwhile."""
@@ -322,8 +323,7 @@ class ReadModel:
         """Return what the run did; of a fork also what it kept, at the offsets of the run that did it."""
         done, offset = Executions(), 0
         while rows := await self.log.read(workflow_id, offset, _PAGE):
-            for row in rows:
-                event = decode(row.body)
+            for event in await decode_page(rows):
                 for earlier in await self._base(event) if _names_base(event) else ():
                     done.take(earlier)
                 done.take(event)
@@ -349,7 +349,7 @@ class ReadModel:
 async def started_of(log: EventLog, workflow_id: str) -> WorkflowStarted:
     """Return the first event of a run. Raises LogCorrupt if it is another one, and as `read` does."""
     rows = await log.read(workflow_id, 0, 1)
-    return _started(workflow_id, [decode(row.body) for row in rows])
+    return _started(workflow_id, await decode_page(rows))
 
 
 def _started(workflow_id: str, events: Sequence[Event[Any]]) -> WorkflowStarted:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentflow import engine
 from agentflow.engine.state import RunState
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.owner import Owner
-from agentflow.runtime.agent_actor import Directory
-from agentflow.runtime.kept_folds import Fold
-from agentflow.runtime.messages import Command, Done, Refusal
-from agentflow.runtime.recovery import Trial
 from agentflow.runtime.timeline import Timeline
+
+if TYPE_CHECKING:
+    from agentflow.runtime.agent_actor import Directory
+    from agentflow.runtime.kept_folds import Fold
+    from agentflow.runtime.messages import Command, Done, Refusal
+    from agentflow.runtime.recovery import Trial
 
 __all__ = ["Admission"]
 

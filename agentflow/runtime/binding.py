@@ -7,7 +7,7 @@ run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -26,6 +26,7 @@ from agentflow.definition.ir import (
 from agentflow.engine import Bindings, ModelTerms, StepBinding, ToolInfo
 from agentflow.models import ModelProfile, ModelResolutionError, Models
 from agentflow.models.parameters import parameter_problems
+from agentflow.runtime.adapters import import_adapters
 from agentflow.tools import PythonTool, Service, ServiceLoader, Tool, ToolRegistry
 
 __all__ = ["Bound", "Implicit", "Pins", "bind"]
@@ -118,6 +119,7 @@ class _Binder:
             else:
                 self.broken.add(name)
                 self.registry.services.pop(name, None)
+        await import_adapters(self.models, self._wanted(), self._resolve)
         for node in self.workflow.nodes:
             if isinstance(node, AgentNode):
                 self._agent(node)
@@ -127,6 +129,18 @@ class _Binder:
         for service in self.registry.services.values():
             self.bound.services.setdefault(service.name, service)
         return self.bound
+
+    def _wanted(self) -> Iterator[ModelRef | str | None]:
+        """Yield every model that an agent may call, as the document or the bound run names it."""
+        default = self.workflow.models.get("default")
+        for node in self.workflow.nodes:
+            if not isinstance(node, AgentNode):
+                continue
+            if self.pins is not None and node.id in self.pins.models:
+                yield from self.pins.models[node.id]
+            else:
+                yield node.agent.model or default
+                yield from node.agent.fallback
 
     def _report(
         self,

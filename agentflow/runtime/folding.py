@@ -8,6 +8,7 @@ from typing import Any
 from agentflow.engine import BaseEvent, IllegalEvent, RunState, evolve
 from agentflow.errors import LogCorrupt
 from agentflow.events.catalogue import SystemStateSaved
+from agentflow.events.decoding import decode_page
 from agentflow.events.envelope import decode, micros
 from agentflow.events.log import EventLog
 from agentflow.records.read_model import base_of_fork
@@ -32,10 +33,9 @@ async def fold(
     """
     offset, ts = state.next_offset, state.last_ts
     while rows := await log.read(state.workflow_id, offset, _PAGE):
-        for row in rows:
-            if upto is not None and row.offset > upto:
+        for event in await decode_page(rows):
+            if upto is not None and event.offset > upto:
                 return ts
-            event = decode(row.body)
             data = event.data
             if isinstance(data, SystemStateSaved) and data.kind == "fork_base":
                 state.base = decode_base(await base_of_fork(log, data.ref))

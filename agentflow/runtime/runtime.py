@@ -15,14 +15,13 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import UNSET
 
-from actors import ActorSystem, Backoff, ChildSpec, OneForOne
+from agentflow.aside import import_aside
 from agentflow.definition.loader import Definition
-from agentflow.engine import Graph
 from agentflow.errors import (
     AgentflowError,
     ConfigurationError,
@@ -47,10 +46,23 @@ from agentflow.tools import Service, ToolRegistry
 from agentflow.tools.listing import listed_tools
 
 if TYPE_CHECKING:
+    from actors import ActorSystem
+    from agentflow.engine import Graph
     from agentflow.runtime.workshop import Workshop
     from agentflow.telemetry.telemetry import Telemetry
 
 __all__ = ["Runtime"]
+
+_RUNNING: Final = (
+    "agentflow.events.open",
+    "agentflow.runtime.event_bus",
+    "agentflow.runtime.gauges",
+    "agentflow.runtime.keeper",
+    "agentflow.runtime.permanent",
+    "agentflow.runtime.workshop",
+    "agentflow.telemetry",
+)
+"""Modules that an open Runtime needs, and that making one does not: half of all imports."""
 
 
 class Runtime(SubmitCommand):
@@ -104,7 +116,8 @@ class Runtime(SubmitCommand):
     # -- life -----------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Runtime:
-        # What runs need, not what it takes to make a Runtime: half of all imports.
+        await import_aside(*_RUNNING)
+        from actors import ActorSystem, Backoff, ChildSpec, OneForOne
         from agentflow.events.open import open_log
         from agentflow.runtime.event_bus import EventBus
         from agentflow.runtime.gauges import dead_letters, mailbox_depths

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 from msgspec import UNSET
 
 from agentflow import __version__
+from agentflow.aside import compute_aside, import_aside, is_small
 from agentflow.definition.diagnostics import Diagnostic
-from agentflow.definition.ir import Workflow
+from agentflow.definition.ir import AgentNode, Workflow
 from agentflow.definition.loader import (
     Definition,
     Submission,
@@ -30,6 +30,7 @@ from agentflow.runtime.options import body_hash
 
 __all__ = [
     "LONG_SOURCE_BYTES",
+    "import_loader",
     "is_repeat",
     "load",
     "load_aside",
@@ -42,8 +43,13 @@ _UNSAID = ("models", "folder", "traceparent", "tracestate", "trusted")
 
 LONG_SOURCE_BYTES: Final = 8 * 1024
 """A longer source is loaded in a thread."""
-LONG_INPUT_BYTES: Final = 64 * 1024
-"""An input whose JSON is longer is checked in a thread."""
+
+_LOADING: Final = (
+    "agentflow.definition.agent_list",
+    "agentflow.definition.document_lints",
+    "agentflow.definition.schemas",
+    "agentflow.definition.step_document",
+)
 
 
 def load(submission: Submission) -> Definition:
@@ -63,17 +69,43 @@ async def load_aside(submission: Submission, input: Any) -> tuple[Definition, An
     Returns the definition, the input with its defaults, and what is wrong with the input; UNSET is no input,
     and not checked. Raises DefinitionError.
     """
-    definition = await asyncio.to_thread(load, submission) if _is_long(submission) else load(submission)
+    await import_loader(_media_of(submission))
+    definition = await compute_aside(load, submission) if _is_long(submission) else load(submission)
+    if _has_schemas(definition.workflow):
+        await import_aside("jsonschema_rs")
     if input is UNSET:
         return definition, input, []
     if _is_costly_input(definition, input):
-        return definition, *await asyncio.to_thread(check_inputs, definition, input)
+        return definition, *await compute_aside(check_inputs, definition, input)
     return definition, *check_inputs(definition, input)
+
+
+def _has_schemas(workflow: Workflow) -> bool:
+    """Return whether a run may judge a value: an input, an answer, or the arguments of a call."""
+    if workflow.inputs:
+        return True
+    agents = (node.agent for node in workflow.nodes if isinstance(node, AgentNode))
+    return any(agent.output_schema is not None or agent.functions != () for agent in agents)
+
+
+def _media_of(submission: Submission) -> Literal["json", "yaml"] | None:
+    """Return what a file is read as, None if nothing is to be read."""
+    if not isinstance(submission, str | Path):
+        return None
+    return "json" if Path(submission).suffix == ".json" else "yaml"
+
+
+async def import_loader(media: Literal["json", "yaml"] | None) -> None:
+    """Import what loads a document in a thread: up to 100 ms of CPU, once.
+
+    `media` is that of a text which is still to be read.
+    """
+    await import_aside(*_LOADING, *([f"agentflow.definition.{media}_source"] if media else []))
 
 
 def _is_long(submission: Submission) -> bool:
     if isinstance(submission, Mapping):
-        return _length(submission) > LONG_SOURCE_BYTES
+        return not is_small(submission) or _length(submission) > LONG_SOURCE_BYTES
     if isinstance(submission, str | Path):
         with suppress(OSError, ValueError):
             return Path(submission).stat().st_size > LONG_SOURCE_BYTES
@@ -81,10 +113,10 @@ def _is_long(submission: Submission) -> bool:
 
 
 def _is_costly_input(definition: Definition, input: Any) -> bool:
-    """True if checking the input may take more than some 20 ms; estimating that is a pass over it."""
+    """True if checking the input may take more than some 20 ms."""
     if input is None:
         return False
-    if _length(input) > LONG_INPUT_BYTES:
+    if not is_small(input):
         return True
     if not isinstance(input, Mapping):
         return False

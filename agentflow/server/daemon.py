@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from agentflow import __version__, logs
+from agentflow.aside import import_aside
 from agentflow.config import Config, ServerConfig
 from agentflow.errors import AgentflowError, ConfigurationError, StorageUnavailable
 from agentflow.events.log import EventLog
@@ -30,6 +31,7 @@ from agentflow.runtime.retention import upkeep
 from agentflow.server.access import check_safe
 from agentflow.server.app import Application
 from agentflow.server.descriptors import connection_limit, raise_descriptor_limit
+from agentflow.server.heap import Heap, tuned_interpreter
 from agentflow.server.http_server import HttpServer
 from agentflow.server.lock import lock_store
 from agentflow.server.metrics import Metrics
@@ -41,6 +43,14 @@ from agentflow.tools import Service as ToolService
 __all__ = ["Daemon", "loop_factory", "serve"]
 
 _log = logs.get_logger("agentflow.server")
+_FIRST_REQUEST = (
+    "agentflow.definition.json_source",
+    "agentflow.definition.step_document",
+    "agentflow.definition.yaml_source",
+    "jsonschema",
+    "jsonschema_rs",
+)
+"""Modules of the first requests, imported before the daemon is ready: some hold the loop for 20 ms."""
 _DAY = 86_400.0
 _CLOSING = 5.0  # seconds of the drain that belong to the HTTP server
 
@@ -79,7 +89,7 @@ class Daemon:
         listeners = bind_all(self._server_config, self._env)
         try:
             check_safe(self._server_config, listeners.kinds, tokens)
-            with lock_store(self._config.store), _Signals(self):
+            with lock_store(self._config.store), _Signals(self), tuned_interpreter():
                 await self._serve(listeners, tokens, tls, on_ready)
         finally:
             listeners.close()
@@ -119,14 +129,16 @@ class Daemon:
                 recovering = asyncio.ensure_future(self._recover(runtime, service))
                 await self._started(server, serving)
                 await recovering
+                await import_aside(*_FIRST_REQUEST)
                 _log.info("daemon_ready", listeners=names, store=_shown(config.store), version=__version__)
                 sd_notify(f"READY=1\nSTATUS=serving {', '.join(names)}", self._env)
                 on_ready(names)
-                keeping = asyncio.ensure_future(self._keep(runtime))
+                keeping = [asyncio.ensure_future(work) for work in (self._keep(runtime), Heap().keep())]
                 stopping = asyncio.ensure_future(self._stopping.wait())
                 await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
                 stopping.cancel()
-                keeping.cancel()
+                for work in keeping:
+                    work.cancel()
                 await self._drain(opened, service)
             finally:
                 server.stop()

@@ -29,7 +29,7 @@ _EVERYWHERE = (
     "internal_error",
     "too_many_connections",
 )
-_BODY = ("malformed_json", "payload_too_large", "unsupported_media_type")
+_BODY = ("malformed_json", "payload_too_large", "unsupported_media_type", "queue_full")
 _HEADERS: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("POST", "/workflows"): (
         ("Idempotency-Key", "The same key with the same submission gives the same run."),
@@ -178,7 +178,7 @@ def _problems(operation: Operation) -> dict[int, list[str]]:
     codes += ("unauthorized", "forbidden") if operation.scope is not None else ("forbidden",)
     codes.append("not_acceptable")
     found: dict[int, list[str]] = {}
-    for code in codes:
+    for code in dict.fromkeys(codes):
         found.setdefault(STATUS[code][0], []).append(code)
     return found
 

@@ -19,8 +19,10 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from agentflow.aside import compute_aside
 from agentflow.definition.type_errors import explain
 from agentflow.server.access import Actor
+from agentflow.server.large_bodies import LARGE_BODY, check_values
 from agentflow.server.problems import Refusal, problem_response, refusal_of
 from agentflow.server.tokens import Scope
 
@@ -154,14 +156,21 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         return await self.handler(call)
 
     async def _read_body(self, call: Call) -> None:
-        data = await read_body(call.request)
+        announced = announced_length(call.request)
+        with call.service.large_bodies.admit(announced):
+            await self._decode_body(call, await read_body(call.request))
+
+    async def _decode_body(self, call: Call, data: bytes) -> None:
         content_type = call.header("content-type")
         if not data and not self.body_required:
             call.body = self.body()
             return
         call.media = media_of(content_type, self.media)
         if call.media == JSON:
-            call.body = decode_json(data, self.body)
+            if len(data) > LARGE_BODY:
+                call.body = await compute_aside(_decode_large, data, self.body)
+            else:
+                call.body = decode_json(data, self.body)
         else:
             call.body = data
 
@@ -172,11 +181,18 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
     return Response(msgspec.json.encode(value), status, given, media_type=JSON)
 
 
-async def read_body(request: Request) -> bytes:
-    """The whole body. Refusal `payload_too_large`, as soon as that is known."""
+def announced_length(request: Request) -> int | None:
+    """Return the announced bytes of a body, None if it comes in chunks. Refusal `payload_too_large`."""
     announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > MAX_BODY:
+    if not announced.isdecimal():
+        return None
+    if int(announced) > MAX_BODY:
         raise _too_large()
+    return int(announced)
+
+
+async def read_body(request: Request) -> bytes:
+    """Return the whole body. Refusal `payload_too_large`, as soon as that is known."""
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
@@ -230,6 +246,11 @@ def decode_json(data: bytes, kind: Any) -> Any:
         found = re.search(r"byte (\d+)", str(error))
         where = f", at byte {found[1]}" if found else ""
         raise Refusal("malformed_json", f"the body is not JSON{where}") from None
+
+
+def _decode_large(data: bytes, kind: Any) -> Any:
+    check_values(data)
+    return decode_json(data, kind)
 
 
 def parse_query(text: bytes, kind: type[msgspec.Struct] | None) -> Any:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from agentflow.aside import compute_aside
 from agentflow.config import ServerConfig
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.loader import Definition, load_text, load_value
 from agentflow.events.log import EventLog
 from agentflow.events.retention import RetentionPolicy
 from agentflow.runtime import Runtime
-from agentflow.runtime.submission import LONG_SOURCE_BYTES
+from agentflow.runtime.submission import LONG_SOURCE_BYTES, import_loader
 from agentflow.server.access import Actor
 from agentflow.server.definitions import Definitions
+from agentflow.server.large_bodies import LargeBodies
 from agentflow.server.metrics import Metrics
 from agentflow.server.problems import TRUST_HINT, Refusal, with_trust_hint
 from agentflow.server.streams import Streams
@@ -67,6 +68,7 @@ class Service:
         self.retention: RetentionPolicy | None = None
         self.draining = False
         self.ready = True
+        self.large_bodies = LargeBodies()
         self._loaded: dict[tuple[Any, ...], Definition] = {}
 
     @property
@@ -118,6 +120,7 @@ class Service:
         key = (text, media, file, folder if at else None, format)
         known = self._loaded.pop(key, None)
         if known is None:
+            await import_loader(None if isinstance(definition, dict) else _media_of(text, media))
             known = await _load(definition, len(text), media=media, file=file, folder=at, format=format)
         if len(text) <= _KEPT_SOURCE:
             self._loaded[key] = known
@@ -131,7 +134,13 @@ async def _load(source: Any, size: int, **more: Any) -> Definition:
         work = partial(load_value, source, folder=more["folder"], format=more["format"])
     else:
         work = partial(load_text, source, **more)
-    return await asyncio.to_thread(work) if size > LONG_SOURCE_BYTES else work()
+    return await compute_aside(work) if size > LONG_SOURCE_BYTES else work()
+
+
+def _media_of(text: str | bytes, media: str | None) -> Literal["json", "yaml"]:
+    """Return what a text is probably read as."""
+    begins = text[:1] in ("{", b"{")
+    return "json" if media is None and begins else "yaml"
 
 
 def _reference(reference: Any) -> tuple[str, str | None]:

@@ -1,0 +1,19 @@
+"""The daemon's event loop is held for at most 100 ms while 16 clients post the worst documents and inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.loop_lag import VALUES, limit_of, measure, slowness, worst_bodies
+from tests.faults.worst_schemas import WORST
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("name", [*WORST, *VALUES])
+async def test_sixteen_clients_hold_the_loop_for_no_longer_than_the_limit(name: str, tmp_path: Path):
+    factor = slowness()
+    held = await measure(worst_bodies(name), tmp_path)
+    assert max(held.values()) <= limit_of(name) * factor, held
