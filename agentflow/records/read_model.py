@@ -96,7 +96,7 @@ class ReadModel:
             if offset is None:
                 found, _ = await self._projection(workflow_id)
             else:
-                found = await self._begin(workflow_id, offset)
+                found = await self._project(workflow_id, offset)
                 await self._read_on(found, offset)
         except OffsetTrimmed:
             state = await kept(self.log, workflow_id, STATE, FoldedState)
@@ -283,7 +283,7 @@ class ReadModel:
         # Several questions may bring one projection up to date at once: each takes only what comes next.
         found = self._projections.get(workflow_id)
         if found is None:
-            row, found = await asyncio.gather(self.log.run(workflow_id), self._begin(workflow_id))
+            row, found = await asyncio.gather(self.log.run(workflow_id), self._project(workflow_id))
         else:
             row = await self.log.run(workflow_id)
         if found.next_offset <= row.last_offset:
@@ -293,7 +293,7 @@ class ReadModel:
             _keep(self._projections, workflow_id, found)
         return found, row
 
-    async def _begin(self, workflow_id: str, last: int | None = None) -> RunProjection:
+    async def _project(self, workflow_id: str, last: int | None = None) -> RunProjection:
         """Return a projection of the first page of the log, up to offset `last`: of most runs that is all."""
         limit = _PAGE if last is None else min(_PAGE, last + 1)
         rows = await self.log.read(workflow_id, 0, limit)

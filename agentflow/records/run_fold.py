@@ -363,7 +363,6 @@ class RunFold:
     def _agent_initialized(self, data: ev.AgentInitialized, offset: int, ts: int) -> None:
         work, retry = self._open[_key(data)], self._steps[data.step_id].retry
         work.has_agent, work.asked_at = True, None
-        work.tool_calls.clear()
         self._clocks.stop(f"retry {work.key}")
         if retry.timeout is not None:
             self._clocks.start(f"attempt {work.key}", ts, retry.timeout)

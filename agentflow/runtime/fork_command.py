@@ -59,7 +59,7 @@ class ForkCommand(RunCommands):
             message = f"{workflow_id} has offsets 0 to {row.last_offset}"
             raise CommandRefused(message, code="invalid_parameter", details={"last_offset": row.last_offset})
         upto = row.last_offset if offset is None else offset
-        begin = await self._started(workflow_id)
+        begin = await self._begin(workflow_id)
         plan, bound = await self._prepare(workflow_id, True, trusted=trusted)
         source = await self.fold(workflow_id, at=upto)
         base = await fork_base(

@@ -12,6 +12,7 @@ from typing import Any
 
 from agentflow.definition.ir import Workflow
 from agentflow.engine import Bindings, Graph, RunState, compile_graph
+from agentflow.errors import OffsetTrimmed
 from agentflow.events.catalogue import TERMINAL_TYPES, WorkflowStarted
 from agentflow.events.deltas import DeltaHub, ModelDelta
 from agentflow.events.envelope import Event, decode
@@ -42,7 +43,7 @@ class RunReader(ReadModel):
 
         Raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt. `state` is the same as data.
         """
-        begin = await self._started(workflow_id)
+        begin = await self._begin(workflow_id)
         workflow = await self._graph(begin.ir_hash)
         state = RunState(workflow_id, self._plan(workflow, begin.ir_hash), Bindings())
         await fold(self.log, state, upto=at)
@@ -50,9 +51,13 @@ class RunReader(ReadModel):
 
     async def _standing(self, workflow_id: str) -> RunResult:
         """Return where the run stands in the log; of a trimmed run what was kept."""
-        record = await self.record(workflow_id)
-        open_requests = await self.requests(workflow_id) if record.waiting.requests else ()
-        return result_of(record, tuple(open_requests) if record.ended_at is None else ())
+        try:
+            found = await self._project(workflow_id)  # and not kept: a run that waits costs no memory
+            await self._read_on(found, None)
+        except OffsetTrimmed:
+            return result_of(await self.record(workflow_id))
+        record = found.record()
+        return result_of(record, tuple(found.requests()) if record.ended_at is None else ())
 
     async def delete(self, workflow_id: str) -> None:
         """Delete a run that has ended; its id is never used again. Raises RunNotFound, RunGone or
@@ -117,7 +122,7 @@ class RunReader(ReadModel):
             async for _ in batches:
                 pass
 
-    async def _started(self, workflow_id: str) -> WorkflowStarted:
+    async def _begin(self, workflow_id: str) -> WorkflowStarted:
         """Return the first event of a run. Raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt."""
         return await started_of(self.log, workflow_id)
 

@@ -275,7 +275,7 @@ class Runtime(SubmitCommand):
     async def _prepare(self, workflow_id: str, bound: bool, *, trusted: bool = True) -> tuple[Graph, Bound]:
         """Return a stored run's graph, and what it was bound to when it began. Its services are loaded with
         the lower trust of the run, which its first event keeps, and of the caller."""
-        begin = await self._started(workflow_id)
+        begin = await self._begin(workflow_id)
         workflow = await self._graph(begin.ir_hash)
         plan = self._plan(workflow, begin.ir_hash)
         if not bound:
@@ -302,5 +302,5 @@ class Runtime(SubmitCommand):
         """Raise DefinitionError unless an untrusted client could have submitted this run. Binding is the
         check, as for a submission: what a service needs of this machine shows nowhere else."""
         row = await self.log.run(workflow_id)
-        if not row.ended and (await self._started(workflow_id)).options.get("trusted", True):
+        if not row.ended and (await self._begin(workflow_id)).options.get("trusted", True):
             await self._prepare(workflow_id, True, trusted=False)

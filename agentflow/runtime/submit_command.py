@@ -209,12 +209,12 @@ class SubmitCommand(RunResults):
             try:
                 return await self._begin_run(run_id, checked.definition, bound, started)
             except RunExists:  # another process began it just now; of two the store takes one
-                if (await self._started(run_id)).idempotency_key != key:
+                if (await self._begin(run_id)).idempotency_key != key:
                     raise
                 return await self._repeated(run_id, started)
 
     async def _repeated(self, run_id: str, started: WorkflowStarted) -> RunHandle:
-        if not is_repeat(started, await self._started(run_id)):
+        if not is_repeat(started, await self._begin(run_id)):
             raise IdempotencyConflict(f"the key was used for {run_id} with another submission")
         return await self.attach(run_id)
 
@@ -362,7 +362,7 @@ class SubmitCommand(RunResults):
 
     async def _exists(self, run_id: str, said: WorkflowStarted) -> bool:
         try:
-            first = await self._started(run_id)
+            first = await self._begin(run_id)
         except RunNotFound:
             return False
         if submission_digest(first) == submission_digest(said):

@@ -31,10 +31,8 @@ _PROBLEMS = (
 
 
 def _arguments(call: Call, command: Command) -> dict[str, Any]:
-    """Return the arguments of the Runtime's method: those of the body, and what the daemon knows."""
+    """Return the arguments of the Runtime's method: those of the body, and who gives the command."""
     found = {**call.body.arguments(), "by": call.actor.name}
-    if command.checks_trust:
-        found["trusted"] = call.actor.trusted
     if command.has_via:
         found["via"] = "api"
     return found
@@ -45,10 +43,22 @@ async def _tell(call: Call, command: Command) -> Response:
     row = await call.service.log.run(call.id)
     if command.is_open_only and row.ended:
         raise RunTerminal(f"{call.id} has ended: it is {row.state}")
-    await getattr(call.service.runtime, command.name)(call.id, **_arguments(call, command))
+    await _carry_out(call, command)
     record = await record_of(call, call.id)
     is_repeated = record.last_offset <= row.last_offset
     return json_response(record, command.statuses[-1 if is_repeated else 0])
+
+
+async def _carry_out(call: Call, command: Command) -> None:
+    runtime, arguments = call.service.runtime, _arguments(call, command)
+    match command.name:
+        case "resume":
+            await runtime.resume(call.id, trusted=call.actor.trusted, **arguments)
+        case "retry":
+            await runtime.retry(call.id, trusted=call.actor.trusted, **arguments)
+        case name:
+            assert not command.checks_trust, f"{name} loads services: say how far the caller is trusted"
+            await getattr(runtime, name)(call.id, **arguments)
 
 
 async def _decide(call: Call, command: Command) -> Response:
@@ -58,7 +68,8 @@ async def _decide(call: Call, command: Command) -> Response:
 
 
 async def _resume_all(call: Call, command: Command) -> Response:
-    return json_response(await call.service.runtime.resume_all(**_arguments(call, command)))
+    runtime, arguments = call.service.runtime, _arguments(call, command)
+    return json_response(await runtime.resume_all(trusted=call.actor.trusted, **arguments))
 
 
 async def _fork(call: Call, command: Command) -> Response:
@@ -68,7 +79,7 @@ async def _fork(call: Call, command: Command) -> Response:
         if getattr(body, name) is not None:
             raise Refusal("invalid_edit", f"a fork cannot take {name} yet; start a run of its own instead")
     arguments: dict[str, Any] = {**_arguments(call, command), "labels": own_labels(body.labels)}
-    handle = await call.service.runtime.fork(call.id, **arguments)
+    handle = await call.service.runtime.fork(call.id, trusted=call.actor.trusted, **arguments)
     record = await record_of(call, handle.workflow_id)
     return json_response(record, 201, {"Location": record.links["self"]})
 
