@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
@@ -17,6 +18,7 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.errors import AgentflowError
 from agentflow.events.envelope import Event
 from agentflow.models import ModelError, ModelRequest
+from agentflow.runtime import circuit
 from agentflow.testing import ScriptedModel
 from tests.conformance.random_documents import Case
 from tests.conformance.reference_interpreter import Answer, Error, Outcome, Script, StepEnd, Unit
@@ -71,7 +73,10 @@ async def _play_one(runtime: Runtime, model: _Model, case: Case, run: str) -> Ou
 
 
 def play(cases: Iterable[Case]) -> list[Outcome]:
-    """Play the cases one after another in one Runtime."""
+    """Play the cases one after another in one Runtime.
+
+    The circuit of a provider [000 §9] stays closed: failures of one run must not open it for another.
+    """
 
     async def main() -> list[Outcome]:
         model = _Model()
@@ -79,7 +84,8 @@ def play(cases: Iterable[Case]) -> list[Outcome]:
         async with Runtime(models=[scripted], clock=LoopClock()) as runtime:
             return [await _play_one(runtime, model, case, f"wf_{i}") for i, case in enumerate(cases)]
 
-    return testing.run(main())
+    with patch.multiple(circuit, _FAILURES_TO_OPEN=10**9, _MAX_IN_DOUBT=10**9):
+        return testing.run(main())
 
 
 def read_outcome(events: Iterable[Event[Any]]) -> Outcome:
