@@ -178,13 +178,13 @@ def _grant(state: RunState, now: int, found: Found, *, only_iterations: bool = F
 
 def _halted(state: RunState, now: int, found: Found) -> Decisions:
     """Nothing new is dispatched after a failure; the items of a for_each that has begun are in flight."""
+    for request in state.requests.values():
+        if request.activation.key in state.awaiting_approval:  # it will not be dispatched any more
+            return withdrawn(request, "a step failed")
     if moves := _grant(state, now, found, only_iterations=True):
         return moves
     if any(a.iteration is not None for a in state.ready.in_turn()):
         return []
-    for request in state.requests.values():
-        if request.activation.key in state.awaiting_approval:  # it will not be dispatched any more
-            return withdrawn(request, "a step failed")
     if state.open or state.requests:
         return _waiting(state, found)
     return run_end.run_ended(state, now)
