@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from agentflow.engine.graph import Node
     from agentflow.engine.path import Path
 
-__all__ = ["EXPRESSION_STATUS", "NO_USAGE", "TERMINAL_STEP", "Activation", "StepStatus"]
+__all__ = ["EXPRESSION_STATUS", "NO_USAGE", "TERMINAL_STEP", "Activation", "Phase", "StepStatus"]
 
+Phase = Literal["pending", "asked", "denied", "open", "held"]
 StepStatus = Literal["pending", "running", "waiting", "succeeded", "failed", "skipped", "cancelled"]
 
 TERMINAL_STEP = frozenset({"succeeded", "failed", "skipped", "cancelled"})
@@ -26,6 +27,8 @@ EXPRESSION_STATUS = {
 """The words of expressions for how a step ended (page 001 §5.3)."""
 
 NO_USAGE = Usage()
+_NO_CHILDREN: dict[int, Activation] = {}  # shared and never changed: most activations have none
+_NO_TIMERS: dict[str, int] = {}
 
 
 class Activation:
@@ -48,6 +51,7 @@ class Activation:
         "first_offset",
         "input",
         "interruptions",
+        "is_for_each",
         "item",
         "iteration",
         "key",
@@ -59,6 +63,7 @@ class Activation:
         "overdrawn",
         "path",
         "paused_timers",
+        "phase",
         "result_ready",
         "snapshot",
         "started",
@@ -84,6 +89,10 @@ class Activation:
         """Names the activation inside its run: `/step#visit`, for an iteration `/step#visit[i]`."""
         self.outer = outer
         self.iteration = iteration
+        self.is_for_each = iteration is None and node.for_each is not None
+        """True for the activation around the iterations of a step."""
+        self.phase: Phase = "pending"
+        """Where it stands between arrival and end: decides which events are legal (`machine`)."""
         self.status: StepStatus = "pending"
         self.attempt = 1
         # What it works on, and what came of it.
@@ -102,7 +111,7 @@ class Activation:
         self.tool: ToolRecord | None = None
         self.local: Any = None
         # Its iterations, by index, and how many of them are not terminal.
-        self.children: dict[int, Activation] = {}
+        self.children: dict[int, Activation] = _NO_CHILDREN
         self.open_children = 0
         # Times in microseconds, offsets, and the logical clock (page 003 §6).
         self.clock = 0
@@ -113,7 +122,7 @@ class Activation:
         """The offset of its latest event: waiting model calls go in this order."""
         self.due_at: int | None = None
         """The next attempt waits until then."""
-        self.paused_timers: dict[str, int] = {}
+        self.paused_timers: dict[str, int] = _NO_TIMERS
         """What was left of its time limits when it began to wait."""
         # Failures and costs.
         self.failures = 0
@@ -126,8 +135,3 @@ class Activation:
         self.overdrawn = False
         """True if a person refused to raise the budget that it needs."""
         self.usage = NO_USAGE
-
-    @property
-    def is_for_each(self) -> bool:
-        """True for the activation around the iterations of a step."""
-        return self.iteration is None and self.node.for_each is not None

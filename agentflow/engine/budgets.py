@@ -96,6 +96,8 @@ def scopes_of(state: RunState, activation: Activation) -> list[Scope]:
 
 def time_limit(state: RunState, activation: Activation) -> float | None:
     """Return how many seconds a step may take, by its time limit or its budget; None without a limit."""
+    if not state.step_budgets:
+        return activation.node.timeout
     limits = (activation.node.timeout, state.step_budgets.get(activation.node.id, {}).get("max_duration_s"))
     return min((limit for limit in limits if limit is not None), default=None)
 

@@ -57,7 +57,7 @@ def decide(state: RunState, now: int, found: Found = _NOTHING) -> Decisions:
         return []  # a cancel first stops the work; `limits.cancel_finished` ends the log
     if state.status == "paused":
         return _in_flight(state, now) if state.draining else []
-    if state.terminal:
+    if state.ended is not None:
         return []
     if state.timers and (moves := limits.overdue(state, now)):
         return moves
@@ -85,9 +85,10 @@ def _in_flight(state: RunState, now: int) -> Decisions:
     for activation in state.changed.values():
         if moves := _next(state, activation, now):
             return moves
-    for activation in limits.due_retries(state, now):
-        if moves := _next(state, activation, now):
-            return moves
+    if state.timers:
+        for activation in limits.due_retries(state, now):
+            if moves := _next(state, activation, now):
+                return moves
     return turns.admit_calls(state, now) if state.call_queue else []
 
 
@@ -192,9 +193,9 @@ def _halted(state: RunState, now: int, found: Found) -> Decisions:
 
 def _begin(state: RunState, activation: Activation, now: int, found: Found) -> Decisions:
     clock = state.clock if activation.iteration is None else None
-    if (verdict := gates.guard_of_item(state, activation)) is not None:
-        return gates.refused_moves(state, activation, verdict, now)
     node = activation.node
+    if node.guard_per_item and (verdict := gates.guard_of_item(state, activation)) is not None:
+        return gates.refused_moves(state, activation, verdict, now)
     prepared = node.kind.prepare(state, activation)
     if isinstance(prepared, ErrorInfo):
         return step_failed(activation, prepared, now, clock=clock)

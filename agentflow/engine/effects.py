@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from agentflow.events import catalogue as ev
 
-__all__ = ["Effect", "Release", "ReleaseIdle", "StartCall", "effect_of"]
+__all__ = ["EFFECTFUL", "Effect", "Release", "ReleaseIdle", "StartCall", "effect_of"]
 
 
 class StartCall(NamedTuple):
@@ -60,7 +60,11 @@ _EFFECTS: dict[type, Callable[[Any], Effect | None]] = {
 }
 
 
+EFFECTFUL = frozenset(_EFFECTS)
+"""The types of events that may have an effect: asked first, since most have none."""
+
+
 def effect_of(data: Any) -> Effect | None:
-    """Return what is to be done once this event is durable; None for most events."""
+    """Return what is to be done once this event is durable; None if nothing is."""
     found = _EFFECTS.get(data.__class__)
     return None if found is None else found(data)

@@ -70,7 +70,7 @@ def evolve(state: RunState, data: Any, offset: int, ts: int) -> None:
     state.next_offset = offset + 1
     fold = _FOLDS.get(data.__class__)
     if fold is not None:
-        if state.terminal:
+        if state.ended is not None:
             raise IllegalEvent(data, "the run has ended")
         fold(state, data, offset, ts)
     state.last_ts = ts

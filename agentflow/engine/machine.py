@@ -8,16 +8,14 @@ depends on its kind (`Kind.events`).
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from agentflow.engine.activation import Activation
+from agentflow.engine.activation import Activation, Phase
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
-__all__ = ["LIFECYCLE", "Phase", "activation_of", "at_work", "key_of_event", "phase_of"]
-
-Phase = Literal["pending", "asked", "denied", "open", "held"]
+__all__ = ["LIFECYCLE", "activation_of", "at_work"]
 
 LIFECYCLE: dict[type, frozenset[Phase]] = {
     ev.WorkflowStepStarted: frozenset({"pending"}),
@@ -31,37 +29,21 @@ LIFECYCLE: dict[type, frozenset[Phase]] = {
 """The phases in which the events of every kind are legal."""
 
 
-def key_of_event(data: Any) -> str:
-    """Return the key of the activation that an event is about."""
-    return data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
-
-
-def phase_of(state: RunState, activation: Activation) -> Phase:
-    """Return the phase of an activation that has not ended."""
-    key = activation.key
-    if key in state.open:
-        return "open"
-    if key in state.denied:
-        return "denied"
-    return "asked" if key in state.awaiting_approval else "pending"
-
-
 def activation_of(state: RunState, data: Any) -> Activation:
     """Return the activation that an event of its lifecycle is about. Raises IllegalEvent."""
-    key = key_of_event(data)
+    key = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
     activation = state.activations.get(key)
     if activation is None:
         raise IllegalEvent(data, f"{key} does not exist, or has ended")
-    phase = phase_of(state, activation)
-    if phase not in LIFECYCLE[data.__class__]:
-        raise IllegalEvent(data, f"{key} is {phase}")
+    if activation.phase not in LIFECYCLE[data.__class__]:
+        raise IllegalEvent(data, f"{key} is {activation.phase}")
     activation.touched = state.next_offset - 1
     return activation
 
 
 def at_work(state: RunState, data: Any) -> Activation:
     """Return the open activation whose work an event is about. Raises IllegalEvent."""
-    key = key_of_event(data)
+    key = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
     activation = state.open.get(key)
     if activation is None:
         raise IllegalEvent(data, f"{key} is not at work")

@@ -143,8 +143,15 @@ class ReadyQueue:
 
     def add(self, activation: Activation, state: NodeState) -> None:
         """Put an activation behind the others of its node."""
-        state.ready.append(activation)
-        self.update(activation.path.key, state)
+        ready = state.ready
+        ready.append(activation)
+        if len(ready) == 1:
+            key = (state.node.index, activation.path.key)
+            self._nodes[key] = state
+            if activation.iteration is None:
+                insort(self._order, key)
+            else:
+                self.update(key[1], state)
 
     def remove(self, activation: Activation, state: NodeState) -> None:
         """Take an activation out, if it is here."""
@@ -153,31 +160,37 @@ class ReadyQueue:
             ready.popleft()
         elif activation in ready:
             ready.remove(activation)
-        self.update(activation.path.key, state)
+        if ready:
+            if activation.iteration is not None:
+                self.update(activation.path.key, state)
+            return
+        key = (state.node.index, activation.path.key)
+        if self._nodes.pop(key, None) is not None:
+            self._unlist(key)
 
-    def clear(self, path: str, state: NodeState) -> list[Activation]:
-        """Take out all activations of a node; return them."""
-        found = list(state.ready)
-        state.ready.clear()
-        self.update(path, state)
-        return found
+    def drop_below(self, outer: Activation, state: NodeState) -> list[Activation]:
+        """Take out the iterations of a for_each that never began; return them."""
+        dropped = [activation for activation in state.ready if activation.outer is outer]
+        for activation in dropped:
+            self.remove(activation, state)
+        return dropped
 
     def update(self, path: str, state: NodeState) -> None:
-        """Take note that the queue or the slots of a node have changed."""
+        """Take note that the slots or the first activation of a node have changed."""
         key = (state.node.index, path)
-        waits = bool(state.ready)
-        known = key in self._nodes
-        if waits and not known:
-            self._nodes[key] = state
-        elif known and not waits:
-            del self._nodes[key]
-        listed = bisect_left(self._order, key)
-        is_listed = listed < len(self._order) and self._order[listed] == key
-        wanted = waits and _has_slot(state)
-        if wanted and not is_listed:
-            insort(self._order, key)
-        elif is_listed and not wanted:
-            del self._order[listed]
+        if key not in self._nodes:
+            return
+        if not _has_slot(state):
+            self._unlist(key)
+            return
+        at = bisect_left(self._order, key)
+        if at == len(self._order) or self._order[at] != key:
+            self._order.insert(at, key)
+
+    def _unlist(self, key: tuple[int, str]) -> None:
+        at = bisect_left(self._order, key)
+        if at < len(self._order) and self._order[at] == key:
+            del self._order[at]
 
     def in_turn(self) -> Iterator[Activation]:
         """Yield the first activation of each node, that whose turn it is first."""
@@ -188,9 +201,8 @@ class ReadyQueue:
 
 
 def _has_slot(state: NodeState) -> bool:
-    first = state.ready[0]
     limit = state.node.max_parallel
-    return first.iteration is None or limit is None or state.slots < limit
+    return limit is None or state.slots < limit or state.ready[0].iteration is None
 
 
 class RunState:

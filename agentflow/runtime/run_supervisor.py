@@ -262,8 +262,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             if self._caches and data.__class__ is ev.WorkflowStepCompleted:
                 self._remember(data)
             evolve(state, data, state.next_offset, now)
-            effect = effect_of(data)
-            if effect is not None:
+            if data.__class__ in engine.EFFECTFUL and (effect := effect_of(data)) is not None:
                 self._effects.append(effect)
             drafts.append(Draft(data, trace=trace(data)))
 

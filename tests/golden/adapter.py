@@ -124,8 +124,10 @@ def drive(plan: Any, workflow: Workflow, input: Any, execute: Callable[[Any], An
         while moves:
             for data in moves:
                 engine.evolve(state, data, state.next_offset, now)
-                if isinstance(effect := engine.effect_of(data), engine.StartCall):
-                    begun.append(effect.call_id)
+                if data.__class__ in engine.EFFECTFUL:
+                    effect = engine.effect_of(data)
+                    if isinstance(effect, engine.StartCall):
+                        begun.append(effect.call_id)
             moves = engine.decide(state, now)
 
     advance([_started(workflow, input)])

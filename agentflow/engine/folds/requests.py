@@ -32,6 +32,7 @@ def _approval_requested(state: RunState, data: ev.ApprovalRequested, offset: int
             raise IllegalEvent(data, f"{activation.key} is not to be asked about")
         state.arrived.remove(activation)
         activation.status = state.node_of(activation).status = "waiting"
+        activation.phase = "asked"
         activation.snapshot = subject
         state.awaiting_approval[activation.key] = activation
     else:
@@ -86,11 +87,12 @@ def _approval_decided(
 def _step_decided(state: RunState, activation: Activation, error: Any) -> None:
     if error is not None:
         activation.error = error
+        activation.phase = "denied"
         state.denied[activation.key] = activation  # its end is still to be decided
         return
     del state.awaiting_approval[activation.key]
     place = state.node_of(activation)
-    activation.status = place.status = "pending"
+    activation.status = place.status = activation.phase = "pending"
     enqueue(state, activation, place)
 
 

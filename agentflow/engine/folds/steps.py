@@ -26,14 +26,17 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
     place.attempt = data.attempt
     _leave_queues(state, activation, place)
     if data.iteration is None:
-        _begin(state, activation, place)
+        if place.visits <= activation.visit:
+            place.visits = activation.visit + 1
+        place.next_attempt = 1
         place.status = "running"
         state.clock = data.clock + 1
     else:
         place.slots += 1
         state.ready.update(activation.path.key, place)
-    dispatched(state, ts)
-    activation.status = "running"
+    if state.status != "running":
+        dispatched(state, ts)
+    activation.status, activation.phase = "running", "open"
     activation.input = data.input
     activation.started = activation.attempt_started = ts
     activation.first_offset = activation.touched = offset
@@ -46,13 +49,10 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
         state.running += 1
         state.ready.last_slot = node.index
     state.changed[activation.key] = activation
-    _limit_time(state, activation)
-    node.kind.started(state, activation, data, ts)
-
-
-def _begin(state: RunState, activation: Activation, place: NodeState) -> None:
-    place.visits = max(place.visits, activation.visit + 1)
-    place.next_attempt = 1
+    if node.timeout is not None or state.step_budgets:
+        _limit_time(state, activation)
+    if node.kind.folds_start:
+        node.kind.started(state, activation, data, ts)
 
 
 def _leave_queues(state: RunState, activation: Activation, place: NodeState) -> None:
@@ -73,6 +73,7 @@ def _limit_time(state: RunState, activation: Activation) -> None:
 def _open_iterations(state: RunState, outer: Activation, place: NodeState, items: list[Any]) -> None:
     earlier = place.outer.children if place.outer is not None and outer.attempt > 1 else {}
     place.outer = outer
+    outer.children = {}
     _limit_time(state, outer)
     for i, item in enumerate(items):
         kept = earlier.get(i)
@@ -118,6 +119,7 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
         return
     if status == "failed" and node.required and state.on_failure == "hold" and not was_held:
         place.status = status
+        activation.phase = "held"
         state.held_steps[data.step_id] = activation  # a person decides what follows from it
         return
     state.steps_done[status] += 1
@@ -188,19 +190,21 @@ def _close(state: RunState, activation: Activation, place: NodeState) -> None:
     if state.open.pop(key, None) is None:  # it never started
         _leave_queues(state, activation, place)
         if activation.iteration is None:
-            _begin(state, activation, place)
+            place.visits = max(place.visits, activation.visit + 1)
+            place.next_attempt = 1
         return
+    kind = activation.node.kind
     if activation.is_for_each:
-        for iteration in state.ready.clear(activation.path.key, place):  # those that never began
+        for iteration in state.ready.drop_below(activation, place):
             del state.activations[iteration.key]
-    elif activation.node.kind.takes_slot and activation.status != "waiting":
-        state.running -= 1  # a step that waits for a person holds no slot
-        if activation.iteration is not None:
-            place.slots -= 1
-            state.ready.update(activation.path.key, place)
-        activation.node.kind.closed(state, activation)
     else:
-        activation.node.kind.closed(state, activation)
+        if kind.takes_slot and activation.status != "waiting":
+            state.running -= 1  # a step that waits for a person holds no slot
+            if activation.iteration is not None:
+                place.slots -= 1
+                state.ready.update(activation.path.key, place)
+        if kind.folds_end:
+            kind.closed(state, activation)
     state.changed.pop(key, None)
     state.call_queue.pop(key, None)
     if state.settled:

@@ -92,7 +92,7 @@ class Agent(Kind):
     def started_fields(self, activation: Activation, prepared: Prepared) -> dict[str, Any]:
         """Return the tags of this piece of work."""
         tags = prepared.subject.get("tags")
-        return {"tags": tags} if tags else {}
+        return {"tags": tags} if tags else super().started_fields(activation, prepared)
 
     def start(self, state: RunState, activation: Activation, prepared: Prepared, now: int) -> Decisions:
         """Open a fresh context."""

@@ -31,6 +31,9 @@ CALL_EVENTS: frozenset[type] = frozenset(
 TIMER_EVENTS: frozenset[type] = frozenset({ev.TimerScheduled, ev.TimerFired, ev.TimerCancelled})
 
 
+_NO_FIELDS: dict[str, Any] = {}
+
+
 class Prepared(NamedTuple):
     """What an activation will start with, evaluated once: its input, and the rest of what a person agrees to
     (`subject` names all of it)."""
@@ -66,6 +69,15 @@ class Kind:
         """Return whether a token that comes to this node ends its path although others are still live."""
         return False
 
+    folds_start = False
+    folds_end = False
+    """True for kinds that override `started` and `closed`; the hooks of the others are not called."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.folds_start = cls.started is not Kind.started
+        cls.folds_end = cls.closed is not Kind.closed
+
     def compile(self, node: Node) -> Any:
         """Return the node's parsed expressions and templates, kept in `node.program`."""
         return None
@@ -77,7 +89,7 @@ class Kind:
 
     def started_fields(self, activation: Activation, prepared: Prepared) -> dict[str, Any]:
         """Return what its `workflow.step_started` says beside the fields of every kind."""
-        return {}
+        return _NO_FIELDS
 
     def start(self, state: RunState, activation: Activation, prepared: Prepared, now: int) -> Decisions:
         """Return the events that follow `workflow.step_started` at once, before it is folded."""

@@ -54,6 +54,12 @@ class Tool(Kind):
                 return expression_error(error, "/agent/input")
         return Prepared(value, {"input": value})
 
+    def start(self, state: RunState, activation: Activation, prepared: Prepared, now: int) -> Decisions:
+        """Make the call at once. What a budget may forbid is decided once the step has started."""
+        if state.budget or state.step_budgets:
+            return []
+        return _first_call(state, activation, prepared.input, now)
+
     def is_idle(self, activation: Activation) -> bool:
         """Return whether the call, or the question about it, is under way."""
         return activation.tool is not None and activation.tool.state in ("open", "asked")
@@ -64,7 +70,10 @@ class Tool(Kind):
         if activation.due_at is not None and now < activation.due_at:
             return []
         if record is None:
-            return _first_call(state, activation, now)
+            over = tool_calls_exceed(state, activation, 1)
+            if over is not None:
+                return exceeded_moves(state, activation, over, now)
+            return _first_call(state, activation, activation.input, now)
         if record.state == "planned":
             return start_tool(state, activation, record, now)
         if record.state == "unknown":
@@ -74,19 +83,17 @@ class Tool(Kind):
         return []
 
 
-def _first_call(state: RunState, activation: Activation, now: int) -> Decisions:
+def _first_call(state: RunState, activation: Activation, parameters: Any, now: int) -> Decisions:
     """Make the one call of the node; a call that cannot be made fails the step with the same error."""
-    over = tool_calls_exceed(state, activation, 1)
-    if over is not None:
-        return exceeded_moves(state, activation, over, now)
     call_id = derive("call_", now, state.workflow_id, activation.key)
     node = activation.node
     name = next(iter(state.bindings.of(node.id).tools), node.id)
     record = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
-    record.parameters = activation.input
+    record.parameters = parameters
     decisions = start_tool(state, activation, record, now)
     if isinstance(decisions[-1], ev.ToolCallFailed):
-        decisions += step_failed(activation, decisions[-1].error, now)
+        begins = activation.key not in state.open and activation.iteration is None
+        decisions += step_failed(activation, decisions[-1].error, now, clock=state.clock if begins else None)
     return decisions
 
 
