@@ -32,14 +32,13 @@ _BRACES = ("${{", "{{")
 
 
 class Scopes:
-    """What the expressions of a graph may read. `in_map`: nodes on child paths that have an item."""
+    """What the expressions of a graph may read. `has_item`: if a node is on a child path of a map."""
 
     def __init__(self, workflow: Workflow, found: Connections, regions: Regions) -> None:
         inner = [node for node in workflow.nodes if not kind_of(node).is_border]
         self.steps = {node.id for node in inner if waits_by_rule(node)}
         self.nodes = [node.id for node in inner]
-        ways = [way for way in found.ways if way.opens and kind_of(found.by_id[way.source]).iterates]
-        self.in_map = {node_id for way in ways for node_id in regions.inside[way.pointer]}
+        self.has_item = regions.has_item
         self._waits = found.waits
         self._before: tuple[str, set[str]] | None = None  # of the last node that asked
 
@@ -178,7 +177,7 @@ class NodeReport:
         return self._node is not None and self._node.for_each is not None
 
     def _in_map(self) -> bool:
-        return self._node is not None and self._node.id in self._scopes.in_map
+        return self._node is not None and self._scopes.has_item(self._node.id)
 
     def _node_has_item(self) -> bool:
         return self._iterates() or self._in_map()
