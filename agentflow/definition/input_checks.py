@@ -16,11 +16,14 @@ __all__ = ["compile_inputs", "input_needs"]
 
 
 def compile_inputs(document: Found, report: Report) -> dict[str, InputSpec] | None:
-    """The declared inputs, checked with their defaults; None if there is no `inputs`."""
+    """The declared inputs, checked with their defaults; None if there is no `inputs`. One that is wrong, and
+    was reported as that, takes any value."""
     declared = document.get("inputs")
     if declared is None:
         return None
-    return {name: _input(name, found, report) for name, found in declared.items()}
+    sound = dict(declared.items())
+    names = [name for name in declared.json() if not name.startswith("x-")]
+    return {name: _input(name, sound[name], report) if name in sound else InputSpec() for name in names}
 
 
 def _input(name: str, found: Found, report: Report) -> InputSpec:

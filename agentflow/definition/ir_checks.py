@@ -15,6 +15,7 @@ import msgspec
 
 from agentflow.definition.connections import connect
 from agentflow.definition.edge_checks import check_edges
+from agentflow.definition.expression_checks import ExpressionChecks
 from agentflow.definition.field_checks import check_common_fields
 from agentflow.definition.ir import Node, Workflow, canonical_json, decode_ir, wire_type
 from agentflow.definition.ir_report import IrReport
@@ -103,13 +104,14 @@ def _surrogate(text: str) -> bool:
     return not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)
 
 
-def check_graph(workflow: Workflow, report: IrReport) -> None:
-    """Report everything that is wrong with the graph. It must be one that `decode_ir` gives."""
+def check_graph(workflow: Workflow, report: IrReport) -> ExpressionChecks | None:
+    """Report everything that is wrong with the graph, which must be one that `decode_ir` gives; return what
+    its expressions read, None if it has no nodes."""
     if not workflow.name.strip():
         report.error("E_EMPTY_WORKFLOW_NAME", "the workflow has no name", "/name")
     if not workflow.nodes:
         report.error("E_EMPTY_WORKFLOW", "the workflow has no nodes", "/nodes")
-        return
+        return None
     by_id = _identify(workflow, report)
     _check_ends(workflow, report)
     found = connect(workflow, by_id, report)
@@ -124,13 +126,16 @@ def check_graph(workflow: Workflow, report: IrReport) -> None:
     if not report.failed:
         check_loops(workflow, found, report)
     check_edges(workflow, report)
-    check_values(workflow, found, regions, report)
+    expressions = check_values(workflow, found, regions, report)
     if not report.failed:
         check_choices(workflow, found, report)
+    return expressions
 
 
 def _identify(workflow: Workflow, report: IrReport) -> dict[str, Node]:
     by_id: dict[str, Node] = {}
+    positions: dict[str, str] = {}
+    words = report.origin.words
     for i, node in enumerate(workflow.nodes):
         path = f"/nodes/{i}/id"
         if not node.id.strip():
@@ -140,9 +145,15 @@ def _identify(workflow: Workflow, report: IrReport) -> dict[str, Node]:
             report.error("E_INVALID_NODE_ID", f'"{shown(node.id)}" is not an id', path, hint)
         elif node.id.startswith("__") and not kind_of(node).is_border:
             message = f'id "{node.id}" is reserved: it begins with "__"'
-            report.error("E_INVALID_NODE_ID", message, path, "choose another id")
-        if by_id.setdefault(node.id, node) is not node:
-            report.error("E_DUPLICATE_NODE_ID", f'id "{shown(node.id)}" is already used', path)
+            report.error(words.reserved, message, path, words.reserved_hint)
+        by_id.setdefault(node.id, node)
+        is_written = report.origin.find(report.base + path) is not None
+        first = positions.setdefault(node.id, path) if is_written else path
+        if first != path:
+            place = report.origin.find(report.base + first)
+            where = f" at {place[0][0]}:{place[0][1]}" if place is not None and place[0][0] else ""
+            message = f'{words.id} "{shown(node.id)}" is already used{where}'
+            report.error(words.duplicate, message, path, f"give each {words.node} an id of its own")
     return by_id
 
 

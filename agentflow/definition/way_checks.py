@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from agentflow.definition.connections import Connections, Links, Way, circles, reachable, waits_by_rule
+from agentflow.definition.cycles import shortest_cycle
 from agentflow.definition.ir import Node, Workflow
 from agentflow.definition.ir_report import IrReport
 from agentflow.definition.kinds import kind_of
@@ -19,6 +20,9 @@ __all__ = [
     "check_waits",
     "check_ways",
 ]
+
+
+_SHOWN_CYCLE = 12
 
 
 class _Path(msgspec.Struct, eq=False):
@@ -148,10 +152,14 @@ def check_missing_next(workflow: Workflow, found: Connections, regions: Regions,
 
 
 def check_waits(found: Connections, report: IrReport) -> None:
-    """Report nodes that wait for each other."""
+    """Report each cycle of dependencies once, at its first node."""
     for circle in circles(found.waits, found.order):
-        message = shown(f"nodes wait for each other: {', '.join(circle)}", 200)
-        report.error("E_CYCLE", message, f"/nodes/{found.order[circle[0]]}")
+        cycle = shortest_cycle(found.waits, circle[0], set(circle))
+        if len(cycle) > _SHOWN_CYCLE:
+            cycle = [*cycle[: _SHOWN_CYCLE - 2], "…", cycle[-1]]
+        message = f"{report.origin.words.node}s form a cycle: {' → '.join(cycle)}"
+        pointer = f"/nodes/{found.order[circle[0]]}"
+        report.error("E_CYCLE", message, pointer, "remove one of these dependencies")
 
 
 def check_ways(workflow: Workflow, found: Connections, regions: Regions, report: IrReport) -> None:

@@ -38,11 +38,12 @@ def label(spec: AgentNode, port: str) -> str | None:
 def check(spec: AgentNode, at: NodeReport) -> None:
     """Check the templates, limits and result schema of the agent."""
     agent = spec.agent
-    at.template("input", spec.input)
     at.not_blank("agent/name", agent.name)
     at.not_blank("agent/system_prompt", agent.system_prompt)
     at.at_least_one(agent, "agent/", "max_turns", "max_tool_calls")
-    for key in ("system_prompt", "context", "tags"):
-        at.template(f"agent/{key}", getattr(agent, key))
+    at.template("agent/system_prompt", agent.system_prompt)
+    at.template("input", spec.input)
+    at.template("agent/context", agent.context)
+    at.template("agent/tags", agent.tags)
     if agent.output_schema is not None:
         at.schema("agent/output_schema", agent.output_schema)
