@@ -108,8 +108,6 @@ class _AgentList:
     def _agent(self, index: int, agent: Found, step_id: str, following: str) -> AgentNode:
         document = self._document
         defaults = document.get("defaults")
-        fallback = agent.get("fallback")
-        choices = [self._models.choose(found) for found in fallback.value] if fallback else []
         schema = agent.get("output_schema")
         number = int(agent.pointer.rpartition("/")[2]) + 1
         output_schema: dict[str, Any] | bool | None = None
@@ -130,7 +128,7 @@ class _AgentList:
                 name=name,
                 system_prompt=escaped(agent.plain("system_prompt", "")),
                 model=self._models.choose(agent.get("model")),
-                fallback=tuple(choice for choice in choices if choice is not None),
+                fallback=self._models.choose_each(agent.get("fallback")),
                 output_schema=output_schema,
                 functions=self._tools(agent.get("tools")),
                 max_turns=agent.plain("max_turns", defaults.plain("max_turns", 10) if defaults else 10),

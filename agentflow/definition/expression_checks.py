@@ -44,7 +44,10 @@ from agentflow.definition.static_types import (
     walk,
 )
 
-__all__ = ["ExpressionChecks", "InputUse", "Scope"]
+__all__ = ["EDGE_ROOTS", "ExpressionChecks", "InputUse", "Scope"]
+
+EDGE_ROOTS = frozenset({"message", "state"})
+"""The names that begin a path in `when` of an edge (page 002 §4)."""
 
 _STATUS_FUNCTIONS = ("success", "failure", "cancelled", "always")
 _STEP_PROPERTIES = ("outputs", "status", "error")
@@ -155,9 +158,9 @@ class ExpressionChecks:
             return element_schema(schema_of(expression.tree, roots))
         return True
 
-    def expression(self, pointer: str, text: str, scope: Scope, *, path: bool = False) -> None:
-        """Check a field that is one expression without braces, or with `path` a path."""
-        for written, expression in self._parsed(pointer, text, "path" if path else "expression"):
+    def expression(self, pointer: str, text: str, scope: Scope, form: str = "expression") -> None:
+        """Check a field that is one expression without braces; `form`: a `path`, or `when` of an `edge`."""
+        for written, expression in self._parsed(pointer, text, form):
             self._check(expression, _At(written, 0), scope)
 
     def _parsed(self, pointer: str, text: str, form: str) -> Iterator[tuple[Written, Expression]]:
@@ -166,8 +169,8 @@ class ExpressionChecks:
             try:
                 if form == "path":
                     expression = parse_path(written.text, roots)
-                elif form == "expression":
-                    expression = parse(written.text, roots=roots)
+                elif form in ("expression", "edge"):
+                    expression = parse(written.text, roots=EDGE_ROOTS if form == "edge" else roots)
                 else:
                     expression = parse_whole(written.text, bare=form == "guard", roots=roots)
             except ExpressionError as error:

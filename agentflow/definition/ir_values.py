@@ -134,7 +134,8 @@ def _check_whole(workflow: Workflow, at: NodeReport) -> None:
             else None
         )
         if problem is not None:
-            message = f'default of input "{shown(name)}": {shown(problem[1], 200)}'
+            inside = f", at {shown(problem[0])}" if problem[0] else ""
+            message = f'default of input "{shown(name)}": {shown(problem[1], 200)}{inside}'
             at.error("E_INPUT_INVALID", message, f"{path}/default{problem[0]}")
     for field in ("globals", "shared"):
         for key in getattr(workflow, field):

@@ -24,6 +24,7 @@ __all__ = [
     "NodeBase",
     "Policy",
     "agent_of",
+    "next_port",
 ]
 
 Join = Literal["any", "all_succeeded", "all_terminal"]
@@ -162,3 +163,8 @@ def agent_of(node: NodeBase) -> AgentSpec | None:
     """Return the agent that works in a node, of those kinds that have one."""
     agent = getattr(node, "agent", None)
     return agent if isinstance(agent, AgentSpec) else None
+
+
+def next_port(spec: Any) -> tuple[tuple[str, str], ...]:
+    """Return the port `next`, if it is set: the ports of most kinds."""
+    return () if spec.next is None else (("next", spec.next),)

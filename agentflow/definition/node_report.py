@@ -120,7 +120,7 @@ class NodeReport:
 
     def path(self, field: str, text: str) -> None:
         """Check a `*_path` field."""
-        self._expressions.expression(self._whole(field), text, self._scope(field), path=True)
+        self._expressions.expression(self._whole(field), text, self._scope(field), "path")
 
     def for_each(self, text: str) -> None:
         """Check a `for_each`; what is checked later may read its item."""

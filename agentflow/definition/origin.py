@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from agentflow.definition.nodes import Place, Scalar, child_pointer
+from agentflow.definition.nodes import Place, Positions, Scalar, child_pointer
 from agentflow.definition.report import NOWHERE
 from agentflow.definition.source_text import Source
 from agentflow.definition.structure import Found, strings_of
@@ -122,8 +122,15 @@ class DocumentOrigin(Origin):
         self._source = source
 
     def find(self, pointer: str) -> tuple[Place, str] | None:
-        found = self.fields.get(pointer)
-        return (found.place, found.pointer) if found is not None else self.keys.get(pointer)
+        if pointer in self.keys:
+            return self.keys[pointer]
+        field = pointer
+        while field and field not in self.fields:
+            field = field.rpartition("/")[0]
+        if not field:
+            return None
+        found, inner = self.fields[field], pointer[len(field) :]
+        return Positions(found.node).at(inner), found.pointer + inner
 
     def strings(self, pointer: str, value: Any) -> Iterator[Written]:
         found = self.fields.get(pointer)

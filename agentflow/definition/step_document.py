@@ -67,14 +67,13 @@ _WORDS = Words(
     reserved="E_VALUE",
     reserved_hint="choose another name",
 )
-_KEYS = {
-    "guard": "if",
+_AGENT_KEYS = {
     "agent/system_prompt": "systemPrompt",
+    "input": "input",
     "agent/context": "context",
     "agent/tags": "tags",
-    "cache/key": "cache.key",
-    "approval/message": "approval.message",
 }
+_KEYS = {**_AGENT_KEYS, "guard": "if", "cache/key": "cache.key", "approval/message": "approval.message"}
 
 
 def compile_step_document(
@@ -133,6 +132,10 @@ class _StepDocument:
         outputs = document.get("outputs")
         for name, output in outputs.items() if outputs else ():
             self._origin.fields[child_pointer("/outputs", name)] = output
+        inputs = document.get("inputs")
+        for name, declared in inputs.items() if inputs else ():
+            if (default := declared.get("default")) is not None:
+                self._origin.fields[f"{child_pointer('/inputs', name)}/default"] = default
         graph = Workflow(
             name=document.plain("name", default_name),
             nodes=(StartNode(id=_START), *compiled, EndNode(id=_END, index=len(compiled), drain=True)),
@@ -242,10 +245,8 @@ class _StepDocument:
             "cache/key": cache.get("key") if cache else None,
             "approval/message": approval.get("message") if approval and approval.value is not True else None,
         }
-        for field, key in (("agent/system_prompt", "systemPrompt"), ("input", "input")):
-            fields[field] = agent.get(key) if agent else None
-        for key in ("context", "tags"):
-            fields[f"agent/{key}"] = agent.get(key) if agent else None
+        if agent is not None:
+            fields |= {field: agent.get(key) for field, key in _AGENT_KEYS.items()}
         found = {f"{pointer}/{field}": value for field, value in fields.items() if value is not None}
         self._origin.fields.update(found)
         self._origin.keys[pointer] = step.key, step.pointer
@@ -292,14 +293,12 @@ class _StepDocument:
     def _agent(self, step_id: str, agent: Found | None) -> AgentSpec:
         if agent is None:
             return AgentSpec(name=step_id, system_prompt="")
-        fallback = agent.get("fallback")
-        choices = [self._models.choose(found) for found in fallback.value] if fallback else []
         tags, schema = agent.get("tags"), agent.get("resultSchema")
         return AgentSpec(
             name=agent.plain("name", step_id),
             system_prompt=escaped(agent.plain("systemPrompt", "")),
             model=self._models.choose(agent.get("model")),
-            fallback=tuple(choice for choice in choices if choice is not None),
+            fallback=self._models.choose_each(agent.get("fallback")),
             output_schema=check_embedded_schema(schema, "E_RESULT_SCHEMA", "", self._report)
             if schema
             else None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentflow.definition.node import AgentSpec, NodeBase
+from agentflow.definition.node import AgentSpec, NodeBase, next_port
 
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
@@ -24,15 +24,7 @@ class AgentNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="ag
 
 
 Spec = AgentNode
-
-
-def ports(spec: AgentNode) -> tuple[tuple[str, str], ...]:
-    """Return `next`, if it is set."""
-    return () if spec.next is None else (("next", spec.next),)
-
-
-def label(spec: AgentNode, port: str) -> str | None:
-    """Return None: the edge has no label."""
+ports = next_port
 
 
 def check(spec: AgentNode, at: NodeReport) -> None:
