@@ -16,10 +16,10 @@ from agentflow.definition.document_lints import warn_of_unused_services
 from agentflow.definition.ir import AgentNode, AgentSpec, EndNode, FunctionRef, Options, StartNode, Workflow
 from agentflow.definition.ir_checks import check_graph
 from agentflow.definition.ir_report import IrReport
-from agentflow.definition.nodes import Object
 from agentflow.definition.origin import DocumentOrigin, Words
 from agentflow.definition.policies import Models, compiled_budget, merged_policy
 from agentflow.definition.report import Report, shown
+from agentflow.definition.source_tree import Object
 from agentflow.definition.structure import Found, check_structure
 from agentflow.definition.vocabulary import AGENT_LIST
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from agentflow.definition.expressions import escape_braces
 from agentflow.definition.ir import ServiceSpec
-from agentflow.definition.nodes import Positions
 from agentflow.definition.report import Report, shown
 from agentflow.definition.schema_checks import schema_problems
+from agentflow.definition.source_tree import Positions
 from agentflow.definition.structure import Found
 from agentflow.definition.urls import address_problem, path_problem
 

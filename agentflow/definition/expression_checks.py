@@ -30,11 +30,11 @@ from agentflow.definition.expressions.nodes import (
 from agentflow.definition.ir import NodeBase, Workflow, agent_of
 from agentflow.definition.ir_report import IrReport
 from agentflow.definition.kinds import kind_of
-from agentflow.definition.nodes import Place
 from agentflow.definition.origin import Written
 from agentflow.definition.paths import parse_path
 from agentflow.definition.report import shown
 from agentflow.definition.schema_checks import sound_schema
+from agentflow.definition.source_tree import Place
 from agentflow.definition.static_types import (
     Missing,
     RootSchemas,

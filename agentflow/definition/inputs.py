@@ -12,8 +12,8 @@ import msgspec
 
 from agentflow.definition.ir import InputSpec, Workflow
 from agentflow.definition.json_values import json_problems
-from agentflow.definition.nodes import Place, child_pointer
 from agentflow.definition.report import Report, shown
+from agentflow.definition.source_tree import Place, child_pointer
 
 __all__ = [
     "ANY_INPUT",

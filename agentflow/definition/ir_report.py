@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentflow.definition.nodes import Place
 from agentflow.definition.origin import Origin
 from agentflow.definition.report import Report
+from agentflow.definition.source_tree import Place
 
 __all__ = ["IrReport"]
 

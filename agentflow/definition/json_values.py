@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
-from agentflow.definition.nodes import child_pointer
 from agentflow.definition.report import shown
+from agentflow.definition.source_tree import child_pointer
 
 __all__ = ["json_problems"]
 

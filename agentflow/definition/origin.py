@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from agentflow.definition.nodes import Place, Positions, Scalar, child_pointer
 from agentflow.definition.report import NOWHERE
 from agentflow.definition.source_text import Source
+from agentflow.definition.source_tree import Place, Positions, Scalar, child_pointer
 from agentflow.definition.structure import Found, strings_of
 
 __all__ = ["DocumentOrigin", "Origin", "Words", "Written"]

@@ -40,7 +40,6 @@ from agentflow.definition.ir import (
 )
 from agentflow.definition.ir_checks import check_graph
 from agentflow.definition.ir_report import IrReport
-from agentflow.definition.nodes import Object, child_pointer
 from agentflow.definition.origin import DocumentOrigin, Words
 from agentflow.definition.policies import (
     Models,
@@ -51,6 +50,7 @@ from agentflow.definition.policies import (
 )
 from agentflow.definition.report import Report, shown
 from agentflow.definition.source_text import Source
+from agentflow.definition.source_tree import Object, child_pointer
 from agentflow.definition.structure import Found, check_structure
 from agentflow.definition.vocabulary import STEP_DOCUMENT
 
