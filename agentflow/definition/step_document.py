@@ -50,7 +50,7 @@ from agentflow.definition.policies import (
 )
 from agentflow.definition.report import Report, shown
 from agentflow.definition.source_text import Source
-from agentflow.definition.source_tree import Object, child_pointer
+from agentflow.definition.source_tree import Array, Object, child_pointer
 from agentflow.definition.structure import Found, check_structure
 from agentflow.definition.vocabulary import STEP_DOCUMENT
 
@@ -157,7 +157,7 @@ class _StepDocument:
         """Return True if steps of the document were reported as wrong and left out."""
         workflow = self._document.get("workflow")
         steps = workflow.get("steps") if workflow else None
-        return steps is None or len(steps.json()) != len(self._steps)
+        return steps is None or len(_items(steps)) != len(self._steps)
 
     def _warn_of_unused(self, nodes: list[AgentNode], expressions: ExpressionChecks) -> None:
         """Warn of inputs and services without a use; not if a misspelt name may be the use."""
@@ -175,7 +175,7 @@ class _StepDocument:
         if steps is None:
             return []
         found = cast("list[Found]", steps.value)
-        if not steps.json():
+        if not _items(steps):
             self._report.error(
                 "E_NO_STEPS", "workflow has no steps", steps.place, steps.pointer, "add a step"
             )
@@ -255,14 +255,14 @@ class _StepDocument:
         """Return the id of a step; "" for one that is absent or wrong, and was reported as that."""
         if step.get("id") is None:
             self._origin.has_nameless |= step.has("id")
-            written = step.json().get("id")
+            written = step.written("id")
             if isinstance(written, str):
                 self._origin.refused.add(written)
         return step.plain("id", "")
 
     def _dependencies(self, step: Found, pointer: str) -> tuple[str, ...]:
         declared: list[Found] = step.plain("depends_on", [])
-        written: Any = step.json().get("depends_on") if step.has("depends_on") else []
+        written: Any = step.written("depends_on") if step.has("depends_on") else []
         if not isinstance(written, list) or len(cast("list[Any]", written)) != len(declared):
             self._origin.unsure.add(pointer)
         seen: dict[str, Found] = {}
@@ -339,6 +339,11 @@ class _StepDocument:
     def _default_value(self, key: str) -> Any:
         found = self._default(key)
         return found.value if found else None
+
+
+def _items(found: Found) -> list[Any]:
+    """Return the elements of an array as they stand in the source, right or wrong."""
+    return list(found.node.items) if isinstance(found.node, Array) else []
 
 
 def _guard(step: Found) -> str | None:

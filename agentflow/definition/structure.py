@@ -77,6 +77,11 @@ class Found(msgspec.Struct, frozen=True):
         """Members of a shape or map, in source order."""
         return list(self.value.items())
 
+    def written(self, name: str) -> Any:
+        """The plain JSON value of a member as it stands in the source, right or wrong; None if absent."""
+        member = self.node.members.get(name) if isinstance(self.node, Object) else None
+        return None if member is None else to_value(member.node)
+
     def json(self) -> Any:
         """The plain JSON value as it stands in the source."""
         return to_value(self.node)

@@ -122,20 +122,8 @@ class Kind:
 
 
 _MODULES = (
-    start,
-    end,
-    agent,
-    tool,
-    condition,
-    router,
-    loop,
-    parallel,
-    merge,
-    map,
-    batch,
-    subgraph,
-    wait,
-    executor,
+    *(start, end, agent, tool, condition, router, loop),
+    *(parallel, merge, map, batch, subgraph, wait, executor),
 )
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (Kind.of(module) for module in _MODULES)}
