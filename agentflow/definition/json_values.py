@@ -15,6 +15,7 @@ __all__ = ["json_problems"]
 
 _MAX_DEPTH = 200
 _MAX_BITS = 3_320  # a thousand digits
+_2_53 = 1 << 53
 
 
 def json_problems(value: Any, *, structs: bool = False) -> Iterator[tuple[str, str, str]]:
@@ -31,10 +32,10 @@ def json_problems(value: Any, *, structs: bool = False) -> Iterator[tuple[str, s
             todo += [(v, child_pointer(path, k), depth + 1) for k, v in fields if v is not msgspec.UNSET]
         elif isinstance(item, Mapping):
             members = cast("Mapping[str, Any]", item).items()
-            todo += [(inner, child_pointer(path, key), depth + 1) for key, inner in members]
+            todo += [(v, child_pointer(path, k), depth + 1) for k, v in members if not _is_plain(v)]
         elif isinstance(item, list | tuple):
             items = cast("list[Any]", item)
-            todo += [(inner, f"{path}/{i}", depth + 1) for i, inner in enumerate(items)]
+            todo += [(v, f"{path}/{i}", depth + 1) for i, v in enumerate(items) if not _is_plain(v)]
 
 
 def _problem(item: Any, structs: bool) -> str | None:
@@ -55,6 +56,13 @@ def _problem(item: Any, structs: bool) -> str | None:
             return None if math.isfinite(item) else f"{item} is not a JSON number"
         case _:
             return f"{type(item).__name__} is not a JSON type"
+
+
+def _is_plain(value: Any) -> bool:
+    """Return True for most values of long lists: they are JSON, and need no pointer."""
+    if value.__class__ is str:
+        return value.isascii()
+    return value is None or value.__class__ is bool or (value.__class__ is int and abs(value) < _2_53)
 
 
 def _surrogate(text: str) -> bool:

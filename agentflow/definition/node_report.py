@@ -45,10 +45,6 @@ class NodeReport:
         """Record an error at a field."""
         self._report.error(code, message, self._at(field), hint)
 
-    def warning(self, code: str, message: str, field: str = "", hint: Any = None) -> None:
-        """Record a warning at a field."""
-        self._report.warning(code, message, self._at(field), hint)
-
     def conflict(self, field: str, why: str, hint: str) -> None:
         """Refuse a field that has no effect beside the others."""
         name = field.rpartition("/")[2]

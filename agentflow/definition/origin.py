@@ -51,9 +51,8 @@ class Written(NamedTuple):
     @property
     def is_cut(self) -> bool:
         """True if YAML ended the text at ` #`."""
-        return (
-            self.source is not None and self.scalar is not None and self.source.is_cut_by_comment(self.scalar)
-        )
+        source, scalar = self.source, self.scalar
+        return source is not None and scalar is not None and source.is_cut_by_comment(scalar)
 
 
 class Origin:
