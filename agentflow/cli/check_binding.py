@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agentflow.definition.diagnostics import Diagnostic, Severity, did_you_mean
 from agentflow.definition.ir import AgentNode, ModelRef
-from agentflow.definition.nodes import child_pointer
+from agentflow.definition.source_tree import child_pointer
 from agentflow.errors import ConfigurationError
 
 if TYPE_CHECKING:

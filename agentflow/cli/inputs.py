@@ -117,9 +117,9 @@ def _problem(code: str, message: str, file: str | None) -> DefinitionError:
 
 def _parse(data: bytes, media: Media, file: str | None) -> Any:
     """Strictly, with positions: no key twice, no NaN, no half surrogate."""
-    from agentflow.definition.nodes import to_value
     from agentflow.definition.report import Fatal, Report
     from agentflow.definition.source import MAX_BYTES, Source, decode, read_node
+    from agentflow.definition.source_tree import to_value
     from agentflow.errors import DefinitionError
 
     if media == "json" and len(data) > MAX_BYTES:

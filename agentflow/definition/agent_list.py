@@ -14,9 +14,12 @@ from agentflow.definition.common_checks import (
 )
 from agentflow.definition.document_lints import warn_of_unused_services
 from agentflow.definition.ir import AgentNode, AgentSpec, EndNode, FunctionRef, Options, StartNode, Workflow
-from agentflow.definition.nodes import Object
+from agentflow.definition.ir_checks import check_graph
+from agentflow.definition.ir_report import IrReport
+from agentflow.definition.origin import DocumentOrigin, Words
 from agentflow.definition.policies import Models, compiled_budget, merged_policy
 from agentflow.definition.report import Report, shown
+from agentflow.definition.source_tree import Object
 from agentflow.definition.structure import Found, check_structure
 from agentflow.definition.vocabulary import AGENT_LIST
 
@@ -26,6 +29,9 @@ _START, _END = "__start", "__end"
 _STEP_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
 _SERVICE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _ID_LENGTH = 128
+_WORDS = Words(
+    node="agent", id="agent id", duplicate="E_DUPLICATE_ID", reserved="E_VALUE", reserved_hint=None
+)
 
 
 def compile_agent_list(root: Object, default_name: str, report: Report) -> Workflow:
@@ -42,6 +48,7 @@ class _AgentList:
         self._services = service_names(document)
         self._models = Models(document.get("models"), report)
         agents = document.get("agents")
+        self._origin = DocumentOrigin(_WORDS)
         self._agents = cast("list[Found]", agents.value) if agents else []
         if agents is not None and not agents.json():
             report.error(
@@ -54,9 +61,7 @@ class _AgentList:
         following = [*ids, _END][1:]
         nodes = [self._agent(i, *row) for i, row in enumerate(zip(self._agents, ids, following, strict=True))]
         description = document.plain("description")
-        if not self._report.has_errors:
-            self._warn_of_unused(nodes)
-        return Workflow(
+        graph = Workflow(
             name=document.plain("name", default_name),
             nodes=(
                 StartNode(id=_START, next=ids[0] if ids else _END),
@@ -72,6 +77,10 @@ class _AgentList:
             ),
             metadata={"description": description} if description is not None else {},
         )
+        check_graph(graph, IrReport(self._report, self._origin))
+        if not self._report.has_errors:
+            self._warn_of_unused(nodes)
+        return graph
 
     def _warn_of_unused(self, nodes: list[AgentNode]) -> None:
         """Warn of services without a use; not if a tool without its service, or a misspelt one, may be it."""
@@ -81,21 +90,12 @@ class _AgentList:
 
     def _step_ids(self) -> list[str]:
         """A step id for each agent: its id, else its name, else `step_<index>`; repeated: `_2`, `_3` …"""
-        explicit: dict[str, Found] = {}
-        for agent in self._agents:
+        used: set[str] = set()
+        for index, agent in enumerate(self._agents):
             found = agent.get("id")
-            if found is None:
-                continue
-            if found.value.startswith("__"):
-                message = f'id "{found.value}" is reserved: it begins with "__"'
-                self._report.error("E_VALUE", message, found.place, found.pointer)
-            first = explicit.setdefault(found.value, found)
-            if first is not found:
-                where = f" at {first.place[0]}:{first.place[1]}" if first.place[0] else ""
-                message = f'agent id "{found.value}" is already used{where}'
-                hint = "give each agent an id of its own"
-                self._report.error("E_DUPLICATE_ID", message, found.place, found.pointer, hint)
-        used = set(explicit)
+            if found is not None:
+                self._origin.fields[f"/nodes/{index + 1}/id"] = found
+                used.add(found.value)
         ids: list[str] = []
         for index, agent in enumerate(self._agents):
             chosen: str | None = agent.plain("id")
@@ -108,8 +108,6 @@ class _AgentList:
     def _agent(self, index: int, agent: Found, step_id: str, following: str) -> AgentNode:
         document = self._document
         defaults = document.get("defaults")
-        fallback = agent.get("fallback")
-        choices = [self._models.choose(found) for found in fallback.value] if fallback else []
         schema = agent.get("output_schema")
         number = int(agent.pointer.rpartition("/")[2]) + 1
         output_schema: dict[str, Any] | bool | None = None
@@ -130,7 +128,7 @@ class _AgentList:
                 name=name,
                 system_prompt=escaped(agent.plain("system_prompt", "")),
                 model=self._models.choose(agent.get("model")),
-                fallback=tuple(choice for choice in choices if choice is not None),
+                fallback=self._models.choose_each(agent.get("fallback")),
                 output_schema=output_schema,
                 functions=self._tools(agent.get("tools")),
                 max_turns=agent.plain("max_turns", defaults.plain("max_turns", 10) if defaults else 10),

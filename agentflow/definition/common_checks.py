@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Any, cast
 
 from agentflow.definition.expressions import escape_braces
-from agentflow.definition.ir import ServiceSpec, canonical_json
-from agentflow.definition.nodes import Positions
+from agentflow.definition.ir import ServiceSpec
 from agentflow.definition.report import Report, shown
+from agentflow.definition.schema_checks import schema_problems
+from agentflow.definition.source_tree import Positions
 from agentflow.definition.structure import Found
 from agentflow.definition.urls import address_problem, path_problem
 
@@ -23,10 +23,6 @@ __all__ = [
 ]
 
 
-_REMEMBERED = 4096
-_valid_schemas: set[bytes] = set()
-
-
 def check_embedded_schema(found: Found, code: str, prefix: str, report: Report) -> dict[str, Any] | bool:
     """The schema in `found`, or True if it is none; problems are reported under `code`, each at its place."""
     return checked_schema(found.value, found, code, prefix, report)
@@ -36,14 +32,8 @@ def checked_schema(
     schema: dict[str, Any] | bool, home: Found, code: str, prefix: str, report: Report
 ) -> dict[str, Any] | bool:
     """The same for a schema whose members stand in `home`."""
-    digest = hashlib.sha256(canonical_json(schema)).digest()
-    if digest in _valid_schemas:
-        return schema
-    from agentflow.definition.schemas import check_applicable, check_schema
-
-    problems = check_schema(schema) or check_applicable(schema)
+    problems = schema_problems(schema)
     if not problems:
-        _remember(digest)
         return schema
     positions = Positions(home.node)
     for problem in problems:
@@ -82,13 +72,6 @@ def _schema_hint(path: str, message: str) -> str | None:
     if re.match(r'"-?[0-9.]+" is not (?:a number|an integer)\b', message):
         return "write the number without quotes"
     return None
-
-
-def _remember(digest: bytes) -> None:
-    """Schemas repeat, in a document and over its submissions, and checking one takes milliseconds."""
-    if len(_valid_schemas) >= _REMEMBERED:
-        _valid_schemas.clear()
-    _valid_schemas.add(digest)
 
 
 def service_names(document: Found) -> list[str] | None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
-from agentflow.definition.ir import AgentSpec, Edge, Node, Workflow, canonical_json
+from agentflow.definition.ir import Edge, Node, Workflow, agent_of, canonical_json
 from agentflow.definition.kinds import kind_of, targets_of
 
 __all__ = ["Difference", "compare", "signature", "unfit_results"]
@@ -63,7 +63,7 @@ def unfit_results(workflow: Workflow, results: Mapping[str, Any]) -> list[Differ
 
     found: list[Difference] = []
     for node in workflow.nodes:
-        agent = _agent(node)
+        agent = agent_of(node)
         schema = agent.output_schema if agent is not None else None
         if schema is None or node.id not in results:
             continue
@@ -84,12 +84,6 @@ def _values(node: Node, result: Any) -> list[Any]:
 
 def _about(node: Node, message: str, structural: bool) -> Difference:
     return Difference(node=node.id, message=message, structural=structural)
-
-
-def _agent(node: Node) -> AgentSpec | None:
-    """The agent that works in a node, of those kinds that have one."""
-    agent = getattr(node, "agent", None)
-    return agent if isinstance(agent, AgentSpec) else None
 
 
 def _edge(edge: Edge) -> list[Any]:
@@ -200,7 +194,7 @@ def _details(old: Node, new: Node) -> Iterator[str]:
             yield words
     told = {*_NODE_DETAILS, *_TOLD_ELSEWHERE, *kind_of(new).structural}
     yield from (k for k in new.__struct_fields__ if k not in told and getattr(old, k) != getattr(new, k))
-    before, after = _agent(old), _agent(new)
+    before, after = agent_of(old), agent_of(new)
     if before is not None and after is not None:
         for key, words in _AGENT_DETAILS.items():
             if getattr(before, key) != getattr(after, key):

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from agentflow.definition.graph_checks import components
+from agentflow.definition.cycles import components
 from agentflow.definition.ir import Edge, Node, Workflow
 from agentflow.definition.ir_report import IrReport
 from agentflow.definition.kinds import kind_of, targets_of
 from agentflow.definition.report import shown
 
-__all__ = ["Connections", "Links", "Way", "circles", "connect", "reachable", "waits_by_rule"]
+__all__ = ["Ancestors", "Connections", "Links", "Way", "circles", "connect", "reachable", "waits_by_rule"]
 
 Links = dict[str, list[str]]
 """Node to nodes."""
@@ -33,8 +33,20 @@ class Way(msgspec.Struct, frozen=True):
     bounded: bool = False
 
 
+class Ancestors(msgspec.Struct, frozen=True):
+    """A set of nodes: bit i of `mask` stands for the node whose `order` is i."""
+
+    mask: int
+    order: dict[str, int]
+
+    def __contains__(self, node_id: str) -> bool:
+        index = self.order.get(node_id)
+        return index is not None and bool(self.mask >> index & 1)
+
+
 class Connections(msgspec.Struct):
-    """The connections of one graph."""
+    """The connections of one graph. `ancestors`: for each node those that it waits for, directly or not, as a
+    bit mask over `order`; `unsure`: pointers of nodes whose dependencies are wrong."""
 
     by_id: dict[str, Node]
     order: dict[str, int]
@@ -43,6 +55,8 @@ class Connections(msgspec.Struct):
     leads_on: set[str]
     begins: list[str]
     ends: list[str]
+    ancestors: dict[str, int] = {}
+    unsure: set[str] = set()
 
     def onward(self, *, opening: bool = True) -> Links:
         """Return where each node leads by tokens and by dependencies; without `opening`, no child paths."""
@@ -55,6 +69,22 @@ class Connections(msgspec.Struct):
                 for dependency in self.waits[node.id] or self.begins:
                     onward[dependency].append(node.id)
         return onward
+
+    def before(self, node: Node) -> Ancestors:
+        """Return the nodes before a node, also of one whose id is used twice."""
+        return Ancestors(self._mask(d for d in node.depends_on if d in self.waits), self.order)
+
+    def close(self) -> None:
+        """Fill `ancestors`; the nodes of a cycle are before each other."""
+        for component in components(self.waits):
+            mask = self._mask(d for node_id in component for d in self.waits[node_id])
+            self.ancestors.update(dict.fromkeys(component, mask))
+
+    def _mask(self, dependencies: Iterable[str]) -> int:
+        mask = 0
+        for dependency in dependencies:
+            mask |= self.ancestors.get(dependency, 0) | 1 << self.order[dependency]
+        return mask
 
     @property
     def ending(self) -> list[str]:
@@ -86,7 +116,7 @@ def reachable(begin: Iterable[str], links: Links) -> set[str]:
 
 def circles(links: Links, order: dict[str, int]) -> Iterator[list[str]]:
     """Yield the groups of nodes that lead back to themselves, each in declared order."""
-    for group in components({node_id: tuple(targets) for node_id, targets in links.items()}):
+    for group in components(links):
         if len(group) > 1 or group[0] in links[group[0]]:
             yield sorted(group, key=order.__getitem__)
 
@@ -105,6 +135,7 @@ def connect(workflow: Workflow, by_id: dict[str, Node], report: IrReport) -> Con
     for i, node in enumerate(workflow.nodes):
         _connect_fields(node, f"/nodes/{i}", found, report)
     _connect_edges(workflow.edges, found, report)
+    found.close()
     return found
 
 
@@ -123,16 +154,24 @@ def _connect_fields(node: Node, pointer: str, found: Connections, report: IrRepo
             found.ways.append(way)
     for field, named in kind.references(node):
         _exists(named, f"{pointer}/{field}", found, report)
+    waiting = not kind.is_border and found.by_id[node.id] is node
     for j, dependency in enumerate(node.depends_on):
         path = f"{pointer}/depends_on/{j}"
-        if dependency not in found.by_id:
-            message = f'"{shown(node.id)}" depends on unknown node "{shown(dependency)}"'
-            hint = report.report.did_you_mean(dependency, list(found.by_id))
-            report.error("E_UNKNOWN_DEPENDENCY", message, path, hint)
+        if dependency not in found.by_id or dependency in report.origin.hidden:
+            found.unsure.add(pointer)
+            _report_unknown(node, dependency, path, found, report)
         elif kind_of(found.by_id[dependency]).is_end:
             report.error("E_VALUE", f'nothing comes after the end "{dependency}"', path)
-        elif not kind_of(found.by_id[dependency]).is_start and not kind.is_border:
+        elif waiting and not kind_of(found.by_id[dependency]).is_start:
             found.waits[node.id].append(dependency)
+
+
+def _report_unknown(node: Node, dependency: str, path: str, found: Connections, report: IrReport) -> None:
+    known, names = report.report, [n for n in found.by_id if n and n not in report.origin.hidden]
+    if not report.origin.is_excused(dependency, lambda: known.nearest(dependency, names) is not None):
+        word = report.origin.words.node
+        message = f'"{shown(node.id) or f"a {word}"}" depends on unknown {word} "{shown(dependency)}"'
+        report.error("E_UNKNOWN_DEPENDENCY", message, path, known.did_you_mean(dependency, names))
 
 
 def _connect_edges(edges: tuple[Edge, ...], found: Connections, report: IrReport) -> None:

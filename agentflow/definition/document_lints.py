@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from agentflow.definition.nodes import Array, Node, Object, Scalar, child_pointer
 from agentflow.definition.redaction import is_sensitive
 from agentflow.definition.report import Report, shown
+from agentflow.definition.source_tree import Array, Node, Object, Scalar, child_pointer
 from agentflow.definition.structure import Found
 
 __all__ = ["warn_of_secrets", "warn_of_unused_inputs", "warn_of_unused_services"]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentflow.definition.expressions import ExpressionError, parse
+from agentflow.definition.expression_checks import ExpressionChecks, Scope
 from agentflow.definition.ir import Edge, Workflow
 from agentflow.definition.ir_report import IrReport
 from agentflow.definition.policy import MAX_SECONDS
 from agentflow.definition.report import shown
 
-__all__ = ["EDGE_ROOTS", "check_edges"]
-
-EDGE_ROOTS = frozenset({"message", "state"})
-"""The names that begin a path in `when` of an edge (page 002 §4)."""
+__all__ = ["check_edges"]
 
 _FIELDS: dict[str, tuple[str, ...]] = {
     "single": ("when",),
@@ -31,10 +28,12 @@ _OPTIONAL["timeout"] = None
 Group = list[tuple[int, Edge]]
 
 
-def check_edges(workflow: Workflow, report: IrReport) -> None:
+def check_edges(workflow: Workflow, expressions: ExpressionChecks, report: IrReport) -> None:
     """Check the fields of each edge, and each group."""
     for i, edge in enumerate(workflow.edges):
         _check_fields(edge, f"/edges/{i}", report)
+        if edge.when is not None:
+            expressions.expression(f"{report.base}/edges/{i}/when", edge.when, Scope("when"), "edge")
     for group in _groups(workflow.edges):
         _check_group(group, report)
 
@@ -45,13 +44,6 @@ def _check_fields(edge: Edge, path: str, report: IrReport) -> None:
             message = f"{field} has no effect on an edge of kind {edge.kind}"
             kinds = [kind for kind, fields in _FIELDS.items() if field in fields]
             report.error("E_CONFLICTING_FIELDS", message, f"{path}/{field}", f"it is for {', '.join(kinds)}")
-    if edge.when is not None:
-        try:
-            parse(edge.when, roots=EDGE_ROOTS)
-        except ExpressionError as error:
-            for problem in (error, *error.also):
-                message = f"{problem.message}, at character {problem.offset + 1}"
-                report.error(problem.code, message, f"{path}/when", problem.hint)
     if edge.kind == "multi" and not (edge.selection or "").strip():
         report.error("E_EMPTY_FIELD", "the edge has no selection", f"{path}/selection", "name its function")
     if edge.timeout is not None and not 0 < edge.timeout <= MAX_SECONDS:

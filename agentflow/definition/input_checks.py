@@ -6,33 +6,28 @@ from typing import Any
 
 from agentflow.definition.common_checks import check_embedded_schema, checked_schema
 from agentflow.definition.expression_checks import InputUse
-from agentflow.definition.inputs import InputNeeds, RequiredInput, breach
+from agentflow.definition.inputs import InputNeeds, RequiredInput
 from agentflow.definition.ir import InputSpec
-from agentflow.definition.nodes import Positions
-from agentflow.definition.report import NOWHERE, Report, shown
+from agentflow.definition.report import NOWHERE, Report
 from agentflow.definition.structure import Found
 
 __all__ = ["compile_inputs", "input_needs"]
 
 
 def compile_inputs(document: Found, report: Report) -> dict[str, InputSpec] | None:
-    """The declared inputs, checked with their defaults; None if there is no `inputs`."""
+    """The declared inputs, with checked schemas; None if there is no `inputs`. One that is wrong, and
+    was reported as that, takes any value."""
     declared = document.get("inputs")
     if declared is None:
         return None
-    return {name: _input(name, found, report) for name, found in declared.items()}
+    sound = dict(declared.items())
+    names = [name for name in declared.json() if not name.startswith("x-")]
+    return {name: _input(name, sound[name], report) if name in sound else InputSpec() for name in names}
 
 
 def _input(name: str, found: Found, report: Report) -> InputSpec:
     schema = _schema(name, found, report)
     default = found.get("default")
-    if default is not None:
-        problem = breach(schema, default.value)
-        if problem is not None:
-            inner, message = problem
-            place = Positions(default.node).at(inner)
-            message = f'default of input "{name}": {shown(message, 200)}{_at(inner)}'
-            report.error("E_INPUT_INVALID", message, place, default.pointer + inner)
     return InputSpec(
         schema=schema,
         required=found.plain("required", default is None),
@@ -99,7 +94,3 @@ def _needed(name: str, use: InputUse | None, declaration: Found | None) -> Requi
     line, column = declaration.key if declaration else NOWHERE
     path = declaration.pointer if declaration else None
     return RequiredInput(name=name, line=line, column=column, path=path, used=False)
-
-
-def _at(path: str) -> str:
-    return f", at {shown(path)}" if path else ""

@@ -5,15 +5,15 @@ A run of an agent list takes any JSON.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
 
 from agentflow.definition.ir import InputSpec, Workflow
-from agentflow.definition.nodes import Place, child_pointer
+from agentflow.definition.json_values import json_problems
 from agentflow.definition.report import Report, shown
+from agentflow.definition.source_tree import Place, child_pointer
 
 __all__ = [
     "ANY_INPUT",
@@ -25,9 +25,6 @@ __all__ = [
 ]
 
 Locate = Callable[[str], Place]
-
-_MAX_INPUT_DEPTH = 200
-_PLAIN = frozenset({int, bool, type(None)})  # of which every value is JSON: most of a long list
 
 
 class RequiredInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +80,7 @@ def check_input_values(
 
     `places` gives the place of a declaration: JSON pointer → (line, column).
     """
-    problem = _json_problem(inputs)
-    if problem is not None:
+    for _, problem, _ in json_problems(inputs):
         report.error("E_INPUT_INVALID", f"input is not JSON: {problem}")
         return inputs
     if not needs.named:
@@ -120,32 +116,3 @@ def _check_one(name: str, spec: InputSpec, values: dict[str, Any], places: Locat
         inner = child_pointer("", name) + problem[0]
         message = f'input "{name}": {shown(problem[1], 200)}, at {shown(inner)}'
         report.error("E_INPUT_INVALID", message, places(pointer), pointer)
-
-
-def _json_problem(value: Any) -> str | None:
-    """Why a Python value is no JSON, or None. Does not recurse."""
-    todo: list[tuple[Any, int]] = [(value, 0)]
-    while todo:
-        item, depth = todo.pop()
-        if depth > _MAX_INPUT_DEPTH:
-            return f"nested deeper than {_MAX_INPUT_DEPTH}"
-        if isinstance(item, Mapping):
-            for key, member in cast("Mapping[Any, Any]", item).items():
-                if not isinstance(key, str):
-                    return f"key {shown(repr(key))} is not a string"
-                if member.__class__ not in _PLAIN:
-                    todo.append((member, depth + 1))
-                if not key.isascii():
-                    todo.append((key, depth))
-        elif isinstance(item, list | tuple):
-            members = cast("list[Any]", item)
-            todo += [(member, depth + 1) for member in members if member.__class__ not in _PLAIN]
-        elif isinstance(item, str):
-            if any("\ud800" <= c <= "\udfff" for c in item) if not item.isascii() else False:
-                return "a string holds a lone surrogate"
-        elif isinstance(item, float):
-            if not math.isfinite(item):
-                return f"{item} is no JSON number"
-        elif item is not None and not isinstance(item, bool | int):
-            return f"{type(item).__name__} is no JSON type"
-    return None

@@ -40,6 +40,7 @@ from agentflow.definition.node import (
     ModelRef,
     NodeBase,
     Policy,
+    agent_of,
 )
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "ToolNode",
     "WaitNode",
     "Workflow",
+    "agent_of",
     "canonical_json",
     "decode_ir",
     "ir_hash",

@@ -6,21 +6,19 @@ is in its range. Diagnostics have a JSON pointer into the canonical JSON of the 
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
-from typing import Any, cast
 
 import msgspec
 
 from agentflow.definition.connections import connect
 from agentflow.definition.edge_checks import check_edges
+from agentflow.definition.expression_checks import ExpressionChecks
 from agentflow.definition.field_checks import check_common_fields
 from agentflow.definition.ir import Node, Workflow, canonical_json, decode_ir, wire_type
 from agentflow.definition.ir_report import IrReport
 from agentflow.definition.ir_values import check_values
+from agentflow.definition.json_values import json_problems
 from agentflow.definition.kinds import kind_of
-from agentflow.definition.nodes import child_pointer
 from agentflow.definition.report import NOWHERE, Fatal, Report, shown
 from agentflow.definition.type_errors import explain
 from agentflow.definition.way_checks import (
@@ -36,8 +34,6 @@ from agentflow.definition.way_checks import (
 __all__ = ["accepted_graph", "check_graph"]
 
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
-_MAX_DEPTH = 200
-_MAX_BITS = 3_320  # a thousand digits
 
 
 def accepted_graph(workflow: Workflow, report: Report) -> Workflow:
@@ -45,7 +41,8 @@ def accepted_graph(workflow: Workflow, report: Report) -> Workflow:
 
     Raises Fatal when it is no JSON, or when a field has another type than it should.
     """
-    _check_plain(workflow, report)
+    for path, problem, code in json_problems(workflow, structs=True):
+        report.error(code, problem, NOWHERE, path)
     if report.has_errors:
         raise Fatal("E_TYPE")
     try:
@@ -58,58 +55,14 @@ def accepted_graph(workflow: Workflow, report: Report) -> Workflow:
     return stored
 
 
-def _check_plain(value: Any, report: Report) -> None:
-    """Reports what JSON cannot hold, each at its place. Does not recurse."""
-    todo: list[tuple[Any, str, int]] = [(value, "", 0)]
-    while todo:
-        item, path, depth = todo.pop()
-        problem = (
-            _plain_problem(item) if depth <= _MAX_DEPTH else f"values are nested deeper than {_MAX_DEPTH}"
-        )
-        if problem is not None:
-            report.error("E_LIMIT" if depth > _MAX_DEPTH else "E_TYPE", problem, NOWHERE, path)
-        elif isinstance(item, msgspec.Struct):
-            for field in item.__struct_fields__:
-                inner = getattr(item, field)
-                if inner is not msgspec.UNSET:
-                    todo.append((inner, child_pointer(path, field), depth + 1))
-        elif isinstance(item, Mapping):
-            members = cast("Mapping[str, Any]", item).items()
-            todo += [(inner, child_pointer(path, key), depth + 1) for key, inner in members]
-        elif isinstance(item, list | tuple):
-            items = cast("list[Any]", item)
-            todo += [(inner, f"{path}/{i}", depth + 1) for i, inner in enumerate(items)]
-
-
-def _plain_problem(item: Any) -> str | None:
-    match item:
-        case None | bool() | list() | tuple() | msgspec.Struct():
-            return None
-        case Mapping():
-            keys = cast("Mapping[Any, Any]", item)
-            wrong = next((k for k in keys if not isinstance(k, str) or _surrogate(k)), None)
-            return None if wrong is None else f"key {shown(repr(wrong))} is not a string of characters"
-        case str():
-            return "string holds a lone surrogate" if _surrogate(item) else None
-        case int():
-            return "number has more than 1,000 digits" if item.bit_length() > _MAX_BITS else None
-        case float():
-            return None if math.isfinite(item) else f"{item} is not a JSON number"
-        case _:
-            return f"{type(item).__name__} is not a JSON type"
-
-
-def _surrogate(text: str) -> bool:
-    return not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)
-
-
-def check_graph(workflow: Workflow, report: IrReport) -> None:
-    """Report everything that is wrong with the graph. It must be one that `decode_ir` gives."""
+def check_graph(workflow: Workflow, report: IrReport) -> ExpressionChecks | None:
+    """Report everything that is wrong with the graph, which must be one that `decode_ir` gives; return what
+    its expressions read, None if it has no nodes."""
     if not workflow.name.strip():
         report.error("E_EMPTY_WORKFLOW_NAME", "the workflow has no name", "/name")
     if not workflow.nodes:
         report.error("E_EMPTY_WORKFLOW", "the workflow has no nodes", "/nodes")
-        return
+        return None
     by_id = _identify(workflow, report)
     _check_ends(workflow, report)
     found = connect(workflow, by_id, report)
@@ -123,14 +76,17 @@ def check_graph(workflow: Workflow, report: IrReport) -> None:
         check_ways(workflow, found, regions, report)
     if not report.failed:
         check_loops(workflow, found, report)
-    check_edges(workflow, report)
-    check_values(workflow, found, regions, report)
+    expressions = check_values(workflow, found, regions, report)
+    check_edges(workflow, expressions, report)
     if not report.failed:
         check_choices(workflow, found, report)
+    return expressions
 
 
 def _identify(workflow: Workflow, report: IrReport) -> dict[str, Node]:
     by_id: dict[str, Node] = {}
+    positions: dict[str, str] = {}
+    words = report.origin.words
     for i, node in enumerate(workflow.nodes):
         path = f"/nodes/{i}/id"
         if not node.id.strip():
@@ -140,9 +96,15 @@ def _identify(workflow: Workflow, report: IrReport) -> dict[str, Node]:
             report.error("E_INVALID_NODE_ID", f'"{shown(node.id)}" is not an id', path, hint)
         elif node.id.startswith("__") and not kind_of(node).is_border:
             message = f'id "{node.id}" is reserved: it begins with "__"'
-            report.error("E_INVALID_NODE_ID", message, path, "choose another id")
-        if by_id.setdefault(node.id, node) is not node:
-            report.error("E_DUPLICATE_NODE_ID", f'id "{shown(node.id)}" is already used', path)
+            report.error(words.reserved, message, path, words.reserved_hint)
+        by_id.setdefault(node.id, node)
+        is_written = report.origin.find(report.base + path) is not None
+        first = positions.setdefault(node.id, path) if is_written else path
+        if first != path:
+            place = report.origin.find(report.base + first)
+            where = f" at {place[0][0]}:{place[0][1]}" if place is not None and place[0][0] else ""
+            message = f'{words.id} "{shown(node.id)}" is already used{where}'
+            report.error(words.duplicate, message, path, f"give each {words.node} an id of its own")
     return by_id
 
 

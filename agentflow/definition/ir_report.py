@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentflow.definition.report import NOWHERE, Report
+from agentflow.definition.origin import Origin
+from agentflow.definition.report import Report
+from agentflow.definition.source_tree import Place
 
 __all__ = ["IrReport"]
 
@@ -12,19 +14,30 @@ __all__ = ["IrReport"]
 class IrReport:
     """Reports on a graph, whose place in the whole is `base` (that of an inner graph is not "").
 
-    `failed` is True once an error was recorded through this report; it does not speak for other graphs.
+    A problem of a value that the origin does not know is not told: the front end made that value itself,
+    in the place of one that it has reported. `failed` is True once an error was found in this graph.
     """
 
-    def __init__(self, report: Report, base: str = "") -> None:
+    def __init__(self, report: Report, origin: Origin | None = None, base: str = "") -> None:
         self.report = report
+        self.origin = origin or Origin()
         self.base = base
         self.failed = False
 
     def error(self, code: str, message: str, path: str, hint: Any = None) -> None:
         """Record an error at a pointer within the graph."""
         self.failed = True
-        self.report.error(code, message, NOWHERE, self.base + path, hint)
+        found = self.origin.find(self.base + path)
+        if found is not None:
+            self.report.error(code, message, *found, hint)
 
     def warning(self, code: str, message: str, path: str, hint: Any = None) -> None:
         """Record a warning at a pointer within the graph."""
-        self.report.warning(code, message, NOWHERE, self.base + path, hint)
+        found = self.origin.find(self.base + path)
+        if found is not None:
+            self.report.warning(code, message, *found, hint)
+
+    def error_at(self, code: str, message: str, place: Place, path: str, hint: Any = None) -> None:
+        """Record an error at a place and pointer of the source."""
+        self.failed = True
+        self.report.error(code, message, place, path, hint)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from agentflow.definition.connections import Connections
+from agentflow.definition.expression_checks import ExpressionChecks
 from agentflow.definition.inputs import breach
 from agentflow.definition.ir import Budget, ErrorRoute, GlobalUpdate, Node, Policy, Workflow
 from agentflow.definition.ir_report import IrReport
 from agentflow.definition.kinds import kind_of
-from agentflow.definition.node_report import NodeReport, Scopes
+from agentflow.definition.node_report import NodeReport
 from agentflow.definition.policy import MAX_SECONDS
 from agentflow.definition.report import shown
 from agentflow.definition.way_checks import Regions
@@ -29,14 +30,21 @@ _COUNTS = (
 _SERVICES = ("http", "mcp", "openapi", "python")
 
 
-def check_values(workflow: Workflow, found: Connections, regions: Regions, report: IrReport) -> None:
-    """Check all that stands inside the nodes and beside them."""
-    scopes = Scopes(workflow, found, regions)
+def check_values(
+    workflow: Workflow, found: Connections, regions: Regions, report: IrReport
+) -> ExpressionChecks:
+    """Check all that stands inside the nodes and beside them; return what their expressions read."""
+    expressions = ExpressionChecks(workflow, found, report)
     for i, node in enumerate(workflow.nodes):
-        at = NodeReport(node, f"/nodes/{i}", scopes, report)
-        _check_common(node, at)
+        at = NodeReport(node, f"/nodes/{i}", regions, expressions, report)
+        if node.for_each is not None:
+            at.for_each(node.for_each)
+        if node.guard is not None:
+            at.guard(node.guard)
         kind_of(node).check(node, at)
-    _check_whole(workflow, NodeReport(None, "", scopes, report))
+        _check_common(node, at)
+    _check_whole(workflow, NodeReport(None, "", regions, expressions, report))
+    return expressions
 
 
 def _check_common(node: Node, at: NodeReport) -> None:
@@ -53,10 +61,6 @@ def _check_common(node: Node, at: NodeReport) -> None:
         if node.approval.timeout is not None:
             at.range("approval/timeout", node.approval.timeout, above=0, most=MAX_SECONDS)
         at.template("approval/message", node.approval.message, item=False)
-    if node.guard is not None:
-        at.gate("guard", node.guard, bare=True)
-    if node.for_each is not None:
-        at.gate("for_each", node.for_each, bare=False)
     if isinstance(node.on_error, ErrorRoute):
         for i, code in enumerate(node.on_error.codes):
             at.not_blank(f"on_error/codes/{i}", code)
@@ -124,9 +128,14 @@ def _check_whole(workflow: Workflow, at: NodeReport) -> None:
     for name, spec in (workflow.inputs or {}).items():
         path = f"inputs/{_escape(name)}"
         sound = at.schema(f"{path}/schema", spec.schema, "E_INPUT_SCHEMA")
-        problem = breach(spec.schema, spec.default) if spec.has_default and sound else None
+        problem = (
+            breach(spec.schema, spec.default)
+            if sound and spec.has_default and at.is_written(f"{path}/default")
+            else None
+        )
         if problem is not None:
-            message = f'default of input "{shown(name)}": {shown(problem[1], 200)}'
+            inside = f", at {shown(problem[0])}" if problem[0] else ""
+            message = f'default of input "{shown(name)}": {shown(problem[1], 200)}{inside}'
             at.error("E_INPUT_INVALID", message, f"{path}/default{problem[0]}")
     for field in ("globals", "shared"):
         for key in getattr(workflow, field):

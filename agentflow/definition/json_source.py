@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 
-from agentflow.definition.nodes import Array, Member, Node, Object, Scalar, pointer_of
 from agentflow.definition.report import Fatal, Report, shown
 from agentflow.definition.source import Tally
 from agentflow.definition.source_text import Source
+from agentflow.definition.source_tree import Array, Member, Node, Object, Scalar, pointer_of
 
 __all__ = ["parse_json"]
 

@@ -16,7 +16,6 @@ import msgspec
 
 from agentflow.definition.diagnostics import nearest
 from agentflow.definition.failure import Category
-from agentflow.definition.nodes import Node, Object, Scalar, json_type
 from agentflow.definition.policy import MAX_SECONDS
 from agentflow.definition.report import shown
 from agentflow.definition.shapes import (
@@ -33,6 +32,7 @@ from agentflow.definition.shapes import (
     Shape,
     Text,
 )
+from agentflow.definition.source_tree import Node, Object, Scalar, json_type
 
 __all__ = ["Leaf", "Problem", "check_leaf", "either", "is_name", "seconds", "type_name"]
 

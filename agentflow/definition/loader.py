@@ -24,7 +24,10 @@ from agentflow.definition.inputs import (
     needs_of,
 )
 from agentflow.definition.ir import Workflow, canonical_json, ir_hash
-from agentflow.definition.nodes import (
+from agentflow.definition.report import NOWHERE, Fatal, Report, shown
+from agentflow.definition.source import decode, media_of, node_of_value, read_file, read_node
+from agentflow.definition.source_text import Media, Source
+from agentflow.definition.source_tree import (
     Node,
     Object,
     Positions,
@@ -33,9 +36,6 @@ from agentflow.definition.nodes import (
     json_type,
     to_value,
 )
-from agentflow.definition.report import NOWHERE, Fatal, Report, shown
-from agentflow.definition.source import decode, media_of, node_of_value, read_file, read_node
-from agentflow.definition.source_text import Media, Source
 from agentflow.errors import DefinitionError
 
 __all__ = [

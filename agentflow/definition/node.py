@@ -23,6 +23,8 @@ __all__ = [
     "ModelRef",
     "NodeBase",
     "Policy",
+    "agent_of",
+    "next_port",
 ]
 
 Join = Literal["any", "all_succeeded", "all_terminal"]
@@ -155,3 +157,14 @@ class NodeBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     set_globals: dict[str, str] = {}
     update_globals: dict[str, GlobalUpdate] = {}
     metadata: dict[str, Any] = {}
+
+
+def agent_of(node: NodeBase) -> AgentSpec | None:
+    """Return the agent that works in a node, of those kinds that have one."""
+    agent = getattr(node, "agent", None)
+    return agent if isinstance(agent, AgentSpec) else None
+
+
+def next_port(spec: Any) -> tuple[tuple[str, str], ...]:
+    """Return the port `next`, if it is set: the ports of most kinds."""
+    return () if spec.next is None else (("next", spec.next),)

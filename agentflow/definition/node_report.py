@@ -7,67 +7,43 @@ The `check` of a kind gets a NodeReport bound to its node, and names fields rela
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentflow.definition.connections import Connections, reachable, waits_by_rule
-from agentflow.definition.expressions import Expression, ExpressionError, compile_template, parse, parse_whole
+from agentflow.definition.expression_checks import ExpressionChecks, Scope
 from agentflow.definition.ir import Node, Workflow
 from agentflow.definition.ir_report import IrReport
-from agentflow.definition.kinds import kind_of
-from agentflow.definition.paths import parse_path
 from agentflow.definition.report import shown
+from agentflow.definition.schema_checks import schema_problems
 
 if TYPE_CHECKING:
     from agentflow.definition.way_checks import Regions
 
-__all__ = ["ROOTS", "NodeReport", "Scopes"]
-
-ROOTS = frozenset({"steps", "inputs", "item", "index", "input", "nodes", "globals", "state"})
-"""The names that begin a path in the expressions of a graph (page 003 §3)."""
-
-_BRACES = ("${{", "{{")
-
-
-class Scopes:
-    """What the expressions of a graph may read. `in_map`: nodes on child paths that have an item."""
-
-    def __init__(self, workflow: Workflow, found: Connections, regions: Regions) -> None:
-        inner = [node for node in workflow.nodes if not kind_of(node).is_border]
-        self.steps = {node.id for node in inner if waits_by_rule(node)}
-        self.nodes = [node.id for node in inner]
-        ways = [way for way in found.ways if way.opens and kind_of(found.by_id[way.source]).iterates]
-        self.in_map = {node_id for way in ways for node_id in regions.inside[way.pointer]}
-        self._waits = found.waits
-        self._before: tuple[str, set[str]] | None = None  # of the last node that asked
-
-    def comes_before(self, name: str, node_id: str) -> bool:
-        """Return True if a node waits for another one, directly or not."""
-        if name in self._waits[node_id]:
-            return True
-        if self._before is None or self._before[0] != node_id:
-            self._before = node_id, reachable(self._waits[node_id], self._waits)
-        return name in self._before[1]
+__all__ = ["NodeReport"]
 
 
 class NodeReport:
     """Reports on one node, or with `node` None on what stands beside the nodes (`outputs`, `options`)."""
 
-    def __init__(self, node: Node | None, pointer: str, scopes: Scopes, report: IrReport) -> None:
+    def __init__(
+        self,
+        node: Node | None,
+        pointer: str,
+        regions: Regions,
+        expressions: ExpressionChecks,
+        report: IrReport,
+    ) -> None:
         self._node = node
         self._pointer = pointer
-        self._scopes = scopes
+        self._expressions = expressions
         self._report = report
+        # The schema of the item that the node has; None if it has none.
+        self._item: Any = True if node is not None and regions.has_item(node.id) else None
 
     def error(self, code: str, message: str, field: str = "", hint: Any = None) -> None:
         """Record an error at a field."""
         self._report.error(code, message, self._at(field), hint)
-
-    def warning(self, code: str, message: str, field: str = "", hint: Any = None) -> None:
-        """Record a warning at a field."""
-        self._report.warning(code, message, self._at(field), hint)
 
     def conflict(self, field: str, why: str, hint: str) -> None:
         """Refuse a field that has no effect beside the others."""
@@ -78,9 +54,13 @@ class NodeReport:
         """Check an inner graph like a whole one."""
         from agentflow.definition.ir_checks import check_graph
 
-        inner = IrReport(self._report.report, self._report.base + self._at(field))
+        inner = IrReport(self._report.report, self._report.origin, self._whole(field))
         check_graph(graph, inner)
         self._report.failed |= inner.failed
+
+    def is_written(self, field: str) -> bool:
+        """Return True if the field stands in the source of the graph."""
+        return self._report.origin.find(self._whole(field)) is not None
 
     def _at(self, field: str) -> str:
         return f"{self._pointer}/{field}" if field else self._pointer
@@ -121,9 +101,9 @@ class NodeReport:
 
     def schema(self, field: str, schema: dict[str, Any] | bool, code: str = "E_SCHEMA") -> bool:
         """Require a JSON Schema that can be applied; return True if it is one."""
-        from agentflow.definition.schemas import check_applicable, check_schema
-
-        problems = check_schema(schema) or check_applicable(schema)
+        if not self.is_written(field):
+            return True
+        problems = schema_problems(schema)
         for problem in problems:
             self.error(problem.code or code, shown(problem.message, 200), field + problem.path, problem.hint)
         return not problems
@@ -132,30 +112,21 @@ class NodeReport:
 
     def expression(self, field: str, text: str) -> None:
         """Check a field that is one expression, without braces."""
-        try:
-            expression = parse(text, roots=ROOTS)
-        except ExpressionError as error:
-            self._syntax(error, field)
-            return
-        self._reads(expression, field, item=self._node_has_item(), status=False)
+        self._expressions.expression(self._whole(field), text, self._scope(field))
 
     def path(self, field: str, text: str) -> None:
         """Check a `*_path` field."""
-        try:
-            expression = parse_path(text, ROOTS)
-        except ExpressionError as error:
-            self._syntax(error, field)
-            return
-        self._reads(expression, field, item=self._node_has_item(), status=False)
+        self._expressions.expression(self._whole(field), text, self._scope(field), "path")
 
-    def gate(self, field: str, text: str, *, bare: bool) -> None:
-        """Check a `guard` (with `bare`) or a `for_each`."""
-        try:
-            expression = parse_whole(text, bare=bare, roots=ROOTS)
-        except ExpressionError as error:
-            self._syntax(error, field)
-            return
-        self._reads(expression, field, item=self._in_map() or (bare and self._iterates()), status=bare)
+    def for_each(self, text: str) -> None:
+        """Check a `for_each`; what is checked later may read its item."""
+        scope = msgspec.structs.replace(self._scope("for_each"), may_have_item=False)
+        self._item = self._expressions.for_each(self._whole("for_each"), text, scope)
+
+    def guard(self, text: str) -> None:
+        """Check a guard."""
+        scope = msgspec.structs.replace(self._scope("guard"), status=True)
+        self._expressions.guard(self._whole("guard"), text, scope)
 
     def template(self, field: str, value: Any, *, item: bool | None = None) -> bool:
         """Check the templates in a JSON value, None and UNSET have none; return True if it has an expression.
@@ -164,58 +135,16 @@ class NodeReport:
         """
         if value is None or value is msgspec.UNSET:
             return False
-        if item is None:
-            item = self._node_has_item()
-        errors: list[ExpressionError] = []
-        template = compile_template(value, braces=_BRACES, roots=ROOTS, errors=errors)
-        for error in errors:
-            self._syntax(error, field + error.path)
-        for inner, _, expression in template.expressions:
-            self._reads(expression, field + inner, item=item, status=False)
-        return bool(template.expressions or errors)
+        scope = self._scope(field)
+        if item is not None:
+            scope = msgspec.structs.replace(
+                scope, item=(self._item or True) if item else None, may_have_item=item
+            )
+        return self._expressions.template(self._whole(field), value, scope)
 
-    def _iterates(self) -> bool:
-        return self._node is not None and self._node.for_each is not None
+    def _whole(self, field: str) -> str:
+        return self._report.base + self._at(field)
 
-    def _in_map(self) -> bool:
-        return self._node is not None and self._node.id in self._scopes.in_map
-
-    def _node_has_item(self) -> bool:
-        return self._iterates() or self._in_map()
-
-    def _syntax(self, error: ExpressionError, field: str) -> None:
-        for problem in (error, *error.also):
-            message = f"{problem.message}, at character {problem.offset + 1}"
-            self.error(problem.code, message, field, problem.hint)
-
-    def _reads(self, expression: Expression, field: str, *, item: bool, status: bool) -> None:
-        """Check scope, and references to nodes."""
-        if expression.status_functions and not status:
-            name = min(expression.status_functions)
-            self.error("E_EXPR_SCOPE", f"{name}() is known in guards only", field)
-        for root in sorted(expression.roots & {"item", "index"}):
-            if not item:
-                self.error("E_EXPR_SCOPE", f'"{root}" needs for_each on this node', field)
-        for reference in expression.references:
-            root, *rest = reference.path
-            if root in ("steps", "nodes"):
-                self._names(str(root), rest, field)
-
-    def _names(self, root: str, rest: Sequence[str | int | None], field: str) -> None:
-        node, scopes = self._node, self._scopes
-        name = str(rest[0]) if rest and rest[0] is not None else None
-        inside = node is not None and node.id in scopes.steps
-        if name is None:
-            if root == "steps" and inside:
-                message = f'"{shown(node.id if node else "")}" reads all of steps, not only those before it'
-                self.error("E_REF_NOT_DEPENDENCY", message, field, "write steps.<id> of a dependency")
-            return
-        if name not in scopes.nodes:
-            hint = self._report.report.did_you_mean(name, scopes.nodes)
-            self.error("E_UNKNOWN_REFERENCE", f'there is no node "{shown(name)}"', field, hint)
-        elif root == "steps" and name not in scopes.steps:
-            message = f'"{name}" is entered by tokens, and is no member of steps'
-            self.error("E_UNKNOWN_REFERENCE", message, field, f"write nodes.{name}")
-        elif root == "steps" and node is not None and inside and not scopes.comes_before(name, node.id):
-            message = f'"{node.id}" reads "{name}", not a dependency'
-            self.error("E_REF_NOT_DEPENDENCY", message, field, f"add {name} to depends_on")
+    def _scope(self, field: str) -> Scope:
+        where = self._report.origin.field(field)
+        return self._expressions.scope(self._node, self._pointer, where, self._item)

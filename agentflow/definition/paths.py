@@ -8,7 +8,7 @@ from agentflow.definition.expressions.nodes import Digits, Index, Lit, Member, P
 __all__ = ["parse_path"]
 
 
-def parse_path(text: str, roots: frozenset[str]) -> Expression:
+def parse_path(text: str, roots: frozenset[str] | None) -> Expression:
     """Return the expression of a path such as `nodes.a.output.rows[0]`; a leading `$.` is ignored.
 
     Raises ExpressionError, with code E_INVALID_PATH if the text is an expression and no path.

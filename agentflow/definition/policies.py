@@ -113,6 +113,11 @@ class Models:
             else reference
         )
 
+    def choose_each(self, found: Found | None) -> tuple[ModelRef | str, ...]:
+        """Return the models of a list, without those that nothing names."""
+        chosen = (self.choose(one) for one in found.value) if found is not None else ()
+        return tuple(model for model in chosen if model is not None)
+
     def _with_default(self, keys: dict[str, Any]) -> dict[str, Any]:
         default = self._alias("default", []) if "default" in self._declared else {}
         return _over(default, keys)

@@ -14,7 +14,7 @@ import msgspec
 from agentflow.definition.diagnostics import Diagnostic, Severity, nearest
 
 if TYPE_CHECKING:
-    from agentflow.definition.nodes import Place
+    from agentflow.definition.source_tree import Place
 
 __all__ = ["MAX_DIAGNOSTICS", "NOWHERE", "Fatal", "Report", "known_names", "shown"]
 

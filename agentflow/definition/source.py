@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import msgspec
 
-from agentflow.definition.nodes import Array, Member, Node, Object, Place, Scalar, child_pointer
 from agentflow.definition.report import NOWHERE, Fatal, Report, shown
 from agentflow.definition.source_text import Lines, Media, Source
+from agentflow.definition.source_tree import Array, Member, Node, Object, Place, Scalar, child_pointer
 
 __all__ = [
     "MAX_BYTES",

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Literal
 
-from agentflow.definition.nodes import Node, Place, Scalar
+from agentflow.definition.source_tree import Node, Place, Scalar
 
 __all__ = ["Lines", "Media", "Source"]
 

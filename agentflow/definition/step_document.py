@@ -1,4 +1,10 @@
-"""The step document (page 001 §1.1 to §1.4): static checks, then the graph that it means (§4)."""
+"""The step document (page 001 §1.1 to §1.4): the graph that it means (§4), and where its values stand.
+
+The graph is checked like any other. Only here is found what the graph does not show: wrong keys and types
+(`structure`), the version, keys that are absent (W_INPUT_MISSING and the like), `if` that is a boolean,
+dependencies and functions that are listed twice, `max_parallel` without `for_each`, what of models, services
+and policies is shorthand, wrong schemas of inputs and results, and inputs and services without a use.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +20,12 @@ from agentflow.definition.common_checks import (
     warn_undeclared,
 )
 from agentflow.definition.document_lints import warn_of_unused_inputs, warn_of_unused_services
-from agentflow.definition.expression_checks import ExpressionChecks, Scope
-from agentflow.definition.graph_checks import Graph, build_graph
+from agentflow.definition.expression_checks import ExpressionChecks
+from agentflow.definition.expression_lints import lint_condition
+from agentflow.definition.expressions import ExpressionError, parse_whole
+from agentflow.definition.expressions.nodes import Lit
 from agentflow.definition.input_checks import compile_inputs, input_needs
-from agentflow.definition.inputs import InputNeeds
+from agentflow.definition.inputs import ANY_INPUT, InputNeeds
 from agentflow.definition.ir import (
     AgentNode,
     AgentSpec,
@@ -30,7 +38,9 @@ from agentflow.definition.ir import (
     StartNode,
     Workflow,
 )
-from agentflow.definition.nodes import Object
+from agentflow.definition.ir_checks import check_graph
+from agentflow.definition.ir_report import IrReport
+from agentflow.definition.origin import DocumentOrigin, Words
 from agentflow.definition.policies import (
     Models,
     compiled_approval,
@@ -38,8 +48,9 @@ from agentflow.definition.policies import (
     compiled_cache,
     merged_policy,
 )
-from agentflow.definition.report import Report
+from agentflow.definition.report import Report, shown
 from agentflow.definition.source_text import Source
+from agentflow.definition.source_tree import Array, Object, child_pointer
 from agentflow.definition.structure import Found, check_structure
 from agentflow.definition.vocabulary import STEP_DOCUMENT
 
@@ -47,6 +58,22 @@ __all__ = ["compile_step_document"]
 
 _START, _END = "__start", "__end"
 _VERSION = "1.0"
+_WORDS = Words(
+    node="step",
+    id="step id",
+    guard="if",
+    unknown="E_UNKNOWN_STEP",
+    duplicate="E_DUPLICATE_ID",
+    reserved="E_VALUE",
+    reserved_hint="choose another name",
+)
+_AGENT_KEYS = {
+    "agent/system_prompt": "systemPrompt",
+    "input": "input",
+    "agent/context": "context",
+    "agent/tags": "tags",
+}
+_KEYS = {**_AGENT_KEYS, "guard": "if", "cache/key": "cache.key", "approval/message": "approval.message"}
 
 
 def compile_step_document(
@@ -86,38 +113,29 @@ def _check_version(document: Found, report: Report) -> None:
     report.error("E_VERSION", message, version.place, version.pointer, hint)
 
 
-class _Guard(msgspec.Struct, frozen=True):
-    text: str | None
-    join: Join
-
-
 class _StepDocument:
     def __init__(self, document: Found, source: Source, report: Report) -> None:
         self._document = document
         self._report = report
         self._services = service_names(document)
         self._steps = self._checked_steps()
-        self._graph: Graph = build_graph(self._steps, report)
-        if self._lacks_steps():
-            self._graph.nameless = True
-        self._schemas = self._result_schemas()
         self._inputs: dict[str, InputSpec] | None = compile_inputs(document, report)
         self._models = Models(document.get("models"), report)
-        self._expressions = ExpressionChecks(
-            report,
-            source,
-            self._graph,
-            {step_id: self._schemas.get(step.pointer, True) for step_id, step in self._graph.steps.items()},
-            self._input_schemas(),
-        )
+        self._origin = DocumentOrigin(_WORDS, source)
+        self._origin.names = _KEYS
+        self._origin.has_nameless = self._lacks_steps()
 
     def compile(self, default_name: str) -> tuple[Workflow, InputNeeds]:
         document = self._document
         workflow = document.get("workflow")
         compiled = [self._step(i, step) for i, step in enumerate(self._steps)]
         outputs = document.get("outputs")
-        for _, output in outputs.items() if outputs else ():
-            self._expressions.template(output, Scope("outputs"))
+        for name, output in outputs.items() if outputs else ():
+            self._origin.fields[child_pointer("/outputs", name)] = output
+        inputs = document.get("inputs")
+        for name, declared in inputs.items() if inputs else ():
+            if (default := declared.get("default")) is not None:
+                self._origin.fields[f"{child_pointer('/inputs', name)}/default"] = default
         graph = Workflow(
             name=document.plain("name", default_name),
             nodes=(StartNode(id=_START), *compiled, EndNode(id=_END, index=len(compiled), drain=True)),
@@ -129,20 +147,20 @@ class _StepDocument:
             options=_options(workflow),
             metadata=_metadata(document),
         )
-        needs = input_needs(document, self._inputs, self._expressions.uses, self._expressions.all_inputs_used)
-        if not self._report.has_errors:
-            self._warn_of_unused(compiled)
-        return graph, needs
+        expressions = check_graph(graph, IrReport(self._report, self._origin))
+        if expressions is None or self._report.has_errors:
+            return graph, ANY_INPUT
+        self._warn_of_unused(compiled, expressions)
+        return graph, input_needs(document, self._inputs, expressions.uses, expressions.all_inputs_used)
 
     def _lacks_steps(self) -> bool:
         """Return True if steps of the document were reported as wrong and left out."""
         workflow = self._document.get("workflow")
         steps = workflow.get("steps") if workflow else None
-        return steps is None or len(steps.json()) != len(self._steps)
+        return steps is None or len(_items(steps)) != len(self._steps)
 
-    def _warn_of_unused(self, nodes: list[AgentNode]) -> None:
+    def _warn_of_unused(self, nodes: list[AgentNode], expressions: ExpressionChecks) -> None:
         """Warn of inputs and services without a use; not if a misspelt name may be the use."""
-        expressions = self._expressions
         if not expressions.all_inputs_used:
             used = {use.name for use in expressions.uses} | expressions.named
             warn_of_unused_inputs(self._document, used, self._report)
@@ -157,7 +175,7 @@ class _StepDocument:
         if steps is None:
             return []
         found = cast("list[Found]", steps.value)
-        if not steps.json():
+        if not _items(steps):
             self._report.error(
                 "E_NO_STEPS", "workflow has no steps", steps.place, steps.pointer, "add a step"
             )
@@ -190,44 +208,20 @@ class _StepDocument:
         if not agent.has("attachedFunctions") or (functions is not None and functions.json() == []):
             warn("W_ALL_FUNCTIONS", "may call every function", "list them, or write none", functions)
 
-    def _result_schemas(self) -> dict[str, Any]:
-        """By pointer of the step."""
-        schemas: dict[str, Any] = {}
-        for step in self._steps:
-            agent = step.get("agent")
-            found = agent.get("resultSchema") if agent else None
-            if found is not None:
-                schemas[step.pointer] = check_embedded_schema(found, "E_RESULT_SCHEMA", "", self._report)
-        return schemas
-
-    def _input_schemas(self) -> dict[str, Any] | None:
-        """By name, those too that are declared wrongly; None if inputs are not declared."""
-        declared = self._document.get("inputs")
-        if declared is None or self._inputs is None:
-            return None
-        names = [name for name in declared.json() if not name.startswith("x-")]
-        return {name: self._inputs[name].schema if name in self._inputs else True for name in names}
-
     def _step(self, index: int, step: Found) -> AgentNode:
-        step_id: str = step.plain("id", f"step_{index}")
         agent = step.get("agent")
         for_each = step.get("for_each")
-        iterates = step.has("for_each")
-        named: str | None = step.plain("id")
-        item: Any = True
-        before, unsure = self._graph.before_step(step), step.pointer in self._graph.unsure
-        if for_each is not None:
-            item = self._expressions.for_each(for_each, Scope("for_each", named, before, unsure=unsure))
-        guard = self._guard(step, Scope("if", named, before, item=iterates, status=True, unsure=unsure), item)
-        self._other_templates(step, named, item, iterates)
+        pointer = f"/nodes/{index + 1}"
+        self._locate(step, agent, pointer)
         return AgentNode(
-            id=step_id,
+            id=self._id(step, pointer),
             name=agent.plain("name") if agent else None,
             index=index,
-            depends_on=self._graph.depends_on.get(step_id, ()),
-            join=guard.join,
-            guard=guard.text,
-            for_each=for_each.value.strip() if for_each else None,
+            depends_on=self._dependencies(step, pointer),
+            join=self._join(step),
+            guard=_guard(step),
+            # A wrong one, which has no place, still makes a step that iterates.
+            for_each=for_each.value.strip() if for_each else "" if step.has("for_each") else None,
             max_parallel=step.plain("max_parallel"),
             required=step.plain("required", True),
             policy=merged_policy(
@@ -237,49 +231,77 @@ class _StepDocument:
             approval=compiled_approval(step.get("approval")),
             cache=compiled_cache(step.get("cache")),
             budget=compiled_budget(step.get("budget")),
-            agent=self._agent(step_id, step, agent),
+            agent=self._agent(step.plain("id", ""), agent),
             input=escaped(agent.plain("input")) if agent else None,
         )
 
-    def _guard(self, step: Found, scope: Scope, item: Any) -> _Guard:
+    def _locate(self, step: Found, agent: Found | None, pointer: str) -> None:
+        """Tell the origin where the fields of a step stand."""
+        cache, approval = step.get("cache"), step.get("approval")
+        fields = {
+            "id": step.get("id"),
+            "guard": step.get("if"),
+            "for_each": step.get("for_each"),
+            "cache/key": cache.get("key") if cache else None,
+            "approval/message": approval.get("message") if approval and approval.value is not True else None,
+        }
+        if agent is not None:
+            fields |= {field: agent.get(key) for field, key in _AGENT_KEYS.items()}
+        found = {f"{pointer}/{field}": value for field, value in fields.items() if value is not None}
+        self._origin.fields.update(found)
+        self._origin.keys[pointer] = step.key, step.pointer
+
+    def _id(self, step: Found, pointer: str) -> str:
+        """Return the id of a step; "" for one that is absent or wrong, and was reported as that."""
+        if step.get("id") is None:
+            self._origin.has_nameless |= step.has("id")
+            written = step.written("id")
+            if isinstance(written, str):
+                self._origin.refused.add(written)
+        return step.plain("id", "")
+
+    def _dependencies(self, step: Found, pointer: str) -> tuple[str, ...]:
+        declared: list[Found] = step.plain("depends_on", [])
+        written: Any = step.written("depends_on") if step.has("depends_on") else []
+        if not isinstance(written, list) or len(cast("list[Any]", written)) != len(declared):
+            self._origin.unsure.add(pointer)
+        seen: dict[str, Found] = {}
+        for dependency in declared:
+            if seen.setdefault(dependency.value, dependency) is not dependency:
+                message = f'"{shown(dependency.value)}" is listed twice'
+                self._report.warning("W_DUPLICATE", message, dependency.place, dependency.pointer)
+        for i, dependency in enumerate(seen.values()):
+            self._origin.fields[f"{pointer}/depends_on/{i}"] = dependency
+        return tuple(seen)
+
+    def _join(self, step: Found) -> Join:
+        """Return the rule by which a step waits: a guard that asks for a status is asked in any case."""
         found = step.get("if")
         if found is None:
-            return _Guard(None, "all_succeeded")
+            return "all_succeeded"
         if isinstance(found.value, bool):
-            self._expressions.constant_guard(found)
-            return _Guard(None if found.value else "false", "all_succeeded")
-        expression = self._expressions.guard(found, scope, item)
-        with_status = expression is not None and expression.status_functions
-        return _Guard(found.value.strip(), "all_terminal" if with_status else "all_succeeded")
+            lint = lint_condition(Lit(found.value, 0))
+            if lint is not None:
+                self._report.warning(lint.code, lint.message, found.place, found.pointer, lint.hint)
+            return "all_succeeded"
+        try:
+            expression = parse_whole(found.value, bare=True)
+        except ExpressionError:
+            return "all_succeeded"
+        return "all_terminal" if expression.status_functions else "all_succeeded"
 
-    def _other_templates(self, step: Found, name: str | None, item: Any, iterates: bool) -> None:
-        agent = step.get("agent")
-        scope = Scope(
-            "", name, self._graph.before_step(step), item=iterates, unsure=step.pointer in self._graph.unsure
-        )
-        for key in ("systemPrompt", "input", "context", "tags"):
-            inner = msgspec.structs.replace(scope, where=key, prompt=key == "systemPrompt")
-            self._expressions.template(agent.get(key) if agent else None, inner, item)
-        cache, approval = step.get("cache"), step.get("approval")
-        if cache is not None:
-            inner = msgspec.structs.replace(scope, where="cache.key")
-            self._expressions.template(cache.get("key"), inner, item)
-        if approval is not None and approval.value is not True:
-            inner = msgspec.structs.replace(scope, where="approval.message", item=False)
-            self._expressions.template(approval.get("message"), inner)
-
-    def _agent(self, step_id: str, step: Found, agent: Found | None) -> AgentSpec:
+    def _agent(self, step_id: str, agent: Found | None) -> AgentSpec:
         if agent is None:
             return AgentSpec(name=step_id, system_prompt="")
-        fallback = agent.get("fallback")
-        choices = [self._models.choose(found) for found in fallback.value] if fallback else []
-        tags = agent.get("tags")
+        tags, schema = agent.get("tags"), agent.get("resultSchema")
         return AgentSpec(
             name=agent.plain("name", step_id),
             system_prompt=escaped(agent.plain("systemPrompt", "")),
             model=self._models.choose(agent.get("model")),
-            fallback=tuple(choice for choice in choices if choice is not None),
-            output_schema=self._schemas.get(step.pointer),
+            fallback=self._models.choose_each(agent.get("fallback")),
+            output_schema=check_embedded_schema(schema, "E_RESULT_SCHEMA", "", self._report)
+            if schema
+            else None,
             plain_result="object",
             functions=self._functions(agent),
             context=escaped(agent.plain("context")),
@@ -317,6 +339,18 @@ class _StepDocument:
     def _default_value(self, key: str) -> Any:
         found = self._default(key)
         return found.value if found else None
+
+
+def _items(found: Found) -> list[Any]:
+    """Return the elements of an array as they stand in the source, right or wrong."""
+    return list(found.node.items) if isinstance(found.node, Array) else []
+
+
+def _guard(step: Found) -> str | None:
+    found = step.get("if")
+    if found is None or found.value is True:
+        return None
+    return found.value.strip() if isinstance(found.value, str) else "false"
 
 
 def _outer_edges(steps: list[AgentNode]) -> tuple[Edge, ...]:

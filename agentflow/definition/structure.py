@@ -12,17 +12,6 @@ from typing import Any
 import msgspec
 
 from agentflow.definition.leaves import Leaf, Problem, check_leaf, either, is_name, type_name
-from agentflow.definition.nodes import (
-    Array,
-    Member,
-    Node,
-    Object,
-    Place,
-    Scalar,
-    child_pointer,
-    json_type,
-    to_value,
-)
 from agentflow.definition.report import Report, known_names, shown
 from agentflow.definition.shapes import (
     ArrayOf,
@@ -33,6 +22,17 @@ from agentflow.definition.shapes import (
     OneOf,
     Shape,
     Text,
+)
+from agentflow.definition.source_tree import (
+    Array,
+    Member,
+    Node,
+    Object,
+    Place,
+    Scalar,
+    child_pointer,
+    json_type,
+    to_value,
 )
 
 __all__ = ["Found", "check_structure", "strings_of"]
@@ -76,6 +76,11 @@ class Found(msgspec.Struct, frozen=True):
     def items(self) -> list[tuple[str, Found]]:
         """Members of a shape or map, in source order."""
         return list(self.value.items())
+
+    def written(self, name: str) -> Any:
+        """The plain JSON value of a member as it stands in the source, right or wrong; None if absent."""
+        member = self.node.members.get(name) if isinstance(self.node, Object) else None
+        return None if member is None else to_value(member.node)
 
     def json(self) -> Any:
         """The plain JSON value as it stands in the source."""

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import inspect
 
 from agentflow.definition.diagnostics import did_you_mean
-from agentflow.definition.nodes import pointer_of
 from agentflow.definition.report import known_names, shown
+from agentflow.definition.source_tree import pointer_of
 
 __all__ = ["TypeProblem", "explain", "undecodable"]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from agentflow.definition.connections import Connections, Links, Way, circles, reachable, waits_by_rule
+from agentflow.definition.cycles import shortest_cycle
 from agentflow.definition.ir import Node, Workflow
 from agentflow.definition.ir_report import IrReport
 from agentflow.definition.kinds import kind_of
@@ -19,112 +22,144 @@ __all__ = [
 ]
 
 
-class Regions:
-    """The nodes of child paths: for each way that opens one, what it reaches before the opener's `next`.
+_SHOWN_CYCLE = 12
 
-    A path ends when it would enter `next`, or after a node without a way on. An end, and a node that other
-    ways reach too, are not members: `leaving` has the first of them on each opening way.
+
+class _Path(msgspec.Struct, eq=False):
+    """A path of the run, or the child path that a way opens: it ends where it would enter `stop`."""
+
+    way: Way | None = None
+    parent: _Path | None = None
+    stop: str | None = None
+    has_item: bool = False
+
+
+class Regions:
+    """The path that each node belongs to, found in one pass, outer paths before inner ones.
+
+    A child path ends when it would enter the `next` of its opener, or after a node without a way on.
+    `problems` are branches that reach an end, or a node of another path: a sibling's, or one outside.
     """
 
     def __init__(self, found: Connections) -> None:
-        self.inside: dict[str, set[str]] = {}
-        self.leaving: dict[str, str] = {}
-        self.branch_only: set[str] = set()
-        by_opener: dict[str, list[Way]] = {}
+        self._found = found
+        self._links = found.onward(opening=False)
+        self._opening: dict[str, list[Way]] = {}
         for way in found.ways:
             if way.opens:
-                by_opener.setdefault(way.source, []).append(way)
-        if not by_opener:
-            return
-        whole, plain = found.onward(), found.onward(opening=False)
-        for opener, ways in by_opener.items():
-            outside = reachable(found.begins, {**whole, opener: plain[opener]})
-            stop = dict(kind_of(found.by_id[opener]).ports(found.by_id[opener])).get("next")
-            for way in ways:
-                self.inside[way.pointer] = self._region(way, whole, outside, stop, found)
-        self.branch_only = set().union(*self.inside.values()) - reachable(found.begins, plain)
+                self._opening.setdefault(way.source, []).append(way)
+        self.problems: list[tuple[Way, str, _Path | None]] = []
+        root = _Path()
+        self._owner = dict.fromkeys(found.begins, root)
+        todo = [(root, found.begins)]
+        for path, begins in todo:
+            if path.way is not None:
+                begins = self._enter(path, begins)
+            todo += self._walk(path, list(begins))
 
-    def _region(
-        self, way: Way, whole: Links, outside: set[str], stop: str | None, found: Connections
-    ) -> set[str]:
-        region: set[str] = set()
-        todo = [way.target]
-        while todo:
-            node_id = todo.pop()
-            if node_id in region or node_id == stop:
+    def _walk(self, path: _Path, begins: list[str]) -> list[tuple[_Path, list[str]]]:
+        """Give nodes to a path; return the child paths that begin on it."""
+        opened: list[tuple[_Path, list[str]]] = []
+        while begins:
+            node_id = begins.pop()
+            node = self._found.by_id[node_id]
+            if node_id in self._opening:
+                kind = kind_of(node)
+                stop = dict(kind.ports(node)).get("next")
+                has_item = path.has_item or kind.iterates
+                opened += [(_Path(w, path, stop, has_item), [w.target]) for w in self._opening[node_id]]
+            begins += self._enter(path, self._links[node_id])
+        return opened
+
+    def _enter(self, path: _Path, targets: list[str]) -> list[str]:
+        """Give these nodes to a path; return those that it has now and had not before."""
+        entered: list[str] = []
+        for target in targets:
+            owner = self._owner.get(target)
+            if target == path.stop or owner is path:
                 continue
-            if node_id in outside or kind_of(found.by_id[node_id]).is_end:
-                self.leaving.setdefault(way.pointer, node_id)
-            else:
-                region.add(node_id)
-                todo += whole[node_id]
-        return region
+            is_end = path.way is not None and kind_of(self._found.by_id[target]).is_end
+            if owner is None and not is_end:
+                self._owner[target] = path
+                entered.append(target)
+            elif path.way is not None:
+                self.problems.append((path.way, target, None if is_end else owner))
+        return entered
+
+    @property
+    def branch_only(self) -> set[str]:
+        """The nodes of child paths."""
+        return {node_id for node_id, path in self._owner.items() if path.way is not None}
+
+    def has_item(self, node_id: str) -> bool:
+        """Return True for a node on a child path of a map."""
+        return node_id in self._owner and self._owner[node_id].has_item
+
+    def is_inside(self, node_id: str, opener: str) -> bool:
+        """Return True for a node on a child path of an opener, or below one."""
+        path = self._owner.get(node_id)
+        while path is not None and (path.way is None or path.way.source != opener):
+            path = path.parent
+        return path is not None
 
 
 def check_branches(found: Connections, regions: Regions, report: IrReport) -> None:
     """Report branches that leave their group or meet, and sources of merges that lie elsewhere."""
-    by_opener: dict[str, list[Way]] = {}
-    for way in found.ways:
-        if way.opens:
-            by_opener.setdefault(way.source, []).append(way)
-    for opener, ways in by_opener.items():
-        for i, way in enumerate(ways):
-            _check_leaving(way, found, regions, report)
-            meets = next((n for w in ways[:i] for n in found.by_id if n in _both(regions, w, way)), None)
-            if meets is not None and way.target not in {w.target for w in ways[:i]}:
-                message = f'"{meets}" is on two branches of "{opener}": the last output wins'
+    told: set[str] = set()
+    for way, target, owner in regions.problems:
+        if way.pointer in told:
+            continue
+        told.add(way.pointer)
+        about = f'the branch "{way.target}" of "{way.source}"'
+        other = owner.way if owner is not None else None
+        if owner is None:
+            message = f'{about} reaches the end "{target}"'
+            hint = "lead it to next, or let it end without a next"
+            report.error("E_END_IN_BRANCH", message, way.pointer, hint)
+        elif other is not None and other.source == way.source:
+            if target != way.target or other.target != way.target:
+                message = f'"{target}" is on two branches of "{way.source}": the last output wins'
                 report.warning("W_BRANCH_OVERLAP", message, way.pointer)
-    _check_sources(found, by_opener, regions, report)
+        else:
+            message = f'{about} leaves its group: it reaches "{target}"'
+            report.error("E_BRANCH_ESCAPE", message, way.pointer, "let it leave through next alone")
+    for opener in dict.fromkeys(way.source for way in found.ways if way.opens):
+        _check_sources(opener, found, regions, report)
 
 
-def _both(regions: Regions, one: Way, other: Way) -> set[str]:
-    return regions.inside[one.pointer] & regions.inside[other.pointer]
-
-
-def _check_leaving(way: Way, found: Connections, regions: Regions, report: IrReport) -> None:
-    target = regions.leaving.get(way.pointer)
-    if target is None:
-        return
-    if kind_of(found.by_id[target]).is_end:
-        message = f'the branch "{way.target}" of "{way.source}" reaches the end "{target}"'
-        report.error("E_END_IN_BRANCH", message, way.pointer, "lead it to next, or let it end without a next")
-    else:
-        message = f'the branch "{way.target}" of "{way.source}" leaves its group: it reaches "{target}"'
-        report.error("E_BRANCH_ESCAPE", message, way.pointer, "let it leave through next alone")
-
-
-def _check_sources(
-    found: Connections, by_opener: dict[str, list[Way]], regions: Regions, report: IrReport
-) -> None:
+def _check_sources(opener: str, found: Connections, regions: Regions, report: IrReport) -> None:
     """Warn of sources of a merge that closes a group, which are on none of its branches."""
-    for opener, ways in by_opener.items():
-        joined = dict(kind_of(found.by_id[opener]).ports(found.by_id[opener])).get("next")
-        node = found.by_id.get(joined or "")
-        inside = {n for way in ways for n in regions.inside[way.pointer]}
-        for field, source in kind_of(node).references(node) if node is not None else ():
-            if source not in inside:
-                message = f'"{source}" is on no branch of "{opener}", which "{node.id if node else ""}" joins'
-                pointer = f"/nodes/{found.order[node.id if node else '']}/{field}"
-                report.warning("W_MERGE_SOURCE_OUTSIDE_BRANCHES", message, pointer)
+    joined = dict(kind_of(found.by_id[opener]).ports(found.by_id[opener])).get("next")
+    node = found.by_id.get(joined or "")
+    for field, source in kind_of(node).references(node) if node is not None else ():
+        if node is not None and not regions.is_inside(source, opener):
+            message = f'"{source}" is on no branch of "{opener}", which "{node.id}" joins'
+            pointer = f"/nodes/{found.order[node.id]}/{field}"
+            report.warning("W_MERGE_SOURCE_OUTSIDE_BRANCHES", message, pointer)
 
 
 def check_missing_next(workflow: Workflow, found: Connections, regions: Regions, report: IrReport) -> None:
     """Report nodes that lead nowhere. The last node of a branch, one that others wait for and one that may
     end a path need no way on."""
     awaited = {dependency for waiting in found.waits.values() for dependency in waiting}
+    leads_on = found.leads_on | regions.branch_only
     for i, node in enumerate(workflow.nodes):
         kind = kind_of(node)
         exempt = kind.is_border or kind.may_end or waits_by_rule(node) or node.id in awaited
-        if not exempt and node.id not in found.leads_on | regions.branch_only:
+        if not exempt and node.id not in leads_on:
             hint = "set next, or let it wait by depends_on"
             report.error("E_MISSING_NEXT", f'"{node.id}" leads nowhere', f"/nodes/{i}", hint)
 
 
 def check_waits(found: Connections, report: IrReport) -> None:
-    """Report nodes that wait for each other."""
+    """Report each cycle of dependencies once, at its first node."""
     for circle in circles(found.waits, found.order):
-        message = shown(f"nodes wait for each other: {', '.join(circle)}", 200)
-        report.error("E_CYCLE", message, f"/nodes/{found.order[circle[0]]}")
+        cycle = shortest_cycle(found.waits, circle[0], set(circle))
+        if len(cycle) > _SHOWN_CYCLE:
+            cycle = [*cycle[: _SHOWN_CYCLE - 2], "…", cycle[-1]]
+        message = f"{report.origin.words.node}s form a cycle: {' → '.join(cycle)}"
+        pointer = f"/nodes/{found.order[circle[0]]}"
+        report.error("E_CYCLE", message, pointer, "remove one of these dependencies")
 
 
 def check_ways(workflow: Workflow, found: Connections, regions: Regions, report: IrReport) -> None:
@@ -141,12 +176,12 @@ def check_ways(workflow: Workflow, found: Connections, regions: Regions, report:
     for source, targets in onward.items():
         for target in targets:
             back[target].append(source)
-    leading = reachable(found.ends, back)
+    leading = reachable(found.ends, back) | regions.branch_only
     for i, node in enumerate(workflow.nodes):
         if node.id not in reached:
             message = f'no way leads from the start to "{node.id}"'
             report.error("E_UNREACHABLE_NODE", message, f"/nodes/{i}")
-        elif node.id not in leading | regions.branch_only and node.id != start:
+        elif node.id not in leading and node.id != start:
             report.error("E_DEAD_END", f'no way leads from "{node.id}" to an end', f"/nodes/{i}")
 
 

@@ -14,10 +14,10 @@ from typing import Any, cast
 import msgspec
 import yaml
 
-from agentflow.definition.nodes import Array, Member, Node, Object, Place, Scalar, Style, pointer_of
 from agentflow.definition.report import Fatal, Report, shown
 from agentflow.definition.source import Tally
 from agentflow.definition.source_text import Source
+from agentflow.definition.source_tree import Array, Member, Node, Object, Place, Scalar, Style, pointer_of
 from agentflow.definition.yaml_scanner import PythonLoader, is_doubtful
 from agentflow.definition.yaml_slips import Slip, slip_of
 

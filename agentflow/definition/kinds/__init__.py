@@ -7,11 +7,12 @@ looks like, in a module of these names:
     ports(spec)        its target fields that are set, in the order of page 003 §4, as (port, target id); a
                        port is the path of the field in the node: "next", "branches/0", "routes/2/next"
     check(spec, at)    reports what is wrong with its own fields
-    label(spec, port)  the label of an edge in drawings; SHAPE: that of the node (box, rounded, diamond, oval)
+    SHAPE              that of the node in drawings: box, rounded, diamond, oval
     TAKES              fields of NodeBase that have an effect beside those that every kind takes, see `Kind`
 
 and where they apply
 
+    label(spec, port)  the label of an edge in drawings
     routing(spec)      the expressions by which it chooses its way, by name
     structure(spec)    what else of it decides how nodes are joined (page 002 §9, signature)
     STRUCTURAL         names of the fields that stand in ports, routing and structure
@@ -58,8 +59,18 @@ __all__ = ["KINDS", "Kind", "Ports", "kind_of", "targets_of", "union_of"]
 Ports = tuple[tuple[str, str], ...]
 
 
+_OPTIONAL = (
+    *("label", "takes", "routing", "structure", "structural", "opens", "references", "bounded", "returns"),
+    *("is_start", "is_end", "may_end", "iterates"),
+)
+
+
 def _none(spec: Any) -> tuple[Any, ...]:
     return ()
+
+
+def _no_label(spec: Any, port: str) -> str | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +87,8 @@ class Kind:
     spec: type[NodeBase]
     ports: Callable[[Any], Ports]
     check: Callable[[Any, NodeReport], None]
-    label: Callable[[Any, str], str | None]
     shape: str
+    label: Callable[[Any, str], str | None] = _no_label
     takes: frozenset[str] = frozenset()
     routing: Callable[[Any], dict[str, str]] | None = None
     structure: Callable[[Any], dict[str, Any]] | None = None
@@ -100,43 +111,19 @@ class Kind:
     def of(cls, module: ModuleType) -> Kind:
         """Return the kind that a module makes; its name is the tag of its Spec."""
         given = vars(module)
-        optional = (
-            "takes",
-            "routing",
-            "structure",
-            "structural",
-            "opens",
-            "references",
-            "bounded",
-            "returns",
-        )
-        optional += ("is_start", "is_end", "may_end", "iterates")
         return cls(
             name=given["Spec"].__struct_config__.tag,
             spec=given["Spec"],
             ports=given["ports"],
             check=given["check"],
-            label=given["label"],
             shape=given["SHAPE"],
-            **{name: given[key] for name in optional for key in (name, name.upper()) if key in given},
+            **{name: given[key] for name in _OPTIONAL for key in (name, name.upper()) if key in given},
         )
 
 
 _MODULES = (
-    start,
-    end,
-    agent,
-    tool,
-    condition,
-    router,
-    loop,
-    parallel,
-    merge,
-    map,
-    batch,
-    subgraph,
-    wait,
-    executor,
+    *(start, end, agent, tool, condition, router, loop),
+    *(parallel, merge, map, batch, subgraph, wait, executor),
 )
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (Kind.of(module) for module in _MODULES)}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentflow.definition.node import AgentSpec, NodeBase
+from agentflow.definition.node import AgentSpec, NodeBase, next_port
 
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
@@ -24,25 +24,18 @@ class AgentNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="ag
 
 
 Spec = AgentNode
-
-
-def ports(spec: AgentNode) -> tuple[tuple[str, str], ...]:
-    """Return `next`, if it is set."""
-    return () if spec.next is None else (("next", spec.next),)
-
-
-def label(spec: AgentNode, port: str) -> str | None:
-    """Return None: the edge has no label."""
+ports = next_port
 
 
 def check(spec: AgentNode, at: NodeReport) -> None:
     """Check the templates, limits and result schema of the agent."""
     agent = spec.agent
-    at.template("input", spec.input)
     at.not_blank("agent/name", agent.name)
     at.not_blank("agent/system_prompt", agent.system_prompt)
     at.at_least_one(agent, "agent/", "max_turns", "max_tool_calls")
-    for key in ("system_prompt", "context", "tags"):
-        at.template(f"agent/{key}", getattr(agent, key))
+    at.template("agent/system_prompt", agent.system_prompt)
+    at.template("input", spec.input)
+    at.template("agent/context", agent.context)
+    at.template("agent/tags", agent.tags)
     if agent.output_schema is not None:
         at.schema("agent/output_schema", agent.output_schema)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentflow.definition.node import NodeBase
+from agentflow.definition.node import NodeBase, next_port
 from agentflow.definition.policy import MAX_SECONDS
 
 if TYPE_CHECKING:
@@ -29,15 +29,7 @@ class BatchNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="ba
 
 
 Spec = BatchNode
-
-
-def ports(spec: BatchNode) -> tuple[tuple[str, str], ...]:
-    """Return `next`, if it is set."""
-    return () if spec.next is None else (("next", spec.next),)
-
-
-def label(spec: BatchNode, port: str) -> str | None:
-    """Return None: the edge has no label."""
+ports = next_port
 
 
 def check(spec: BatchNode, at: NodeReport) -> None:

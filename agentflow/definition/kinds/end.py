@@ -31,10 +31,6 @@ def ports(spec: EndNode) -> tuple[tuple[str, str], ...]:
     return ()
 
 
-def label(spec: EndNode, port: str) -> str | None:
-    """Return None: an end has no edge."""
-
-
 def check(spec: EndNode, at: NodeReport) -> None:
     """Check the template of the output."""
     at.template("output", spec.output)

@@ -33,10 +33,6 @@ def ports(spec: ExecutorNode) -> tuple[tuple[str, str], ...]:
     return ()
 
 
-def label(spec: ExecutorNode, port: str) -> str | None:
-    """Return None: it has no target fields."""
-
-
 def check(spec: ExecutorNode, at: NodeReport) -> None:
     """Check the names."""
     at.not_blank("executor", spec.executor)

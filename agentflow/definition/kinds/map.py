@@ -44,10 +44,6 @@ def ports(spec: MapNode) -> tuple[tuple[str, str], ...]:
     return tuple((port, target) for port, target in pairs if target is not None)
 
 
-def label(spec: MapNode, port: str) -> str | None:
-    """Return None: its edges have no labels."""
-
-
 def opens(spec: MapNode) -> tuple[str, ...]:
     """Return the port at which child paths begin."""
     return () if spec.body is None else ("body",)

@@ -46,10 +46,6 @@ def ports(spec: MergeNode) -> tuple[tuple[str, str], ...]:
     return tuple((port, target) for port, target in pairs if target is not None)
 
 
-def label(spec: MergeNode, port: str) -> str | None:
-    """Return None: its edges have no labels, but its sources (see `references`) are drawn."""
-
-
 def references(spec: MergeNode) -> tuple[tuple[str, str], ...]:
     """Return the nodes whose outputs it reads; these are no edges, and are drawn as `source`."""
     return tuple((f"sources/{i}", source) for i, source in enumerate(spec.sources))

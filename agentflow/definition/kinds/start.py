@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentflow.definition.node import NodeBase
+from agentflow.definition.node import NodeBase, next_port
 
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
@@ -20,15 +20,7 @@ class StartNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="st
 
 
 Spec = StartNode
-
-
-def ports(spec: StartNode) -> tuple[tuple[str, str], ...]:
-    """Return `next`, if it is set."""
-    return () if spec.next is None else (("next", spec.next),)
-
-
-def label(spec: StartNode, port: str) -> str | None:
-    """Return None: the edge has no label."""
+ports = next_port
 
 
 def check(spec: StartNode, at: NodeReport) -> None:

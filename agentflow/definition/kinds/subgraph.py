@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from agentflow.definition.graph import Workflow
-from agentflow.definition.node import NodeBase
+from agentflow.definition.node import NodeBase, next_port
 
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
@@ -33,18 +33,10 @@ class SubgraphNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag=
 
 
 Spec = SubgraphNode
+ports = next_port
 
 _EMPTY = Workflow(name="", nodes=())
 _OF_THE_RUN = ("inputs", "outputs", "services", "models", "options", "globals", "shared")
-
-
-def ports(spec: SubgraphNode) -> tuple[tuple[str, str], ...]:
-    """Return `next`, if it is set."""
-    return () if spec.next is None else (("next", spec.next),)
-
-
-def label(spec: SubgraphNode, port: str) -> str | None:
-    """Return None: the edge has no label."""
 
 
 def structure(spec: SubgraphNode) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentflow.definition.node import NodeBase
+from agentflow.definition.node import NodeBase, next_port
 from agentflow.definition.report import shown
 
 if TYPE_CHECKING:
@@ -25,15 +25,7 @@ class ToolNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="too
 
 
 Spec = ToolNode
-
-
-def ports(spec: ToolNode) -> tuple[tuple[str, str], ...]:
-    """Return `next`, if it is set."""
-    return () if spec.next is None else (("next", spec.next),)
-
-
-def label(spec: ToolNode, port: str) -> str | None:
-    """Return None: the edge has no label."""
+ports = next_port
 
 
 def check(spec: ToolNode, at: NodeReport) -> None:

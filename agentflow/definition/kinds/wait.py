@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from agentflow.definition.node import NodeBase
+from agentflow.definition.node import NodeBase, next_port
 from agentflow.definition.policy import MAX_SECONDS
 from agentflow.definition.report import shown
 
@@ -28,15 +28,7 @@ class WaitNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="wai
 
 
 Spec = WaitNode
-
-
-def ports(spec: WaitNode) -> tuple[tuple[str, str], ...]:
-    """Return `next`, if it is set."""
-    return () if spec.next is None else (("next", spec.next),)
-
-
-def label(spec: WaitNode, port: str) -> str | None:
-    """Return None: the edge has no label."""
+ports = next_port
 
 
 def bounded(spec: WaitNode) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from jsonschema import Draft202012Validator
 
 from agentflow.definition import check_text, load_text, load_value
 from agentflow.definition.editor_schema import SCHEMA_ID, make_workflow_schema, workflow_schema
-from agentflow.definition.nodes import to_value
 from agentflow.definition.report import Fatal, Report
 from agentflow.definition.shapes import (
     ArrayOf,
@@ -23,6 +22,7 @@ from agentflow.definition.shapes import (
 )
 from agentflow.definition.source import read_node
 from agentflow.definition.source_text import Source
+from agentflow.definition.source_tree import to_value
 from agentflow.definition.vocabulary import AGENT_LIST, STEP_DOCUMENT
 from agentflow.errors import DefinitionError
 from tests.conformance.cases import Case, read_cases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -590,6 +591,18 @@ def test_values(name: str):
 )
 def test_options(more: dict[str, Any], code: str, path: str):
     assert found(graph(tool("t"), **more)) == [(code, path)]
+
+
+def test_the_paths_of_a_large_graph_are_found_quickly():
+    """3,000 parallel nodes in a row took 8 s when the ways of each were followed anew."""
+    count = 3_000
+    row: list[Node] = []
+    for i in range(count):
+        following = f"p{i + 1}" if i + 1 < count else "end"
+        row += [ParallelNode(id=f"p{i}", branches=(f"t{i}",), next=following), tool(f"t{i}", None)]
+    started = time.perf_counter()
+    assert found(graph(*row)) == []
+    assert time.perf_counter() - started < 10
 
 
 # -- kind × field --------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.definition.nodes import Array, Object, Positions, Scalar, to_value
 from agentflow.definition.report import Fatal, Report
 from agentflow.definition.source import read_node
 from agentflow.definition.source_text import Source
+from agentflow.definition.source_tree import Array, Object, Positions, Scalar, to_value
 
 
 def read(text: str):

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from agentflow.definition import check_text, load_value
-from agentflow.definition.nodes import to_value
 from agentflow.definition.report import Fatal, Report
 from agentflow.definition.source import read_node
 from agentflow.definition.source_text import Source
+from agentflow.definition.source_tree import to_value
 from agentflow.errors import DefinitionError
 from tests.conformance.test_mistakes import MISTAKES, Mistake
 

@@ -305,7 +305,7 @@ def test_expressions(graph: Workflow, expected: tuple[str, str]):
 def test_what_an_expression_may_read():
     graph = steps(
         waiting("a"),
-        waiting("b", "a", guard="failure() || steps.a.status == 'x'"),
+        waiting("b", "a", guard="failure() || steps.a.status == 'skipped'"),
         waiting(
             "c",
             "b",

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from agentflow.definition import yaml_source
-from agentflow.definition.nodes import Object, Positions, to_value
 from agentflow.definition.report import Fatal, Report
 from agentflow.definition.source import read_node
 from agentflow.definition.source_text import Source
+from agentflow.definition.source_tree import Object, Positions, to_value
 
 
 def read(text: str):
