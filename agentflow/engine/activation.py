@@ -58,6 +58,7 @@ class Activation:
         "output",
         "overdrawn",
         "path",
+        "paths",
         "paused_timers",
         "result_ready",
         "snapshot",
@@ -101,6 +102,8 @@ class Activation:
         self.agent: AgentProgress | None = None
         self.tool: ToolRecord | None = None
         self.local: Any = None
+        self.paths: dict[int, Path] | None = None
+        """The child paths that are open below it, by index."""
         # Its iterations, by index, and how many of them are not terminal.
         self.children: dict[int, Activation] = {}
         self.open_children = 0
@@ -130,4 +133,4 @@ class Activation:
     @property
     def is_for_each(self) -> bool:
         """True for the activation around the iterations of a step."""
-        return self.iteration is None and self.node.for_each is not None
+        return self.iteration is None and self.node.iterates

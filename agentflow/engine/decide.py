@@ -104,7 +104,12 @@ def _end_of(state: RunState, activation: Activation, now: int) -> Decisions:
     if activation.error is not None:
         return step_failed(activation, activation.error, now)
     if activation.is_for_each:
-        return _end_of_items(state, activation, now)
+        ended = (
+            activation.node.kind.end_of_items(state, activation, now)
+            if activation.node.kind.iterates
+            else None
+        )
+        return _end_of_items(state, activation, now) if ended is None else ended
     return step_completed(state, activation, now, output=activation.output)
 
 
@@ -144,7 +149,7 @@ def _examine(state: RunState, activation: Activation, now: int, found: Found) ->
         return gates.refused_moves(state, activation, activation.verdict, now)
     node = activation.node
     subject: dict[str, Any] = {}
-    if node.for_each is not None:
+    if node.iterates:
         if activation.snapshot is not None:
             items = activation.snapshot["items"]
         else:
@@ -156,17 +161,17 @@ def _examine(state: RunState, activation: Activation, now: int, found: Found) ->
         return gates.ask(state, activation, subject, now)
     if over := limits.too_many_steps(state, now):
         return over
-    if node.for_each is not None:
+    if node.iterates:
         return [_started(state, activation, Prepared(subject["items"], {}))]
     return _begin(state, activation, now, found)
 
 
-def _grant(state: RunState, now: int, found: Found, *, only_iterations: bool = False) -> Decisions:
+def _grant(state: RunState, now: int, found: Found, *, only_below: bool = False) -> Decisions:
     """Give a free slot to the next ready activation."""
     if not state.ready or state.running >= state.graph.options.max_parallel:
         return []
     for activation in state.ready.in_turn():
-        if only_iterations and activation.iteration is None:
+        if only_below and not _is_below(activation):
             continue
         if found.get(activation.key) == "asked":
             continue
@@ -177,17 +182,27 @@ def _grant(state: RunState, now: int, found: Found, *, only_iterations: bool = F
 
 
 def _halted(state: RunState, now: int, found: Found) -> Decisions:
-    """Nothing new is dispatched after a failure; the items of a for_each that has begun are in flight."""
-    if moves := _grant(state, now, found, only_iterations=True):
+    """Nothing new is dispatched after a failure; the items of a for_each and the child paths that have begun
+    are in flight."""
+    for activation in state.arrived:
+        if _is_below(activation) and found.get(activation.key) != "asked":
+            return _examine(state, activation, now, found)
+    if moves := _grant(state, now, found, only_below=True):
         return moves
-    if any(a.iteration is not None for a in state.ready.in_turn()):
+    if any(_is_below(a) for a in state.ready.in_turn()):
         return []
     for request in state.requests.values():
-        if request.activation.key in state.awaiting_approval:  # it will not be dispatched any more
+        waits = request.activation.key in state.awaiting_approval
+        if waits and not _is_below(request.activation):  # it will not be dispatched any more
             return withdrawn(request, "a step failed")
     if state.open or state.requests:
         return _waiting(state, found)
     return run_end.run_ended(state, now)
+
+
+def _is_below(activation: Activation) -> bool:
+    """Return whether an activation is part of one that has begun."""
+    return activation.iteration is not None or activation.path.opener is not None
 
 
 def _begin(state: RunState, activation: Activation, now: int, found: Found) -> Decisions:

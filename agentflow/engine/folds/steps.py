@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from agentflow.definition.node import handles_error
 from agentflow.engine.activation import EXPRESSION_STATUS, Activation, StepStatus
-from agentflow.engine.arrivals import dispatched, leave, retry_in_place, route
+from agentflow.engine.arrivals import dispatched, leave, reached_end, retry_in_place, route
 from agentflow.engine.budgets import time_limit
 from agentflow.engine.folds.common import activation_of, settle, wake_after
+from agentflow.engine.globals import fold_writes
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.path import NodeState
 from agentflow.engine.state import RunState
@@ -30,6 +32,8 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
     if data.iteration is None:
         _begin(state, activation, place)
         place.status = "running"
+        if activation.path.opener is not None:
+            _mirror(state, activation, place)
         state.clock = data.clock + 1
     else:
         place.slots += 1
@@ -94,6 +98,9 @@ def _open_iterations(state: RunState, outer: Activation, place: NodeState, items
 def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int, ts: int) -> None:
     activation, place, _ = _ending(state, data)
     activation.status, activation.output = "succeeded", data.output
+    node, path = activation.node, activation.path
+    if data.state is not UNSET:
+        fold_writes(activation, data.state.globals)
     if activation.outer is not None:
         _iteration_ended(state, activation)
         return
@@ -101,36 +108,51 @@ def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int
     outputs: dict[str, Any] = {"status": "success", "result": data.output}
     if activation.is_for_each:
         outputs["items"] = _items_view(activation)
-    _show(activation, place, "succeeded", outputs, None, data.output)
-    if activation.node.join.takes_tokens:
+    if state.graph.uses_last and node.kind.said is not None:
+        path.frame.set("last", node.kind.said, data.output)
+    node.kind.ended(activation, place, data)
+    _show(state, activation, place, "succeeded", outputs, None, data.output, offset)
+    if node.join.takes_tokens:
         port = "next" if data.next is UNSET or data.next is None else data.next
-        route(state, activation, port, activation.node.kind.payload(activation))
+        if node.kind.is_end:
+            reached_end(state, path, node, data.output)
+        else:
+            route(state, activation, port, node.kind.payload(activation))
     leave(state, activation, place)
 
 
 def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: int) -> None:
     activation, place, was_held = _ending(state, data)
     dispatched(state, ts)
-    node = activation.node
+    node, path = activation.node, activation.path
     activation.error = data.error
     status: StepStatus = "cancelled" if data.error.category == "cancelled" else "failed"
     activation.status = status
     if activation.outer is not None:
         _iteration_ended(state, activation)
         return
-    if status == "failed" and node.required and state.on_failure == "hold" and not was_held:
+    handled = status == "failed" and node.on_error is not None and handles_error(node.spec, data.error.code)
+    counts = status == "failed" and node.required and not handled
+    if counts and path.opener is None and state.on_failure == "hold" and not was_held:
         place.status = status
         state.held_steps[data.step_id] = activation  # a person decides what follows from it
         return
     state.steps_done[status] += 1
-    if status == "failed" and node.required:
+    if counts and path.opener is None:
         state.has_failed = True
         state.failed_steps.append(data.step_id)
     outputs = None
     if activation.children:
         results = [c.output if c.status == "succeeded" else None for c in _children(activation)]
         outputs = {"status": "failed", "result": results, "items": _items_view(activation)}
-    _show(activation, place, status, outputs, data.error, None)
+    place.excused = handled
+    node.kind.ended(activation, place, data)
+    _show(state, activation, place, status, outputs, data.error, None, offset)
+    if handled and node.join.takes_tokens:
+        port = "next" if node.on_error == "skip" else "on_error/next"
+        route(state, activation, port, node.kind.payload(activation))
+    elif path.opener is not None and (counts or status == "cancelled"):
+        path.opener.node.kind.path_failed(state, path, data.error)
     leave(state, activation, place)
 
 
@@ -143,7 +165,7 @@ def _step_skipped(state: RunState, data: ev.WorkflowStepSkipped, offset: int, ts
         return
     state.steps_done["skipped"] += 1
     state.skipped.append(data.step_id)
-    _show(activation, place, "skipped", None, None, None)
+    _show(state, activation, place, "skipped", None, None, None, offset)
     leave(state, activation, place)
 
 
@@ -166,7 +188,11 @@ def _step_retrying(state: RunState, data: ev.WorkflowStepRetrying, offset: int, 
 
 def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts: int) -> None:
     if data.iteration is None:
-        state.node_of(activation_of(state, data)).status = "waiting"
+        activation = activation_of(state, data)
+        place = state.node_of(activation)
+        place.status = "waiting"
+        if activation.path.opener is not None:
+            _mirror(state, activation, place)
 
 
 def _ending(state: RunState, data: Any) -> tuple[Activation, NodeState, bool]:
@@ -195,13 +221,13 @@ def _close(state: RunState, activation: Activation, place: NodeState) -> None:
     if activation.is_for_each:
         for iteration in state.ready.clear(activation.path.key, place):  # those that never began
             del state.activations[iteration.key]
-    elif activation.node.kind.takes_slot and activation.status != "waiting":
-        state.running -= 1  # a step that waits for a person holds no slot
+    elif activation.status != "waiting":  # a step that waits for a person holds no slot
+        if activation.node.kind.takes_slot:
+            state.running -= 1
         if activation.iteration is not None:
             place.slots -= 1
             state.ready.update(activation.path.key, place)
-        activation.node.kind.closed(state, activation)
-    else:
+    if not activation.is_for_each:
         activation.node.kind.closed(state, activation)
     state.changed.pop(key, None)
     state.call_queue.pop(key, None)
@@ -216,26 +242,53 @@ def _iteration_ended(state: RunState, activation: Activation) -> None:
     outer = activation.outer
     assert outer is not None
     outer.open_children -= 1
-    if outer.open_children == 0 and outer.key in state.open:
+    if outer.key not in state.open:
+        return
+    if outer.open_children == 0 or (
+        outer.node.kind.iterates and outer.node.kind.item_ended(state, outer, activation)
+    ):
         settle(state, outer)
 
 
 def _show(
-    activation: Activation, place: NodeState, status: StepStatus, outputs: Any, error: Any, output: Any
+    state: RunState,
+    activation: Activation,
+    place: NodeState,
+    status: StepStatus,
+    outputs: Any,
+    error: Any,
+    output: Any,
+    offset: int,
 ) -> None:
     """Let expressions see the end of a step."""
     place.status = status
     path, node = activation.path, activation.node
     shown: dict[str, Any] | None = msgspec.to_builtins(error) if error is not None else None
-    path.nodes_view[node.id] = {
+    place.output, place.error, place.ended = output, shown, offset
+    view: dict[str, Any] = {
         "output": output,
         "status": status,
         "error": shown,
         "visits": place.visits,
     }
+    if node.kind.shows_more:
+        view |= node.kind.view(activation, place)
+    path.frame.set("nodes", node.name, view)
     if not node.join.takes_tokens:
         brief = None if shown is None else {k: shown[k] for k in ("category", "code", "message")}
-        path.steps_view[node.id] = {"outputs": outputs, "status": EXPRESSION_STATUS[status], "error": brief}
+        path.frame.set(
+            "steps", node.name, {"outputs": outputs, "status": EXPRESSION_STATUS[status], "error": brief}
+        )
+    if path.opener is not None:
+        _mirror(state, activation, place)
+
+
+def _mirror(state: RunState, activation: Activation, place: NodeState) -> None:
+    """Let readers see in the nodes of the run where a node of a child path stands."""
+    seen = state.nodes[activation.node.id]
+    seen.status, seen.attempt = place.status, place.attempt
+    seen.visits = max(seen.visits, place.visits)
+    seen.output, seen.error, seen.outer = place.output, place.error, place.outer
 
 
 def _children(outer: Activation) -> list[Activation]:

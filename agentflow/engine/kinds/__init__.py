@@ -13,9 +13,19 @@ KINDS: dict[str, Kind] = {}
 
 
 def _load() -> None:
-    from agentflow.engine.kinds import agent, condition, end, start, tool
+    from agentflow.engine.kinds import (
+        agent,
+        condition,
+        end,
+        loop,
+        parallel,
+        router,
+        start,
+        tool,
+        wait,
+    )
 
-    for module in (agent, condition, end, start, tool):
+    for module in (agent, condition, end, loop, parallel, router, start, tool, wait):
         KINDS[module.KIND.name] = module.KIND
 
 
