@@ -26,6 +26,7 @@ __all__ = [
     "end_path",
     "enqueue",
     "leave",
+    "mirror",
     "prepare_path",
     "reached_end",
     "retry_in_place",
@@ -40,6 +41,14 @@ def dispatched(state: RunState, ts: int) -> None:
         state.status = "running"
         if state.dispatched_at is None:
             state.dispatched_at = ts
+
+
+def mirror(state: RunState, activation: Activation, place: NodeState) -> None:
+    """Let readers see in the nodes of the run where a node of a child path stands."""
+    if activation.path.opener is not None:
+        seen = state.nodes[activation.node.id]
+        seen.status, seen.attempt = place.status, place.attempt
+        seen.visits = max(seen.visits, place.visits)
 
 
 def begin_path(state: RunState, path: Path, payload: Any) -> None:

@@ -72,7 +72,7 @@ def decide(state: RunState, now: int, found: Found = _NOTHING) -> Decisions:
     if moves := _dispatch(state, now, found):
         return moves
     if state.open or state.requests or state.arrived or state.ready:
-        return _waiting(state, found)
+        return _waiting(state, now, found)
     return run_end.run_ended(state, now)
 
 
@@ -196,7 +196,7 @@ def _halted(state: RunState, now: int, found: Found) -> Decisions:
         if waits and not _is_below(request.activation):  # it will not be dispatched any more
             return withdrawn(request, "a step failed")
     if state.open or state.requests:
-        return _waiting(state, found)
+        return _waiting(state, now, found)
     return run_end.run_ended(state, now)
 
 
@@ -244,11 +244,19 @@ def _started(state: RunState, activation: Activation, prepared: Prepared) -> Any
     )
 
 
-def _waiting(state: RunState, found: Found) -> Decisions:
+def _waiting(state: RunState, now: int, found: Found) -> Decisions:
     """Say that the run waits when nothing runs and only a person, a timer or a signal can move it on."""
     if state.status != "running" or state.running or state.calls or "asked" in found.values():
         return []
     if not state.requests and not limits.has_wake_up(state):
-        return []
+        return [] if state.ready or state.arrived else _stalled(state, now)
     waits = all(a.status == "waiting" or a.node.kind.is_passive or a.is_for_each for a in state.open.values())
     return [limits.waiting(state)] if waits else []
+
+
+def _stalled(state: RunState, now: int) -> Decisions:
+    """Nothing moves, and nothing outside will: let an activation go on that waits for what cannot come."""
+    for activation in state.open.values():
+        if moves := activation.node.kind.stalled(state, activation, now):
+            return moves
+    return []

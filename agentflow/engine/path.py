@@ -27,6 +27,7 @@ class NodeState:
         "ended",
         "error",
         "excused",
+        "kept",
         "live",
         "next_attempt",
         "node",
@@ -78,6 +79,8 @@ class NodeState:
         """The offset at which it did."""
         self.count = 0
         """How often a loop sent its token round."""
+        self.kept: dict[int, Path] | None = None
+        """The child paths that finished before the attempt failed that is held."""
         self.windows: dict[str, Activation] | None = None
         """By key: the activations that gather tokens."""
 

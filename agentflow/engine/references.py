@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 from agentflow.definition.expressions import Expression, Template
 from agentflow.definition.expressions.references import collect_references
 
-__all__ = ["NO_ROOTS", "Reads", "expressions_in", "reads_of", "rare_roots"]
+__all__ = ["NO_ROOTS", "Reads", "expressions_in", "rare_roots", "reads_of"]
 
 _RARE = frozenset({"globals", "last_llm_output", "last_tool_output", "map_item", "map_index", "item_index"})
 _COUNTS = ("count", "visits")

@@ -9,9 +9,9 @@ from msgspec import UNSET
 
 from agentflow.definition.node import handles_error
 from agentflow.engine.activation import EXPRESSION_STATUS, Activation, StepStatus
-from agentflow.engine.arrivals import dispatched, leave, reached_end, retry_in_place, route
+from agentflow.engine.arrivals import dispatched, leave, mirror, reached_end, retry_in_place, route
 from agentflow.engine.budgets import time_limit
-from agentflow.engine.folds.common import activation_of, settle, wake_after
+from agentflow.engine.folds.common import activation_of, settle, wake, wake_after
 from agentflow.engine.globals import fold_writes
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.path import NodeState
@@ -32,12 +32,11 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
     if data.iteration is None:
         _begin(state, activation, place)
         place.status = "running"
-        if activation.path.opener is not None:
-            _mirror(state, activation, place)
         state.clock = data.clock + 1
     else:
         place.slots += 1
         state.ready.update(activation.path.key, place)
+    mirror(state, activation, place)
     dispatched(state, ts)
     activation.status = "running"
     activation.input = data.input
@@ -79,6 +78,8 @@ def _limit_time(state: RunState, activation: Activation) -> None:
 def _open_iterations(state: RunState, outer: Activation, place: NodeState, items: list[Any]) -> None:
     earlier = place.outer.children if place.outer is not None and outer.attempt > 1 else {}
     place.outer = outer
+    if outer.path.opener is not None:
+        state.nodes[outer.node.id].outer = outer
     _limit_time(state, outer)
     for i, item in enumerate(items):
         kept = earlier.get(i)
@@ -176,7 +177,9 @@ def _step_retrying(state: RunState, data: ev.WorkflowStepRetrying, offset: int, 
         return
     activation = activation_of(state, data)
     activation.attempt = data.next_attempt
-    state.node_of(activation).attempt = data.next_attempt
+    place = state.node_of(activation)
+    place.attempt = data.next_attempt
+    mirror(state, activation, place)
     activation.failures += 1
     activation.first_failure = activation.first_failure or ts
     activation.error = None
@@ -191,8 +194,10 @@ def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts
         activation = activation_of(state, data)
         place = state.node_of(activation)
         place.status = "waiting"
-        if activation.path.opener is not None:
-            _mirror(state, activation, place)
+        mirror(state, activation, place)
+        if activation.node.kind.is_passive:
+            activation.node.kind.fold(state, activation, data, ts)
+            wake(state, activation)
 
 
 def _ending(state: RunState, data: Any) -> tuple[Activation, NodeState, bool]:
@@ -280,15 +285,9 @@ def _show(
             "steps", node.name, {"outputs": outputs, "status": EXPRESSION_STATUS[status], "error": brief}
         )
     if path.opener is not None:
-        _mirror(state, activation, place)
-
-
-def _mirror(state: RunState, activation: Activation, place: NodeState) -> None:
-    """Let readers see in the nodes of the run where a node of a child path stands."""
-    seen = state.nodes[activation.node.id]
-    seen.status, seen.attempt = place.status, place.attempt
-    seen.visits = max(seen.visits, place.visits)
-    seen.output, seen.error, seen.outer = place.output, place.error, place.outer
+        mirror(state, activation, place)
+        seen = state.nodes[node.id]
+        seen.output, seen.error = place.output, place.error
 
 
 def _children(outer: Activation) -> list[Activation]:

@@ -15,17 +15,22 @@ KINDS: dict[str, Kind] = {}
 def _load() -> None:
     from agentflow.engine.kinds import (
         agent,
+        batch,
         condition,
         end,
         loop,
+        map,
+        merge,
         parallel,
         router,
         start,
+        subgraph,
         tool,
         wait,
     )
 
-    for module in (agent, condition, end, loop, parallel, router, start, tool, wait):
+    modules = (agent, batch, condition, end, loop, map, merge, parallel, router)
+    for module in (*modules, start, subgraph, tool, wait):
         KINDS[module.KIND.name] = module.KIND
 
 

@@ -64,7 +64,7 @@ class Group:
 class Spawning(Kind):
     """Parks its token, opens child paths, at most so many at once, and ends when the group is over.
 
-    `branches` names the branches for messages; a failure on a path ends the path, and `judge` says what
+    `branches` names the branches for messages; a failure on a path ends the path, and `verdict` says what
     comes of the group.
     """
 
@@ -87,7 +87,7 @@ class Spawning(Kind):
         """Fold the beginning of a child path: put its first token where it starts."""
         raise NotImplementedError
 
-    def judge(self, activation: Activation, group: Group) -> tuple[bool, bool]:
+    def verdict(self, activation: Activation, group: Group) -> tuple[bool, bool]:
         """Return whether what comes of the group is decided, and then whether the rest is cancelled."""
         return False, True
 
@@ -158,7 +158,7 @@ class Spawning(Kind):
         return self._open_more(state, activation, group)
 
     def _judge(self, state: RunState, activation: Activation, group: Group) -> None:
-        group.is_decided, cancels = self.judge(activation, group)
+        group.is_decided, cancels = self.verdict(activation, group)
         if not group.is_decided:
             return
         for path in list((activation.paths or {}).values()):

@@ -29,12 +29,13 @@ _TIMER = "merge"
 class ParallelProgram(NamedTuple):
     """Where the branches begin, and the merge that closes the group, if its `next` is one.
 
-    `has_source`: by branch, whether a source of that merge lies on it.
+    `sources`: by branch, which sources of that merge lie on it; `has_source`: whether it counts for the merge.
     """
 
     entries: tuple[Any, ...]
     names: tuple[str, ...]
     closer: Any = None
+    sources: tuple[frozenset[str], ...] = ()
     has_source: tuple[bool, ...] = ()
 
 
@@ -53,11 +54,10 @@ class Parallel(Spawning):
         if closer is None or not closer.kind.closes_groups:
             node.program = ParallelProgram(entries, spec.branches)
             return
-        sources = closer.kind.sources_of(closer)
-        has_source = tuple(not _region(entry, closer).isdisjoint(sources) for entry in entries)
-        if not any(has_source):
-            has_source = (True,) * len(entries)
-        node.program = ParallelProgram(entries, spec.branches, closer, has_source)
+        wanted = closer.kind.sources_of(closer)
+        sources = tuple(wanted & _region(entry, closer) for entry in entries)
+        has_source = tuple(bool(names) or not any(sources) for names in sources)
+        node.program = ParallelProgram(entries, spec.branches, closer, sources, has_source)
 
     def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
         """Refuse more branches than a run may have."""
@@ -99,7 +99,7 @@ class Parallel(Spawning):
             if not group.is_decided:
                 self._judge(state, activation, group)
 
-    def judge(self, activation: Activation, group: Group) -> tuple[bool, bool]:
+    def verdict(self, activation: Activation, group: Group) -> tuple[bool, bool]:
         """Ask the merge, if one closes the group; else the first failure may decide."""
         program: ParallelProgram = activation.node.program
         if group.timed_out or self._fails(activation, group):

@@ -33,7 +33,7 @@ class _Alarm(NamedTuple):
 
 
 class Wait(Kind):
-    """Goes on `duration` seconds after it began, or at the moment `until`; a moment in the past is no wait."""
+    """Goes on `duration` seconds after it began, or at the moment `until`; one in the past is no wait."""
 
     name = "wait"
     is_passive = True
@@ -66,7 +66,8 @@ class Wait(Kind):
 
     def fold(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
         """Keep the time at which the timer is due, then that at which it fired."""
-        activation.local = _Alarm(data.due_at, iso(ts) if isinstance(data, ev.TimerFired) else None)
+        if not isinstance(data, ev.WorkflowStepWaiting):
+            activation.local = _Alarm(data.due_at, iso(ts) if isinstance(data, ev.TimerFired) else None)
 
     def abort(self, state: RunState, activation: Activation, error: ErrorInfo, now: int) -> Decisions:
         """Disarm the timer."""
