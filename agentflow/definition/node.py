@@ -24,6 +24,7 @@ __all__ = [
     "NodeBase",
     "Policy",
     "agent_of",
+    "handles_error",
     "next_port",
 ]
 
@@ -127,6 +128,14 @@ class GlobalUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     op: Literal["set", "append", "increment", "merge"]
     source: str | None = msgspec.field(name="from", default=None)
     by: int | float = 1
+
+
+def handles_error(node: NodeBase, code: str) -> bool:
+    """Return whether `on_error` of a node says how the run goes on after a failure with this code."""
+    handling = node.on_error
+    if isinstance(handling, ErrorRoute):
+        return not handling.codes or code in handling.codes
+    return handling == "skip"
 
 
 class NodeBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):

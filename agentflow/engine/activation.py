@@ -62,6 +62,7 @@ class Activation:
         "output",
         "overdrawn",
         "path",
+        "paths",
         "paused_timers",
         "phase",
         "result_ready",
@@ -89,7 +90,7 @@ class Activation:
         """Names the activation inside its run: `/step#visit`, for an iteration `/step#visit[i]`."""
         self.outer = outer
         self.iteration = iteration
-        self.is_for_each = iteration is None and node.for_each is not None
+        self.is_for_each = iteration is None and node.iterates
         """True for the activation around the iterations of a step."""
         self.phase: Phase = "pending"
         """Where it stands between arrival and end: decides which events are legal (`machine`)."""
@@ -110,6 +111,8 @@ class Activation:
         self.agent: AgentProgress | None = None
         self.tool: ToolRecord | None = None
         self.local: Any = None
+        self.paths: dict[int, Path] | None = None
+        """The child paths that are open below it, by index."""
         # Its iterations, by index, and how many of them are not terminal.
         self.children: dict[int, Activation] = _NO_CHILDREN
         self.open_children = 0

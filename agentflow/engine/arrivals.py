@@ -17,7 +17,22 @@ from agentflow.engine.state import RunState
 if TYPE_CHECKING:
     from agentflow.engine.graph import Node
 
-__all__ = ["activate", "begin_path", "dispatched", "enqueue", "leave", "retry_in_place", "route"]
+__all__ = [
+    "activate",
+    "begin_path",
+    "deliver",
+    "dispatched",
+    "drop",
+    "end_path",
+    "enqueue",
+    "leave",
+    "mirror",
+    "prepare_path",
+    "reached_end",
+    "retry_in_place",
+    "route",
+    "stop_path",
+]
 
 
 def dispatched(state: RunState, ts: int) -> None:
@@ -28,10 +43,17 @@ def dispatched(state: RunState, ts: int) -> None:
             state.dispatched_at = ts
 
 
+def mirror(state: RunState, activation: Activation, place: NodeState) -> None:
+    """Let readers see in the nodes of the run where a node of a child path stands."""
+    if activation.path.opener is not None:
+        seen = state.nodes[activation.node.id]
+        seen.status, seen.attempt = place.status, place.attempt
+        seen.visits = max(seen.visits, place.visits)
+
+
 def begin_path(state: RunState, path: Path, payload: Any) -> None:
     """Activate the nodes of a graph that wait for nothing, and send the input along those of its starts."""
-    if path.graph.has_watchers:
-        _count_watched(path)
+    prepare_path(path)
     for node in path.graph.roots:
         activate(state, path, node)
     for start in path.graph.starts:
@@ -44,19 +66,77 @@ def begin_path(state: RunState, path: Path, payload: Any) -> None:
         _settle_unreachable(state, path)
 
 
-def deliver(state: RunState, path: Path, target: Node, payload: Any) -> None:
-    """Bring a token to a node. One that comes to a silent end of the graph is what the path has reached."""
-    if target.is_silent:
-        path.output = payload
-        path.stopped = path.stopped or target.kind.stops(target)
+def prepare_path(path: Path) -> None:
+    """Set up what a path keeps from its beginning: the sources of its joins, and counts that are 0."""
+    if path.graph.has_watchers:
+        _count_watched(path)
+    for node_id in path.graph.counted:
+        path.frame.nodes[node_id] = {"output": None, "status": None, "error": None, "visits": 0, "count": 0}
+
+
+def deliver(
+    state: RunState, path: Path, target: Node, payload: Any, sender: Activation | None = None
+) -> None:
+    """Bring a token to a node.
+
+    One that comes to a silent end of the graph, or to the node behind the opener of a child path, is what
+    the path has reached.
+    """
+    if path.stopped and path.opener is not None:
+        return
+    if target.id in path.stop_at:
+        path.output, path.terminal = payload, target
+    elif target.is_silent:
+        reached_end(state, path, target, payload)
+    elif target.join.gathers:
+        target.kind.gather(state, path, target, payload)
     else:
-        activate(state, path, target, payload)
+        activation = activate(state, path, target, payload)
+        if sender is not None and sender.paths is not None:
+            target.kind.entered(activation, sender)
+
+
+def reached_end(state: RunState, path: Path, end: Node, payload: Any) -> None:
+    """Note what a path has reached. An end that does not wait for the other tokens stops the path."""
+    path.output, path.terminal = payload, end
+    if end.kind.stops(end):
+        stop_path(state, path)
+
+
+def stop_path(state: RunState, path: Path) -> None:
+    """Give up what is left on a path: what has not begun is dropped here, `decide` ends what has."""
+    path.stopped = True
+    if path.opener is None or path.ended:
+        return
+    for key, activation in list(path.work.items()):
+        if key in state.activations and key not in state.open and key not in state.awaiting_approval:
+            drop(state, activation)
+    if path.live:
+        state.changed[path.opener.key] = path.opener
+
+
+def drop(state: RunState, activation: Activation) -> None:
+    """Forget an activation that has not begun; the log has no event of it."""
+    path, place = activation.path, state.node_of(activation)
+    del state.activations[activation.key]
+    path.work.pop(activation.key, None)
+    if activation in state.arrived:
+        state.arrived.remove(activation)
+    else:
+        state.ready.remove(activation, place)
+    if place.windows is not None:
+        place.windows = {key: open for key, open in place.windows.items() if open is not activation}
+    place.live -= 1
+    path.live -= 1
 
 
 def route(state: RunState, activation: Activation, port: str, payload: Any) -> None:
-    """Send a token along every edge of a port."""
-    for edge in activation.node.targets(port):
-        deliver(state, activation.path, edge.target, payload)
+    """Send a token along every edge of a port. On a child path a port without edges ends the token's way."""
+    edges, path = activation.node.targets(port), activation.path
+    for edge in edges:
+        deliver(state, path, edge.target, payload, activation)
+    if not edges and path.opener is not None and not path.stopped:
+        path.output, path.terminal = payload, activation.node
 
 
 def activate(
@@ -73,6 +153,8 @@ def activate(
     activation.input = payload
     state.activations[activation.key] = activation
     path.live += 1
+    if path.opener is not None:
+        path.work[activation.key] = activation
     place.live += 1
     if place.live == 1 and node.watchers:
         _watch(path, node, 1)
@@ -86,7 +168,7 @@ def enqueue(state: RunState, activation: Activation, place: NodeState, *, front:
     """Put a pending activation among those that are decided at once, or those that wait for a slot."""
     node = activation.node
     consent = node.asks and activation.snapshot is None
-    if activation.verdict is not None or consent or node.for_each is not None or not node.kind.takes_slot:
+    if activation.verdict is not None or consent or node.iterates or not node.kind.takes_slot:
         if front:
             state.arrived.appendleft(activation)
         else:
@@ -111,20 +193,38 @@ def leave(state: RunState, activation: Activation, place: NodeState) -> None:
     node, path = activation.node, activation.path
     place.live -= 1
     path.live -= 1
-    for edge in node.out.get(SETTLED, ()):
-        target = path.node(edge.target)
-        if node.join.takes_tokens and target.sources.pop(node.id, None) is None:
-            continue  # its first end has settled the dependency
-        _settle(state, path, target, place)
+    if path.opener is not None:
+        path.work.pop(activation.key, None)
+    if path.graph.dependency_nodes and not path.is_branch:
+        for edge in node.out.get(SETTLED, ()):
+            target = path.node(edge.target)
+            if node.join.takes_tokens and target.sources.pop(node.id, None) is None:
+                continue  # its first end has settled the dependency
+            _settle(state, path, target, place)
     if place.live == 0 and node.watchers:
         _watch(path, node, -1)
-        _settle_unreachable(state, path)
+        _close_windows(state, path, node)
+        if not path.is_branch:
+            _settle_unreachable(state, path)
     if path.live == 0 and path.opener is not None:
-        path.opener.node.kind.path_ended(state, path.opener, path)
+        end_path(state, path)
+
+
+def end_path(state: RunState, path: Path) -> None:
+    """Tell the opener of a child path that nothing is left on it."""
+    opener = path.opener
+    assert opener is not None
+    if path.ended or opener.paths is None or opener.paths.get(path.index) is not path:
+        return
+    path.ended = True
+    del opener.paths[path.index]
+    del state.paths[path.key]
+    opener.node.kind.path_ended(state, opener, path)
 
 
 def _settle(state: RunState, path: Path, target: NodeState, source: NodeState) -> None:
-    target.upstream_failed |= source.status == "failed" or source.upstream_failed
+    failed = source.status == "failed" and not source.excused
+    target.upstream_failed |= failed or source.upstream_failed
     target.upstream_cancelled |= source.status == "cancelled" or source.upstream_cancelled
     target.awaited -= 1
     if target.awaited == 0:
@@ -135,7 +235,7 @@ def _settle(state: RunState, path: Path, target: NodeState, source: NodeState) -
 
 
 def _count_watched(path: Path) -> None:
-    for node in path.graph.nodes.values():
+    for node in path.graph.watching:
         for source in node.join.watched_sources(path.graph, node):
             path.node(node).sources[source] = 0
 
@@ -146,6 +246,15 @@ def _watch(path: Path, node: Node, change: int) -> None:
         sources = path.node(path.graph.nodes[join_id]).sources
         if source in sources:
             sources[source] += change
+
+
+def _close_windows(state: RunState, path: Path, node: Node) -> None:
+    """Close the windows to which this node was the last that could send a token."""
+    for join_id, _ in node.watchers:
+        place = path.nodes.get(join_id)
+        if place is not None and place.windows and not any(place.sources.values()):
+            for window in place.windows.values():
+                window.node.kind.close_window(state, window)
 
 
 def _settle_unreachable(state: RunState, path: Path) -> None:

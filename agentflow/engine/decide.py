@@ -72,7 +72,7 @@ def decide(state: RunState, now: int, found: Found = _NOTHING) -> Decisions:
     if moves := _dispatch(state, now, found):
         return moves
     if state.open or state.requests or state.arrived or state.ready:
-        return _waiting(state, found)
+        return _waiting(state, now, found)
     return run_end.run_ended(state, now)
 
 
@@ -105,7 +105,12 @@ def _end_of(state: RunState, activation: Activation, now: int) -> Decisions:
     if activation.error is not None:
         return step_failed(activation, activation.error, now)
     if activation.is_for_each:
-        return _end_of_items(state, activation, now)
+        ended = (
+            activation.node.kind.end_of_items(state, activation, now)
+            if activation.node.kind.iterates
+            else None
+        )
+        return _end_of_items(state, activation, now) if ended is None else ended
     return step_completed(state, activation, now, output=activation.output)
 
 
@@ -145,7 +150,7 @@ def _examine(state: RunState, activation: Activation, now: int, found: Found) ->
         return gates.refused_moves(state, activation, activation.verdict, now)
     node = activation.node
     subject: dict[str, Any] = {}
-    if node.for_each is not None:
+    if node.iterates:
         if activation.snapshot is not None:
             items = activation.snapshot["items"]
         else:
@@ -157,17 +162,17 @@ def _examine(state: RunState, activation: Activation, now: int, found: Found) ->
         return gates.ask(state, activation, subject, now)
     if over := limits.too_many_steps(state, now):
         return over
-    if node.for_each is not None:
+    if node.iterates:
         return [_started(state, activation, Prepared(subject["items"], {}))]
     return _begin(state, activation, now, found)
 
 
-def _grant(state: RunState, now: int, found: Found, *, only_iterations: bool = False) -> Decisions:
+def _grant(state: RunState, now: int, found: Found, *, only_below: bool = False) -> Decisions:
     """Give a free slot to the next ready activation."""
     if not state.ready or state.running >= state.graph.options.max_parallel:
         return []
     for activation in state.ready.in_turn():
-        if only_iterations and activation.iteration is None:
+        if only_below and not _is_below(activation):
             continue
         if found.get(activation.key) == "asked":
             continue
@@ -178,17 +183,27 @@ def _grant(state: RunState, now: int, found: Found, *, only_iterations: bool = F
 
 
 def _halted(state: RunState, now: int, found: Found) -> Decisions:
-    """Nothing new is dispatched after a failure; the items of a for_each that has begun are in flight."""
+    """Nothing new is dispatched after a failure; the items of a for_each and the child paths that have begun
+    are in flight."""
     for request in state.requests.values():
-        if request.activation.key in state.awaiting_approval:  # it will not be dispatched any more
+        waits = request.activation.key in state.awaiting_approval
+        if waits and not _is_below(request.activation):  # it will not be dispatched any more
             return withdrawn(request, "a step failed")
-    if moves := _grant(state, now, found, only_iterations=True):
+    for activation in state.arrived:
+        if _is_below(activation) and found.get(activation.key) != "asked":
+            return _examine(state, activation, now, found)
+    if moves := _grant(state, now, found, only_below=True):
         return moves
-    if any(a.iteration is not None for a in state.ready.in_turn()):
+    if any(_is_below(a) for a in state.ready.in_turn()):
         return []
     if state.open or state.requests:
-        return _waiting(state, found)
+        return _waiting(state, now, found)
     return run_end.run_ended(state, now)
+
+
+def _is_below(activation: Activation) -> bool:
+    """Return whether an activation is part of one that has begun."""
+    return activation.iteration is not None or activation.path.opener is not None
 
 
 def _begin(state: RunState, activation: Activation, now: int, found: Found) -> Decisions:
@@ -230,11 +245,19 @@ def _started(state: RunState, activation: Activation, prepared: Prepared) -> Any
     )
 
 
-def _waiting(state: RunState, found: Found) -> Decisions:
+def _waiting(state: RunState, now: int, found: Found) -> Decisions:
     """Say that the run waits when nothing runs and only a person, a timer or a signal can move it on."""
     if state.status != "running" or state.running or state.calls or "asked" in found.values():
         return []
     if not state.requests and not limits.has_wake_up(state):
-        return []
+        return [] if state.ready or state.arrived else _stalled(state, now)
     waits = all(a.status == "waiting" or a.node.kind.is_passive or a.is_for_each for a in state.open.values())
     return [limits.waiting(state)] if waits else []
+
+
+def _stalled(state: RunState, now: int) -> Decisions:
+    """Nothing moves, and nothing outside will: let an activation go on that waits for what cannot come."""
+    for activation in state.open.values():
+        if moves := activation.node.kind.stalled(state, activation, now):
+            return moves
+    return []

@@ -10,6 +10,7 @@ import msgspec
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import canonical_json
 from agentflow.engine.activation import Activation
+from agentflow.engine.globals import written
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
@@ -82,11 +83,21 @@ def step_completed(
     output: Any,
     next_port: str | None = None,
     items: Any = msgspec.UNSET,
+    global_writes: dict[str, Any] | None = None,
 ) -> Decisions:
-    """The end of a step that succeeded; for an agent its state record goes before (page 000 §5)."""
+    """The end of a step that succeeded; for an agent its state record goes before (page 000 §5).
+
+    `global_writes`: those of its child paths; what the node itself writes comes on top.
+    """
     moves: Decisions = []
     fields = step_fields(activation)
     ref: Any = msgspec.UNSET
+    writes = global_writes
+    if activation.node.writes is not None and activation.iteration is None:
+        found = written(state, activation, output)
+        if isinstance(found, ErrorInfo):
+            return step_failed(activation, found, now)
+        writes = {**(writes or {}), **found}
     duration = elapsed_ms(activation.started, now)
     if activation.agent is not None:
         record = state_record(state, activation, output, now)
@@ -114,6 +125,7 @@ def step_completed(
             state_ref=ref,
             items=items,
             next=msgspec.UNSET if next_port is None else next_port,
+            state=ev.StateWrites(globals=writes) if writes else msgspec.UNSET,
             usage=activation.usage if activation.agent is not None else msgspec.UNSET,
         )
     )

@@ -86,7 +86,8 @@ def refused_moves(state: RunState, activation: Activation, verdict: Skip | Error
 def items_of(state: RunState, activation: Activation) -> list[Any] | ErrorInfo:
     """Return the items of a for_each, or why there are none."""
     node = activation.node
-    assert node.for_each is not None
+    if node.for_each is None:
+        return node.kind.items(state, activation)
     try:
         items = node.for_each.evaluate(state.scope(activation))
     except EvaluationError as error:
@@ -106,7 +107,7 @@ def ask(state: RunState, activation: Activation, subject: dict[str, Any], now: i
     """Ask before the step starts. What is shown is what will run: it is not evaluated again."""
     node = activation.node
     try:
-        if node.for_each is None:
+        if not node.iterates:
             prepared = node.kind.prepare(state, activation)
             if isinstance(prepared, ErrorInfo):
                 return step_failed(activation, prepared, now, clock=state.clock)

@@ -9,14 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentflow.definition.ir import AgentSpec, NodeBase, Workflow
-from agentflow.definition.kinds import KINDS as DEFINITIONS
+from agentflow.definition.kinds import targets_of
 from agentflow.definition.policy import NO_RETRY, RetryPolicy
+from agentflow.engine.globals import GlobalWrites, compile_writes
 from agentflow.engine.joins import JOINS, SETTLED, Join
 from agentflow.engine.kinds import KINDS
+from agentflow.engine.references import NO_ROOTS, Reads, expressions_in, rare_roots, reads_of
 from agentflow.engine.templates import expression, text_template, value_template, whole_expression
 
 if TYPE_CHECKING:
     from agentflow.definition.expressions import Expression, Template
+    from agentflow.definition.ir import Options
     from agentflow.engine.kinds.kind import Kind
 
 __all__ = ["Edge", "Graph", "Node", "compile_graph"]
@@ -38,9 +41,13 @@ class Edge:
 
 
 class Node:
-    """One node, ready to run. `spec` is its Struct of the IR, `program` what its kind compiled from it."""
+    """One node, ready to run. `spec` is its Struct of the IR, `program` what its kind compiled from it.
+
+    `id` names it in the run; inside a subgraph `name` is the id in its own graph, by which expressions know it.
+    """
 
     __slots__ = (
+        "_reads",
         "agent",
         "approval_message",
         "asks",
@@ -53,31 +60,37 @@ class Node:
         "id",
         "index",
         "is_silent",
+        "iterates",
         "join",
         "kind",
         "max_parallel",
+        "name",
+        "on_error",
         "out",
         "previous_agent",
         "program",
+        "rare_roots",
         "required",
         "retry",
         "spec",
         "timeout",
         "watchers",
+        "writes",
     )
 
-    def __init__(self, spec: NodeBase, index: int) -> None:
+    def __init__(self, spec: NodeBase, index: int, prefix: str = "") -> None:
         self.spec = spec
-        self.id = spec.id
+        self.id = prefix + spec.id
+        self.name = spec.id
         self.index = index
-        self.kind: Kind = _kind(spec)
-        self.join: Join = JOINS[spec.join]
+        self.kind: Kind = _kind(spec).form_of(spec)
+        self.join: Join = self.kind.join or JOINS[spec.join]
         self.out: dict[str, tuple[Edge, ...]] = {}
         self.dependencies: tuple[str, ...] = ()
         self.watchers: tuple[tuple[str, str], ...] = ()  # (join, source) that this node can still reach
         self.previous_agent: str | None = None
         self.required = spec.required
-        self.max_parallel = spec.max_parallel
+        self.max_parallel = self.kind.items_at_once(spec) or spec.max_parallel
         self.is_silent = self.kind.moves_tokens_only and spec.id.startswith(_SYNTHETIC)
         self.agent: AgentSpec | None = None
         policy = spec.policy
@@ -93,7 +106,34 @@ class Node:
         key = spec.cache.key if spec.cache is not None else None
         self.cache_key: Template | None = None if key is None else text_template(key)
         self.has_gate = self.asks or self.for_each is not None or self.guard is not None
+        self.iterates = self.for_each is not None or self.kind.iterates
+        self.on_error = None if spec.on_error == "fail" else spec.on_error
+        self.writes: GlobalWrites | None = compile_writes(spec)
         self.program: Any = self.kind.compile(self)
+        self.rare_roots = rare_roots(self._compiled())
+        self._reads: Reads | None = None
+
+    @property
+    def reads(self) -> Reads:
+        """What its expressions read, found when it is first asked for: on child paths alone."""
+        if self._reads is None:
+            self._reads = reads_of(self._compiled())
+        return self._reads
+
+    def counts_read(self) -> frozenset[str]:
+        """Return the nodes of which it reads `count` or `visits`."""
+        texts = " ".join(expression.source for expression in expressions_in(self._compiled()))
+        return self.reads.counted if "count" in texts or "visits" in texts else NO_ROOTS
+
+    def _compiled(self) -> tuple[Any, ...]:
+        return (
+            self.guard,
+            self.for_each,
+            self.approval_message,
+            self.cache_key,
+            self.writes,
+            self.program,
+        )
 
     @property
     def is_dependency_node(self) -> bool:
@@ -106,21 +146,26 @@ class Node:
 
 
 class Graph:
-    """A compiled workflow. `nodes` is in declared order, the starts and ends behind the steps."""
+    """A compiled workflow. `nodes` is in declared order, the starts and ends behind the steps.
 
-    def __init__(self, workflow: Workflow) -> None:
+    `all_nodes` and `step_ids` have those of its inline subgraphs too, behind its own; their ids begin with
+    `prefix`, which is that of the subgraph's node with a slash.
+    """
+
+    def __init__(self, workflow: Workflow, prefix: str = "", options: Options | None = None) -> None:
         self.workflow = workflow
-        self.options = workflow.options
+        self.options = workflow.options if options is None else options
         self.max_steps = max(workflow.options.max_steps, len(workflow.nodes))
         ordered = sorted(workflow.nodes, key=lambda n: (n.index, n.id))
         borders = [n for n in ordered if _kind(n).is_start or _kind(n).is_end]
         steps = [n for n in ordered if not (_kind(n).is_start or _kind(n).is_end)]
-        self.nodes: dict[str, Node] = {n.id: Node(n, i) for i, n in enumerate([*steps, *borders])}
-        self.step_ids = [n.id for n in steps]
+        made = [Node(n, i, prefix) for i, n in enumerate([*steps, *borders])]
+        self.nodes: dict[str, Node] = {n.id: n for n in made}
+        self.step_ids = [n.id for n in made[: len(steps)]]
         self.starts = [n for n in self.nodes.values() if n.kind.is_start]
         self.ends = [n for n in self.nodes.values() if n.kind.is_end]
         self._edges = 0
-        self._connect()
+        self._connect(prefix)
         self.dependency_nodes = [n for n in self.nodes.values() if n.is_dependency_node]
         self.roots = [n for n in self.dependency_nodes if not n.dependencies]
         self.leaves = [n.id for n in self.dependency_nodes if SETTLED not in n.out]
@@ -128,24 +173,44 @@ class Graph:
         if workflow.outputs is not None:
             self.outputs = {k: value_template(v) for k, v in workflow.outputs.items()}
         self.has_watchers = self._watch()
+        self.all_nodes = dict(self.nodes)
+        self.uses_last = False
+        self.counted: set[str] = set()
+        for node in made:
+            node.kind.link(self, node)
+            self._count_uses(node)
+
+    def inline(self, node: Node, workflow: Workflow) -> Graph:
+        """Return the compiled graph of an inline subgraph, and take its nodes in."""
+        inner = Graph(workflow, node.id + "/", self.options)
+        self.all_nodes |= inner.all_nodes
+        self.step_ids += inner.step_ids
+        self.uses_last |= inner.uses_last
+        return inner
+
+    def _count_uses(self, node: Node) -> None:
+        """Find what must be kept or shown beside the ends of nodes."""
+        self.uses_last |= "last_llm_output" in node.rare_roots or "last_tool_output" in node.rare_roots
+        self.counted |= node.counts_read()
 
     def dependents(self, node: Node) -> tuple[Edge, ...]:
         """Return the edges to the nodes that wait for this one."""
         return node.out.get(SETTLED, ())
 
-    def _connect(self) -> None:
+    def _connect(self, prefix: str) -> None:
         out: dict[str, dict[str, list[Edge]]] = {node_id: {} for node_id in self.nodes}
         for node in self.nodes.values():
             if node.is_dependency_node:
-                found = dict.fromkeys(d for d in node.spec.depends_on if not self.nodes[d].kind.is_start)
-                node.dependencies = tuple(found)
+                named = (prefix + d for d in node.spec.depends_on)
+                node.dependencies = tuple(dict.fromkeys(d for d in named if not self.nodes[d].kind.is_start))
                 for dependency in node.dependencies:
                     self._edge(out, self.nodes[dependency], SETTLED, node)
         for node in [*self.starts, *(n for n in self.nodes.values() if not n.kind.is_start)]:
-            for port, target in DEFINITIONS[node.kind.name].ports(node.spec):
-                self._token_edge(out, node, port, self.nodes[target])
+            for port, target in targets_of(node.spec):
+                self._token_edge(out, node, port, self.nodes[prefix + target])
         for edge in self.workflow.edges:
-            self._token_edge(out, self.nodes[edge.source], "next", self.nodes[edge.target])
+            source, target = self.nodes[prefix + edge.source], self.nodes[prefix + edge.target]
+            self._token_edge(out, source, "next", target)
         for node_id, ports in out.items():
             self.nodes[node_id].out = {port: tuple(edges) for port, edges in ports.items()}
 
@@ -170,9 +235,13 @@ class Graph:
         (page 002 §5). Only dependencies on nodes that take tokens are watched: the others always end.
         """
         watched: dict[str, list[tuple[str, str]]] = {}
+        self.watching: list[Node] = []
         back: dict[str, list[str]] | None = None
         for join in self.nodes.values():
-            for source in join.join.watched_sources(self, join):
+            sources = join.join.watched_sources(self, join)
+            if sources:
+                self.watching.append(join)
+            for source in sources:
                 if back is None:
                     back = self._backwards()
                 for reaching in _reaching(back, source, avoid=join.id):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from agentflow.engine.graph import Graph, Node
     from agentflow.engine.path import Path
 
-__all__ = ["JOINS", "SETTLED", "Join", "Skip"]
+__all__ = ["JOINS", "SETTLED", "Join", "Skip", "Window"]
 
 SETTLED = "settled"
 """The port of dependencies: taken by every end of a node that has dependents."""
@@ -30,6 +30,8 @@ class Join:
     """`any`: one activation a token."""
 
     takes_tokens = True
+    gathers = False
+    """True if a token may be taken in by an activation that another one made."""
 
     def watched_sources(self, graph: Graph, node: Node) -> tuple[str, ...]:
         """Return the sources of which must be known whether they can still arrive."""
@@ -57,8 +59,9 @@ class AllSucceeded(AllTerminal):
         """Return the gravest of the reasons, with all dependencies that share it."""
         by_status: dict[str, list[str]] = {}
         for dependency in node.dependencies:
-            status = path.nodes[dependency].status
-            if status != "succeeded":
+            place = path.nodes[dependency]
+            status = place.status
+            if status != "succeeded" and not (place.excused and status == "failed"):
                 by_status.setdefault(status, []).append(dependency)
         if not by_status:
             return None
@@ -73,5 +76,21 @@ _REASONS = (
     ("cancelled", "dependency_cancelled"),
     ("skipped", "dependency_skipped"),
 )
+
+
+class Window(Join):
+    """`window`: one activation for the tokens of a key that come until it closes (batch, page 003 §4)."""
+
+    gathers = True
+
+    def watched_sources(self, graph: Graph, node: Node) -> tuple[str, ...]:
+        """Return the nodes that send it tokens: the window closes when none of them can any more."""
+        found: dict[str, None] = {}
+        for other in graph.nodes.values():
+            for port, edges in other.out.items():
+                if port != SETTLED and other is not node and any(edge.target is node for edge in edges):
+                    found[other.id] = None
+        return tuple(found)
+
 
 JOINS: dict[str, Join] = {"any": Join(), "all_succeeded": AllSucceeded(), "all_terminal": AllTerminal()}

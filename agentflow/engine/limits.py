@@ -230,14 +230,17 @@ def _depth(activation: Activation) -> int:
 
 
 def _below(state: RunState, activation: Activation) -> list[Activation]:
-    found = [*state.open.values(), *state.awaiting_approval.values()]
-    return [a for a in found if (a.outer or a.path.opener) is activation]
+    """Return what is open, or asks for consent, directly below an activation."""
+    children = [c for c in activation.children.values() if c.key in state.activations]
+    for path in (activation.paths or {}).values():
+        children += path.work.values()
+    return [c for c in children if c.key in state.open or c.key in state.awaiting_approval]
 
 
 def abort(state: RunState, activation: Activation, error: ErrorInfo, now: int) -> Decisions:
     """Return the end of an open step, after the ends of all that is open below it."""
     moves: Decisions = []
-    if activation.is_for_each or activation.node.kind.is_passive:
+    if activation.is_for_each or activation.paths:
         for below in _below(state, activation):
             moves += abort(state, below, error, now)
     if activation.is_for_each:

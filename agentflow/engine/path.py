@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.activation import Activation, StepStatus
+from agentflow.engine.frames import Frame
 
 if TYPE_CHECKING:
+    from agentflow.engine.globals import GlobalWrite
     from agentflow.engine.graph import Graph, Node
 
 __all__ = ["NodeState", "Path"]
@@ -20,10 +23,16 @@ class NodeState:
         "arrived",
         "attempt",
         "awaited",
+        "count",
+        "ended",
+        "error",
+        "excused",
+        "kept",
         "live",
         "next_attempt",
         "node",
         "outer",
+        "output",
         "ready",
         "slots",
         "sources",
@@ -31,6 +40,7 @@ class NodeState:
         "upstream_cancelled",
         "upstream_failed",
         "visits",
+        "windows",
     )
 
     def __init__(self, node: Node) -> None:
@@ -60,29 +70,50 @@ class NodeState:
         self.upstream_failed = False
         self.upstream_cancelled = False
         """Whether a dependency, near or far, failed or was cancelled (page 001 §5.2)."""
+        self.excused = False
+        """True if its failure counts as an end without output (`on_error`)."""
+        self.output: Any = None
+        self.error: Any = None
+        """How the latest activation ended that has ended; on the root path also those of child paths."""
+        self.ended = -1
+        """The offset at which it did."""
+        self.count = 0
+        """How often a loop sent its token round."""
+        self.kept: dict[int, Path] | None = None
+        """The child paths that finished before the attempt failed that is held."""
+        self.windows: dict[str, Activation] | None = None
+        """By key: the activations that gather tokens."""
 
 
 class Path:
     """A place where tokens move, with a frame of its own: what its nodes gave, seen by expressions.
 
     `key` is empty for the root, else that of the activation that opened the path and the index of the branch.
+    `item` and `error` belong to one child path, `graph` and `input` are those of its parent unless it is the
+    path of a subgraph.
     """
 
     __slots__ = (
+        "depth",
         "ended",
         "error",
+        "frame",
         "graph",
         "index",
+        "input",
         "item",
+        "item_path",
         "key",
         "live",
         "nodes",
-        "nodes_view",
         "opener",
         "output",
         "parent",
-        "steps_view",
+        "stop_at",
         "stopped",
+        "terminal",
+        "work",
+        "writes",
     )
 
     def __init__(self, graph: Graph, key: str = "", opener: Activation | None = None, index: int = 0) -> None:
@@ -91,20 +122,47 @@ class Path:
         self.opener = opener
         self.parent: Path | None = None if opener is None else opener.path
         self.index = index
+        self.depth = 0 if self.parent is None else self.parent.depth
+        """How many subgraphs are around it."""
+        self.input: Any = None if self.parent is None else self.parent.input
+        """The root `input` of expressions."""
         self.item: Any = None
+        self.item_path: Path | None = None if self.parent is None else self.parent.item_path
+        """The path, this one or one above it, whose `item` and `index` expressions read."""
         self.nodes: dict[str, NodeState] = {}
         self.live = 0
         """Activations on this path that are not terminal."""
+        self.work: dict[str, Activation] = {}
+        """Those of a child path, by key."""
         self.output: Any = None
         """The last token that came to an end of this path."""
-        self.error: Any = None
+        self.terminal: Node | None = None
+        """The end that it came to, or the node behind which the path ends."""
+        self.error: ErrorInfo | None = None
+        """The failure that ended this child path."""
         self.ended = False
         self.stopped = False
-        """True once a token came to an end that does not wait for the others."""
-        self.nodes_view: dict[str, Any] = {}
+        """True once a token came to an end that does not wait for the others, or the path is given up."""
+        self.stop_at: frozenset[str] = frozenset()
+        """The nodes at which a token leaves this child path: those behind its opener."""
+        self.frame = Frame()
+        self.writes: dict[str, list[GlobalWrite]] = {}
+        """The global values that were written on this child path, in order."""
+
+    @property
+    def is_branch(self) -> bool:
+        """True for a child path that moves tokens of its parent's graph: dependencies are settled on that."""
+        return self.parent is not None and self.parent.graph is self.graph
+
+    @property
+    def nodes_view(self) -> dict[str, Any]:
         """The root `nodes` of expressions: what ended on this path."""
-        self.steps_view: dict[str, Any] = {}
+        return self.frame.nodes
+
+    @property
+    def steps_view(self) -> dict[str, Any]:
         """The root `steps`: the terminal steps of a graph of dependencies."""
+        return self.frame.steps
 
     def node(self, node: Node) -> NodeState:
         """Return the state of a node on this path; made at its first use."""

@@ -7,6 +7,7 @@ from typing import Any
 from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.decisions import Decisions, elapsed_ms, size_of
+from agentflow.engine.path import Path
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
@@ -49,7 +50,7 @@ def run_ended(state: RunState, now: int) -> Decisions:
 
 def run_failed(state: RunState, error: ErrorInfo, now: int) -> Decisions:
     """`workflow.failed`, with what the leaves had reached."""
-    partial = _leaves(state) if state.graph.dependency_nodes else None
+    partial = _leaves(state.root) if state.graph.dependency_nodes else None
     return [
         ev.WorkflowFailed(
             error=error,
@@ -62,23 +63,26 @@ def run_failed(state: RunState, error: ErrorInfo, now: int) -> Decisions:
     ]
 
 
-def output_of(state: RunState) -> Any:
+def output_of(state: RunState, path: Path | None = None) -> Any:
     """`outputs` when declared; else what reached the end; else the result of every leaf step."""
-    graph = state.graph
+    path = state.root if path is None else path
+    graph = path.graph
     if graph.outputs is not None:
-        scope = state.scope()
+        scope = state.scope(path=path)
         return {name: template.evaluate(scope) for name, template in graph.outputs.items()}
     for end in graph.ends:
         if end.is_silent and end.program is not None:
-            return end.program.evaluate(state.scope())
+            return end.program.evaluate(state.scope(path=path))
     if graph.dependency_nodes:
-        return _leaves(state)
-    return state.root.output
+        return _leaves(path)
+    return path.output
 
 
-def _leaves(state: RunState) -> dict[str, Any]:
+def _leaves(path: Path) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for step_id in state.graph.leaves:
-        node = state.nodes[step_id]
-        result[step_id] = state.nodes_view[step_id]["output"] if node.status == "succeeded" else None
+    for step_id in path.graph.leaves:
+        place = path.nodes.get(step_id)
+        name = path.graph.nodes[step_id].name
+        succeeded = place is not None and place.status == "succeeded"
+        result[name] = path.frame.nodes[name]["output"] if succeeded else None
     return result

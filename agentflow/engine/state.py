@@ -12,6 +12,7 @@ from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.activation import NO_USAGE, Activation
 from agentflow.engine.bindings import Bindings
+from agentflow.engine.frames import ABSENT, Frame, Root
 from agentflow.engine.path import NodeState, Path
 from agentflow.events.catalogue import (
     ApprovalRequested,
@@ -23,7 +24,7 @@ from agentflow.events.catalogue import (
 )
 
 if TYPE_CHECKING:
-    from agentflow.engine.graph import Graph
+    from agentflow.engine.graph import Graph, Node
     from agentflow.engine.replay import BaseEvent
 
 __all__ = ["RESUME", "OpenCall", "OpenRequest", "RunState", "RunStatus", "Timers"]
@@ -292,7 +293,7 @@ class RunState:
         """True if the run is paused, but what has begun comes to its end."""
         # Paths and activations, in the order in which work passes.
         self.root = Path(graph)
-        self.root.nodes = {i: NodeState(n) for i, n in graph.nodes.items() if not n.is_silent}
+        self.root.nodes = {i: NodeState(n) for i, n in graph.all_nodes.items() if not n.is_silent}
         self.paths: dict[str, Path] = {"": self.root}
         self.activations: dict[str, Activation] = {}
         """All that are not terminal, by key."""
@@ -362,18 +363,33 @@ class RunState:
         return activation.path.nodes[activation.node.id]
 
     def scope(self, activation: Activation | None = None, path: Path | None = None) -> dict[str, Any]:
-        """Return what expressions see (page 001 §5.3, page 003 §3)."""
+        """Return what expressions see (page 001 §5.3, page 003 §3).
+
+        On a child path that is what the expressions of the node read, and no more.
+        """
         if path is None:
             path = self.root if activation is None else activation.path
-        scope: dict[str, Any] = {
-            "steps": path.steps_view,
-            "nodes": path.nodes_view,
-            "inputs": self.input,
-            "input": self.input,
-        }
+        frame = path.frame
+        node = None if activation is None else activation.node
+        if frame.parent is None:
+            scope: dict[str, Any] = {"steps": frame.steps, "nodes": frame.nodes}
+        else:
+            reads = None if node is None else node.reads
+            scope = {
+                "steps": _seen(frame, "steps", None if reads is None else reads.steps),
+                "nodes": _seen(frame, "nodes", None if reads is None else reads.nodes),
+            }
+        scope["inputs"] = scope["input"] = path.input
+        if path.item_path is not None:
+            scope["item"], scope["index"] = path.item_path.item, path.item_path.index
         if activation is not None and activation.iteration is not None:
             scope["item"] = activation.item
             scope["index"] = activation.iteration
+        if node is None:
+            if self.graph.workflow.globals or frame.globals:
+                scope["globals"] = frame.all("globals")
+        elif node.rare_roots:
+            _add_rare(scope, frame, node)
         return scope
 
     def shift_times(self, step: int) -> None:
@@ -401,3 +417,23 @@ class RunState:
                     clocks.due_at += step
             if activation.agent is not None and activation.agent.asked_at is not None:
                 activation.agent.asked_at += step
+
+
+def _seen(frame: Frame, root: Root, names: frozenset[str] | None) -> dict[str, Any]:
+    if names is None:
+        return frame.all(root)
+    return {name: value for name in names if (value := frame.get(root, name)) is not ABSENT}
+
+
+def _add_rare(scope: dict[str, Any], frame: Frame, node: Node) -> None:
+    """Add the roots that few nodes read."""
+    for root in node.rare_roots:
+        if root == "globals":
+            scope[root] = _seen(frame, root, node.reads.globals)
+        elif root == "map_item":
+            scope[root] = scope.get("item")
+        elif root in ("map_index", "item_index"):
+            scope[root] = scope.get("index")
+        else:
+            value = frame.get("last", root)
+            scope[root] = None if value is ABSENT else value

@@ -12,6 +12,7 @@ from agentflow.definition.expressions import (
     parse_whole,
 )
 from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.paths import parse_path
 
 __all__ = [
     "BRACES",
@@ -19,12 +20,28 @@ __all__ = [
     "expression",
     "expression_error",
     "is_true",
+    "path_expression",
     "text_template",
     "value_template",
     "whole_expression",
 ]
 
-ROOTS = frozenset({"steps", "inputs", "item", "index", "input", "nodes"})
+ROOTS = frozenset(
+    {
+        "steps",
+        "inputs",
+        "item",
+        "index",
+        "input",
+        "nodes",
+        "globals",
+        "last_llm_output",
+        "last_tool_output",
+        "map_item",
+        "map_index",
+        "item_index",
+    }
+)
 BRACES = ("${{", "{{")
 
 
@@ -36,6 +53,11 @@ def expression(text: str) -> Expression:
 def whole_expression(text: str) -> Expression:
     """Return the expression that `text` holds in `${{ }}`. Raises ExpressionError."""
     return parse_whole(text, bare=False, roots=ROOTS)
+
+
+def path_expression(text: str) -> Expression:
+    """Return the expression of a `*_path` field. Raises ExpressionError."""
+    return parse_path(text, ROOTS)
 
 
 def value_template(value: Any) -> Template:

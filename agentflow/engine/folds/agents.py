@@ -9,6 +9,7 @@ from msgspec import UNSET
 from agentflow.definition.conversation import Usage
 from agentflow.engine.agents import conversation
 from agentflow.engine.agents.progress import AgentProgress, Measured, ToolRecord
+from agentflow.engine.arrivals import mirror
 from agentflow.engine.folds.common import (
     extend_attempt,
     open_call,
@@ -56,7 +57,9 @@ def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: in
     due = ts + round(data.delay_ms * 1000)
     if data.kind == "restart":
         activation.attempt = data.next_attempt
-        state.node_of(activation).attempt = data.next_attempt
+        place = state.node_of(activation)
+        place.attempt = data.next_attempt
+        mirror(state, activation, place)
         activation.failures += 1
         activation.first_failure = activation.first_failure or ts
         activation.due_at = due

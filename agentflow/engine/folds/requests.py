@@ -11,7 +11,7 @@ from agentflow.engine.activation import Activation
 from agentflow.engine.agents.failure import fault
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.approvals import denial
-from agentflow.engine.arrivals import dispatched, enqueue
+from agentflow.engine.arrivals import dispatched, enqueue, mirror
 from agentflow.engine.folds.common import record_of, settle_tool, wake
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.machine import activation_of, at_work
@@ -31,8 +31,10 @@ def _approval_requested(state: RunState, data: ev.ApprovalRequested, offset: int
         if activation not in state.arrived:
             raise IllegalEvent(data, f"{activation.key} is not to be asked about")
         state.arrived.remove(activation)
-        activation.status = state.node_of(activation).status = "waiting"
+        place = state.node_of(activation)
+        activation.status = place.status = "waiting"
         activation.phase = "asked"
+        mirror(state, activation, place)
         activation.snapshot = subject
         state.awaiting_approval[activation.key] = activation
     else:
@@ -93,6 +95,7 @@ def _step_decided(state: RunState, activation: Activation, error: Any) -> None:
     del state.awaiting_approval[activation.key]
     place = state.node_of(activation)
     activation.status = place.status = activation.phase = "pending"
+    mirror(state, activation, place)
     enqueue(state, activation, place)
 
 
@@ -196,7 +199,9 @@ def _goes_on(state: RunState, activation: Activation, ts: int) -> None:
         state.running += 1
         _change_slots(state, activation, 1)
     if activation.iteration is None:
-        state.node_of(activation).status = "running"
+        place = state.node_of(activation)
+        place.status = "running"
+        mirror(state, activation, place)
     state.timers.resume(activation.paused_timers, ts)
     activation.paused_timers = {}
 

@@ -32,6 +32,8 @@ def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) ->
     shortest = min((limit for limit in limits if limit is not None), default=None)
     if shortest is not None:
         state.timers["run"] = ts + round(shortest * 1e6)
+    state.root.input = data.input
+    state.root.frame.globals.update(state.graph.workflow.globals)
     begin_path(state, state.root, data.input)
 
 

@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from agentflow.definition.node import handles_error
 from agentflow.engine.activation import EXPRESSION_STATUS, Activation, StepStatus
-from agentflow.engine.arrivals import dispatched, leave, retry_in_place, route
+from agentflow.engine.arrivals import dispatched, leave, mirror, reached_end, retry_in_place, route
 from agentflow.engine.budgets import time_limit
-from agentflow.engine.folds.common import settle, wake_after
+from agentflow.engine.folds.common import settle, wake, wake_after
+from agentflow.engine.globals import fold_writes
 from agentflow.engine.machine import activation_of
 from agentflow.engine.path import NodeState
 from agentflow.engine.state import RunState
@@ -34,6 +36,8 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
     else:
         place.slots += 1
         state.ready.update(activation.path.key, place)
+    if activation.path.opener is not None:
+        mirror(state, activation, place)
     if state.status != "running":
         dispatched(state, ts)
     activation.status, activation.phase = "running", "open"
@@ -74,6 +78,8 @@ def _open_iterations(state: RunState, outer: Activation, place: NodeState, items
     earlier = place.outer.children if place.outer is not None and outer.attempt > 1 else {}
     place.outer = outer
     outer.children = {}
+    if outer.path.opener is not None:
+        state.nodes[outer.node.id].outer = outer
     _limit_time(state, outer)
     for i, item in enumerate(items):
         kept = earlier.get(i)
@@ -93,6 +99,9 @@ def _open_iterations(state: RunState, outer: Activation, place: NodeState, items
 def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int, ts: int) -> None:
     activation, place, _ = _ending(state, data)
     activation.status, activation.output = "succeeded", data.output
+    node, path = activation.node, activation.path
+    if data.state is not UNSET:
+        fold_writes(activation, data.state.globals)
     if activation.outer is not None:
         _iteration_ended(state, activation)
         return
@@ -100,37 +109,52 @@ def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int
     outputs: dict[str, Any] = {"status": "success", "result": data.output}
     if activation.is_for_each:
         outputs["items"] = _items_view(activation)
-    _show(activation, place, "succeeded", outputs, None, data.output)
-    if activation.node.join.takes_tokens:
+    if state.graph.uses_last and node.kind.said is not None:
+        path.frame.set("last", node.kind.said, data.output)
+    node.kind.ended(activation, place, data)
+    _show(state, activation, place, "succeeded", outputs, None, data.output, offset)
+    if node.join.takes_tokens:
         port = "next" if data.next is UNSET or data.next is None else data.next
-        route(state, activation, port, activation.node.kind.payload(activation))
+        if node.kind.is_end:
+            reached_end(state, path, node, data.output)
+        else:
+            route(state, activation, port, node.kind.payload(activation))
     leave(state, activation, place)
 
 
 def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: int) -> None:
     activation, place, was_held = _ending(state, data)
     dispatched(state, ts)
-    node = activation.node
+    node, path = activation.node, activation.path
     activation.error = data.error
     status: StepStatus = "cancelled" if data.error.category == "cancelled" else "failed"
     activation.status = status
     if activation.outer is not None:
         _iteration_ended(state, activation)
         return
-    if status == "failed" and node.required and state.on_failure == "hold" and not was_held:
+    handled = status == "failed" and node.on_error is not None and handles_error(node.spec, data.error.code)
+    counts = status == "failed" and node.required and not handled
+    if counts and path.opener is None and state.on_failure == "hold" and not was_held:
         place.status = status
         activation.phase = "held"
         state.held_steps[data.step_id] = activation  # a person decides what follows from it
         return
     state.steps_done[status] += 1
-    if status == "failed" and node.required:
+    if counts and path.opener is None:
         state.has_failed = True
         state.failed_steps.append(data.step_id)
     outputs = None
     if activation.children:
         results = [c.output if c.status == "succeeded" else None for c in _children(activation)]
         outputs = {"status": "failed", "result": results, "items": _items_view(activation)}
-    _show(activation, place, status, outputs, data.error, None)
+    place.excused = handled
+    node.kind.ended(activation, place, data)
+    _show(state, activation, place, status, outputs, data.error, None, offset)
+    if handled and node.join.takes_tokens:
+        port = "next" if node.on_error == "skip" else "on_error/next"
+        route(state, activation, port, node.kind.payload(activation))
+    elif path.opener is not None and (counts or status == "cancelled"):
+        path.opener.node.kind.path_failed(state, path, data.error)
     leave(state, activation, place)
 
 
@@ -143,7 +167,7 @@ def _step_skipped(state: RunState, data: ev.WorkflowStepSkipped, offset: int, ts
         return
     state.steps_done["skipped"] += 1
     state.skipped.append(data.step_id)
-    _show(activation, place, "skipped", None, None, None)
+    _show(state, activation, place, "skipped", None, None, None, offset)
     leave(state, activation, place)
 
 
@@ -154,7 +178,9 @@ def _step_retrying(state: RunState, data: ev.WorkflowStepRetrying, offset: int, 
         return
     activation = activation_of(state, data)
     activation.attempt = data.next_attempt
-    state.node_of(activation).attempt = data.next_attempt
+    place = state.node_of(activation)
+    place.attempt = data.next_attempt
+    mirror(state, activation, place)
     activation.failures += 1
     activation.first_failure = activation.first_failure or ts
     activation.error = None
@@ -166,7 +192,13 @@ def _step_retrying(state: RunState, data: ev.WorkflowStepRetrying, offset: int, 
 
 def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts: int) -> None:
     if data.iteration is None:
-        state.node_of(activation_of(state, data)).status = "waiting"
+        activation = activation_of(state, data)
+        place = state.node_of(activation)
+        place.status = "waiting"
+        mirror(state, activation, place)
+        if activation.node.kind.is_passive:
+            activation.node.kind.fold(state, activation, data, ts)
+            wake(state, activation)
 
 
 def _ending(state: RunState, data: Any) -> tuple[Activation, NodeState, bool]:
@@ -198,8 +230,9 @@ def _close(state: RunState, activation: Activation, place: NodeState) -> None:
         for iteration in state.ready.drop_below(activation, place):
             del state.activations[iteration.key]
     else:
-        if kind.takes_slot and activation.status != "waiting":
-            state.running -= 1  # a step that waits for a person holds no slot
+        if activation.status != "waiting":  # a step that waits for a person holds no slot
+            if kind.takes_slot:
+                state.running -= 1
             if activation.iteration is not None:
                 place.slots -= 1
                 state.ready.update(activation.path.key, place)
@@ -218,26 +251,47 @@ def _iteration_ended(state: RunState, activation: Activation) -> None:
     outer = activation.outer
     assert outer is not None
     outer.open_children -= 1
-    if outer.open_children == 0 and outer.key in state.open:
+    if outer.key not in state.open:
+        return
+    if outer.open_children == 0 or (
+        outer.node.kind.iterates and outer.node.kind.item_ended(state, outer, activation)
+    ):
         settle(state, outer)
 
 
 def _show(
-    activation: Activation, place: NodeState, status: StepStatus, outputs: Any, error: Any, output: Any
+    state: RunState,
+    activation: Activation,
+    place: NodeState,
+    status: StepStatus,
+    outputs: Any,
+    error: Any,
+    output: Any,
+    offset: int,
 ) -> None:
     """Let expressions see the end of a step."""
     place.status = status
     path, node = activation.path, activation.node
     shown: dict[str, Any] | None = msgspec.to_builtins(error) if error is not None else None
-    path.nodes_view[node.id] = {
+    place.output, place.error, place.ended = output, shown, offset
+    view: dict[str, Any] = {
         "output": output,
         "status": status,
         "error": shown,
         "visits": place.visits,
     }
+    if node.kind.shows_more:
+        view |= node.kind.view(activation, place)
+    path.frame.set("nodes", node.name, view)
     if not node.join.takes_tokens:
         brief = None if shown is None else {k: shown[k] for k in ("category", "code", "message")}
-        path.steps_view[node.id] = {"outputs": outputs, "status": EXPRESSION_STATUS[status], "error": brief}
+        path.frame.set(
+            "steps", node.name, {"outputs": outputs, "status": EXPRESSION_STATUS[status], "error": brief}
+        )
+    if path.opener is not None:
+        mirror(state, activation, place)
+        seen = state.nodes[node.id]
+        seen.output, seen.error = place.output, place.error
 
 
 def _children(outer: Activation) -> list[Activation]:

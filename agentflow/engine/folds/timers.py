@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentflow.engine.arrivals import dispatched
 from agentflow.engine.machine import at_work
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -17,6 +18,7 @@ def _scheduled(state: RunState, data: ev.TimerScheduled, offset: int, ts: int) -
     name = f"timer {data.timer_id} {activation.key}"
     state.timers[name] = micros(data.due_at)
     state.scheduled[name] = data
+    state.changed.pop(activation.key, None)
     activation.node.kind.fold(state, activation, data, ts)
 
 
@@ -25,6 +27,7 @@ def _over(state: RunState, data: ev.TimerFired | ev.TimerCancelled, offset: int,
     name = f"timer {data.timer_id} {activation.key}"
     state.timers.pop(name, None)
     state.scheduled.pop(name, None)
+    dispatched(state, ts)
     state.changed[activation.key] = activation
     activation.node.kind.fold(state, activation, data, ts)
 

@@ -13,9 +13,24 @@ KINDS: dict[str, Kind] = {}
 
 
 def _load() -> None:
-    from agentflow.engine.kinds import agent, condition, end, start, tool
+    from agentflow.engine.kinds import (
+        agent,
+        batch,
+        condition,
+        end,
+        loop,
+        map,
+        merge,
+        parallel,
+        router,
+        start,
+        subgraph,
+        tool,
+        wait,
+    )
 
-    for module in (agent, condition, end, start, tool):
+    modules = (agent, batch, condition, end, loop, map, merge, parallel, router)
+    for module in (*modules, start, subgraph, tool, wait):
         KINDS[module.KIND.name] = module.KIND
 
 

@@ -9,10 +9,12 @@ from agentflow.definition.policy import RetryPolicy
 from agentflow.events import catalogue as ev
 
 if TYPE_CHECKING:
+    from agentflow.definition.ir import NodeBase
     from agentflow.engine.activation import Activation
     from agentflow.engine.decisions import Decisions
-    from agentflow.engine.graph import Node
-    from agentflow.engine.path import Path
+    from agentflow.engine.graph import Graph, Node
+    from agentflow.engine.joins import Join
+    from agentflow.engine.path import NodeState, Path
     from agentflow.engine.state import RunState
 
 __all__ = ["CALL_EVENTS", "TIMER_EVENTS", "Kind", "Prepared"]
@@ -46,7 +48,7 @@ class Kind:
     """A kind that does nothing but pass its token on. Kinds override what differs.
 
     `prepare`, `start`, `next` and `abort` read the state and return events, they change nothing; `compile`
-    is called once a graph; `started`, `fold` and `path_ended` are called by the folds and alone change the
+    and `link` are called once a graph; the methods that fold are called by the folds and alone change the
     activation.
     """
 
@@ -64,6 +66,25 @@ class Kind:
     """The events of its work that are legal while it is open, beside those of every step."""
     retry: RetryPolicy | None = None
     """The policy of a node that states none."""
+    join: Join | None = None
+    """The join of its nodes, whatever they state."""
+    iterates = False
+    """True if its work is done by an iteration for each of its items."""
+    shows_more = False
+    """True if expressions see more of its ends than that of other kinds: `view` is asked then."""
+    said: str | None = None
+    """The root of expressions that has its last output: `last_llm_output`, `last_tool_output`."""
+
+    def form_of(self, spec: NodeBase) -> Kind:
+        """Return the kind itself, or another with the work of this form of the node."""
+        return self
+
+    def items_at_once(self, spec: NodeBase) -> int | None:
+        """Return how many of its items may be at work at once; None: as many as there are slots."""
+        return None
+
+    def link(self, graph: Graph, node: Node) -> None:
+        """Compile what depends on the nodes around this one, once the edges of the graph are known."""
 
     def stops(self, node: Node) -> bool:
         """Return whether a token that comes to this node ends its path although others are still live."""
@@ -99,7 +120,7 @@ class Kind:
         """Fold `workflow.step_started`: what only this kind keeps."""
 
     def fold(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
-        """Fold an event of this activation that no family of events folds by itself (timers)."""
+        """Fold an event of this activation that no family of events folds by itself: timers, and that it waits."""
 
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Return what follows for an open activation after an event that concerns it; empty: it waits."""
@@ -109,8 +130,67 @@ class Kind:
         """Return True if nothing follows until something outside answers: it need not be asked."""
         return False
 
+    def items(self, state: RunState, activation: Activation) -> list[Any] | ErrorInfo:
+        """Return the items of a kind that iterates by itself, or why there are none."""
+        return []
+
+    def end_of_items(self, state: RunState, activation: Activation, now: int) -> Decisions | None:
+        """Return the end of a kind that iterates by itself; None: as that of a for_each."""
+        return None
+
+    def item_ended(self, state: RunState, activation: Activation, item: Activation) -> bool:
+        """Fold the end of an item; return True if the others are not waited for."""
+        return False
+
+    def entered(self, activation: Activation, sender: Activation) -> None:
+        """Fold the arrival of the token of a node that had opened child paths."""
+
+    def gather(self, state: RunState, path: Path, node: Node, payload: Any) -> None:
+        """Fold the arrival of a token at a node whose join gathers them."""
+
+    def close_window(self, state: RunState, activation: Activation) -> None:
+        """Fold that nothing can reach an activation any more that gathers tokens."""
+
+    def stalled(self, state: RunState, activation: Activation, now: int) -> Decisions:
+        """Return what an open activation does when nothing else can move the run on."""
+        return []
+
+    def ended(self, activation: Activation, place: NodeState, data: Any) -> None:
+        """Fold `workflow.step_completed` or `_failed`: what the node keeps from visit to visit."""
+
+    def view(self, activation: Activation, place: NodeState) -> dict[str, Any]:
+        """Return what expressions see of an end beside output, status, error and visits."""
+        return {}
+
     def path_ended(self, state: RunState, activation: Activation, path: Path) -> None:
         """Fold the end of a child path that the activation opened."""
+
+    # -- of a kind that closes the groups of a node before it (merge)
+
+    closes_groups = False
+
+    def sources_of(self, node: Node) -> frozenset[str]:
+        """Return the ids of the nodes whose outputs it reads."""
+        return frozenset()
+
+    def judge(self, program: Any, group: Any) -> tuple[bool, bool]:
+        """Return whether the paths that have ended decide the group, and whether the rest is cancelled."""
+        return False, True
+
+    def counted(self, program: Any, group: Any) -> list[int]:
+        """Return the indexes of the paths that it reads, in the order in which they finished."""
+        return []
+
+    def failing(self, node: Node, default: str) -> str:
+        """Return `fail` if a failure on a path fails the group; `default` is what the opener states."""
+        return default
+
+    def time_limit(self, node: Node) -> float | None:
+        """Return the seconds that a group may take."""
+        return None
+
+    def path_failed(self, state: RunState, path: Path, error: ErrorInfo) -> None:
+        """Fold a failure on a child path that no node on it bears."""
 
     def abort(self, state: RunState, activation: Activation, error: ErrorInfo, now: int) -> Decisions:
         """Return the ends of what is open below the activation; the end of the step itself follows."""

@@ -16,8 +16,10 @@ from agentflow.definition.ir import (
     AgentNode,
     AgentSpec,
     EndNode,
+    MapNode,
     ModelRef,
     StartNode,
+    SubgraphNode,
     ToolNode,
     Workflow,
     ir_hash,
@@ -89,6 +91,37 @@ def chain(*nodes: Any, **more: Any) -> Workflow:
     )
 
 
+def graph(*nodes: Any, start: str = "", **more: Any) -> Workflow:
+    """Nodes with ways of their own, between a start at the first of them and an end `__end` that drains."""
+    import msgspec
+
+    placed = tuple(msgspec.structs.replace(n, index=i) for i, n in enumerate(nodes))
+    first = StartNode(id="__start", next=start or nodes[0].id)
+    last = EndNode(id="__end", index=len(nodes), drain=True)
+    return Workflow(name="w", nodes=(first, *placed, last), **more)
+
+
+def call(id: str, next: str | None = None, **more: Any) -> ToolNode:
+    """A node that calls the function `s.ID`, which needs no tools to be named."""
+    return ToolNode(id=id, tool=f"s.{id}", next=next, **more)
+
+
+def _bound(workflow: Workflow, tools: Any, models: Any, prefix: str = "") -> dict[str, StepBinding]:
+    found: dict[str, StepBinding] = {}
+    for node in workflow.nodes:
+        step = prefix + node.id
+        if isinstance(node, AgentNode):
+            offered = {t.name: t for t in tools.get(step, [])}
+            found[step] = StepBinding(models=models.get(step, (MODEL,)), tools=offered)
+        elif isinstance(node, ToolNode) or (isinstance(node, MapNode) and node.tool is not None):
+            name = (node.tool or "").rpartition(".")[2]
+            offered = {t.name: t for t in tools.get(step, [tool(name, schema={"title": "any"})])}
+            found[step] = StepBinding(tools=offered)
+        elif isinstance(node, SubgraphNode) and node.inline is not None:
+            found |= _bound(node.inline, tools, models, f"{step}/")
+    return found
+
+
 class Driver:
     """One run. `log` holds (data, offset, time) of every event."""
 
@@ -106,16 +139,13 @@ class Driver:
         self.workflow = workflow
         self.model = model or (lambda activation, call: "{}")
         self.call = call or (lambda name, parameters: parameters)
-        bound: dict[str, StepBinding] = {}
-        for node in workflow.nodes:
-            if isinstance(node, AgentNode | ToolNode):
-                offered = {t.name: t for t in (tools or {}).get(node.id, [])}
-                bound[node.id] = StepBinding(models=(models or {}).get(node.id, (MODEL,)), tools=offered)
-        self.bindings = Bindings(steps=bound)
+        self.bindings = Bindings(steps=_bound(workflow, tools or {}, models or {}))
         self.plan = engine.compile_graph(workflow)
         self.state = RunState("wf_1", self.plan, self.bindings)
         self.now = 1_000_000
         self.log: list[tuple[Any, int, int]] = []
+        self.batches: list[int] = []
+        """The lengths of the log before each batch: a store keeps a batch or none of it."""
         self.waiting: list[OpenCall] = []
         self.found: dict[str, Any] = {}
         self.lookups: list[engine.Lookup] = []
@@ -137,6 +167,8 @@ class Driver:
         )
 
     def take(self, moves: list[Any]) -> None:
+        if moves:
+            self.batches.append(len(self.log))
         for data in moves:
             offset = self.state.next_offset
             self.log.append((data, offset, self.now))
@@ -216,7 +248,10 @@ class Driver:
                 self.answer(choose(self.waiting))
                 continue
             due = engine.next_due(self.state)
-            if self.state.terminal or self.state.status in ("paused", "waiting") or due is None:
+            stands_still = self.state.status == "paused" or (
+                self.state.status == "waiting" and self.state.requests
+            )
+            if self.state.terminal or stands_still or due is None:
                 return self.state
             self.now = max(self.now, due)
             self.advance([])

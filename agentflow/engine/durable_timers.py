@@ -1,0 +1,45 @@
+"""Durable timers that kinds arm for themselves, as events."""
+
+from __future__ import annotations
+
+from agentflow.engine.activation import Activation
+from agentflow.engine.decisions import Decisions, scope_fields, step_fields
+from agentflow.engine.state import RunState
+from agentflow.events import catalogue as ev
+from agentflow.events.envelope import iso
+
+__all__ = ["cancelled", "is_armed", "name_of", "scheduled", "waits_for_timer"]
+
+
+def name_of(activation: Activation, timer_id: str) -> str:
+    """Return what names a timer of an activation among those of its run."""
+    return f"timer {timer_id} {activation.key}"
+
+
+def scheduled(activation: Activation, timer_id: str, purpose: str, due: int) -> ev.TimerScheduled:
+    """Return the event that arms a timer for `due` (µs since the epoch)."""
+    return ev.TimerScheduled(**scope_fields(activation), timer_id=timer_id, purpose=purpose, due_at=iso(due))
+
+
+def waits_for_timer(activation: Activation, timer: ev.TimerScheduled) -> ev.WorkflowStepWaiting:
+    """Return the event that says that the step waits for this timer."""
+    return ev.WorkflowStepWaiting(
+        **step_fields(activation), for_="timer", ref=timer.timer_id, deadline=timer.due_at
+    )
+
+
+def is_armed(state: RunState, activation: Activation, timer_id: str) -> bool:
+    """Return whether a timer is armed and has not fired."""
+    return bool(state.scheduled) and name_of(activation, timer_id) in state.scheduled
+
+
+def cancelled(state: RunState, activation: Activation, timer_id: str) -> Decisions:
+    """Return the event that disarms a timer; nothing if it is not armed."""
+    if not is_armed(state, activation, timer_id):
+        return []
+    armed = state.scheduled[name_of(activation, timer_id)]
+    return [
+        ev.TimerCancelled(
+            **scope_fields(activation), timer_id=timer_id, purpose=armed.purpose, due_at=armed.due_at
+        )
+    ]

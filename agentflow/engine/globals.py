@@ -1,0 +1,172 @@
+"""Global values: what a node writes at its end, and how the writes of child paths meet (page 003 §3, §12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from agentflow.definition.expressions import EvaluationError, Expression
+from agentflow.definition.failure import ErrorInfo
+from agentflow.engine.frames import ABSENT, Frame
+from agentflow.engine.templates import expression_error, path_expression
+
+if TYPE_CHECKING:
+    from agentflow.definition.ir import NodeBase
+    from agentflow.engine.activation import Activation
+    from agentflow.engine.path import Path
+    from agentflow.engine.state import RunState
+
+__all__ = ["GlobalWrite", "GlobalWrites", "compile_writes", "fold_writes", "joined_writes", "written"]
+
+
+class GlobalWrite(NamedTuple):
+    """One write: `operand` is the value set, the element appended, the number added or the members merged."""
+
+    op: str
+    operand: Any
+
+
+class GlobalWrites(NamedTuple):
+    """What a node writes: (key, operation, path of the operand or None, number), sets before updates."""
+
+    operands: tuple[Expression | None, ...]
+    keys: tuple[str, ...]
+    ops: tuple[str, ...]
+    amounts: tuple[int | float, ...]
+    updates_from: int
+
+
+def compile_writes(spec: NodeBase) -> GlobalWrites | None:
+    """Return what a node writes; None if it writes nothing."""
+    if not spec.set_globals and not spec.update_globals:
+        return None
+    updates = spec.update_globals.values()
+    sources = [*spec.set_globals.values(), *(u.source for u in updates)]
+    return GlobalWrites(
+        operands=tuple(None if source is None else path_expression(source) for source in sources),
+        keys=(*spec.set_globals, *spec.update_globals),
+        ops=(*("set" for _ in spec.set_globals), *(u.op for u in updates)),
+        amounts=(*(0 for _ in spec.set_globals), *(u.by for u in updates)),
+        updates_from=len(spec.set_globals),
+    )
+
+
+def written(state: RunState, activation: Activation, output: Any) -> dict[str, Any] | ErrorInfo:
+    """Return the global values after the end of an activation with this output, or why they cannot be made.
+
+    `set_globals` sees the output; then each update works on the value before all updates.
+    """
+    writes = activation.node.writes
+    assert writes is not None
+    node = activation.node
+    scope = state.scope(activation)
+    view = {"output": output, "status": "succeeded", "error": None}
+    scope["nodes"] = {**scope["nodes"], node.name: {**(scope["nodes"].get(node.name) or {}), **view}}
+    found: dict[str, Any] = {}
+    before: dict[str, Any] = {}
+    for i, (key, op, expression) in enumerate(zip(writes.keys, writes.ops, writes.operands, strict=True)):
+        field = "/set_globals/" if i < writes.updates_from else "/update_globals/"
+        if i == writes.updates_from:
+            before = dict(found)
+        operand: Any = writes.amounts[i]
+        if expression is not None:
+            try:
+                operand = expression.evaluate(scope)
+            except EvaluationError as error:
+                return expression_error(error, field + key)
+        old = before[key] if key in before else activation.path.frame.get("globals", key)
+        value = _applied(GlobalWrite(op, operand), old)
+        if value is ABSENT:
+            return _refused(key, op, old, operand)
+        found[key] = value
+    return found
+
+
+def _applied(write: GlobalWrite, old: Any) -> Any:
+    """Return the value after a write; ABSENT if the operands do not fit it."""
+    op, operand = write
+    if old is ABSENT:
+        old = None
+    if op == "set":
+        return operand
+    if op == "append":
+        if old is not None and not isinstance(old, list):
+            return ABSENT
+        return [*cast("list[Any]", old or []), operand]
+    if op == "increment":
+        return ABSENT if not _is_number(old or 0) or not _is_number(operand) else (old or 0) + operand
+    if (old is not None and not isinstance(old, dict)) or not isinstance(operand, dict):
+        return ABSENT
+    return {**cast("dict[str, Any]", old or {}), **cast("dict[str, Any]", operand)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_WANTED = {"append": "an array", "increment": "numbers", "merge": "objects"}
+
+
+def _refused(key: str, op: str, old: Any, operand: Any) -> ErrorInfo:
+    shown = [type(value).__name__ for value in (None if old is ABSENT else old, operand)]
+    message = f"{op} of the global value {key} needs {_WANTED[op]}, and got {shown[0]} and {shown[1]}"
+    details = {"key": key, "op": op}
+    return ErrorInfo(category="invalid_input", code="invalid_global_value", message=message, details=details)
+
+
+def fold_writes(activation: Activation, values: dict[str, Any]) -> None:
+    """Fold the global values that the end of an activation wrote. A child path also keeps how it came to
+    them, which decides whether its writes agree with those of its siblings."""
+    path, writes = activation.path, activation.node.writes
+    for key, value in values.items():
+        if path.opener is not None and writes is not None and key in writes.keys:
+            path.writes.setdefault(key, []).extend(_steps_to(path.frame, key, value, writes))
+        path.frame.set("globals", key, value)
+
+
+def _steps_to(frame: Frame, key: str, value: Any, writes: GlobalWrites) -> list[GlobalWrite]:
+    """Return the operations by which a node came to this value."""
+    ops = [op for k, op in zip(writes.keys, writes.ops, strict=True) if k == key]
+    if len(ops) > 1 or ops[0] == "set":
+        return [GlobalWrite("set", value)]
+    old = frame.get("globals", key)
+    if ops[0] == "append":
+        return [GlobalWrite("append", value[-1])]
+    if ops[0] == "increment":
+        return [GlobalWrite("increment", value - (0 if old is ABSENT or old is None else old))]
+    known = cast("dict[str, Any]", {} if old is ABSENT or old is None else old)
+    changed = {k: v for k, v in value.items() if k not in known or known[k] != v}
+    return [GlobalWrite("merge", changed)]
+
+
+def joined_writes(path: Path, children: Iterable[Path]) -> tuple[dict[str, Any], str | None]:
+    """Return the global values of a path after the join of these child paths, in their order, and the first
+    key on which they conflict: two set it to different values, or one sets what another updates."""
+    by_key: dict[str, list[list[GlobalWrite]]] = {}
+    for child in children:
+        for key, writes in child.writes.items():
+            by_key.setdefault(key, []).append(writes)
+    found: dict[str, Any] = {}
+    for key, sides in by_key.items():
+        if len(sides) > 1 and any(w.op == "set" for side in sides for w in side):
+            ends = [_end_of(path, key, side) for side in sides]
+            if any(w.op != "set" for side in sides for w in side) and any(e != ends[0] for e in ends):
+                return {}, key
+            if any(end != ends[0] for end in ends):
+                return {}, key
+            found[key] = ends[0]
+            continue
+        value = path.frame.get("globals", key)
+        for write in (w for side in sides for w in side):
+            value = _applied(write, value)
+            if value is ABSENT:
+                return {}, key
+        found[key] = value
+    return found, None
+
+
+def _end_of(path: Path, key: str, writes: list[GlobalWrite]) -> Any:
+    value = path.frame.get("globals", key)
+    for write in writes:
+        value = _applied(write, value)
+    return value

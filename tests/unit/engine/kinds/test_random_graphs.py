@@ -1,0 +1,34 @@
+"""Random graphs of all kinds: whatever happens, a run ends, and its log is legal and folds to its state."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentflow.engine import IllegalEvent
+from tests.unit.engine.kinds.random_graphs import Fate
+
+BROKEN = (AssertionError, LookupError, ValueError, AttributeError, TypeError, IllegalEvent, RuntimeError)
+
+
+def failures(seeds: range) -> dict[int, BaseException]:
+    """Run these seeds; return what went wrong with which."""
+    found: dict[int, BaseException] = {}
+    for seed in seeds:
+        try:
+            Fate(seed).run()
+        except BROKEN as error:
+            found[seed] = error
+    return found
+
+
+def test_every_run_ends_with_a_legal_log():
+    """300 seeds; `Driver.advance` asks every decision twice."""
+    found = failures(range(300))
+    assert not found, f"{len(found)} of 300 seeds fail; {next(iter(found.items()))!r}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_every_run_of_many_ends_with_a_legal_log(part: int):
+    found = failures(range(1_000 + part * 1_000, 2_000 + part * 1_000))
+    assert not found, f"{len(found)} of 1,000 seeds fail; {next(iter(found.items()))!r}"
