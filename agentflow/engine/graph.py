@@ -30,14 +30,13 @@ _SYNTHETIC = "__"
 class Edge:
     """A way from a node to another. `index` is its position among the edges of the graph."""
 
-    __slots__ = ("index", "name", "port", "source", "target")
+    __slots__ = ("index", "port", "source", "target")
 
     def __init__(self, index: int, source: Node | None, port: str, target: Node) -> None:
         self.index = index
         self.source = source
         self.port = port
         self.target = target
-        self.name = f"{source.id if source else ''}->{target.id}"
 
 
 class Node:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from functools import cached_property
 from typing import Any, Final, Literal
 
 from agentflow.definition.expressions import nodes
@@ -21,6 +20,7 @@ __all__ = ["MAX_OPERATIONS", "Expression", "find_closing", "parse", "parse_whole
 MAX_OPERATIONS: Final = 100_000
 
 _SMALL_STRING = 100_000
+_SETS: dict[frozenset[str], frozenset[str]] = {}
 _SPACES = " \t\r\n"
 _STRING = r"""'[^']*+'|"[^"\\]*+(?:\\.[^"\\]*+)*+\""""
 _CLOSING = re.compile(_STRING + r"""|\}\}|['"]""", re.DOTALL)
@@ -33,6 +33,8 @@ class Expression:
     All offsets are code points of `source`. `roots` and `status_functions` name what it uses;
     `references` are its paths, in the order of the text. `tree` is its syntax tree (`unparse` writes it).
     """
+
+    __slots__ = ("_compiled", "_operations", "_references", "roots", "source", "status_functions", "tree")
 
     def __init__(
         self,
@@ -47,14 +49,18 @@ class Expression:
         self.roots = roots
         self.status_functions = status_functions
         self._operations = operations
+        self._references: tuple[Reference, ...] | None = None
+        self._compiled: Evaluate | None = None
 
     def __repr__(self) -> str:
         return f"Expression({self.source!r})"
 
-    @cached_property
+    @property
     def references(self) -> tuple[Reference, ...]:
         """Every path from a root, repeated as often as it is written."""
-        return collect_references(self.tree)
+        if self._references is None:
+            self._references = collect_references(self.tree)
+        return self._references
 
     @property
     def reference(self) -> Reference | None:
@@ -75,10 +81,6 @@ class Expression:
             return "boolean"
         return "string" if isinstance(value, str) else "number"
 
-    @cached_property
-    def _function(self) -> Evaluate:
-        return compile_node(self.tree, self.source)
-
     def evaluate(self, scope: Mapping[str, Any], status: StatusView | None = None) -> Any:
         """The value on these roots; a root that is absent is null. Values are shared with `scope`, not
         copied. `status` answers success(), failure() and cancelled().
@@ -90,7 +92,10 @@ class Expression:
     def evaluate_within(self, run: Run) -> Any:
         """The same, on a meter that several expressions share."""
         run.left -= self._operations
-        value = self._function(run)
+        function = self._compiled
+        if function is None:
+            function = self._compiled = compile_node(self.tree, self.source)
+        value = function(run)
         if value is True or value is False or value is None:
             return value
         if type(value) is str and len(value) < _SMALL_STRING:
@@ -174,6 +179,11 @@ def _parse_slice(
 ) -> Expression:
     parser = Parser(text, start, end, DEFAULT_ROOTS if roots is None else roots, functions)
     tree = parser.parse()
-    return Expression(
-        text, tree, frozenset(parser.roots_used), frozenset(parser.status_used), parser.operations
-    )
+    roots_used, status_used = _shared(parser.roots_used), _shared(parser.status_used)
+    return Expression(text, tree, roots_used, status_used, parser.operations)
+
+
+def _shared(names: set[str]) -> frozenset[str]:
+    """Return the set as one object for all expressions that use the same names: there are few such sets."""
+    found = frozenset(names)
+    return _SETS.setdefault(found, found)

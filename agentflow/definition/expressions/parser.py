@@ -8,6 +8,7 @@ arguments are collected, since the text still parses; the first syntax error end
 from __future__ import annotations
 
 from collections.abc import Collection
+from sys import intern
 from typing import Final, NoReturn
 
 from agentflow.definition.expressions import problems
@@ -162,7 +163,7 @@ class Parser:
             self._unknown_name(name, offset)
         if following == "[" or self._tokens[self._position][0] == t.TAIL:
             self._segments(segments)
-        return Path(name, tuple(segments), offset)
+        return Path(intern(name), tuple(segments), offset)
 
     def _group(self, offset: int) -> Node:
         self._enter(offset)

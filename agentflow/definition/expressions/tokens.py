@@ -8,6 +8,7 @@ that time is linear in the text.
 from __future__ import annotations
 
 import re
+from sys import intern
 from typing import Any, Final
 
 import msgspec
@@ -106,7 +107,7 @@ def _segment(word: str, offset: int) -> Segment:
         if len(word) > _MAX_DIGITS:
             raise _too_many_digits(word, offset)
         return Digits(word, offset)
-    return Member(word, offset)
+    return Member(intern(word), offset)  # most graphs repeat a few names
 
 
 def decode_number(text: str, offset: int) -> int | float:
