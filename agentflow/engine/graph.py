@@ -43,7 +43,7 @@ class Edge:
 class Node:
     """One node, ready to run. `spec` is its Struct of the IR, `program` what its kind compiled from it.
 
-    `id` names it in the run; inside a subgraph `name` is the id in its own graph, by which expressions know it.
+    `id` names it in the run; inside a subgraph `name` is the id in its own graph, which expressions use.
     """
 
     __slots__ = (

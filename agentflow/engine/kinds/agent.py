@@ -38,6 +38,7 @@ class Agent(Kind):
 
     name = "agent"
     takes_slot = True
+    said = "last_llm_output"
     retry = RetryPolicy()
 
     def compile(self, node: Node) -> Any:

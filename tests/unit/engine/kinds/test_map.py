@@ -122,9 +122,11 @@ class TestBothForms:
         driver.advance(settle_held(driver.state, "m", "retry", driver.now, by="test"))
         assert driver.run().status == "completed"
         assert seen == ["x", "y", "z", "z"]
-        assert [e.output for e in driver.events(ev.WorkflowStepCompleted) if e.step_id == "m" and e.iteration is None] == [
-            [{"got": "x"}, {"got": "y"}, {"got": "z"}]
-        ]
+        assert [
+            e.output
+            for e in driver.events(ev.WorkflowStepCompleted)
+            if e.step_id == "m" and e.iteration is None
+        ] == [[{"got": "x"}, {"got": "y"}, {"got": "z"}]]
 
     def test_a_crash_behind_any_batch_gives_the_same_output(self, form):
         whole = mapped(form, max_in_flight=2)
@@ -171,7 +173,11 @@ class TestOverABody:
         nodes = [
             MapNode(id="m", items_path="input.items", body="one", next="after"),
             call("one", "two"),
-            call("two", "after", input={"item": "${{ item }}", "i": "${{ index }}", "one": "${{ nodes.one.output }}"}),
+            call(
+                "two",
+                "after",
+                input={"item": "${{ item }}", "i": "${{ index }}", "one": "${{ nodes.one.output }}"},
+            ),
             call("after", "__end"),
         ]
         driver = Driver(graph(*nodes), {"items": ["x", "y"]}, call=lambda name, parameters: parameters)

@@ -133,9 +133,7 @@ class TestBehindAGroup:
         assert failure(driver, "fork").code == "branch_failed"
 
     def test_collect_of_the_parallel_node_counts_under_all(self):
-        driver = Driver(
-            merged(*ABC, rule="all", fork={"on_branch_error": "collect"}), call=failing("b")
-        )
+        driver = Driver(merged(*ABC, rule="all", fork={"on_branch_error": "collect"}), call=failing("b"))
         assert driver.run().status == "completed"
         assert ended(driver, "join").output == [{"by": "a"}, None, {"by": "c"}]
 
