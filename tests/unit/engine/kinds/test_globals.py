@@ -1,4 +1,4 @@
-"""Global values, frames and error routes: who writes, who sees it, when child paths disagree (page 003 §3)."""
+"""Global values, frames and error routes: who writes, who sees it, what conflicts (page 003 §3)."""
 
 from __future__ import annotations
 
