@@ -21,7 +21,8 @@ ABSENT: Final[Any] = object()
 class Frame:
     """The values of one path by root and name: `nodes`, `steps`, `globals`, and what was said `last`.
 
-    `is_isolated`: a subgraph, whose nodes see those of their own graph alone; global values belong to the run.
+    `is_isolated`: a subgraph, whose nodes see those of their own graph alone; global values belong to the
+    run.
     """
 
     __slots__ = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentflow.definition.ir import AgentSpec, NodeBase, Workflow
-from agentflow.definition.kinds import targets_of
+from agentflow.definition.kinds import kind_of, targets_of
 from agentflow.definition.policy import NO_RETRY, RetryPolicy
 from agentflow.engine.globals import GlobalWrites, compile_writes
 from agentflow.engine.joins import JOINS, SETTLED, Join
@@ -42,7 +42,7 @@ class Edge:
 class Node:
     """One node, ready to run. `spec` is its Struct of the IR, `program` what its kind compiled from it.
 
-    `id` names it in the run; inside a subgraph `name` is the id in its own graph, by which expressions know it.
+    `id` names it in the run; inside a subgraph `name` is the id in its own graph, which expressions use.
     """
 
     __slots__ = (
@@ -138,6 +138,11 @@ class Node:
     def is_dependency_node(self) -> bool:
         """True if the node is activated once, by its join, and not once a token."""
         return not self.join.takes_tokens
+
+    @property
+    def opening_ports(self) -> tuple[str, ...]:
+        """The ports at which its child paths begin."""
+        return kind_of(self.spec).opens(self.spec)
 
     def targets(self, port: str) -> tuple[Edge, ...]:
         """Return the edges that leave by this port."""

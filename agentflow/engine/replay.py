@@ -6,6 +6,7 @@ belong to the old run and stay there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -46,18 +47,27 @@ def base_of(events: Sequence[BaseEvent], cut: frozenset[str] = frozenset()) -> l
         if isinstance(e.data, ev.ApprovalRequested | ev.InputRequested) and e.data.request_id not in closed
     }
     over = {e.data.step_id for e in events if isinstance(e.data, _ENDS) and e.data.iteration is None}
+    begun = {e.data.activation: e.data.step_id for e in events if isinstance(e.data, ev.WorkflowStepStarted)}
     kept: list[int] = []
     for index, event in enumerate(events):
         data = event.data
         if isinstance(data, _OWN) or _request(data) in unanswered:
             continue
         step = getattr(data, "step_id", None)
-        if cut and isinstance(step, str) and (step in cut or step not in over):
-            continue
+        if cut and isinstance(step, str):
+            around = [begun[key] for key in _openers(data.activation) if key in begun]
+            if any(name in cut or name not in over for name in (step, *around)):
+                continue
         kept.append(index)
     return kept
 
 
+def _openers(activation: str) -> list[str]:
+    """Return the keys of the activations on whose child paths this one is, as far as they can be read off."""
+    return [activation[: found.start()].partition("[")[0] for found in _CHILD_PATH.finditer(activation)]
+
+
+_CHILD_PATH = re.compile(r"\.\d+/")
 _CLOSED = (ev.ApprovalGranted, ev.ApprovalDenied, ev.InputReceived, ev.InputCancelled)
 _ENDS = (ev.WorkflowStepCompleted, ev.WorkflowStepFailed, ev.WorkflowStepSkipped)
 
@@ -70,7 +80,11 @@ def _request(data: Any) -> str | None:
 
 
 def cut_of(graph: Graph, steps: Iterable[str]) -> frozenset[str]:
-    """These steps and all that comes after them. KeyError: there is no such step."""
+    """These steps and all that comes after them. KeyError: there is no such step.
+
+    A step on a child path, or in an inner graph, is begun anew with the step that opened that.
+    """
+    around = _around(graph)
     todo = list(steps)
     found: set[str] = set()
     while todo:
@@ -78,6 +92,27 @@ def cut_of(graph: Graph, steps: Iterable[str]) -> frozenset[str]:
         if step in found:
             continue
         found.add(step)
-        for edges in graph.nodes[step].out.values():
+        todo += around.get(step, ())
+        for edges in graph.all_nodes[step].out.values():
             todo += [edge.target.id for edge in edges if not edge.target.is_silent]
     return frozenset(found)
+
+
+def _around(graph: Graph) -> dict[str, list[str]]:
+    """Return, by step, the steps that open the child paths or hold the inner graph in which it runs."""
+    found: dict[str, list[str]] = {}
+    for node in graph.all_nodes.values():
+        stop = {edge.target.id for edge in node.targets("next")}
+        todo = [edge.target for port in node.opening_ports for edge in node.targets(port)]
+        seen: set[str] = set()
+        while todo:
+            inside = todo.pop()
+            if inside.id in stop or inside.id in seen or inside.is_silent:
+                continue
+            seen.add(inside.id)
+            found.setdefault(inside.id, []).append(node.id)
+            todo += [edge.target for edges in inside.out.values() for edge in edges]
+        prefix = node.id.removesuffix(node.name)
+        if prefix:
+            found.setdefault(node.id, []).append(prefix[:-1])
+    return found

@@ -362,15 +362,19 @@ class RunState:
         """Return the state of the node of an activation, on its path."""
         return activation.path.nodes[activation.node.id]
 
-    def scope(self, activation: Activation | None = None, path: Path | None = None) -> dict[str, Any]:
+    def scope(
+        self, activation: Activation | None = None, path: Path | None = None, node: Node | None = None
+    ) -> dict[str, Any]:
         """Return what expressions see (page 001 §5.3, page 003 §3).
 
-        On a child path that is what the expressions of the node read, and no more.
+        On a child path that is what the expressions of the node read, and no more; without an activation
+        `path` and `node` say whose they are.
         """
         if path is None:
             path = self.root if activation is None else activation.path
         frame = path.frame
-        node = None if activation is None else activation.node
+        if activation is not None:
+            node = activation.node
         if frame.parent is None:
             scope: dict[str, Any] = {"steps": frame.steps, "nodes": frame.nodes}
         else:

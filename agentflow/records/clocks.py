@@ -11,7 +11,7 @@ from collections.abc import Iterable
 __all__ = ["RESUME", "RUN", "Clocks"]
 
 RUN, RESUME = "run", "resume"
-_WALL_CLOCK = ("retry ", "approval ")
+_WALL_CLOCK = ("retry ", "approval ", "timer ")
 """Kinds that stand for a time of day, and so run on while the run stands still."""
 
 

@@ -14,8 +14,10 @@ from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.ir import AgentNode, EndNode, NodeBase, StartNode, Workflow
+from agentflow.definition.ir import AgentNode, NodeBase, Workflow
+from agentflow.definition.kinds import kind_of
 from agentflow.definition.limits import Limits, limits_of, merged
+from agentflow.definition.node import handles_error
 from agentflow.definition.policy import NO_RETRY, RetryPolicy
 from agentflow.errors import LogCorrupt
 from agentflow.events import catalogue as ev
@@ -52,7 +54,7 @@ class _Step:
         policy = node.policy
         default = RetryPolicy() if isinstance(node, AgentNode) else NO_RETRY
         self.retry = (policy.retry if policy else None) or default
-        self.is_map = bool(node.for_each)
+        self.is_map = bool(node.for_each) or kind_of(node).spreads(node)
         self.state = "pending"
         self.attempt = 0  # of the latest activation; 0 before the first
         self.visits = 0
@@ -92,8 +94,8 @@ class RunFold:
         self.workflow_id = workflow_id
         self.next_offset = 0
         self._workflow = workflow
-        nodes = sorted(workflow.nodes, key=lambda node: (node.index, node.id))
-        self._steps = {node.id: _Step(node) for node in nodes if not isinstance(node, StartNode | EndNode)}
+        self._steps = {step_id: _Step(node) for step_id, node in _nodes_of(workflow)}
+        self._items: dict[str, dict[int, _Work]] = {}  # of steps at work, by activation and index
         self._begin: ev.WorkflowStarted | None = None
         self._state = "pending"
         self._pause: str | None = None
@@ -115,6 +117,10 @@ class RunFold:
         self._dispatched_at: int | None = None
         self._ended_at: int | None = None
         self._last_ts = 0
+
+    def _shown(self) -> list[tuple[str, _Step]]:
+        """Return the steps that do work: starts and ends are shown by what the run came to."""
+        return [(i, step) for i, step in self._steps.items() if not kind_of(step.node).is_border]
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -235,12 +241,13 @@ class RunFold:
         key = _key(data)
         if data.iteration is None:
             work = _Work(key)
-            step.visits, step.state, step.is_held = data.visit + 1, "running", False
+            step.visits = max(step.visits, data.visit + 1)
+            step.state, step.is_held = "running", False
             self._clock = data.clock + 1
             if step.is_map:
-                step.items = _items(step, data, key)
+                self._items[key] = step.items = _items(step, data, key)
         else:
-            work = _item_of(step, data)
+            work = self._items[data.activation][data.iteration]
         work.state = "running"
         self._open[key] = work
         limit = _shortest(
@@ -263,7 +270,8 @@ class RunFold:
         if data.iteration is not None:
             return
         step.state = state
-        if state == "failed" and step.node.required and self._holds_failures and not was_held:
+        is_held = state == "failed" and step.node.required and self._holds_failures and not was_held
+        if is_held and not data.path and not handles_error(step.node, data.error.code):
             step.is_held = True  # a person decides what follows from it
         else:
             step.output, step.error = None, data.error
@@ -299,12 +307,23 @@ class RunFold:
         if work is not None:
             self._clocks.stop(f"deadline {key}", f"attempt {key}", f"retry {key}")
         elif data.iteration is None:
-            step.visits, step.is_held = data.visit + 1, False
+            step.visits, step.is_held = max(step.visits, data.visit + 1), False
         else:
-            work = _item_of(step, data)
+            work = self._items[data.activation][data.iteration]
+        if data.iteration is None:
+            self._items.pop(key, None)
         if work is not None:
             work.state = state
         return step
+
+    # -- timers
+
+    def _timer_scheduled(self, data: ev.TimerScheduled, offset: int, ts: int) -> None:
+        self._clocks.due[f"timer {data.timer_id} {_key(data)}"] = micros(data.due_at)
+
+    def _timer_over(self, data: ev.TimerFired | ev.TimerCancelled, offset: int, ts: int) -> None:
+        self._clocks.stop(f"timer {data.timer_id} {_key(data)}")
+        self._moves(ts)
 
     # -- requests
 
@@ -441,6 +460,9 @@ class RunFold:
         ev.WorkflowStepSkipped: _step_skipped,
         ev.WorkflowStepWaiting: _step_waiting,
         ev.WorkflowStepRetrying: _step_retrying,
+        ev.TimerScheduled: _timer_scheduled,
+        ev.TimerFired: _timer_over,
+        ev.TimerCancelled: _timer_over,
         ev.ApprovalRequested: _asked,
         ev.InputRequested: _asked,
         ev.ApprovalGranted: _decided,
@@ -475,10 +497,17 @@ def _items(step: _Step, data: ev.WorkflowStepStarted, key: str) -> dict[int, _Wo
     return found
 
 
-def _item_of(step: _Step, data: Any) -> _Work:
-    if step.items is None:
-        raise KeyError(_key(data))
-    return step.items[data.iteration]
+def _nodes_of(workflow: Workflow, prefix: str = "") -> list[tuple[str, NodeBase]]:
+    """Return the nodes of a graph by the ids of their events, those of its inline graphs behind its own."""
+    nodes = sorted(workflow.nodes, key=lambda node: (node.index, node.id))
+    steps = [node for node in nodes if not kind_of(node).is_border]
+    found = [(prefix + node.id, node) for node in steps]
+    found += [(prefix + node.id, node) for node in nodes if kind_of(node).is_border]
+    for node in steps:
+        inner = kind_of(node).inner(node)
+        if inner is not None:
+            found += _nodes_of(inner, f"{prefix}{node.id}/")
+    return found
 
 
 def _shortest(*limits: float | None) -> float | None:

@@ -19,10 +19,13 @@ from agentflow.definition.ir import (
     AgentNode,
     AgentSpec,
     FunctionRef,
+    MapNode,
     ModelRef,
+    NodeBase,
     ToolNode,
     Workflow,
 )
+from agentflow.definition.kinds import kind_of
 from agentflow.engine import Bindings, ModelTerms, StepBinding, ToolInfo
 from agentflow.models import ModelProfile, ModelResolutionError, Models
 from agentflow.models.parameters import parameter_problems
@@ -120,11 +123,11 @@ class _Binder:
                 self.broken.add(name)
                 self.registry.services.pop(name, None)
         await import_adapters(self.models, self._wanted(), self._resolve)
-        for node in self.workflow.nodes:
+        for node in _all_nodes(self.workflow):
             if isinstance(node, AgentNode):
                 self._agent(node)
-            elif isinstance(node, ToolNode):
-                self._tool(node)
+            elif isinstance(node, ToolNode | MapNode) and node.tool is not None:
+                self._tool(node, node.tool)
         self._report_missing_default()
         for service in self.registry.services.values():
             self.bound.services.setdefault(service.name, service)
@@ -133,7 +136,7 @@ class _Binder:
     def _wanted(self) -> Iterator[ModelRef | str | None]:
         """Yield every model that an agent may call, as the document or the bound run names it."""
         default = self.workflow.models.get("default")
-        for node in self.workflow.nodes:
+        for node in _all_nodes(self.workflow):
             if not isinstance(node, AgentNode):
                 continue
             if self.pins is not None and node.id in self.pins.models:
@@ -314,14 +317,23 @@ class _Binder:
         unless the Runtime says otherwise (page 001 §5.6)."""
         return self.implicit != "deny" or not _changes(tool)
 
-    def _tool(self, node: ToolNode) -> None:
-        service, _, function = node.tool.rpartition(".")
+    def _tool(self, node: NodeBase, tool: str) -> None:
+        service, _, function = tool.rpartition(".")
         found, problems = self.registry.resolve(FunctionRef(service, function))
         if service not in self.broken:
             for problem in problems:
                 self._report(problem.code, problem.message, f"/nodes/{node.index}/tool", problem.hint)
         self.bound.steps[node.id] = StepBinding(tools={t.name: _info(t) for t in found[:1]})
         self.bound.grants[node.id] = [f"{t.service}.{t.function}" for t in found[:1]]
+
+
+def _all_nodes(workflow: Workflow, prefix: str = "") -> Iterator[NodeBase]:
+    """Yield the nodes of a graph and of its inline graphs, each with the id that it has in the run."""
+    for node in workflow.nodes:
+        yield msgspec.structs.replace(node, id=prefix + node.id) if prefix else node
+        inner = kind_of(node).inner(node)
+        if inner is not None:
+            yield from _all_nodes(inner, f"{prefix}{node.id}/")
 
 
 def _terms(profile: ModelProfile) -> ModelTerms:

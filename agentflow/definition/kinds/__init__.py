@@ -20,6 +20,8 @@ and where they apply
     references(spec)   (path of the field, id) of nodes that it names, which are no edges
     bounded(spec)      ports that a token cannot take for ever without a limit, a wait or a person
     returns(spec)      the port whose way should lead back to the node
+    inner(spec)        the graph that runs as part of the node; None if it has none
+    spreads(spec)      whether its own work is done by an iteration for each of its items
     IS_START, IS_END, MAY_END, ITERATES (its child paths read `item` and `index`)
 
 Nothing else in this package asks what kind a node has.
@@ -61,6 +63,7 @@ Ports = tuple[tuple[str, str], ...]
 
 _OPTIONAL = (
     *("label", "takes", "routing", "structure", "structural", "opens", "references", "bounded", "returns"),
+    *("inner", "spreads"),
     *("is_start", "is_end", "may_end", "iterates"),
 )
 
@@ -71,6 +74,14 @@ def _none(spec: Any) -> tuple[Any, ...]:
 
 def _no_label(spec: Any, port: str) -> str | None:
     return None
+
+
+def _nothing(spec: Any) -> None:
+    return None
+
+
+def _never(spec: Any) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +108,8 @@ class Kind:
     references: Callable[[Any], Ports] = _none
     bounded: Callable[[Any], tuple[str, ...]] = _none
     returns: Callable[[Any], str] | None = None
+    inner: Callable[[Any], graph.Workflow | None] = _nothing
+    spreads: Callable[[Any], bool] = _never
     is_start: bool = False
     is_end: bool = False
     may_end: bool = False

@@ -49,6 +49,11 @@ def opens(spec: MapNode) -> tuple[str, ...]:
     return () if spec.body is None else ("body",)
 
 
+def spreads(spec: MapNode) -> bool:
+    """Return whether it calls a tool: then each call is an iteration."""
+    return spec.tool is not None
+
+
 def check(spec: MapNode, at: NodeReport) -> None:
     """Check the path, what is done for each item, and its input."""
     at.path("items_path", spec.items_path)
@@ -56,6 +61,8 @@ def check(spec: MapNode, at: NodeReport) -> None:
     at.template("input", spec.input, item=True)
     if spec.tool is not None:
         check_tool_name(spec.tool, at)
+    if spec.tool is not None and spec.for_each is not None:
+        at.conflict("for_each", f'"{spec.id}" calls a tool for each of its items', "write a body")
     if spec.tool is None and spec.body is None:
         at.error("E_EMPTY_FIELD", f'"{spec.id}" has neither tool nor body', "tool")
     elif spec.tool is not None and spec.body is not None:

@@ -46,6 +46,11 @@ def structure(spec: SubgraphNode) -> dict[str, Any]:
     return {"inline": None if spec.inline is None else signature(spec.inline)}
 
 
+def inner(spec: SubgraphNode) -> Workflow | None:
+    """Return the graph that is given inline."""
+    return spec.inline
+
+
 def check(spec: SubgraphNode, at: NodeReport) -> None:
     """Check the inner graph like any other; refuse what needs child runs."""
     at.template("input", spec.input)

@@ -26,7 +26,7 @@ def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) ->
     given = limits_of(data.budget) if data.budget is not UNSET else {}
     state.budget = merged(limits_of(state.graph.options.budget), given)
     state.step_budgets = {
-        i: limits for i, node in state.graph.nodes.items() if (limits := limits_of(node.spec.budget))
+        i: limits for i, node in state.graph.all_nodes.items() if (limits := limits_of(node.spec.budget))
     }
     limits = [state.graph.options.timeout, state.budget.get("max_duration_s")]
     shortest = min((limit for limit in limits if limit is not None), default=None)

@@ -153,7 +153,7 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
     if handled and node.join.takes_tokens:
         port = "next" if node.on_error == "skip" else "on_error/next"
         route(state, activation, port, node.kind.payload(activation))
-    elif path.opener is not None and (counts or status == "cancelled"):
+    elif path.opener is not None and not path.stopped and (counts or status == "cancelled"):
         path.opener.node.kind.path_failed(state, path, data.error)
     leave(state, activation, place)
 

@@ -49,6 +49,7 @@ class Agent(Kind):
         ev.ModelCallCompleted,
         ev.ModelCallFailed,
     }
+    said = "last_llm_output"
     retry = RetryPolicy()
 
     def compile(self, node: Node) -> Any:

@@ -161,12 +161,12 @@ class BatchWindow(Kind):
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Send the array on once the window is closed; before, arm its timer and say that it waits."""
         gathered: _Gathered = activation.local
-        node, spec = activation.node, _spec(activation.node)
+        spec = _spec(activation.node)
         if gathered.is_closed:
             return self._flush(state, activation, now)
         if gathered.has_said:
             return []
-        waits = {"for_": "tokens", "ref": gathered.key}
+        waits: dict[str, Any] = {"for_": "tokens", "ref": gathered.key}
         if spec.max_wait is None:
             return [ev.WorkflowStepWaiting(**step_fields(activation), **waits)]
         due = activation.started + round(spec.max_wait * 1e6)
@@ -195,7 +195,7 @@ def _key_of(state: RunState, path: Path, node: Node) -> str | ErrorInfo:
     if node.program is None:
         return ""
     try:
-        return canonical_json(node.program.evaluate(state.scope(path=path))).decode()
+        return canonical_json(node.program.evaluate(state.scope(path=path, node=node))).decode()
     except EvaluationError as error:
         return expression_error(error, "/key_path")
 

@@ -120,7 +120,7 @@ class Kind:
         """Fold `workflow.step_started`: what only this kind keeps."""
 
     def fold(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
-        """Fold an event of this activation that no family of events folds by itself: timers, and that it waits."""
+        """Fold an event that no family of events folds by itself: of its timers, and that it waits."""
 
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Return what follows for an open activation after an event that concerns it; empty: it waits."""

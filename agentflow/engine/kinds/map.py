@@ -85,10 +85,11 @@ class _Map(Kind):
 
 
 class MapOverTool(Tool):
-    """Calls a function for each item. Items are iterations, as of a for_each: they are retried and kept one by
-    one, and count as no steps."""
+    """Calls a function for each item. Items are iterations, as of a for_each: they are retried and kept
+    one by one, and count as no steps."""
 
     name = "map"
+    said = None
     iterates = True
     shows_more = True
 

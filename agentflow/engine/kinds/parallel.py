@@ -29,7 +29,7 @@ _TIMER = "merge"
 class ParallelProgram(NamedTuple):
     """Where the branches begin, and the merge that closes the group, if its `next` is one.
 
-    `sources`: by branch, which sources of that merge lie on it; `has_source`: whether it counts for the merge.
+    `sources`: by branch, which sources of that merge lie on it; `has_source`: whether it counts for that.
     """
 
     entries: tuple[Any, ...]

@@ -33,6 +33,7 @@ class Tool(Kind):
     name = "tool"
     takes_slot = True
     events = CALL_EVENTS
+    said: str | None = "last_tool_output"
 
     def compile(self, node: Node) -> Any:
         """Return the template of the parameters; None without one: the payload is what the call gets."""

@@ -22,6 +22,7 @@ from agentflow.runtime.live_result import live_result
 from tests.golden.adapter import Facts
 from tests.golden.files import log_names, read_facts, read_lines
 from tests.unit.engine.driver import Driver, Fault, agent, chain, steps, tool
+from tests.unit.engine.kinds.random_graphs import Fate
 from tests.unit.engine.test_fuzz import FAMILIES, Family, Fuzz
 
 RUN = "wf_1"
@@ -32,14 +33,14 @@ def engine_view(state: RunState) -> dict[str, Any]:
     """Return all that is shown, from the engine. The one place here that reads the fields of its state."""
     steps: dict[str, Any] = {}
     for step_id in state.graph.step_ids:
-        node, ended = state.nodes[step_id], state.nodes_view.get(step_id) or {}
+        node = state.nodes[step_id]
         items = [c.status for c in node.outer.children.values()] if node.outer is not None else None
         steps[step_id] = {
             "state": node.status,
             "attempt": node.attempt,
             "visits": node.visits,
-            "output": ended.get("output"),
-            "error": ended.get("error"),
+            "output": node.output,
+            "error": node.error,
             "items": None if items is None else {name: items.count(name) for name in dict.fromkeys(items)},
         }
     models = [call for call in state.calls.values() if call.kind == "model"]
@@ -251,3 +252,10 @@ def test_a_larger_limit_of_an_earlier_answer_stays():
     driver.run()
     projection = compare_at_every_offset(graph, driver.log, bindings=driver.bindings)
     assert projection.budget().limits["max_tokens"] == 900_000
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_graphs_of_all_kinds_are_shown_as_the_engine_folds_them(part: int):
+    for seed in range(part * 100, part * 100 + 100):
+        driver = Fate(seed).run()
+        compare_at_every_offset(driver.workflow, driver.log, bindings=driver.bindings)

@@ -315,7 +315,7 @@ _OVER = (ev.WorkflowCompleted, ev.WorkflowFailed, ev.WorkflowCancelled)
 
 
 def check(driver: Driver) -> None:
-    """The log is legal: activations begin and end once, children before their openers; the end is the last."""
+    """The log is legal: activations begin and end once, and before their openers; the end is last."""
     begun: set[tuple[str, int | None]] = set()
     ended: set[tuple[str, int | None]] = set()
     calls: dict[str, Any] = {}
