@@ -43,7 +43,7 @@ class RunProjection(RunFold):
             error=self._error,
             steps={
                 step_id: StepSummary(state=step.state, attempt=step.attempt)
-                for step_id, step in self._steps.items()
+                for step_id, step in self._shown_steps
             },
             waiting=Waiting(requests=tuple(self._requests)),
             pause=self._pause,
@@ -65,7 +65,7 @@ class RunProjection(RunFold):
             input=None if begin is None else begin.input,
             output=self._output,
             error=self._error,
-            steps={step_id: step.shown() for step_id, step in self._steps.items()},
+            steps={step_id: step.shown() for step_id, step in self._shown_steps},
             calls={call_id: call.kind for call_id, call in self._calls.items()},
             waiting=Waiting(requests=tuple(self._requests)),
             timers={name: iso(due) for name, due in self._clocks.due.items()},

@@ -6,7 +6,7 @@ functions and prices are not needed, so a run stays readable whatever has become
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -93,7 +93,7 @@ class RunFold:
         self.next_offset = 0
         self._workflow = workflow
         nodes = sorted(workflow.nodes, key=lambda node: (node.index, node.id))
-        self._steps = {node.id: _Step(node) for node in nodes if not isinstance(node, StartNode | EndNode)}
+        self._steps = {node.id: _Step(node) for node in nodes}
         self._begin: ev.WorkflowStarted | None = None
         self._state = "pending"
         self._pause: str | None = None
@@ -115,6 +115,13 @@ class RunFold:
         self._dispatched_at: int | None = None
         self._ended_at: int | None = None
         self._last_ts = 0
+
+    @property
+    def _shown_steps(self) -> Iterator[tuple[str, _Step]]:
+        """The steps by id. Starts and ends have events, too (page 003 §4), and are no steps of a result."""
+        return (
+            (i, step) for i, step in self._steps.items() if not isinstance(step.node, StartNode | EndNode)
+        )
 
     # -- events ---------------------------------------------------------------------------------
 
