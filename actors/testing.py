@@ -50,6 +50,9 @@ class _Selector(selectors.DefaultSelector):
         outside = len(self.get_map()) > 1 or threading.active_count() > 1  # 1: the loop's own wake-up socket
         if timeout is None:
             if not outside:
+                # A thread may have woken the loop and ended since the look at the sockets.
+                if events := super().select(0):
+                    return events
                 raise RuntimeError("every task waits for something that nobody will do")
             return super().select(None)
         if outside:

@@ -44,7 +44,10 @@ async def compute_aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
         turn.release()
         raise
     done.add_done_callback(lambda _: turn.release())
-    return await asyncio.shield(done)
+    try:
+        return await asyncio.shield(done)
+    finally:
+        del done  # its exception refers to this frame: a cycle that only the garbage collector would free
 
 
 async def import_aside(*names: str) -> None:

@@ -243,9 +243,9 @@ def abort(state: RunState, activation: Activation, error: ErrorInfo, now: int) -
     if activation.is_for_each or activation.paths:
         for below in _below(state, activation):
             moves += abort(state, below, error, now)
+    moves += close_calls(state, activation, error, now)
     if activation.is_for_each:
         return moves + step_failed(activation, error, now)
-    moves += close_calls(state, activation, error, now)
     moves += activation.node.kind.abort(state, activation, error, now)
     return moves + agent_failed(activation, error, now)
 
@@ -329,10 +329,10 @@ def cancel_finished(state: RunState, now: int, *, forced: bool) -> Decisions:
     for activation in _innermost_first(state):
         if activation.key not in state.open and activation.key not in state.awaiting_approval:
             continue
+        closed = close_calls(state, activation, error, now)
         if activation.is_for_each:
-            moves += step_failed(activation, error, now)
+            moves += closed + step_failed(activation, error, now)
         else:
-            closed = close_calls(state, activation, error, now)
             closed += activation.node.kind.abort(state, activation, error, now)
             unknown += [
                 m.tool_call_id for m in closed if isinstance(m, ev.ToolCallFailed) and m.outcome == "unknown"

@@ -11,9 +11,12 @@ import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any
+from unittest.mock import patch
 
+import actors
 from actors.interceptor import Interceptor
 from actors.system import ActorSystem
 from actors.testing import VirtualLoop
@@ -23,7 +26,6 @@ from agentflow.events.log import Append
 from agentflow.events.memory import MemoryLog
 from agentflow.events.owner import Owner
 from agentflow.runtime import Runtime
-from agentflow.runtime import runtime as runtime_module
 from agentflow.runtime.messages import Overdue, Wake
 
 __all__ = ["BusyLoop", "LifeLog", "SimClock", "World", "intercepting"]
@@ -53,6 +55,7 @@ class World:
         """Run one life to its death or its end."""
         loop = VirtualLoop(self.rng.randrange(1 << 30))
         self._watch(loop)
+        loop.run_in_executor = partial(_call_at_once, loop)  # type: ignore[method-assign]
         loop.set_exception_handler(lambda loop, context: None)
         asyncio.set_event_loop(loop)
         try:
@@ -86,6 +89,18 @@ class World:
         runtime = Runtime(log, clock=clock, ids=Ids(clock.now, self.rng.getrandbits), **more)  # type: ignore[arg-type]
         runtime.owner = Owner(2**22 + 1, "never", f"life {self.lives}")
         return runtime
+
+
+def _call_at_once(
+    loop: VirtualLoop, executor: None, function: Callable[..., Any], *args: Any
+) -> asyncio.Future[Any]:
+    """Stand in for `run_in_executor`: a thread would take real time, and outlive the life that began it."""
+    future: asyncio.Future[Any] = loop.create_future()
+    try:
+        future.set_result(function(*args))
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 class SimClock:
@@ -206,17 +221,16 @@ class _Wakes:
 
 @contextmanager
 def intercepting(interceptor: Interceptor) -> Iterator[None]:
-    """Put an interceptor into the actor systems of the Runtimes that are made meanwhile."""
+    """Put an interceptor into the actor systems of the Runtimes that are entered meanwhile.
+
+    A Runtime imports the class from `actors` when it is entered.
+    """
 
     def system(*args: Any, **kwargs: Any) -> ActorSystem:
         return ActorSystem(*args, interceptor=interceptor, **kwargs)
 
-    before = runtime_module.ActorSystem
-    runtime_module.ActorSystem = system  # type: ignore[assignment,misc]
-    try:
+    with patch.object(actors, "ActorSystem", system):
         yield
-    finally:
-        runtime_module.ActorSystem = before  # type: ignore[misc]
 
 
 def counting_wakes(world: World) -> Interceptor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agentflow import engine
 from agentflow.definition.conversation import Message, ToolCall
 from agentflow.definition.ir import Approval, Options, ToolNode
@@ -159,14 +161,32 @@ def test_a_tool_node_is_asked_about():
     assert driver.events(ev.WorkflowStepFailed)[0].error.code == "approval_denied"
 
 
-def test_a_cancel_closes_what_is_asked():
-    driver = Driver(steps(agent("a", approval=Approval())))
+WAITING_TO_START = pytest.mark.parametrize(
+    "more", [{}, {"for_each": "${{ inputs }}"}], ids=["step", "for_each"]
+)
+
+
+@WAITING_TO_START
+def test_a_cancel_closes_what_is_asked(more):
+    driver = Driver(steps(agent("a", approval=Approval(), **more)), [1, 2])
     driver.run()
     driver.advance([ev.WorkflowCancelRequested(mode="soft", grace_ms=0, reason=None, by="t")])
     driver.advance(engine.cancel_finished(driver.state, driver.now, forced=False))
     assert driver.state.status == "cancelled"
     assert driver.events(ev.ApprovalDenied)[0].via == "policy"
     assert driver.events(ev.WorkflowStepFailed)[0].error.category == "cancelled"
+    assert not driver.state.requests
+
+
+@WAITING_TO_START
+def test_the_time_limit_of_a_run_closes_what_is_asked(more):
+    driver = Driver(steps(agent("a", approval=Approval(), **more), options=Options(timeout=5)), [1, 2])
+    driver.run()
+    driver.now += 6_000_000
+    driver.advance([])
+    assert driver.state.error.code == "run_deadline"
+    assert [e.reason for e in driver.events(ev.ApprovalDenied)] == ["run_deadline"]
+    assert not driver.state.requests
 
 
 def test_open_requests_and_decisions_survive_a_restart_at_every_event():

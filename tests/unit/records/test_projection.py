@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentflow.definition.ir import Approval, Budget, Options, Policy, ToolNode, Workflow
+from agentflow.definition.ir import Approval, Budget, EndNode, Options, Policy, StartNode, ToolNode, Workflow
 from agentflow.definition.policy import Backoff, RetryPolicy
 from agentflow.engine import Bindings, RunState, compile_graph, evolve
 from agentflow.engine.approvals import decided
@@ -202,6 +202,19 @@ def test_token_nodes_and_their_visits_are_shown_as_the_engine_folds_them():
     assert driver.state.status == "completed"
     projection = compare_at_every_offset(graph, driver.log, bindings=driver.bindings)
     assert projection.record().usage.model_calls == 2
+
+
+def test_starts_and_ends_of_a_graph_have_events_and_are_not_shown_as_steps():
+    nodes = (
+        StartNode(id="begin", next="add"),
+        ToolNode(id="add", tool="s.add", next="done"),
+        EndNode(id="done"),
+    )
+    driver = Driver(Workflow(name="w", nodes=nodes), {"x": 0}, tools={"add": [tool()]})
+    driver.run()
+    assert [e.step_id for e in driver.events(ev.WorkflowStepCompleted)] == ["begin", "add", "done"]
+    projection = compare_at_every_offset(driver.workflow, driver.log, bindings=driver.bindings)
+    assert list(projection.record().steps) == ["add"]
 
 
 @pytest.mark.parametrize("family", ["ordinary", "approvals", "budgets", "steps with a time limit"])

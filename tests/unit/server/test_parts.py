@@ -26,6 +26,7 @@ from agentflow.definition.loader import load_value
 from agentflow.errors import ConfigurationError, StorageUnavailable
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.memory import MemoryLog
+from agentflow.records.commands import COMMANDS
 from agentflow.server.access import check_safe
 from agentflow.server.app import Application
 from agentflow.server.connection import refusal_bytes
@@ -463,7 +464,9 @@ def emitted_codes() -> set[str]:
             values = node.args[:1] if name in emitters else []
             values += [keyword.value for keyword in node.keywords if keyword.arg == "problems"]
             for value in values:
-                found.update(c.value for c in ast.walk(value) if isinstance(c, ast.Constant))
+                constants = (c.value for c in ast.walk(value) if isinstance(c, ast.Constant))
+                found.update(c for c in constants if isinstance(c, str))  # not the bounds of a slice
+    found.update(code for command in COMMANDS.values() for code in command.problems)
     return found | {code for _, code, _ in _PATH.values()}
 
 

@@ -160,7 +160,7 @@ class TestStates:
             state, fold = await views.state(run, offset), await runtime.fold(run, at=offset)
             assert (state.offset, state.state) == (offset, fold.status)
             assert {i: s.state for i, s in state.steps.items()} == {
-                i: fold.nodes[i].status for i in fold.plan.step_ids
+                i: fold.nodes[i].status for i in fold.graph.step_ids
             }
         final = await views.state(run)
         assert final.steps["each"].items == {"succeeded": 3}
