@@ -36,7 +36,7 @@ Observer = Callable[[str, int, Sequence[Draft], float], None]
 _PAGE = 1_024
 
 
-def _nothing(_: object) -> None:
+def _ignore(_: object) -> None:
     """Readers that miss this look into the log by themselves at the next event."""
 
 
@@ -136,7 +136,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             rows = await self._log.read(message.workflow_id, message.first, _PAGE)
             self._hub.publish(message.workflow_id, rows)
 
-        self.ctx.pipe(read(), _nothing, _nothing)
+        self.ctx.pipe(read(), _ignore, _ignore)
 
     def _finish(
         self,

@@ -12,12 +12,12 @@ from agentflow.engine import Graph
 from agentflow.errors import CommandRefused, RunExists, RunNotFound
 from agentflow.events.catalogue import ForkOrigin
 from agentflow.runtime.binding import Bound
-from agentflow.runtime.commands import RunCommands
 from agentflow.runtime.forks import fork_base
 from agentflow.runtime.options import checked_labels
+from agentflow.runtime.run_commands import RunCommands
 
 if TYPE_CHECKING:
-    from agentflow.runtime.handle import RunHandle
+    from agentflow.runtime.run_handle import RunHandle
 
 __all__ = ["ForkCommand"]
 
@@ -77,13 +77,13 @@ class ForkCommand(RunCommands):
             body_hash=UNSET,
         )
         run_id = self._run_id(as_id)
-        async with self._keeper.alone(run_id):
+        async with self._registry.exclusive(run_id):
             if as_id is not None and await self._taken(run_id):
                 raise RunExists(f"{run_id} exists already")
-            admission = await self._keeper.begin(
+            launch = await self._registry.begin(
                 run_id, plan, bound, [started, base.saved], base=base.events, labels=dict(kept)
             )
-        return self._handle(run_id, admission)
+        return self._handle(run_id, launch)
 
     async def _taken(self, run_id: str) -> bool:
         try:

@@ -12,7 +12,7 @@ from agentflow.events.catalogue import SystemStateSaved
 from agentflow.events.envelope import decode, micros
 from agentflow.events.log import EventLog
 from agentflow.records.read_model import base_of_fork
-from agentflow.runtime.folding import decode_base
+from agentflow.runtime.log_replay import decode_base
 
 __all__ = ["ForkBase", "fork_base"]
 

@@ -17,6 +17,7 @@ __all__ = [
     "HANDLER_LIMIT_S",
     "Alarms",
     "Answer",
+    "Attach",
     "Barrier",
     "CallModel",
     "CallTool",
@@ -32,7 +33,6 @@ __all__ = [
     "Done",
     "KeepResult",
     "LogEnd",
-    "Look",
     "LookedUp",
     "ModelCallFailure",
     "ModelCallSuccess",
@@ -215,7 +215,7 @@ class Cancel(Command, frozen=True, kw_only=True):
     grace: float = 5.0
 
 
-class Look(Command, frozen=True, kw_only=True):
+class Attach(Command, frozen=True, kw_only=True):
     """Go on as the log says; a paused run stays paused."""
 
 
@@ -310,7 +310,7 @@ class LogEnd(Message, frozen=True, kw_only=True):
 
 
 class StartRun(Message, frozen=True, kw_only=True):
-    """Begin, or go on with, a run whose admission was prepared."""
+    """Begin, or go on with, a run whose launch was prepared."""
 
     workflow_id: str
 

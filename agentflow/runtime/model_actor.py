@@ -19,7 +19,7 @@ from agentflow.events.deltas import DeltaHub
 from agentflow.events.tracing import active
 from agentflow.models import ModelError, ModelProvider, ModelReply
 from agentflow.models.parameters import sent_parameters
-from agentflow.runtime.circuit import Circuit, CircuitOpen
+from agentflow.runtime.circuit_breaker import Circuit, CircuitOpen
 from agentflow.runtime.judging import judge_reply
 from agentflow.runtime.messages import (
     HANDLER_LIMIT_S,
@@ -41,13 +41,13 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         limit: int,
         providers: Mapping[str, ModelProvider],
         deltas: DeltaHub,
-        work_began: Callable[[str], None],
+        call_started: Callable[[str], None],
     ) -> None:
         self._limit = limit
         self._providers = providers  # those that share this key's limit, by name
         self._deltas = deltas
         self._circuit = Circuit()
-        self._work_began = work_began
+        self._work_began = call_started
 
     def on_start(self) -> None:
         self._limiter = self.ctx.limiter(self._limit)

@@ -88,10 +88,10 @@ class Trial:
         """Take note of what the supervisor of the run has taken up."""
         self._units = {unit.key for unit in state.open.values() if is_at_work(state, unit)}
         if not state.calls:
-            self.work_began()
+            self.call_started()
         self._look()
 
-    def work_began(self) -> None:
+    def call_started(self) -> None:
         """Take note that a call of the run is being made."""
         if not self.began.done():
             self.began.set_result(None)

@@ -7,11 +7,11 @@ from typing import Any, TypeVar, overload
 from agentflow.errors import AgentflowError
 from agentflow.events.owner import Owner
 from agentflow.records.runs import RunResult, raise_for_failure
-from agentflow.runtime.admission import Admission
 from agentflow.runtime.foreign_rest import MOVING, abandoned, follow_to_rest
 from agentflow.runtime.fork_command import ForkCommand
-from agentflow.runtime.handle import RunHandle
 from agentflow.runtime.live_result import live_result
+from agentflow.runtime.run_handle import RunHandle
+from agentflow.runtime.run_launch import RunLaunch
 from agentflow.typed_output import check_output_type, typed_result
 
 __all__ = ["RunResults"]
@@ -34,13 +34,13 @@ class RunResults(ForkCommand):
         """Return the handle of a run of this store, without going on with it. Raises RunNotFound."""
         if output_type is not None:
             check_output_type(output_type)
-        if workflow_id not in self._keeper.admissions:
+        if workflow_id not in self._registry.launches:
             await self.log.run(workflow_id)
-        admission = self._keeper.admissions.get(workflow_id)
-        return RunHandle(self, workflow_id, admission, output_type=output_type)
+        launch = self._registry.launches.get(workflow_id)
+        return RunHandle(self, workflow_id, launch, output_type=output_type)
 
-    def _handle(self, workflow_id: str, admission: Admission | None = None) -> RunHandle:
-        return RunHandle(self, workflow_id, admission or self._keeper.admissions.get(workflow_id))
+    def _handle(self, workflow_id: str, launch: RunLaunch | None = None) -> RunHandle:
+        return RunHandle(self, workflow_id, launch or self._registry.launches.get(workflow_id))
 
     @overload
     async def result(self, workflow_id: str, *, raise_on_failure: bool = True) -> RunResult: ...
@@ -72,13 +72,13 @@ class RunResults(ForkCommand):
     async def result_of_run(
         self,
         workflow_id: str,
-        admission: Admission | None,
+        launch: RunLaunch | None,
         *,
         raise_on_failure: bool,
         output_type: type[M] | None,
     ) -> RunResult[M]:
-        """Return `result` for a handle, whose `admission` remembers how the run ended here."""
-        result = await self.rest_of_run(workflow_id, admission)
+        """Return `result` for a handle, whose `launch` remembers how the run ended here."""
+        result = await self.rest_of_run(workflow_id, launch)
         if raise_on_failure:
             raise_for_failure(result)
         return typed_result(result, output_type)
@@ -90,11 +90,11 @@ class RunResults(ForkCommand):
         """
         return await self.rest_of_run(workflow_id, None)
 
-    async def rest_of_run(self, workflow_id: str, admission: Admission | None) -> RunResult:
-        """Return `rest` for a handle, whose `admission` remembers how the run ended here."""
+    async def rest_of_run(self, workflow_id: str, launch: RunLaunch | None) -> RunResult:
+        """Return `rest` for a handle, whose `launch` remembers how the run ended here."""
         while True:
             try:
-                state = await self._keeper.rest(workflow_id, admission)
+                state = await self._registry.rest(workflow_id, launch)
             except AgentflowError:
                 row = await self.log.run(workflow_id)
                 if not row.ended:
@@ -103,7 +103,7 @@ class RunResults(ForkCommand):
             if state is not None:
                 return live_result(state, self.clock.now())
             result = await self._standing(workflow_id)
-            if result.state not in MOVING or self._keeper.closed:
+            if result.state not in MOVING or self._registry.closed:
                 return result
             await self._check_at_work(workflow_id)
             await follow_to_rest(self.log, self.hub, workflow_id, self.owner)
@@ -112,7 +112,7 @@ class RunResults(ForkCommand):
         """Raise AgentflowError if this Runtime owns a run without working on it."""
         if (await self.log.run(workflow_id)).owner != self.owner:
             return
-        async with self._keeper.alone(workflow_id):  # behind a command that is taking the run up just now
+        async with self._registry.exclusive(workflow_id):
             row = await self.log.run(workflow_id)
-            if row.owner == self.owner and row.state in MOVING and not self._keeper.has(workflow_id):
+            if row.owner == self.owner and row.state in MOVING and not self._registry.has(workflow_id):
                 raise abandoned(row)

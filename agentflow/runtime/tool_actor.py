@@ -35,9 +35,9 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
     while it is being cancelled, since it may still do what the limit of the service protects from.
     """
 
-    def __init__(self, service: Service, work_began: Callable[[str], None]) -> None:
+    def __init__(self, service: Service, call_started: Callable[[str], None]) -> None:
         self._service = service
-        self._work_began = work_began
+        self._work_began = call_started
 
     def on_start(self) -> None:
         self._limiter = self.ctx.limiter(self._service.spec.max_concurrency)

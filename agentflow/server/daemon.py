@@ -26,7 +26,7 @@ from agentflow.errors import AgentflowError, ConfigurationError, StorageUnavaila
 from agentflow.events.log import EventLog
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime import Runtime
-from agentflow.runtime.results import Results
+from agentflow.runtime.result_cache import ResultCache
 from agentflow.runtime.retention import upkeep
 from agentflow.server.access import check_safe
 from agentflow.server.app import Application
@@ -170,7 +170,7 @@ class Daemon:
             try:
                 now = runtime.clock.now()
                 done = await upkeep(runtime.log, self._config.retention, now)
-                await Results(runtime.log, runtime.clock).sweep()
+                await ResultCache(runtime.log, runtime.clock).sweep()
                 gone = done.collected.done if done.collected else []
                 if gone:
                     _log.info("runs_collected", runs=len(gone))

@@ -308,7 +308,7 @@ class TestDyingActors:
                 log.queue = []
                 submitting = asyncio.ensure_future(runtime.submit(held(), {}, workflow_id=f"wf_{i}"))
                 await run_until_idle()
-                ref = runtime._keeper.live[f"wf_{i}"]
+                ref = runtime._registry.live[f"wf_{i}"]
                 log.let_go()
                 asyncio.get_running_loop().call_soon(ref.tell, Cancel(mode="hard", by="test"))
                 await settled(await submitting)

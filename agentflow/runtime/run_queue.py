@@ -11,16 +11,16 @@ from collections.abc import Callable
 
 from agentflow.runtime.messages import Command
 
-__all__ = ["Places"]
+__all__ = ["RunQueue"]
 
 
-class Places:
-    """`at_work` says how many runs are. `limit` of them have a place, `queue` may wait for one."""
+class RunQueue:
+    """`count_running` says how many runs are. `limit` of them have a place, `queue` may wait for one."""
 
-    def __init__(self, limit: int, queue: int, at_work: Callable[[], int]) -> None:
+    def __init__(self, limit: int, queue: int, count_running: Callable[[], int]) -> None:
         self._limit = limit
-        self._queue = queue
-        self._at_work = at_work
+        self._max_queued = queue
+        self._count_running = count_running
         self._order: OrderedDict[str, Command] = OrderedDict()
         self._suspects: OrderedDict[str, Command] = OrderedDict()
         self.on_trial: str | None = None
@@ -29,26 +29,26 @@ class Places:
         self._reserved: set[str] = set()  # runs on their way to their place
 
     @property
-    def full(self) -> bool:
+    def must_wait(self) -> bool:
         """Whether a run that comes now has to wait: for a place, or behind others that do."""
-        return bool(self._order) or not self._free
+        return bool(self._order) or not self._has_free_slot
 
     @property
-    def crowded(self) -> bool:
+    def is_at_capacity(self) -> bool:
         """Whether no more may wait."""
-        return len(self._order) >= self._queue
+        return len(self._order) >= self._max_queued
 
     @property
-    def _free(self) -> bool:
-        return self._at_work() + len(self._reserved) < self._limit
+    def _has_free_slot(self) -> bool:
+        return self._count_running() + len(self._reserved) < self._limit
 
-    def enter(self, workflow_id: str, command: Command) -> None:
+    def enqueue(self, workflow_id: str, command: Command) -> None:
         """Wait at the end of the queue to be told `command`; a run that waits already keeps its turn."""
         if workflow_id not in self._turns:
             self._turns[workflow_id] = asyncio.get_running_loop().create_future()
             self._order[workflow_id] = command
 
-    def suspect(self, workflow_id: str, command: Command) -> None:
+    def enqueue_suspect(self, workflow_id: str, command: Command) -> None:
         """Wait in the queue of the runs that are taken up one at a time. New runs do not wait behind it."""
         if workflow_id not in self._turns:
             self._turns[workflow_id] = asyncio.get_running_loop().create_future()
@@ -67,7 +67,7 @@ class Places:
         """Whether the run waits, or is on its way to its place."""
         return workflow_id in self._turns
 
-    def leave(self, workflow_id: str, *, only: type[Command] | None = None) -> None:
+    def remove(self, workflow_id: str, *, only: type[Command] | None = None) -> None:
         """Wait no more; with `only`, when it is such a command that the run waits to be told."""
         waits = self._order.get(workflow_id) or self._suspects.get(workflow_id)
         if only is not None and waits is not None and not isinstance(waits, only):
@@ -80,9 +80,9 @@ class Places:
         """Done when a run that waits has had its turn; None: it does not wait."""
         return self._turns.get(workflow_id)
 
-    def take(self) -> tuple[str, Command] | None:
-        """The run whose turn it is, if there is a place for it; kept for it until it has `arrived`."""
-        if not self._free:
+    def dequeue(self) -> tuple[str, Command] | None:
+        """Return the next run if a slot is free, else None. Its slot is kept until `release_reservation`."""
+        if not self._has_free_slot:
             return None
         if self._suspects and self.on_trial is None:
             workflow_id, command = self._suspects.popitem(last=False)
@@ -94,11 +94,11 @@ class Places:
         self._reserved.add(workflow_id)
         return workflow_id, command
 
-    def arrived(self, workflow_id: str) -> None:
+    def release_reservation(self, workflow_id: str) -> None:
         """The run is at work, and counted as such."""
         self._reserved.discard(workflow_id)
 
-    def over(self, workflow_id: str) -> None:
+    def finish_turn(self, workflow_id: str) -> None:
         """The run has had its turn, whatever came of it."""
         self._reserved.discard(workflow_id)
         if workflow_id not in self._order and workflow_id not in self._suspects:

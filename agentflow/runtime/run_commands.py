@@ -32,6 +32,7 @@ from agentflow.events.log import RunRow
 from agentflow.events.rows import Page
 from agentflow.records.commands import Resumed, UnresumedRun
 from agentflow.records.damage import warn_of_damage
+from agentflow.runtime.due_scan import DueScan
 from agentflow.runtime.judging import judge_answers
 from agentflow.runtime.messages import (
     Answer,
@@ -45,14 +46,13 @@ from agentflow.runtime.messages import (
     Withdraw,
 )
 from agentflow.runtime.options import checked_budget, json_problem
-from agentflow.runtime.reader import RunReader
-from agentflow.runtime.wakeups import Wakeups
+from agentflow.runtime.run_reader import RunReader
 
 if TYPE_CHECKING:
-    from agentflow.runtime.admission import Admission
     from agentflow.runtime.clock import Clock
-    from agentflow.runtime.handle import RunHandle
-    from agentflow.runtime.keeper import Keeper
+    from agentflow.runtime.run_handle import RunHandle
+    from agentflow.runtime.run_launch import RunLaunch
+    from agentflow.runtime.run_registry import RunRegistry
 
 __all__ = ["RunCommands"]
 
@@ -64,21 +64,21 @@ class RunCommands(RunReader):
 
     clock: Clock
     _fork_guard: ForkGuard
-    _keeper: Keeper
+    _registry: RunRegistry
 
-    def _handle(self, workflow_id: str, admission: Admission | None = None) -> RunHandle:
+    def _handle(self, workflow_id: str, launch: RunLaunch | None = None) -> RunHandle:
         raise NotImplementedError
 
     async def _check_untrusted(self, workflow_id: str) -> None:
         """Raise DefinitionError unless an untrusted client could have submitted this run."""
         raise NotImplementedError
 
-    async def _tell(self, workflow_id: str, command: Command) -> RunHandle:
+    async def _send(self, workflow_id: str, command: Command) -> RunHandle:
         self._fork_guard.check()
         problem = json_problem(msgspec.structs.asdict(command))
         if problem is not None:
             raise CommandRefused(f"no event can hold this: {problem}", code="invalid_parameter")
-        await self._keeper.command(workflow_id, command)
+        await self._registry.command(workflow_id, command)
         return self._handle(workflow_id)
 
     async def cancel(
@@ -95,7 +95,7 @@ class RunCommands(RunReader):
         end; hard, or a second time hard: at once. A run that has ended is left alone."""
         request = Cancel(mode=mode, reason=reason, grace=grace, by=by, expected_offset=expected_offset)
         try:
-            return await self._tell(workflow_id, request)
+            return await self._send(workflow_id, request)
         except RunTerminal:
             return self._handle(workflow_id)
 
@@ -110,7 +110,7 @@ class RunCommands(RunReader):
     ) -> RunHandle:
         """Stand still until `resume`. `drain` lets steps that have begun finish, `suspend` only functions."""
         command = Pause(detail=reason, in_flight=in_flight, by=by, expected_offset=expected_offset)
-        return await self._tell(workflow_id, command)
+        return await self._send(workflow_id, command)
 
     async def resume(
         self,
@@ -133,7 +133,7 @@ class RunCommands(RunReader):
             await self._check_untrusted(workflow_id)
         command = Resume(reason=reason, budget=raised, by=by, expected_offset=expected_offset)
         try:
-            return await self._tell(workflow_id, command)
+            return await self._send(workflow_id, command)
         except RunTerminal:
             if raised:
                 raise
@@ -159,7 +159,7 @@ class RunCommands(RunReader):
         command = RetryStep(
             step_id=step_id, action=action, output=output, by=by, expected_offset=expected_offset
         )
-        return await self._tell(workflow_id, command)
+        return await self._send(workflow_id, command)
 
     async def signal(
         self,
@@ -174,7 +174,7 @@ class RunCommands(RunReader):
         """Send a signal; one with a known `signal_id` changes nothing."""
         signal_id = signal_id or self._new_id("sig_")
         command = Signal(signal_id=signal_id, name=name, data=data, by=by, expected_offset=expected_offset)
-        return await self._tell(workflow_id, command)
+        return await self._send(workflow_id, command)
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class RunCommands(RunReader):
             via=via,
             expected_offset=expected_offset,
         )
-        return await self._tell(workflow_id, command)
+        return await self._send(workflow_id, command)
 
     async def answer(
         self, workflow_id: str, request_id: str, value: Any, *, by: str = "local", via: str = "api"
@@ -236,14 +236,14 @@ class RunCommands(RunReader):
             via=via,
             expected_offset=expected_offset,
         )
-        return await self._tell(workflow_id, command)
+        return await self._send(workflow_id, command)
 
     async def withdraw(
         self, workflow_id: str, request_id: str, reason: str, *, by: str = "local"
     ) -> RunHandle:
         """Take a question back: an approval is denied, what an input was asked for fails. A question that was
         taken back, or closed with its step, stays so."""
-        return await self._tell(workflow_id, Withdraw(request_id=request_id, reason=reason, by=by))
+        return await self._send(workflow_id, Withdraw(request_id=request_id, reason=reason, by=by))
 
     # -- all runs -------------------------------------------------------------------------------
 
@@ -258,8 +258,8 @@ class RunCommands(RunReader):
         rows = await self._rows_in("pending", "running", "waiting")
         paused = await self._rows_in("paused")
         drained = [row for row in paused if await self._readable(row.workflow_id, self._drained)]
-        await self._keeper.ledger.begin_life([*rows, *drained], self.fold)
-        known = await Wakeups(self.log, self._graph).of([row for row in rows if row.state == "waiting"])
+        await self._registry.ledger.begin_life([*rows, *drained], self.fold)
+        known = await DueScan(self.log, self._graph).of([row for row in rows if row.state == "waiting"])
         now = self.clock.now()
         runs: list[tuple[str, bool]] = []
         later: list[tuple[RunRow, int]] = []
@@ -281,8 +281,8 @@ class RunCommands(RunReader):
                 runs.append((row.workflow_id, False))
         suspects = [(row.workflow_id, False) for row in rows if row.state == "running"]
         suspects += [(row.workflow_id, True) for row in drained]
-        self._keeper.recover(runs, suspects)
-        self._keeper.expect(later)
+        self._registry.recover(runs, suspects)
+        self._registry.expect(later)
         return [*(row.workflow_id for row in (*rows, *drained)), *timed]
 
     async def resume_all(
@@ -308,7 +308,7 @@ class RunCommands(RunReader):
                     continue
                 if not trusted:
                     await self._check_untrusted(run_id)
-                await self._tell(run_id, Resume(budget=raised, by=by))
+                await self._send(run_id, Resume(budget=raised, by=by))
                 resumed.append(run_id)
             except (RunTerminal, RunGone, RunNotFound):
                 continue  # it ended meanwhile

@@ -21,7 +21,7 @@ from agentflow.events.log import EventLog, RunRow
 from agentflow.records.damage import warn_of_damage
 from agentflow.records.read_model import ReadModel, started_of
 from agentflow.records.runs import RunResult, result_of
-from agentflow.runtime.folding import fold
+from agentflow.runtime.log_replay import fold
 
 __all__ = ["RunReader"]
 

@@ -10,9 +10,9 @@ from collections import deque
 
 from agentflow.engine import Effect
 from agentflow.runtime.messages import Commit, CommitFailed, KeepResult
-from agentflow.runtime.permanent import PermanentActor
+from agentflow.runtime.permanent_actor import PermanentActor
 
-__all__ = ["Batch", "Outbox"]
+__all__ = ["Batch", "RunOutbox"]
 
 _FIRST_WAIT = 0.2
 _LONGEST_WAIT = 5.0
@@ -30,7 +30,7 @@ class Batch:
         self.results = results
 
 
-class Outbox:
+class RunOutbox:
     """The batches of one run, oldest first."""
 
     def __init__(self, bus: PermanentActor) -> None:

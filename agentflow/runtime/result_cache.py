@@ -15,7 +15,7 @@ from agentflow.events.envelope import decode
 from agentflow.events.log import EventLog
 from agentflow.runtime.clock import Clock
 
-__all__ = ["Results"]
+__all__ = ["ResultCache"]
 
 _PREFIX = "result/"
 
@@ -28,7 +28,7 @@ class _Place(msgspec.Struct, frozen=True, array_like=True):
     until: int
 
 
-class Results:
+class ResultCache:
     """The kept results of one store."""
 
     def __init__(self, log: EventLog, clock: Clock) -> None:

@@ -18,10 +18,10 @@ from agentflow.runtime.agent_actor import AgentActor, Directory, lost_call
 from agentflow.runtime.calls import model_call, tool_call
 from agentflow.runtime.messages import CancelCall, ToolCallFailure, ToolCallSuccess
 
-__all__ = ["Crew"]
+__all__ = ["CallDispatcher"]
 
 
-class Crew:
+class CallDispatcher:
     """The children of one RunSupervisor, by the key of the activation that they work on."""
 
     def __init__(self, ctx: Context, state: RunState, directory: Directory, tracer: RunTracer) -> None:
@@ -32,29 +32,29 @@ class Crew:
         self._workers: dict[str, Ref[Any]] = {}
         self._activations: dict[Ref[Any], str] = {}
         self._direct: dict[str, tuple[str, Ref[Any]]] = {}
-        self._begun: set[str] = set()
+        self._launched: set[str] = set()
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a call that was launched here is still open."""
-        self._begun.intersection_update(self._state.calls)
-        return bool(self._begun)
+        self._launched.intersection_update(self._state.calls)
+        return bool(self._launched)
 
-    def carry_out(self, effect: Effect) -> None:
+    def execute(self, effect: Effect) -> None:
         """Do what a durable event asks for. A call that was closed meanwhile is left alone."""
         if isinstance(effect, StartCall):
             call = self._state.calls.get(effect.call_id)
             if call is not None:
                 self._launch(call)
         elif isinstance(effect, Release):
-            self.dismiss(effect.activation_key)
+            self.cancel_work(effect.activation_key)
         else:
             busy = {call.activation.key for call in self._state.calls.values()}
             for key in [key for key in self._workers if key not in busy]:
-                self.dismiss(key)
+                self.cancel_work(key)
 
     def _launch(self, call: OpenCall) -> None:
-        self._begun.add(call.call_id)
+        self._launched.add(call.call_id)
         with tracing(self._tracer.call(call.call_id)):
             if call.kind == "model":
                 self._worker(call.activation).tell(model_call(self._state, call))
@@ -74,7 +74,7 @@ class Crew:
                 return ToolCallFailure(call_id=message.call_id, error=info, duration_ms=0, unknown=True)
 
             # Asked, not told: a service's actor that fails with the call in hand must not leave it open.
-            self._ctx.pipe(target.ask_soon(message, timeout=math.inf), _as_it_is, lost)
+            self._ctx.pipe(target.ask_soon(message, timeout=math.inf), _identity, lost)
 
     def _worker(self, activation: Activation) -> Ref[Any]:
         key = activation.key
@@ -89,10 +89,10 @@ class Crew:
             self._ctx.watch(ref)
         return ref
 
-    def dismiss(self, key: str) -> None:
+    def cancel_work(self, key: str) -> None:
         """Stop all work on a activation."""
-        if self._begun:
-            self._begun -= {c.call_id for c in self._state.calls.values() if c.activation.key == key}
+        if self._launched:
+            self._launched -= {c.call_id for c in self._state.calls.values() if c.activation.key == key}
         self._cancel_direct(key)
         ref = self._workers.pop(key, None)
         if ref is not None:
@@ -100,11 +100,11 @@ class Crew:
             self._ctx.unwatch(ref)
             ref.kill()
 
-    def dismiss_all(self, but: Collection[str] = ()) -> None:
+    def cancel_all(self, but: Collection[str] = ()) -> None:
         """Stop all work, but that on these units."""
         for key in {*self._workers, *(key for key, _ in self._direct.values())}:
             if key not in but:
-                self.dismiss(key)
+                self.cancel_work(key)
 
     def _cancel_direct(self, key: str) -> None:
         for call_id, (activation_key, target) in list(self._direct.items()):
@@ -112,11 +112,11 @@ class Crew:
                 del self._direct[call_id]
                 target.tell(CancelCall(workflow_id=self._state.workflow_id, call_id=call_id))
 
-    def answered(self, call_id: str) -> None:
+    def call_ended(self, call_id: str) -> None:
         """A call of a tool node has its answer."""
         self._direct.pop(call_id, None)
 
-    def lost(self, ref: Ref[Any]) -> str | None:
+    def remove_worker(self, ref: Ref[Any]) -> str | None:
         """The activation whose worker has died, if it was a worker's."""
         key = self._activations.pop(ref, None)
         if key is not None:
@@ -124,5 +124,5 @@ class Crew:
         return key
 
 
-def _as_it_is(answer: ToolCallSuccess | ToolCallFailure) -> ToolCallSuccess | ToolCallFailure:
+def _identity(answer: ToolCallSuccess | ToolCallFailure) -> ToolCallSuccess | ToolCallFailure:
     return answer

@@ -6,9 +6,9 @@ from agentflow.engine import RunState, commands
 from agentflow.engine.decisions import Decisions
 from agentflow.runtime.messages import (
     Answer,
+    Attach,
     Command,
     DecideRequest,
-    Look,
     Pause,
     Resume,
     RetryStep,
@@ -16,7 +16,7 @@ from agentflow.runtime.messages import (
     Withdraw,
 )
 
-__all__ = ["check_offset", "moves_of"]
+__all__ = ["check_offset", "decide_command"]
 
 
 def check_offset(state: RunState, command: Command) -> None:
@@ -30,11 +30,11 @@ def check_offset(state: RunState, command: Command) -> None:
         )
 
 
-def moves_of(state: RunState, command: Command, now: int) -> Decisions:
+def decide_command(state: RunState, command: Command, now: int) -> Decisions:
     """The events of a command; none when its effect holds. Raises `commands.Refused`."""
     check_offset(state, command)
     match command:
-        case Look():
+        case Attach():
             return []
         case Pause():
             return commands.pause(

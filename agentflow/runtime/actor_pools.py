@@ -16,22 +16,22 @@ from agentflow.runtime.model_actor import ModelActor
 from agentflow.runtime.tool_actor import ToolActor
 from agentflow.tools import Service, ServiceLoader
 
-__all__ = ["Workshop"]
+__all__ = ["ActorPools"]
 
 # A server that is a process of ours is asked to end, then told, then made to: 2 s each.
 _PATIENCE = 8.0
 
 
-class Workshop:
+class ActorPools:
     """Starts these actors when they are first needed; one that is gone for good is replaced.
 
-    `loader` holds the declared services themselves. It is closed when no actor is left. `work_began` is
+    `loader` holds the declared services themselves. It is closed when no actor is left. `call_started` is
     called with the id of a run when one of its calls has got a place of its provider or service.
     """
 
-    def __init__(self, system: ActorSystem, deltas: DeltaHub, work_began: Callable[[str], None]) -> None:
+    def __init__(self, system: ActorSystem, deltas: DeltaHub, call_started: Callable[[str], None]) -> None:
         self._system = system
-        self._work_began = work_began
+        self._work_began = call_started
         self._deltas = deltas
         self._providers: dict[str, tuple[dict[str, ModelProvider], Ref[Any] | None]] = {}
         self._services: dict[tuple[Any, ...], tuple[Service, Ref[Any]]] = {}

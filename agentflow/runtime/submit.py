@@ -31,8 +31,8 @@ from agentflow.events.envelope import Ids
 from agentflow.records.answers import Validation
 from agentflow.records.runs import RunResult
 from agentflow.runtime.binding import Bound, Pins
-from agentflow.runtime.handle import RunHandle
 from agentflow.runtime.options import checked_budget, checked_labels, checked_options
+from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_results import RunResults
 from agentflow.runtime.submission import (
     is_repeat,
@@ -185,7 +185,7 @@ class SubmitCommand(RunResults):
             return await self._begin_once(own_id, checked, idempotency_key)
         if workflow_id is None:
             return await self._begin_run(run_id, definition, *await bound())
-        async with self._keeper.alone(run_id):
+        async with self._registry.exclusive(run_id):
             if await self._exists(run_id, said):
                 return await self.attach(run_id)
             try:
@@ -198,7 +198,7 @@ class SubmitCommand(RunResults):
     async def _begin_once(self, own_id: str | None, checked: _Checked, key: str) -> RunHandle:
         """Begin the run of a key, or find it. A repeat is not bound: it is one though a service is not there
         now, or its sender may not use it."""
-        async with self._keeper.alone(f"key {key}"), self._keeper.alone(own_id or f"id of {key}"):
+        async with self._registry.exclusive(f"key {key}"), self._registry.exclusive(own_id or f"id of {key}"):
             rows = (await self.log.runs(label=(_KEY_LABEL, key), limit=1)).items
             if rows:
                 return await self._repeated(rows[0].workflow_id, checked.said)
@@ -241,8 +241,8 @@ class SubmitCommand(RunResults):
         if started.idempotency_key is not UNSET:
             labels[_KEY_LABEL] = started.idempotency_key
         plan = self._plan(definition.workflow, definition.ir_hash)
-        admission = await self._keeper.begin(run_id, plan, bound, [started], labels=labels)
-        return RunHandle(self, run_id, admission, created=True)
+        launch = await self._registry.begin(run_id, plan, bound, [started], labels=labels)
+        return RunHandle(self, run_id, launch, created=True)
 
     async def _put_definition(self, definition: Definition) -> None:
         """Have the graph in the store before a run names it: a commit, which the next runs are spared while

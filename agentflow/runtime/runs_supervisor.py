@@ -19,7 +19,6 @@ from agentflow.events.catalogue import WorkflowPaused
 from agentflow.events.envelope import Draft
 from agentflow.events.log import EventLog
 from agentflow.events.owner import Owner
-from agentflow.runtime.admission import Admission
 from agentflow.runtime.clock import Clock
 from agentflow.runtime.messages import (
     HANDLER_LIMIT_S,
@@ -32,46 +31,47 @@ from agentflow.runtime.messages import (
     Overdue,
     StartRun,
 )
-from agentflow.runtime.permanent import PermanentActor
-from agentflow.runtime.results import Results
+from agentflow.runtime.permanent_actor import PermanentActor
+from agentflow.runtime.result_cache import ResultCache
+from agentflow.runtime.run_launch import RunLaunch
 from agentflow.runtime.run_supervisor import RunSupervisor
 
-__all__ = ["Runs"]
+__all__ = ["RunsSupervisor"]
 
 _log = logging.getLogger("agentflow.runtime")
 
 _MAX_RESTARTS = 5
 
 
-def _decide(error: BaseException, history: History) -> Action:
+def _restart_or_stop(error: BaseException, history: History) -> Action:
     """A run is restarted five times in a row; a store that refuses is no reason to try again."""
     if isinstance(error, StoreError) or history.failures > _MAX_RESTARTS:
         return "stop"
     return "restart"
 
 
-def _nothing(_: object) -> None:
+def _ignore(_: object) -> None:
     """A release that fails harms nobody: the owner's death is seen by the next claim."""
 
 
-def _stopped(run_id: str, error: BaseException | None) -> AgentflowError:
+def _stopped_error(run_id: str, error: BaseException | None) -> AgentflowError:
     cause = f": {error!r}" if error is not None else ""
     return AgentflowError(f"run {run_id} stopped before it came to rest{cause}")
 
 
-class Runs(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
-    """Children: one RunSupervisor for each run that is at work in this process. `gone` is called with the
-    admission of a run whose supervisor has ended, `overdue` with the id of one whose deadline has come.
-    `admissions`, `live` and `alarms` outlive an instance, so that its successor goes on with the same runs.
+class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
+    """Children: one RunSupervisor for each run that is at work in this process. `on_ended` is called with the
+    launch of a run whose supervisor has ended, `on_overdue` with the id of one whose deadline has come.
+    `launches`, `live` and `alarms` outlive an instance, so that its successor goes on with the same runs.
     """
 
     supervise = OneForOne(
-        max_restarts=1_000_000, within=60, backoff=Backoff(0.01, 1, jitter=0.2), decide=_decide
+        max_restarts=1_000_000, within=60, backoff=Backoff(0.01, 1, jitter=0.2), decide=_restart_or_stop
     )
 
     def __init__(
         self,
-        admissions: dict[str, Admission],
+        launches: dict[str, RunLaunch],
         live: dict[str, Ref[Any]],
         alarms: dict[str, int],
         bus: PermanentActor,
@@ -79,48 +79,48 @@ class Runs(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         clock: Clock,
         owner: Owner,
         *,
-        gone: Callable[[Admission], None],
-        overdue: Callable[[str], None],
+        on_ended: Callable[[RunLaunch], None],
+        on_overdue: Callable[[str], None],
     ) -> None:
-        self._admissions = admissions  # put there by the Runtime before it sends StartRun
+        self._launches = launches  # put there by the Runtime before it sends StartRun
         self._live = live
         self._alarms = alarms  # deadlines (µs) of runs without a supervisor, by id
         self._bus = bus
         self._log = log
         self._clock = clock
         self._owner = owner
-        self._gone = gone
-        self._overdue = overdue
-        self._results = Results(log, clock)
+        self._on_ended = on_ended
+        self._on_overdue = on_overdue
+        self._results = ResultCache(log, clock)
         self._ids: dict[Ref[Any], str] = {}
 
     def on_start(self) -> None:
         """Take up what an earlier instance was at, as the restart of each supervisor would. A run with which
         that fails ends here, because a second attempt would fail all the others with it."""
         self._live.clear()
-        for run_id, admission in list(self._admissions.items()):
+        for run_id, launch in list(self._launches.items()):
             try:
-                if admission.rested.done():
-                    self._over(run_id, None)
+                if launch.rested.done():
+                    self._settle_launch(run_id, None)
                 else:
                     self._start(run_id)
             except Exception as error:
-                _log.exception("%s cannot be taken up after a failure of Runs", run_id)
-                self._admissions.pop(run_id, None)
-                admission.end(_stopped(run_id, error))
+                _log.exception("%s cannot be taken up after a failure of RunsSupervisor", run_id)
+                self._launches.pop(run_id, None)
+                launch.end(_stopped_error(run_id, error))
         for run_id, due in list(self._alarms.items()):
-            self._arm(run_id, due)
+            self._set_alarm(run_id, due)
 
     @on(StartRun)
     def start(self, message: StartRun) -> None:
         """Start the supervisor of an admitted run, unless `on_start` has."""
-        if message.workflow_id in self._admissions and message.workflow_id not in self._live:
+        if message.workflow_id in self._launches and message.workflow_id not in self._live:
             self._start(message.workflow_id)
 
     def _start(self, run_id: str) -> None:
-        self._disarm(run_id)
-        admission = self._admissions[run_id]
-        factory = partial(RunSupervisor, admission, self._bus, self._log, self._clock)
+        self._clear_alarm(run_id)
+        launch = self._launches[run_id]
+        factory = partial(RunSupervisor, launch, self._bus, self._log, self._clock)
         ref = self.ctx.spawn_soon(ChildSpec(run_id, factory, restart="transient", shutdown=10.0))
         self._live[run_id] = ref
         self._ids[ref] = run_id
@@ -132,34 +132,34 @@ class Runs(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         if run_id is None or self._live.get(run_id) != signal.ref:
             return
         del self._live[run_id]
-        admission = self._admissions[run_id]
-        if signal.reason == "killed" and not admission.rested.done() and admission.kills < _MAX_RESTARTS:
-            admission.kills += 1
+        launch = self._launches[run_id]
+        if signal.reason == "killed" and not launch.rested.done() and launch.kills < _MAX_RESTARTS:
+            launch.kills += 1
             self._start(run_id)
             return
-        self._over(run_id, signal.error)
+        self._settle_launch(run_id, signal.error)
 
-    def _over(self, run_id: str, error: BaseException | None) -> None:
-        """Settle an admission whose supervisor has ended for good."""
-        admission = self._admissions[run_id]
-        begun = admission.begun or not admission.begins
+    def _settle_launch(self, run_id: str, error: BaseException | None) -> None:
+        """Settle an launch whose supervisor has ended for good."""
+        launch = self._launches[run_id]
+        begun = launch.first_batch_sent or not launch.is_new
         lost = error is not None and not isinstance(error, StoreError)
-        if error is not None and lost and begun and admission.at_rest is None:
-            self.ctx.pipe(self._give_up(run_id, admission.epoch, error), _nothing, _nothing)
-        elif admission.at_rest is None or not admission.at_rest.terminal:
+        if error is not None and lost and begun and launch.rest_state is None:
+            self.ctx.pipe(self._pause_failed_run(run_id, launch.epoch, error), _ignore, _ignore)
+        elif launch.rest_state is None or not launch.rest_state.terminal:
             # Another process may go on with it from here on; with one that has ended nobody will.
-            self.ctx.pipe(self._log.release(run_id, self._owner), _nothing, _nothing)
-        if admission.alarm is not None:
-            self._arm(run_id, admission.alarm)
-        del self._admissions[run_id]
-        admission.end(error if isinstance(error, StoreError) else _stopped(run_id, error))
-        self._gone(admission)
+            self.ctx.pipe(self._log.release(run_id, self._owner), _ignore, _ignore)
+        if launch.alarm is not None:
+            self._set_alarm(run_id, launch.alarm)
+        del self._launches[run_id]
+        launch.end(error if isinstance(error, StoreError) else _stopped_error(run_id, error))
+        self._on_ended(launch)
 
     def on_stop(self) -> None:
-        for run_id, admission in self._admissions.items():
-            admission.end(_stopped(run_id, None))
+        for run_id, launch in self._launches.items():
+            launch.end(_stopped_error(run_id, None))
 
-    async def _give_up(self, run_id: str, epoch: int, error: BaseException) -> None:
+    async def _pause_failed_run(self, run_id: str, epoch: int, error: BaseException) -> None:
         """Write down that the run stands still, which its own supervisor cannot any more."""
         detail = f"the supervisor of the run died {_MAX_RESTARTS + 1} times: {type(error).__name__}"
         last = await self._log.last(run_id)
@@ -177,20 +177,20 @@ class Runs(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         await self._log.release(run_id, self._owner)
 
     @on(Committed, CommitFailed)
-    def given_up(self, message: Committed | CommitFailed) -> None:
+    def pause_written(self, message: Committed | CommitFailed) -> None:
         """The pause is written, or somebody else has the run already."""
 
     @on(KeepResult)
     def keep(self, message: KeepResult) -> None:
         work = self._results.keep(message.key, message.workflow_id, message.offset, message.ttl)
-        self.ctx.pipe(work, _nothing, _nothing)  # one that could not be kept is made again
+        self.ctx.pipe(work, _ignore, _ignore)  # one that could not be kept is made again
 
-    def _arm(self, run_id: str, due: int) -> None:
+    def _set_alarm(self, run_id: str, due: int) -> None:
         self._alarms[run_id] = due
         delay = max(0.0, (due - self._clock.now()) / 1e6)
         self.ctx.timers.start(run_id, delay, Overdue(workflow_id=run_id))
 
-    def _disarm(self, run_id: str) -> None:
+    def _clear_alarm(self, run_id: str) -> None:
         self._alarms.pop(run_id, None)
         self.ctx.timers.cancel(run_id)
 
@@ -199,10 +199,10 @@ class Runs(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         """A run that moved meanwhile has set its own, or will."""
         for run_id, due in message.due.items():
             if run_id not in self._live and run_id not in self.ctx.timers:
-                self._arm(run_id, due)
+                self._set_alarm(run_id, due)
 
     @on(Overdue)
     def overdue(self, message: Overdue) -> None:
         self._alarms.pop(message.workflow_id, None)
         if message.workflow_id not in self._live:
-            self._overdue(message.workflow_id)
+            self._on_overdue(message.workflow_id)

@@ -1,4 +1,4 @@
-"""Addresses of the actors without which no run moves: the EventBus and Runs.
+"""Addresses of the actors without which no run moves: the EventBus and RunsSupervisor.
 
 Supervision restarts an actor that fails, but the end by a kill is final. The address starts another actor by
 the same spec, so that a kill costs the messages that waited, and nothing that is durable.

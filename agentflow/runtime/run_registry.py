@@ -33,22 +33,22 @@ from agentflow.errors import (
 )
 from agentflow.events.log import FIRST_EPOCH, EventLog, RunRow
 from agentflow.events.owner import Owner
-from agentflow.runtime.admission import Admission
 from agentflow.runtime.agent_actor import Directory
+from agentflow.runtime.background_tasks import BackgroundTasks
 from agentflow.runtime.binding import Bound
 from agentflow.runtime.clock import Clock
-from agentflow.runtime.errands import Errands
-from agentflow.runtime.folding import fold
-from agentflow.runtime.kept_folds import KeptFolds
-from agentflow.runtime.messages import Alarms, Cancel, Command, Done, Look, Pause, Refusal, Resume, StartRun
-from agentflow.runtime.obedience import moves_of
-from agentflow.runtime.permanent import PermanentActor
-from agentflow.runtime.places import Places
+from agentflow.runtime.command_handlers import decide_command
+from agentflow.runtime.fold_cache import FoldCache
+from agentflow.runtime.log_replay import fold
+from agentflow.runtime.messages import Alarms, Attach, Cancel, Command, Done, Pause, Refusal, Resume, StartRun
+from agentflow.runtime.permanent_actor import PermanentActor
 from agentflow.runtime.recovery import QUEUE_LIMIT_S, ROW_ENDS_AFTER_S, RecoveryLedger, Trial
-from agentflow.runtime.runs import Runs
+from agentflow.runtime.run_launch import RunLaunch
+from agentflow.runtime.run_queue import RunQueue
+from agentflow.runtime.runs_supervisor import RunsSupervisor
 from agentflow.runtime.timeline import Timeline
 
-__all__ = ["Keeper"]
+__all__ = ["RunRegistry"]
 
 _log = logging.getLogger("agentflow.runtime")
 
@@ -57,12 +57,12 @@ Prepare = Callable[[str, bool], Awaitable[tuple[engine.Graph, Bound]]]
 DefinitionError when its models or functions are not here."""
 
 _ASK = 60.0
-_LOOK = Look(by="runtime")
+_ATTACH = Attach(by="runtime")
 _STORE_WAIT = 1.0
 _MOMENT = 0.05
 
 
-class Keeper:
+class RunRegistry:
     """The runs of one Runtime. All methods are for the loop of its actor system."""
 
     def __init__(
@@ -81,16 +81,16 @@ class Keeper:
         self._owner = owner
         self._prepare = prepare
         self._directory = directory
-        self.admissions: dict[str, Admission] = {}
+        self.launches: dict[str, RunLaunch] = {}
         self.live: dict[str, Ref[Any]] = {}
         self._alarms: dict[str, int] = {}
-        self._places = Places(limit, queue, lambda: sum(not a.queued for a in self.admissions.values()))
-        self._errands = Errands()
-        self._folds = KeptFolds()
+        self._queue = RunQueue(limit, queue, lambda: sum(not a.queued for a in self.launches.values()))
+        self._tasks = BackgroundTasks()
+        self._folds = FoldCache()
         self._timelines: dict[str, Timeline] = {}  # of runs that rest with a time limit
         self.ledger = RecoveryLedger(log, owner)
         self._trial: Trial | None = None
-        self._row_ends: asyncio.TimerHandle | None = None
+        self._streak_timer: asyncio.TimerHandle | None = None
         self._notices = [notice.text for notice in log.notices if notice.kind == "torn_tail"]
         self._noticed: set[str] = set()
         for notice in log.notices:
@@ -100,16 +100,16 @@ class Keeper:
     async def start(self, system: ActorSystem, bus: PermanentActor) -> None:
         """Start the actor that holds the supervisors."""
         runs = partial(
-            Runs,
-            self.admissions,
+            RunsSupervisor,
+            self.launches,
             self.live,
             self._alarms,
             bus,
             self._log,
             self._clock,
             self._owner,
-            gone=self._gone,
-            overdue=lambda run_id: self._errands.later(self._patiently(run_id, _LOOK)),
+            on_ended=self._supervisor_ended,
+            on_overdue=lambda run_id: self._tasks.start_soon(self._start_with_retry(run_id, _ATTACH)),
         )
         self._runs = PermanentActor(system, ChildSpec("runs", runs, shutdown=30.0))
         await self._runs.start()
@@ -117,34 +117,34 @@ class Keeper:
 
     async def close(self) -> None:
         """Refuse new runs and commands. What is queued, or on its way, stays in the log as it is."""
-        if self._row_ends is not None:
-            self._row_ends.cancel()
-        self._places.clear()
+        if self._streak_timer is not None:
+            self._streak_timer.cancel()
+        self._queue.clear()
         self._folds.clear()
-        await self._errands.close()
+        await self._tasks.close()
 
     @property
     def closed(self) -> bool:
         """Whether nothing begins here any more."""
-        return self._errands.closed
+        return self._tasks.closed
 
-    def _gone(self, admission: Admission) -> None:
-        if admission.fold is not None and not self._errands.closed:
-            self._folds.keep(admission.fold)
-        admission.fold = None
-        state = admission.at_rest
+    def _supervisor_ended(self, launch: RunLaunch) -> None:
+        if launch.fold is not None and not self._tasks.closed:
+            self._folds.keep(launch.fold)
+        launch.fold = None
+        state = launch.rest_state
         timed = state is not None and not state.terminal and (state.timers or state.paused_timers)
-        if timed or (state is None and admission.timeline.stepped):
-            self._timelines[admission.workflow_id] = admission.timeline
-        self._make_room()
+        if timed or (state is None and launch.timeline.stepped):
+            self._timelines[launch.workflow_id] = launch.timeline
+        self._start_queued()
 
-    def _must_be_open(self) -> None:
-        if self._errands.closed:
+    def _check_open(self) -> None:
+        if self._tasks.closed:
             raise AgentflowError("the Runtime is closed; nothing was begun")
 
-    def alone(self, key: str) -> AbstractAsyncContextManager[None]:
+    def exclusive(self, key: str) -> AbstractAsyncContextManager[None]:
         """Whoever enters with the same key comes one after another."""
-        return self._errands.alone(key)
+        return self._tasks.exclusive(key)
 
     # -- beginning --------------------------------------------------------------------------------
 
@@ -157,15 +157,15 @@ class Keeper:
         *,
         base: Sequence[engine.BaseEvent] = (),
         labels: dict[str, str],
-    ) -> Admission:
+    ) -> RunLaunch:
         """Begin a run; returns once its first event is durable. RunExists, QueueFull, StoreError."""
-        self._must_be_open()
-        if workflow_id in self.admissions or workflow_id in self._places:
+        self._check_open()
+        if workflow_id in self.launches or workflow_id in self._queue:
             raise RunExists(f"{workflow_id} exists already")
-        queued = self._places.full
-        if queued and self._places.crowded:
+        queued = self._queue.must_wait
+        if queued and self._queue.is_at_capacity:
             raise QueueFull("too many runs wait for a place already")
-        admission = Admission(
+        launch = RunLaunch(
             workflow_id,
             plan,
             bound.bindings,
@@ -178,18 +178,18 @@ class Keeper:
             owner=self._owner,
         )
         if queued:
-            self._places.enter(workflow_id, _LOOK)
-        self._admit(admission)
+            self._queue.enqueue(workflow_id, _ATTACH)
+        self._register(launch)
         try:
-            await asyncio.shield(admission.accepted)
+            await asyncio.shield(launch.accepted)
         except AgentflowError:
-            self._places.leave(workflow_id)
+            self._queue.remove(workflow_id)
             raise
-        return admission
+        return launch
 
-    def _admit(self, admission: Admission) -> None:
-        self.admissions[admission.workflow_id] = admission
-        self._runs.tell(StartRun(workflow_id=admission.workflow_id))
+    def _register(self, launch: RunLaunch) -> None:
+        self.launches[launch.workflow_id] = launch
+        self._runs.tell(StartRun(workflow_id=launch.workflow_id))
 
     # -- places -----------------------------------------------------------------------------------
 
@@ -199,109 +199,113 @@ class Keeper:
         `suspects` have open units. After a second crash in a row they are taken up one at a time, those with
         the fewest counts first, and those with too many are paused; else they are like the others.
         """
-        self._must_be_open()
+        self._check_open()
         paused = dict(self.ledger.over_limit(run_id for run_id, _ in suspects))
         for run_id, detail in paused.items():
             _log.warning("%s is paused: %s", run_id, detail)
             pause = Pause(by="runtime", reason="recovery_limit", detail=detail, in_flight="suspend")
-            self._places.enter(run_id, pause)
+            self._queue.enqueue(run_id, pause)
         left = [run for run in suspects if run[0] not in paused]
         if self.ledger.serial and left:
             left.sort(key=lambda run: self.ledger.count(run[0]))
             _log.warning(
                 "%d crashes in a row: %d runs are taken up one at a time", self.ledger.crashes, len(left)
             )
-        wait = self._places.suspect if self.ledger.serial else self._places.enter
+        wait = self._queue.enqueue_suspect if self.ledger.serial else self._queue.enqueue
         for run_id, resumes in left:
-            wait(run_id, _taking_up(resumes))
+            wait(run_id, _start_command(resumes))
         for run_id, resumes in runs:
-            self._places.enter(run_id, _taking_up(resumes))
-        if self.ledger.crashes and self._row_ends is None:
-            self._row_ends = asyncio.get_running_loop().call_later(ROW_ENDS_AFTER_S, self._end_row)
-        self._make_room()
+            self._queue.enqueue(run_id, _start_command(resumes))
+        if self.ledger.crashes and self._streak_timer is None:
+            self._streak_timer = asyncio.get_running_loop().call_later(
+                ROW_ENDS_AFTER_S, self._end_crash_streak
+            )
+        self._start_queued()
 
-    def _end_row(self) -> None:
+    def _end_crash_streak(self) -> None:
         """This life has lasted. While a run is on trial, or waits for it, the row goes on."""
-        self._row_ends = None
-        if self._places.suspects or self._trial is not None:
-            self._row_ends = asyncio.get_running_loop().call_later(ROW_ENDS_AFTER_S, self._end_row)
+        self._streak_timer = None
+        if self._queue.suspects or self._trial is not None:
+            self._streak_timer = asyncio.get_running_loop().call_later(
+                ROW_ENDS_AFTER_S, self._end_crash_streak
+            )
         else:
-            self._errands.later(self.ledger.end_row())
+            self._tasks.start_soon(self.ledger.end_row())
 
     def expect(self, due: Sequence[tuple[RunRow, int]]) -> None:
         """Take these runs, which only wait, up when they fall due (µs, by the wall clock of their logs)."""
-        self._must_be_open()
+        self._check_open()
         now = self._clock.now()
         for row, _ in due:
-            if row.workflow_id not in self.admissions:
+            if row.workflow_id not in self.launches:
                 self._timelines.setdefault(row.workflow_id, Timeline.at_rest(self._clock, row))
         # A clock that is behind the end of the log was set back by so much at least.
         self._runs.tell(Alarms(due={row.workflow_id: at + min(0, now - row.updated_at) for row, at in due}))
 
-    def _make_room(self) -> None:
-        while not self._errands.closed and (following := self._places.take()) is not None:
-            self._errands.later(self._at_its_turn(*following))
+    def _start_queued(self) -> None:
+        while not self._tasks.closed and (following := self._queue.dequeue()) is not None:
+            self._tasks.start_soon(self._start_from_queue(*following))
 
-    async def _at_its_turn(self, workflow_id: str, command: Command) -> None:
-        if workflow_id == self._places.on_trial:
-            await self._try_alone(workflow_id, command)
+    async def _start_from_queue(self, workflow_id: str, command: Command) -> None:
+        if workflow_id == self._queue.on_trial:
+            await self._start_on_trial(workflow_id, command)
             return
         try:
-            await self._patiently(workflow_id, command, placed=True)
+            await self._start_with_retry(workflow_id, command, has_slot=True)
             if isinstance(command, Pause):
-                await self._until_stored(partial(self.ledger.forget, workflow_id))
+                await self._retry_until_stored(partial(self.ledger.forget, workflow_id))
         finally:
-            self._places.over(workflow_id)
-            self._make_room()
+            self._queue.finish_turn(workflow_id)
+            self._start_queued()
 
-    async def _try_alone(self, workflow_id: str, command: Command) -> None:
+    async def _start_on_trial(self, workflow_id: str, command: Command) -> None:
         """Take a run up alone. The next follows when the units of this one have ended, when it rests, or when
         its first call has gone on for `trial_s`: an innocent call of minutes must not hold up all others. A
         call that gets no place of its provider or service for 60 s is not waited for."""
         self._trial = trial = Trial(workflow_id)
         try:
             try:
-                await self._until_stored(partial(self.ledger.put_on_trial, workflow_id))
-                await self._patiently(workflow_id, command, placed=True)
+                await self._retry_until_stored(partial(self.ledger.put_on_trial, workflow_id))
+                await self._start_with_retry(workflow_id, command, has_slot=True)
             finally:
-                self._places.over(workflow_id)
-                self._make_room()
-            admission = self.admissions.get(workflow_id)
-            if admission is not None and admission.trial is trial:
-                await self._verdict(trial, admission)
+                self._queue.finish_turn(workflow_id)
+                self._start_queued()
+            launch = self.launches.get(workflow_id)
+            if launch is not None and launch.trial is trial:
+                await self._wait_for_trial(trial, launch)
         finally:
             if not self.closed:  # the ledger is closed with a clean end by itself
-                await self._until_stored(self.ledger.acquit)
-            self._trial = self._places.on_trial = None
-            self._make_room()
+                await self._retry_until_stored(self.ledger.acquit)
+            self._trial = self._queue.on_trial = None
+            self._start_queued()
 
-    async def _verdict(self, trial: Trial, admission: Admission) -> None:
+    async def _wait_for_trial(self, trial: Trial, launch: RunLaunch) -> None:
         """Return when the run on trial is to be trusted."""
-        over = (trial.over, admission.gone, admission.rested)
+        over = (trial.over, launch.ended, launch.rested)
         waits = (*over, trial.began)
         await asyncio.wait(waits, timeout=QUEUE_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
         if trial.began.done():
             await asyncio.wait(over, timeout=self.ledger.trial_s, return_when=asyncio.FIRST_COMPLETED)
 
-    def work_began(self, workflow_id: str) -> None:
+    def call_started(self, workflow_id: str) -> None:
         """Take note that a call of this run is being made."""
         if self._trial is not None and self._trial.workflow_id == workflow_id:
-            self._trial.work_began()
+            self._trial.call_started()
 
-    async def _until_stored(self, write: Callable[[], Awaitable[None]]) -> None:
+    async def _retry_until_stored(self, write: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
                 return await write()
             except StorageUnavailable:
                 await asyncio.sleep(_STORE_WAIT)
 
-    async def _patiently(self, workflow_id: str, command: Command, *, placed: bool = False) -> None:
+    async def _start_with_retry(self, workflow_id: str, command: Command, *, has_slot: bool = False) -> None:
         """Go on with a run that nobody asked for just now. A store that takes nothing is waited for; a run
         whose models or functions are not here is paused and says so."""
         while True:
             try:
-                async with self.alone(workflow_id):
-                    await self._told(workflow_id, command, patient=True, placed=placed)
+                async with self.exclusive(workflow_id):
+                    await self._deliver(workflow_id, command, pauses_unbound=True, has_slot=has_slot)
                 return
             except StorageUnavailable:
                 await asyncio.sleep(_STORE_WAIT)
@@ -316,8 +320,8 @@ class Keeper:
         RunNotFound, RunTerminal, Fenced, StorageUnavailable, DefinitionError, CommandRefused with the code
         of page 000 §8.2.
         """
-        self._must_be_open()
-        answer = await self._errands.to_its_end(self._commanded(workflow_id, command))
+        self._check_open()
+        answer = await self._tasks.run_shielded(self._deliver_exclusively(workflow_id, command))
         if answer is None:
             row = await self._log.run(workflow_id)
             raise RunTerminal(f"{workflow_id} has ended ({row.state})")
@@ -327,72 +331,76 @@ class Keeper:
             raise refused(answer.code, answer.message, answer.details)
         return answer
 
-    async def _commanded(self, workflow_id: str, command: Command) -> Done | Refusal | None:
-        async with self.alone(workflow_id):
-            return await self._told(workflow_id, command)
+    async def _deliver_exclusively(self, workflow_id: str, command: Command) -> Done | Refusal | None:
+        async with self.exclusive(workflow_id):
+            return await self._deliver(workflow_id, command)
 
-    async def _told(
-        self, workflow_id: str, command: Command, *, patient: bool = False, placed: bool = False
+    async def _deliver(
+        self, workflow_id: str, command: Command, *, pauses_unbound: bool = False, has_slot: bool = False
     ) -> Done | Refusal | None:
-        """The answer of the run; None when it has ended. `placed`: there is a place for it."""
-        while (at_work := await self._at_work(workflow_id)) is not None:
-            supervisor, admission = at_work
+        """The answer of the run; None when it has ended. `has_slot`: there is a place for it."""
+        while (found := await self._find_supervisor(workflow_id)) is not None:
+            supervisor, launch = found
             try:
                 return await supervisor.ask(command, timeout=_ASK)
             except ActorStopped:  # it came to rest first, or died and is made anew
-                await asyncio.wait((admission.gone,), timeout=_MOMENT)
+                await asyncio.wait((launch.ended,), timeout=_MOMENT)
             except AskTimeout:
                 raise _unconfirmed(workflow_id) from None
             except Exception as error:  # its supervisor has a bug, and is made anew
                 raise AgentflowError(f"{workflow_id} failed at what it was told: {error!r}") from error
-        self._must_be_open()
+        self._check_open()
         row = await self._log.run(workflow_id)
         if row.ended:
-            return await self._after_its_end(workflow_id, command)
-        with self._errands.expendable():
-            admission = await self._take_up(workflow_id, command, patient=patient, placed=placed)
-        return await self._obeyed(admission)
+            return await self._reply_after_end(workflow_id, command)
+        with self._tasks.cancellable():
+            launch = await self._start_run(
+                workflow_id, command, pauses_unbound=pauses_unbound, has_slot=has_slot
+            )
+        return await self._wait_for_reply(launch)
 
-    async def _at_work(self, workflow_id: str) -> tuple[Ref[Any], Admission] | None:
+    async def _find_supervisor(self, workflow_id: str) -> tuple[Ref[Any], RunLaunch] | None:
         """The supervisor of a run, if it is here to stay; waits for one that comes or goes."""
-        while (admission := self.admissions.get(workflow_id)) is not None:
+        while (launch := self.launches.get(workflow_id)) is not None:
             ref = self.live.get(workflow_id)
-            if admission.gone.done():
+            if launch.ended.done():
                 raise AgentflowError("the Runtime is closed")
-            if admission.leaving:
-                await asyncio.shield(admission.gone)
-            elif ref is None or not admission.accepted.done():
-                await asyncio.wait((admission.accepted, admission.gone), return_when=asyncio.FIRST_COMPLETED)
+            if launch.is_leaving:
+                await asyncio.shield(launch.ended)
+            elif ref is None or not launch.accepted.done():
+                await asyncio.wait((launch.accepted, launch.ended), return_when=asyncio.FIRST_COMPLETED)
             else:
-                return ref, admission
+                return ref, launch
         return None
 
-    async def _take_up(self, workflow_id: str, command: Command, *, patient: bool, placed: bool) -> Admission:
+    async def _start_run(
+        self, workflow_id: str, command: Command, *, pauses_unbound: bool, has_slot: bool
+    ) -> RunLaunch:
         """Give the run a supervisor, which obeys and goes on, or only obeys when there is no place for it."""
         idle = isinstance(command, Cancel | Pause)  # models and functions need not be here
         try:
             plan, bound = await self._prepare(workflow_id, not idle)
         except DefinitionError as error:
-            if not patient:
+            if not pauses_unbound:
                 raise
             message = error.diagnostics[0].message
             command, idle = Pause(by="runtime", reason="definition_unavailable", detail=message), True
             plan, bound = await self._prepare(workflow_id, False)
         try:
             epoch = await self._log.claim(workflow_id, self._owner)
-            self._must_be_open()
+            self._check_open()
         except BaseException:
             with suppress(StoreError):
                 await self._log.release(workflow_id, self._owner)
             raise
-        waits = self._places.full or self._places.is_suspect(workflow_id)
-        queued = idle or (not placed and waits)
+        waits = self._queue.must_wait or self._queue.is_suspect(workflow_id)
+        queued = idle or (not has_slot and waits)
         if queued and not idle:
-            self._places.enter(workflow_id, _LOOK)
+            self._queue.enqueue(workflow_id, _ATTACH)
         notices = [] if queued or workflow_id in self._noticed else self._notices
         if notices:
             self._noticed.add(workflow_id)
-        admission = Admission(
+        launch = RunLaunch(
             workflow_id,
             plan,
             bound.bindings,
@@ -405,31 +413,31 @@ class Keeper:
             trial=self._trial if self._trial is not None and self._trial.workflow_id == workflow_id else None,
             timeline=self._timelines.pop(workflow_id, None),
         )
-        self._admit(admission)
-        self._places.arrived(workflow_id)
-        return admission
+        self._register(launch)
+        self._queue.release_reservation(workflow_id)
+        return launch
 
-    async def _obeyed(self, admission: Admission) -> Done | Refusal:
+    async def _wait_for_reply(self, launch: RunLaunch) -> Done | Refusal:
         try:
-            answer = await asyncio.wait_for(asyncio.shield(admission.obeyed), _ASK)
+            answer = await asyncio.wait_for(asyncio.shield(launch.reply), _ASK)
         except TimeoutError:
-            raise _unconfirmed(admission.workflow_id) from None
-        if admission.queued:
-            await asyncio.shield(admission.gone)
-            state = admission.at_rest
+            raise _unconfirmed(launch.workflow_id) from None
+        if launch.queued:
+            await asyncio.shield(launch.ended)
+            state = launch.rest_state
             if state is not None:  # there is nothing to do for it at its turn
-                self._places.leave(admission.workflow_id, only=None if state.terminal else Look)
+                self._queue.remove(launch.workflow_id, only=None if state.terminal else Attach)
         return answer
 
-    async def _after_its_end(self, workflow_id: str, command: Command) -> Done | Refusal | None:
+    async def _reply_after_end(self, workflow_id: str, command: Command) -> Done | Refusal | None:
         """A command that comes again after the end of its run is answered as it was before it."""
-        if isinstance(command, Cancel | Look):
+        if isinstance(command, Cancel | Attach):
             return None
         plan, _ = await self._prepare(workflow_id, False)
         state = RunState(workflow_id, plan, engine.Bindings())
         try:
             await fold(self._log, state)
-            moves = moves_of(state, command, self._clock.now())
+            moves = decide_command(state, command, self._clock.now())
         except OffsetTrimmed:
             return None
         except engine.commands.Refused as error:
@@ -440,35 +448,35 @@ class Keeper:
 
     def has(self, workflow_id: str) -> bool:
         """True if the run is at work here, or has its turn to come."""
-        return workflow_id in self.admissions or workflow_id in self._places
+        return workflow_id in self.launches or workflow_id in self._queue
 
-    async def rest(self, workflow_id: str, known: Admission | None) -> RunState | None:
+    async def rest(self, workflow_id: str, known: RunLaunch | None) -> RunState | None:
         """Wait until the run is terminal, paused or waits. None: it is not at work here; see the log."""
         while True:
-            live = self.admissions.get(workflow_id)
+            live = self.launches.get(workflow_id)
             if live is not None and not live.queued:
                 return await asyncio.shield(live.rested)
-            if live is not None and not live.gone.done():
-                await asyncio.shield(live.gone)
-                if live.at_rest is not None:
-                    return live.at_rest
+            if live is not None and not live.ended.done():
+                await asyncio.shield(live.ended)
+                if live.rest_state is not None:
+                    return live.rest_state
                 continue
-            turn = self._places.turn(workflow_id)
+            turn = self._queue.turn(workflow_id)
             if turn is None:
-                return self._known(known)
+                return self._known_end(known)
             await asyncio.shield(turn)
 
-    def _known(self, known: Admission | None) -> RunState | None:
-        """How a run that began here came to its end, or where it stood when this Keeper was closed; raises
+    def _known_end(self, known: RunLaunch | None) -> RunState | None:
+        """How a run that began here came to its end, or where it stood when the registry was closed; raises
         why it did not get there. Between the two another process may have moved it on."""
         if known is None or not known.rested.done():
             return None
         state = known.rested.result()
-        return state if state.terminal or self._errands.closed else None
+        return state if state.terminal or self._tasks.closed else None
 
 
-def _taking_up(resumes: bool) -> Command:
-    return Resume(by="runtime", reason="drain") if resumes else _LOOK
+def _start_command(resumes: bool) -> Command:
+    return Resume(by="runtime", reason="drain") if resumes else _ATTACH
 
 
 def _unconfirmed(workflow_id: str) -> StorageUnavailable:

@@ -20,7 +20,7 @@ from agentflow.events.catalogue import WorkflowStarted, WorkflowWaiting
 from agentflow.events.envelope import decode
 from agentflow.events.log import EventLog, RunRow
 
-__all__ = ["Due", "Wakeups"]
+__all__ = ["Due", "DueScan"]
 
 _AT_ONCE = 16
 
@@ -28,7 +28,7 @@ Due = int | None | Literal["unknown"]
 """When something of a run falls due (µs); None: nothing will; "unknown": its log must be folded."""
 
 
-class Wakeups:
+class DueScan:
     """For one start. `graph` gives a graph by its hash."""
 
     def __init__(self, log: EventLog, graph: Callable[[str], Awaitable[Workflow]]) -> None:

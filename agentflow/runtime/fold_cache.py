@@ -12,7 +12,7 @@ from typing import NamedTuple
 from agentflow.engine import Bindings, Graph, RunState
 from agentflow.events.tracing import RunTracer
 
-__all__ = ["Fold", "KeptFolds"]
+__all__ = ["Fold", "FoldCache"]
 
 _QUIET = 30.0
 _MOST = 16
@@ -28,7 +28,7 @@ class Fold(NamedTuple):
     events: int
 
 
-class KeptFolds:
+class FoldCache:
     """The folds of the runs that rested last: at most 16, of at most 200,000 events together, for 30 seconds.
     That of a short log is made anew faster than it would be worth its memory."""
 

@@ -1,4 +1,4 @@
-"""Admission: all that a run needs before its supervisor exists, and how those who wait hear of it."""
+"""RunLaunch: all that a run needs before its supervisor exists, and how those who wait hear of it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from agentflow.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
     from agentflow.runtime.agent_actor import Directory
-    from agentflow.runtime.kept_folds import Fold
+    from agentflow.runtime.fold_cache import Fold
     from agentflow.runtime.messages import Command, Done, Refusal
     from agentflow.runtime.recovery import Trial
 
-__all__ = ["Admission"]
+__all__ = ["RunLaunch"]
 
 
-class Admission:
+class RunLaunch:
     """All that a run needs to begin or to go on, prepared before its supervisor exists.
 
     `first_events` begin a new run (`workflow.started`, and for a fork what it begins with, whose events are
     `base`); there are none for a run that is in the log already. `command`: what the run was taken up for.
     `queued`: its log may begin, its work not yet. `notices`: what the store had to mend when it was opened,
     for the log of a run that may be concerned. `accepted` is done once the run's first append (or the
-    fold of its log) is; `rested` when the run is terminal, paused or waits, with its state; `obeyed` with
+    fold of its log) is; `rested` when the run is terminal, paused or waits, with its state; `reply` with
     the answer to the command. `alarm` is the next deadline (µs) of a run that was left waiting. `fold` is
     what is known of its log before it is read, and what its supervisor leaves behind when it rests. `trial`
     is told which units the supervisor takes up and which of them end. `timeline`: steps of the wall clock.
@@ -71,15 +71,15 @@ class Admission:
         self.trial = trial
         self.timeline = timeline or Timeline()
         self.owner = owner
-        self.begun = False
+        self.first_batch_sent = False
         """Whether a supervisor has sent the first events: they may be in the log though it died since."""
         self.kills = 0
         """How often its supervisor was killed; it is started again 5 times."""
         self.accepted: asyncio.Future[None] = loop.create_future()
-        self.obeyed: asyncio.Future[Done | Refusal] = loop.create_future()
+        self.reply: asyncio.Future[Done | Refusal] = loop.create_future()
         self.rested: asyncio.Future[RunState] = loop.create_future()
-        self.gone: asyncio.Future[None] = loop.create_future()
-        for future in (self.accepted, self.rested, self.obeyed):
+        self.ended: asyncio.Future[None] = loop.create_future()
+        for future in (self.accepted, self.rested, self.reply):
             future.add_done_callback(_retrieve)  # nobody has to wait for it
 
     @property
@@ -88,17 +88,17 @@ class Admission:
         return self.first_events[0] if self.first_events else None
 
     @property
-    def begins(self) -> bool:
+    def is_new(self) -> bool:
         """Whether the supervisor has to write the first events: an earlier one may have done so and died."""
         return bool(self.first_events) and not self.accepted.done()
 
     @property
-    def leaving(self) -> bool:
+    def is_leaving(self) -> bool:
         """Whether the supervisor is about to end, so that a new one must take the run up."""
         return self.rested.done() or self.queued
 
     @property
-    def at_rest(self) -> RunState | None:
+    def rest_state(self) -> RunState | None:
         """The state of the run, if it has come to rest."""
         rested = self.rested
         return rested.result() if rested.done() and rested.exception() is None else None
@@ -108,11 +108,11 @@ class Admission:
         fold, self.fold = self.fold, None
         return fold
 
-    def settle(self, answer: Done | Refusal) -> None:
+    def set_reply(self, answer: Done | Refusal) -> None:
         """Answer the command. Until then a supervisor that is made anew obeys it again."""
         self.command = None
-        if not self.obeyed.done():
-            self.obeyed.set_result(answer)
+        if not self.reply.done():
+            self.reply.set_result(answer)
 
     def reopen(self) -> None:
         """The run moves again: whoever asks for its result from now on waits for its next rest."""
@@ -122,16 +122,16 @@ class Admission:
 
     def reject(self, error: BaseException) -> None:
         """Tell whoever waits that the run cannot go on here; the supervisor is about to end."""
-        self._settle_all(error, self.accepted, self.rested, self.obeyed)
+        self._settle_all(error, self.accepted, self.rested, self.reply)
 
     def end(self, error: BaseException) -> None:
         """The supervisor has ended. Who still waits for something is told this; a queued run may yet come to
         rest by another one."""
-        self._settle_all(error, self.accepted, self.obeyed)
+        self._settle_all(error, self.accepted, self.reply)
         if not self.queued:
             self._settle_all(error, self.rested)
-        if not self.gone.done():
-            self.gone.set_result(None)
+        if not self.ended.done():
+            self.ended.set_result(None)
 
     def fail(self, error: BaseException) -> None:
         """There will be nobody to work on the run: this Runtime is closed."""
