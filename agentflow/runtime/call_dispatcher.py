@@ -16,7 +16,7 @@ from agentflow.engine import Activation, Effect, OpenCall, Release, RunState, St
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.agent_actor import AgentActor, Directory, lost_call
 from agentflow.runtime.calls import model_call, tool_call
-from agentflow.runtime.messages import CancelCall, ToolCallFailure, ToolCallSuccess
+from agentflow.runtime.tool_actor import CancelCall, ToolCallFailure, ToolCallSuccess
 
 __all__ = ["CallDispatcher"]
 

@@ -6,7 +6,8 @@ from agentflow.engine.agents.progress import model_of
 from agentflow.engine.decisions import idempotency_key
 from agentflow.engine.state import OpenCall, RunState
 from agentflow.models import ModelRequest
-from agentflow.runtime.messages import CallModel, CallTool
+from agentflow.runtime.model_calls import CallModel
+from agentflow.runtime.tool_actor import CallTool
 
 __all__ = ["model_call", "tool_call"]
 

@@ -2,28 +2,130 @@
 
 from __future__ import annotations
 
-from agentflow.engine import RunState, commands
-from agentflow.engine.decisions import Decisions
-from agentflow.runtime.messages import (
-    Answer,
-    Attach,
-    Command,
-    DecideRequest,
-    Pause,
-    Resume,
-    RetryStep,
-    Signal,
-    Withdraw,
-)
+from typing import Any, Literal
 
-__all__ = ["check_offset", "decide_command"]
+import msgspec
+
+from agentflow import engine
+from agentflow.engine import RunState
+from agentflow.engine.decisions import Decisions
+from agentflow.runtime.messages import Message
+
+__all__ = [
+    "Answer",
+    "Attach",
+    "Cancel",
+    "Command",
+    "DecideRequest",
+    "Done",
+    "Pause",
+    "Refusal",
+    "Resume",
+    "RetryStep",
+    "Signal",
+    "Withdraw",
+    "check_offset",
+    "decide_command",
+]
+
+
+class Command(Message, frozen=True, kw_only=True):
+    """What somebody wants of a run. Refused when the log is longer than `expected_offset`, if given."""
+
+    by: str
+    expected_offset: int | None = None
+
+
+class Cancel(Command, frozen=True, kw_only=True):
+    """End the run. `grace` in seconds is for functions that are at work (soft only)."""
+
+    mode: Literal["soft", "hard"] = "soft"
+    reason: str | None = None
+    grace: float = 5.0
+
+
+class Attach(Command, frozen=True, kw_only=True):
+    """Go on as the log says; a paused run stays paused."""
+
+
+class Pause(Command, frozen=True, kw_only=True):
+    """Stand still."""
+
+    reason: str = "operator"
+    detail: str | None = None
+    in_flight: Literal["drain", "suspend"] = "drain"
+
+
+class Resume(Command, frozen=True, kw_only=True):
+    """Go on after a pause."""
+
+    reason: str | None = None
+    budget: dict[str, Any] | None = None
+
+
+class RetryStep(Command, frozen=True, kw_only=True):
+    """What is to become of a step that is held after its failure."""
+
+    step_id: str
+    action: Literal["retry", "skip", "done", "fail"] = "retry"
+    output: Any = None
+
+
+class DecideRequest(Command, frozen=True, kw_only=True):
+    """Grant or deny an approval."""
+
+    granted: bool
+    request_id: str | None = None
+    step_id: str | None = None
+    reason: str | None = None
+    digest: str | None = None
+    claimed_actor: str | None = None
+    via: str = "api"
+
+
+class Answer(Command, frozen=True, kw_only=True):
+    """Answers to open inputs, all or none."""
+
+    responses: dict[str, Any]
+    claimed_actor: str | None = None
+    via: str = "api"
+
+
+class Withdraw(Command, frozen=True, kw_only=True):
+    """Take a question back."""
+
+    request_id: str
+    reason: str
+
+
+class Signal(Command, frozen=True, kw_only=True):
+    """A signal from outside."""
+
+    signal_id: str
+    name: str
+    data: Any
+
+
+class Done(Message, frozen=True, kw_only=True):
+    """The command is durable. Not `changed`: its effect held already, and nothing was written."""
+
+    offset: int
+    changed: bool
+
+
+class Refusal(Message, frozen=True, kw_only=True):
+    """The command does not fit the run. `code` as in page 000 §8.2."""
+
+    code: str
+    message: str
+    details: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 def check_offset(state: RunState, command: Command) -> None:
-    """Raises `commands.Refused` when the log has gone on since whoever commands saw it."""
+    """Raises `Refused` when the log has gone on since whoever commands saw it."""
     last = state.next_offset - 1
     if command.expected_offset is not None and last > command.expected_offset:
-        raise commands.Refused(
+        raise engine.commands.Refused(
             "offset_mismatch",
             f"{state.workflow_id} is at offset {last}, not at {command.expected_offset}",
             last_offset=last,
@@ -31,13 +133,13 @@ def check_offset(state: RunState, command: Command) -> None:
 
 
 def decide_command(state: RunState, command: Command, now: int) -> Decisions:
-    """The events of a command; none when its effect holds. Raises `commands.Refused`."""
+    """The events of a command; none when its effect holds. Raises `Refused`."""
     check_offset(state, command)
     match command:
         case Attach():
             return []
         case Pause():
-            return commands.pause(
+            return engine.commands.pause(
                 state,
                 now,
                 reason=command.reason,
@@ -46,13 +148,15 @@ def decide_command(state: RunState, command: Command, now: int) -> Decisions:
                 by=command.by,
             )
         case Resume():
-            return commands.resume(state, now, reason=command.reason, budget=command.budget, by=command.by)
+            return engine.commands.resume(
+                state, now, reason=command.reason, budget=command.budget, by=command.by
+            )
         case RetryStep():
-            return commands.retry(
+            return engine.commands.retry(
                 state, now, command.step_id, action=command.action, output=command.output, by=command.by
             )
         case DecideRequest():
-            return commands.decide_request(
+            return engine.commands.decide_request(
                 state,
                 request_id=command.request_id,
                 step_id=command.step_id,
@@ -64,7 +168,7 @@ def decide_command(state: RunState, command: Command, now: int) -> Decisions:
                 claimed_actor=command.claimed_actor,
             )
         case Answer():
-            return commands.answer(
+            return engine.commands.answer(
                 state,
                 command.responses,
                 by=command.by,
@@ -72,8 +176,8 @@ def decide_command(state: RunState, command: Command, now: int) -> Decisions:
                 claimed_actor=command.claimed_actor,
             )
         case Withdraw():
-            return commands.withdraw(state, command.request_id, reason=command.reason, by=command.by)
+            return engine.commands.withdraw(state, command.request_id, reason=command.reason, by=command.by)
         case Signal():
-            return commands.signal(state, command.signal_id, command.name, command.data)
+            return engine.commands.signal(state, command.signal_id, command.name, command.data)
         case _:
             raise TypeError(f"{type(command).__name__} is not a command of the engine")

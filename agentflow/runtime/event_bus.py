@@ -12,22 +12,63 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from actors import Actor, Ref, on
 from agentflow.errors import StorageUnavailable, StoreError
 from agentflow.events.envelope import Draft, Ids, StoredEvent, seal
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, EventLog, RunMeta
 from agentflow.events.owner import Owner
-from agentflow.runtime.messages import (
-    HANDLER_LIMIT_S,
-    Barrier,
-    Commit,
-    CommitFailed,
-    Committed,
-    Republish,
-)
+from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 
-__all__ = ["EventBus", "Observer"]
+__all__ = ["Barrier", "Commit", "CommitFailed", "Committed", "EventBus", "Observer", "Republish"]
+
+
+class Commit(Message, frozen=True, kw_only=True):
+    """Append these drafts at `expected` at the time `ts`; answered by Committed or CommitFailed.
+
+    `state` is the run's state after the batch, `name` and `labels` go with the first batch of a run.
+    """
+
+    workflow_id: str
+    epoch: int
+    expected: int
+    ts: int
+    drafts: tuple[Draft, ...]
+    state: str
+    definition_hash: str | None = None
+    name: str | None = None
+    labels: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+
+
+class Barrier(Message, frozen=True, kw_only=True):
+    """Asks the bus to answer once every earlier batch of this run is settled."""
+
+    workflow_id: str
+
+
+class Committed(Message, frozen=True, kw_only=True):
+    """Everything up to `offset` is durable and was published."""
+
+    offset: int
+
+
+class Republish(Message, frozen=True, kw_only=True):
+    """Show readers the durable events from `first` on, whose publication was lost."""
+
+    workflow_id: str
+    first: int
+
+
+class CommitFailed(Message, frozen=True, kw_only=True):
+    """The batch at `expected` was not appended. `transient`: the store may take the same batch later."""
+
+    expected: int
+    error: str
+    kind: str
+    transient: bool = False
+
 
 Observer = Callable[[str, int, Sequence[Draft], float], None]
 """Told of each batch that is durable: workflow id, time of the events (µs), drafts, seconds that it took."""

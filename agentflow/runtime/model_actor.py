@@ -21,14 +21,15 @@ from agentflow.models import ModelError, ModelProvider, ModelReply
 from agentflow.models.parameters import sent_parameters
 from agentflow.runtime.circuit_breaker import Circuit, CircuitOpen
 from agentflow.runtime.judging import judge_reply
-from agentflow.runtime.messages import (
-    HANDLER_LIMIT_S,
+from agentflow.runtime.messages import HANDLER_LIMIT_S
+from agentflow.runtime.model_calls import (
     CallModel,
     Complete,
     ModelCallFailure,
     ModelCallSuccess,
+    failure_of,
+    incomplete,
 )
-from agentflow.runtime.model_failures import failure_of, incomplete
 
 __all__ = ["ModelActor"]
 

@@ -14,8 +14,19 @@ from agentflow.events.catalogue import WorkflowStepCompleted
 from agentflow.events.envelope import decode
 from agentflow.events.log import EventLog
 from agentflow.runtime.clock import Clock
+from agentflow.runtime.messages import Message
 
-__all__ = ["ResultCache"]
+__all__ = ["KeepResult", "ResultCache"]
+
+
+class KeepResult(Message, frozen=True, kw_only=True):
+    """The durable `workflow.step_completed` at `offset` may serve again under `key` for `ttl` seconds."""
+
+    key: str
+    workflow_id: str
+    offset: int
+    ttl: float
+
 
 _PREFIX = "result/"
 

@@ -32,9 +32,7 @@ from agentflow.events.log import RunRow
 from agentflow.events.rows import Page
 from agentflow.records.commands import Resumed, UnresumedRun
 from agentflow.records.damage import warn_of_damage
-from agentflow.runtime.due_scan import DueScan
-from agentflow.runtime.judging import judge_answers
-from agentflow.runtime.messages import (
+from agentflow.runtime.command_handlers import (
     Answer,
     Cancel,
     Command,
@@ -45,6 +43,8 @@ from agentflow.runtime.messages import (
     Signal,
     Withdraw,
 )
+from agentflow.runtime.due_scan import DueScan
+from agentflow.runtime.judging import judge_answers
 from agentflow.runtime.options import checked_budget, json_problem
 from agentflow.runtime.run_reader import RunReader
 

@@ -14,8 +14,8 @@ from agentflow.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
     from agentflow.runtime.agent_actor import Directory
+    from agentflow.runtime.command_handlers import Command, Done, Refusal
     from agentflow.runtime.fold_cache import Fold
-    from agentflow.runtime.messages import Command, Done, Refusal
     from agentflow.runtime.recovery import Trial
 
 __all__ = ["RunLaunch"]

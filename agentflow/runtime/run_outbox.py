@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import deque
 
 from agentflow.engine import Effect
-from agentflow.runtime.messages import Commit, CommitFailed, KeepResult
+from agentflow.runtime.event_bus import Commit, CommitFailed
 from agentflow.runtime.permanent_actor import PermanentActor
+from agentflow.runtime.result_cache import KeepResult
 
 __all__ = ["Batch", "RunOutbox"]
 

@@ -19,6 +19,7 @@ from msgspec import UNSET
 from actors import Actor, OneForOne, Terminated, on
 from agentflow import engine, known_secrets
 from agentflow.definition.failure import ErrorInfo
+from agentflow.engine import CacheHit
 from agentflow.engine.decisions import Decisions
 from agentflow.engine.state import RunState
 from agentflow.errors import (
@@ -36,43 +37,79 @@ from agentflow.events.log import EventLog
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.call_dispatcher import CallDispatcher
 from agentflow.runtime.clock import Clock, monotonic_of
-from agentflow.runtime.command_handlers import check_offset, decide_command
-from agentflow.runtime.fold_cache import Fold
-from agentflow.runtime.log_replay import fold
-from agentflow.runtime.messages import (
-    HANDLER_LIMIT_S,
-    Barrier,
+from agentflow.runtime.command_handlers import (
     Cancel,
-    CheckAcknowledged,
     Command,
-    Commit,
-    CommitFailed,
-    Committed,
     Done,
-    KeepResult,
-    LogEnd,
-    LookedUp,
-    ModelCallFailure,
-    ModelCallSuccess,
     Pause,
     Refusal,
-    Republish,
     Resume,
-    SendAgain,
-    Suspend,
-    ToolCallFailure,
-    ToolCallSuccess,
-    Wake,
-    WorkStopped,
+    check_offset,
+    decide_command,
 )
-from agentflow.runtime.model_failures import model_warnings
+from agentflow.runtime.event_bus import Barrier, Commit, CommitFailed, Committed, Republish
+from agentflow.runtime.fold_cache import Fold
+from agentflow.runtime.log_replay import fold
+from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
+from agentflow.runtime.model_calls import ModelCallFailure, ModelCallSuccess, model_warnings
 from agentflow.runtime.permanent_actor import PermanentActor
 from agentflow.runtime.recovery import Trial
-from agentflow.runtime.result_cache import ResultCache
+from agentflow.runtime.result_cache import KeepResult, ResultCache
 from agentflow.runtime.run_launch import RunLaunch
 from agentflow.runtime.run_outbox import Batch, RunOutbox
+from agentflow.runtime.tool_actor import ToolCallFailure, ToolCallSuccess
 
-__all__ = ["RunSupervisor"]
+__all__ = [
+    "CheckAcknowledged",
+    "LogEnd",
+    "LookedUp",
+    "RunSupervisor",
+    "SendAgain",
+    "Suspend",
+    "Wake",
+    "WorkStopped",
+]
+
+
+class CheckAcknowledged(Message, frozen=True, kw_only=True):
+    """Has the batch at `expected`, the oldest of the outbox when this was set, been acknowledged?"""
+
+    expected: int
+
+
+class LogEnd(Message, frozen=True, kw_only=True):
+    """Where the run's log ends, and at which epoch, while the batch at `expected` was not acknowledged."""
+
+    expected: int
+    epoch: int
+    last: int
+
+
+class LookedUp(Message, frozen=True, kw_only=True):
+    """Whether the result of an activation is kept."""
+
+    activation_key: str
+    hit: CacheHit | None
+
+
+class Suspend(Message, frozen=True, kw_only=True):
+    """Park the run: model calls are cut off, tools may finish within `grace` seconds."""
+
+    reason: str
+    grace: float
+
+
+class Wake(Message, frozen=True, kw_only=True):
+    """A deadline or a retry may be due."""
+
+
+class SendAgain(Message, frozen=True, kw_only=True):
+    """The store may take the refused batch now."""
+
+
+class WorkStopped(Message, frozen=True, kw_only=True):
+    """The time for work in flight to end is over."""
+
 
 Settle = Callable[[Done | Refusal], object]
 

@@ -20,23 +20,33 @@ from agentflow.events.envelope import Draft
 from agentflow.events.log import EventLog
 from agentflow.events.owner import Owner
 from agentflow.runtime.clock import Clock
-from agentflow.runtime.messages import (
-    HANDLER_LIMIT_S,
-    Alarms,
-    Barrier,
-    Commit,
-    CommitFailed,
-    Committed,
-    KeepResult,
-    Overdue,
-    StartRun,
-)
+from agentflow.runtime.event_bus import Barrier, Commit, CommitFailed, Committed
+from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 from agentflow.runtime.permanent_actor import PermanentActor
-from agentflow.runtime.result_cache import ResultCache
+from agentflow.runtime.result_cache import KeepResult, ResultCache
 from agentflow.runtime.run_launch import RunLaunch
 from agentflow.runtime.run_supervisor import RunSupervisor
 
-__all__ = ["RunsSupervisor"]
+__all__ = ["Alarms", "Overdue", "RunsSupervisor", "StartRun"]
+
+
+class StartRun(Message, frozen=True, kw_only=True):
+    """Begin, or go on with, a run whose launch was prepared."""
+
+    workflow_id: str
+
+
+class Alarms(Message, frozen=True, kw_only=True):
+    """When waiting runs that nobody works on fall due (µs), as far as it is not known better already."""
+
+    due: dict[str, int]
+
+
+class Overdue(Message, frozen=True, kw_only=True):
+    """A run that nobody works on has a deadline that is due now."""
+
+    workflow_id: str
+
 
 _log = logging.getLogger("agentflow.runtime")
 

@@ -224,7 +224,7 @@ class Runtime(SubmitCommand):
 
     async def _park(self) -> None:
         """Let every live run write down where it stopped, within the grace."""
-        from agentflow.runtime.messages import Suspend
+        from agentflow.runtime.run_supervisor import Suspend
 
         registry = self._registry
         live = [ref for run_id, ref in registry.live.items() if not registry.launches[run_id].rested.done()]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agentflow import Runtime
 from agentflow.errors import StorageUnavailable
-from agentflow.runtime.messages import CommitFailed
+from agentflow.runtime.event_bus import CommitFailed
 from agentflow.runtime.run_outbox import RunOutbox
 from tests.integration.support.runs import Desk, chain, must_be_sound
 

@@ -11,11 +11,64 @@ import msgspec
 
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import Category, ErrorInfo
+from agentflow.definition.ir import ModelRef
 from agentflow.events.catalogue import SystemError
-from agentflow.models import ModelError, ModelReply
-from agentflow.runtime.messages import CallModel, ModelCallFailure
+from agentflow.models import ModelError, ModelReply, ModelRequest
+from agentflow.runtime.messages import Message
 
-__all__ = ["failure_of", "incomplete", "model_warnings"]
+__all__ = [
+    "CallModel",
+    "Complete",
+    "ModelCallFailure",
+    "ModelCallSuccess",
+    "failure_of",
+    "incomplete",
+    "model_warnings",
+]
+
+
+class CallModel(Message, frozen=True, kw_only=True):
+    """Make this model call, once. `offset` is that of its model.call_started."""
+
+    call_id: str
+    workflow_id: str
+    step_id: str
+    offset: int
+    ref: ModelRef
+    request: ModelRequest
+    id_seed: str
+    timeout: float | None
+
+
+class Complete(Message, frozen=True, kw_only=True):
+    """A request to the actor of one provider; answered by ModelCallSuccess or ModelCallFailure."""
+
+    call: CallModel
+
+    @property
+    def call_id(self) -> str:
+        return self.call.call_id
+
+
+class ModelCallSuccess(Message, frozen=True, kw_only=True):
+    """The model's answer."""
+
+    call_id: str
+    reply: ModelReply
+    duration_ms: int
+
+
+class ModelCallFailure(Message, frozen=True, kw_only=True):
+    """The call came to nothing. `retry_after` in seconds; `uncharged`: it cannot have cost anything."""
+
+    call_id: str
+    error: ErrorInfo
+    duration_ms: int
+    retry_after: float | None = None
+    partial: str | None = None
+    usage: Usage | None = None
+    uncharged: bool = False
+
 
 T = TypeVar("T")
 
