@@ -1,13 +1,13 @@
-"""The actors that all runs of a Runtime share: one for each provider key, one for each service."""
+"""Actors that all runs of a Runtime share, one for each provider key and each service, and their gauges."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from actors import ActorSystem, ChildSpec, Ref
+from actors import ActorInfo, ActorSystem, ChildSpec, Ref
 from agentflow.events.deltas import DeltaHub
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime.agent_actor import Directory
@@ -16,7 +16,7 @@ from agentflow.runtime.model_actor import ModelActor
 from agentflow.runtime.tool_actor import ToolActor
 from agentflow.tools import Service, ServiceLoader
 
-__all__ = ["ActorPools"]
+__all__ = ["ActorPools", "dead_letters", "mailbox_depths"]
 
 # A server that is a process of ours is asked to end, then told, then made to: 2 s each.
 _PATIENCE = 8.0
@@ -70,3 +70,19 @@ class ActorPools:
             # Keeps the functions, and so what they are known by.
             known = self._services[service.identity] = (service, ref)
         return known[1]
+
+
+def mailbox_depths(system: ActorSystem) -> Mapping[str, int]:
+    """Messages that wait, by type of actor. Visits every actor once."""
+    found: dict[str, int] = {}
+    left: list[ActorInfo] = [system.tree()]
+    while left:
+        info = left.pop()
+        found[info.type] = found.get(info.type, 0) + info.depth
+        left += info.children
+    return found
+
+
+def dead_letters(system: ActorSystem) -> Mapping[str, int]:
+    """Dead letters since the system began, by reason."""
+    return {str(reason): count for reason, count in system.dead_letters.counts.items()}

@@ -20,7 +20,6 @@ from agentflow.events.tracing import active
 from agentflow.models import ModelError, ModelProvider, ModelReply
 from agentflow.models.parameters import sent_parameters
 from agentflow.runtime.circuit_breaker import Circuit, CircuitOpen
-from agentflow.runtime.judging import judge_reply
 from agentflow.runtime.messages import HANDLER_LIMIT_S
 from agentflow.runtime.model_calls import (
     CallModel,
@@ -29,6 +28,7 @@ from agentflow.runtime.model_calls import (
     ModelCallSuccess,
     failure_of,
     incomplete,
+    judge_reply,
 )
 
 __all__ = ["ModelActor"]

@@ -12,7 +12,9 @@ import msgspec
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.definition.ir import ModelRef
+from agentflow.engine.agents.conversation import answer_values
 from agentflow.events.catalogue import SystemError
+from agentflow.judge import judge_aside
 from agentflow.models import ModelError, ModelReply, ModelRequest
 from agentflow.runtime.messages import Message
 
@@ -23,6 +25,7 @@ __all__ = [
     "ModelCallSuccess",
     "failure_of",
     "incomplete",
+    "judge_reply",
     "model_warnings",
 ]
 
@@ -132,6 +135,19 @@ def incomplete(call: CallModel, reply: ModelReply, duration_ms: int) -> ModelCal
         partial=reply.message.content or None,
         usage=reply.usage if _counts(reply.usage) else None,
     )
+
+
+async def judge_reply(request: ModelRequest, reply: ModelReply) -> None:
+    """Judge what a model answered: the arguments of its calls, or its final answer."""
+    message = reply.message
+    schemas = {tool.name: tool.input_schema for tool in request.tools}
+    for call in message.tool_calls:
+        if call.name in schemas:
+            for value in answer_values(call.arguments):
+                await judge_aside(schemas[call.name], value)
+    if not message.tool_calls and request.output_schema is not None:
+        for value in answer_values(message.content):
+            await judge_aside(request.output_schema, value)
 
 
 def model_warnings(texts: Iterable[str]) -> list[SystemError]:

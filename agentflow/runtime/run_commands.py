@@ -8,30 +8,20 @@ CommandRefused (`.code` as in page 000 §8.2), Fenced (another live process owns
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from msgspec import UNSET
 
-from agentflow.engine import next_due
 from agentflow.errors import (
     AgentflowError,
     CommandRefused,
-    LogCorrupt,
-    OffsetTrimmed,
-    RunGone,
-    RunNotFound,
     RunTerminal,
 )
-from agentflow.events.catalogue import WorkflowPaused
-from agentflow.events.envelope import decode, micros
 from agentflow.events.forked import ForkGuard
-from agentflow.events.log import RunRow
-from agentflow.events.rows import Page
-from agentflow.records.commands import Resumed, UnresumedRun
-from agentflow.records.damage import warn_of_damage
+from agentflow.judge import judge_aside
+from agentflow.records.requests import RequestRecord
 from agentflow.runtime.command_handlers import (
     Answer,
     Cancel,
@@ -43,10 +33,8 @@ from agentflow.runtime.command_handlers import (
     Signal,
     Withdraw,
 )
-from agentflow.runtime.due_scan import DueScan
-from agentflow.runtime.judging import judge_answers
-from agentflow.runtime.options import checked_budget, json_problem
 from agentflow.runtime.run_reader import RunReader
+from agentflow.runtime.submission import checked_budget, json_problem
 
 if TYPE_CHECKING:
     from agentflow.runtime.clock import Clock
@@ -55,8 +43,6 @@ if TYPE_CHECKING:
     from agentflow.runtime.run_registry import RunRegistry
 
 __all__ = ["RunCommands"]
-
-T = TypeVar("T")
 
 
 class RunCommands(RunReader):
@@ -228,7 +214,7 @@ class RunCommands(RunReader):
     ) -> RunHandle:
         """Answer several open requests, all or none of them. `claimed_actor`: for whom `by` says it acts."""
         with suppress(AgentflowError):  # what is wrong with the run, the command says
-            await judge_answers(await self.requests(workflow_id), responses)
+            await _judge_answers(await self.requests(workflow_id), responses)
         command = Answer(
             responses=dict(responses),
             by=by,
@@ -245,107 +231,12 @@ class RunCommands(RunReader):
         taken back, or closed with its step, stays so."""
         return await self._send(workflow_id, Withdraw(request_id=request_id, reason=reason, by=by))
 
-    # -- all runs -------------------------------------------------------------------------------
-
-    async def recover(self) -> list[str]:
-        """Take up every run of the store that is not at its end and that nobody paused, as a daemon does
-        when it starts. Returns their ids; those that wait their turn are taken up as there are places, those
-        that only wait for a person, or for a provider's quota, when something of theirs falls due.
-
-        After a second crash in a row, runs with open units are taken up one at a time; one whose unit was on
-        trial in three lives that ended by a crash is paused with the reason `recovery_limit`.
-        """
-        rows = await self._rows_in("pending", "running", "waiting")
-        paused = await self._rows_in("paused")
-        drained = [row for row in paused if await self._readable(row.workflow_id, self._drained)]
-        await self._registry.ledger.begin_life([*rows, *drained], self.fold)
-        known = await DueScan(self.log, self._graph).of([row for row in rows if row.state == "waiting"])
-        now = self.clock.now()
-        runs: list[tuple[str, bool]] = []
-        later: list[tuple[RunRow, int]] = []
-        for row in rows:
-            due = known.get(row.workflow_id, "unknown")
-            if isinstance(due, int) and due > max(now, row.updated_at):
-                later.append((row, due))
-            elif due is not None and row.state != "running":
-                runs.append((row.workflow_id, False))
-        timed: list[str] = []
-        for row in paused:
-            until = None if row in drained else await self._readable(row.workflow_id, self._paused_until)
-            if until is None:
-                continue
-            timed.append(row.workflow_id)
-            if until > max(now, row.updated_at):
-                later.append((row, until))
-            else:
-                runs.append((row.workflow_id, False))
-        suspects = [(row.workflow_id, False) for row in rows if row.state == "running"]
-        suspects += [(row.workflow_id, True) for row in drained]
-        self._registry.recover(runs, suspects)
-        self._registry.expect(later)
-        return [*(row.workflow_id for row in (*rows, *drained)), *timed]
-
-    async def resume_all(
-        self,
-        *,
-        reason: str,
-        budget: Mapping[str, Any] | None = None,
-        by: str = "local",
-        trusted: bool = True,
-    ) -> Resumed:
-        """Resume every run that is paused for `reason`, as `recovery_limit`, `quota` or `operator`.
-
-        Returns which go on and which could not, each with its own reason; one failure stops no other. Raises
-        ConfigurationError if `budget` is none, and StoreError if the store cannot list its runs. `trusted` as
-        in `resume`.
-        """
-        raised = checked_budget(budget) or None
-        resumed: list[str] = []
-        failed: list[UnresumedRun] = []
-        for run_id in await self._ids_in("paused"):
-            try:
-                if (await self._pause_of(run_id))[0] != reason:
-                    continue
-                if not trusted:
-                    await self._check_untrusted(run_id)
-                await self._send(run_id, Resume(budget=raised, by=by))
-                resumed.append(run_id)
-            except (RunTerminal, RunGone, RunNotFound):
-                continue  # it ended meanwhile
-            except AgentflowError as error:
-                failed.append(UnresumedRun(workflow_id=run_id, code=error.code, message=str(error)))
-        return Resumed(resumed=resumed, failed=failed)
-
-    async def _readable(self, run_id: str, question: Callable[[str], Awaitable[T]]) -> T | None:
-        """Return what the log of a paused run says. None, with a warning, if it is damaged: the run stays
-        paused, and the others are taken up all the same."""
-        try:
-            return await question(run_id)
-        except (LogCorrupt, OffsetTrimmed, RunGone, RunNotFound):
-            warn_of_damage(Page([], None, (run_id,)), "recovery")
-            return None
-
-    async def _drained(self, run_id: str) -> bool:
-        """Return whether a paused run is not meant to be: a process ended, or before it could end the run."""
-        reason, cancelling = await self._pause_of(run_id)
-        return reason in ("drain", "storage") or cancelling
-
-    async def _pause_of(self, run_id: str) -> tuple[str | None, bool]:
-        """Return why a run is paused, and whether it is being cancelled. The last event mostly says so."""
-        rows = await self.log.read(run_id, await self.log.last(run_id), 1)
-        data = decode(rows[0].body).data if rows else None
-        if isinstance(data, WorkflowPaused):
-            return data.reason, False
-        state = await self.fold(run_id)
-        return state.pause, state.cancel_requested is not None
-
-    async def _paused_until(self, run_id: str) -> int | None:
-        """Return when a paused run goes on by itself (µs); None if it waits for an operator."""
-        rows = await self.log.read(run_id, await self.log.last(run_id), 1)
-        data = decode(rows[0].body).data if rows else None
-        if isinstance(data, WorkflowPaused):
-            return None if data.resume_after is UNSET else micros(data.resume_after)
-        return next_due(await self.fold(run_id))
-
     def _new_id(self, prefix: str) -> str:
         raise NotImplementedError
+
+
+async def _judge_answers(requests: Iterable[RequestRecord], responses: Mapping[str, Any]) -> None:
+    """Judge what people answered to open requests."""
+    for request in requests:
+        if request.request_id in responses and request.response_schema is not None:
+            await judge_aside(request.response_schema, responses[request.request_id])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 from agentflow.records.bound_run import bound
 from agentflow.records.runs import RunResult, T
-from agentflow.runtime.fork_command import ForkCommand
+from agentflow.runtime.fork import ForkCommand
 from agentflow.runtime.run_launch import RunLaunch
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from agentflow import engine
 from agentflow.engine.state import RunState
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.owner import Owner
-from agentflow.runtime.timeline import Timeline
+from agentflow.runtime.clock import Timeline
 
 if TYPE_CHECKING:
     from agentflow.runtime.agent_actor import Directory
     from agentflow.runtime.command_handlers import Command, Done, Refusal
-    from agentflow.runtime.fold_cache import Fold
-    from agentflow.runtime.recovery import Trial
+    from agentflow.runtime.crash_ledger import Trial
+    from agentflow.runtime.log_replay import Fold
 
 __all__ = ["RunLaunch"]
 

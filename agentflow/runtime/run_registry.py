@@ -36,7 +36,7 @@ from agentflow.events.owner import Owner
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.background_tasks import BackgroundTasks
 from agentflow.runtime.binding import Bound
-from agentflow.runtime.clock import Clock
+from agentflow.runtime.clock import Clock, Timeline
 from agentflow.runtime.command_handlers import (
     Attach,
     Cancel,
@@ -47,14 +47,12 @@ from agentflow.runtime.command_handlers import (
     Resume,
     decide_command,
 )
-from agentflow.runtime.fold_cache import FoldCache
-from agentflow.runtime.log_replay import fold
+from agentflow.runtime.crash_ledger import QUEUE_LIMIT_S, ROW_ENDS_AFTER_S, RecoveryLedger, Trial
+from agentflow.runtime.log_replay import FoldCache, fold
 from agentflow.runtime.permanent_actor import PermanentActor
-from agentflow.runtime.recovery import QUEUE_LIMIT_S, ROW_ENDS_AFTER_S, RecoveryLedger, Trial
 from agentflow.runtime.run_launch import RunLaunch
 from agentflow.runtime.run_queue import RunQueue
 from agentflow.runtime.runs_supervisor import Alarms, RunsSupervisor, StartRun
-from agentflow.runtime.timeline import Timeline
 
 __all__ = ["RunRegistry"]
 

@@ -2,19 +2,94 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+import asyncio
+from contextlib import aclosing
+from typing import Any, Final, TypeVar, overload
 
+from agentflow.engine.state import RunState
 from agentflow.errors import AgentflowError
+from agentflow.events.hub import Hub
+from agentflow.events.log import EventLog
 from agentflow.events.owner import Owner
-from agentflow.records.runs import RunResult, raise_for_failure
-from agentflow.runtime.foreign_rest import MOVING, abandoned, follow_to_rest
-from agentflow.runtime.fork_command import ForkCommand
-from agentflow.runtime.live_result import live_result
+from agentflow.events.rows import RunRow
+from agentflow.records.requests import request_record
+from agentflow.records.runs import RunResult, StepSummary, raise_for_failure
+from agentflow.runtime.fork import ForkCommand
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_launch import RunLaunch
 from agentflow.typed_output import check_output_type, typed_result
 
-__all__ = ["RunResults"]
+__all__ = ["MOVING", "RunResults", "abandoned", "follow_to_rest", "live_result"]
+
+MOVING: Final = ("pending", "running")
+"""States in which a process should be working on a run."""
+_RESTS: Final = (
+    "workflow.completed",
+    "workflow.failed",
+    "workflow.cancelled",
+    "workflow.paused",
+    "workflow.waiting",
+)
+_LOOK_INTERVAL_S: Final = 1.0
+
+
+async def follow_to_rest(log: EventLog, hub: Hub, workflow_id: str, me: Owner) -> None:
+    """Return once the run is terminal, paused or waiting, or is owned by `me`.
+
+    Events of the other process show the rest within the hub's poll interval; its death is seen within 1 s.
+    Raises AgentflowError if no process works on the run.
+    """
+    row = await log.run(workflow_id)
+    while row.state in MOVING and row.owner != me:
+        if row.owner is None or not log.is_alive(row.owner):
+            # It may have come to rest, and been released, between the look at the row and at the owner.
+            again = await log.run(workflow_id)
+            if again.state in MOVING and again.owner == row.owner:
+                raise abandoned(again)
+            row = again
+            continue
+        await _next_rest(hub, workflow_id, row.last_offset)
+        row = await log.run(workflow_id)
+
+
+def abandoned(row: RunRow) -> AgentflowError:
+    """Return the error for a run that should be at work, but is not."""
+    return AgentflowError(
+        f"{row.workflow_id} is {row.state}, but no process works on it",
+        hint="`resume` takes it up here; `recover` takes up all runs of the store",
+    )
+
+
+async def _next_rest(hub: Hub, workflow_id: str, after: int) -> None:
+    """Wait for the next event with which a run rests, for at most 1 s."""
+    try:
+        async with (
+            asyncio.timeout(_LOOK_INTERVAL_S),
+            aclosing(hub.batches(workflow_id, after, types=_RESTS)) as batches,
+        ):
+            async for _ in batches:
+                return
+    except TimeoutError:
+        return
+
+
+def live_result(state: RunState, last: int) -> RunResult:
+    """Return the result of a run whose last event was written at `last` (µs)."""
+    end = state.ended if state.ended is not None else last
+    steps = ((step_id, state.nodes[step_id]) for step_id in state.graph.step_ids)
+    asked = () if state.terminal else state.requests.values()
+    return RunResult(
+        workflow_id=state.workflow_id,
+        state=state.status,
+        output=state.output,
+        steps={step_id: StepSummary(state=node.status, attempt=node.attempt) for step_id, node in steps},
+        usage=state.usage,
+        duration_ms=max(0, end - state.started_at) // 1000,
+        error=state.error,
+        pause=state.pause,
+        pending_requests=tuple(request_record(state.workflow_id, r.data, r.offset, r.ts) for r in asked),
+    )
+
 
 M = TypeVar("M")
 

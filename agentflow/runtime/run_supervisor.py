@@ -47,13 +47,12 @@ from agentflow.runtime.command_handlers import (
     check_offset,
     decide_command,
 )
+from agentflow.runtime.crash_ledger import Trial
 from agentflow.runtime.event_bus import Barrier, Commit, CommitFailed, Committed, Republish
-from agentflow.runtime.fold_cache import Fold
-from agentflow.runtime.log_replay import fold
+from agentflow.runtime.log_replay import Fold, fold
 from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 from agentflow.runtime.model_calls import ModelCallFailure, ModelCallSuccess, model_warnings
 from agentflow.runtime.permanent_actor import PermanentActor
-from agentflow.runtime.recovery import Trial
 from agentflow.runtime.result_cache import KeepResult, ResultCache
 from agentflow.runtime.run_launch import RunLaunch
 from agentflow.runtime.run_outbox import Batch, RunOutbox

@@ -56,10 +56,9 @@ __all__ = ["Runtime"]
 _RUNNING: Final = (
     "agentflow.events.open",
     "agentflow.runtime.event_bus",
-    "agentflow.runtime.gauges",
+    "agentflow.runtime.actor_pools",
     "agentflow.runtime.run_registry",
     "agentflow.runtime.permanent_actor",
-    "agentflow.runtime.actor_pools",
     "agentflow.telemetry",
 )
 """Modules that an open Runtime needs, and that making one does not: half of all imports."""
@@ -119,9 +118,8 @@ class Runtime(SubmitCommand):
         await import_aside(*_RUNNING)
         from actors import ActorSystem, Backoff, ChildSpec, OneForOne
         from agentflow.events.open import open_log
-        from agentflow.runtime.actor_pools import ActorPools
+        from agentflow.runtime.actor_pools import ActorPools, dead_letters, mailbox_depths
         from agentflow.runtime.event_bus import EventBus
-        from agentflow.runtime.gauges import dead_letters, mailbox_depths
         from agentflow.runtime.permanent_actor import PermanentActor
         from agentflow.runtime.run_registry import RunRegistry
         from agentflow.telemetry import telemetry_from_env

@@ -31,10 +31,12 @@ from agentflow.events.envelope import Ids
 from agentflow.records.answers import Validation
 from agentflow.records.runs import RunResult
 from agentflow.runtime.binding import Bound, Pins
-from agentflow.runtime.options import checked_budget, checked_labels, checked_options
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_results import RunResults
 from agentflow.runtime.submission import (
+    checked_budget,
+    checked_labels,
+    checked_options,
     is_repeat,
     load,
     load_aside,

@@ -14,7 +14,7 @@ from agentflow import Runtime
 from agentflow.engine import Bindings, RunState, compile_graph
 from agentflow.events.memory import MemoryLog
 from agentflow.events.tracing import RunTracer
-from agentflow.runtime.fold_cache import Fold, FoldCache
+from agentflow.runtime.log_replay import Fold, FoldCache
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.integration.support.runs import Desk, document, must_be_sound, step, types_of
