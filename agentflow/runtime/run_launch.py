@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from agentflow import engine
@@ -13,12 +14,13 @@ from agentflow.events.owner import Owner
 from agentflow.runtime.clock import Timeline
 
 if TYPE_CHECKING:
+    from actors import Ref
     from agentflow.runtime.agent_actor import Directory
     from agentflow.runtime.command_handlers import Command, Done, Refusal
     from agentflow.runtime.crash_ledger import Trial
     from agentflow.runtime.log_replay import Fold
 
-__all__ = ["RunLaunch"]
+__all__ = ["RunLaunch", "RunTable"]
 
 
 class RunLaunch:
@@ -148,3 +150,55 @@ class RunLaunch:
 def _retrieve(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()
+
+
+class RunTable:
+    """The runs at work in this process, and the alarms of those that wait, by run id.
+
+    RunRegistry owns the table and adds launches; RunsSupervisor records the starts and ends of supervisors.
+    Both change it by these methods alone, on one event loop. The table outlives an instance of
+    RunsSupervisor, so that its successor goes on with the same runs.
+    """
+
+    def __init__(self) -> None:
+        self._launches: dict[str, RunLaunch] = {}
+        self._supervisors: dict[str, Ref[Any]] = {}
+        self._alarms: dict[str, int] = {}
+        self.launches: Mapping[str, RunLaunch] = MappingProxyType(self._launches)
+        """The launch of each run that has, or is about to get, a supervisor; read-only."""
+        self.supervisors: Mapping[str, Ref[Any]] = MappingProxyType(self._supervisors)
+        """The supervisor of each run that has one; read-only."""
+        self.alarms: Mapping[str, int] = MappingProxyType(self._alarms)
+        """The next deadline (µs, wall clock) of each waiting run without a supervisor; read-only."""
+
+    def add(self, launch: RunLaunch) -> None:
+        """Add a run that is about to get a supervisor."""
+        self._launches[launch.workflow_id] = launch
+
+    def remove(self, workflow_id: str) -> RunLaunch | None:
+        """Remove a run whose supervisor has ended for good; return its launch."""
+        return self._launches.pop(workflow_id, None)
+
+    def set_supervisor(self, workflow_id: str, ref: Ref[Any]) -> None:
+        """Record the supervisor that was started for a run."""
+        self._supervisors[workflow_id] = ref
+
+    def remove_supervisor(self, workflow_id: str) -> None:
+        """Record that the supervisor of a run has ended; a restart may follow."""
+        self._supervisors.pop(workflow_id, None)
+
+    def remove_all_supervisors(self) -> None:
+        """Record that all supervisors ended with the RunsSupervisor that held them."""
+        self._supervisors.clear()
+
+    def set_alarm(self, workflow_id: str, due: int) -> None:
+        """Record the next deadline (µs) of a waiting run."""
+        self._alarms[workflow_id] = due
+
+    def remove_alarm(self, workflow_id: str) -> None:
+        """Record that the deadline of a run has passed, or that a supervisor watches it from now on."""
+        self._alarms.pop(workflow_id, None)
+
+    def count_running(self) -> int:
+        """Count the runs that take a slot: all but those that only begin their log and then queue."""
+        return sum(not launch.queued for launch in self._launches.values())

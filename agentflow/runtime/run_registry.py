@@ -50,7 +50,7 @@ from agentflow.runtime.command_handlers import (
 from agentflow.runtime.crash_ledger import QUEUE_LIMIT_S, ROW_ENDS_AFTER_S, RecoveryLedger, Trial
 from agentflow.runtime.log_replay import FoldCache, fold
 from agentflow.runtime.permanent_actor import PermanentActor
-from agentflow.runtime.run_launch import RunLaunch
+from agentflow.runtime.run_launch import RunLaunch, RunTable
 from agentflow.runtime.run_queue import RunQueue
 from agentflow.runtime.runs_supervisor import Alarms, RunsSupervisor, StartRun
 
@@ -87,10 +87,10 @@ class RunRegistry:
         self._owner = owner
         self._prepare = prepare
         self._directory = directory
-        self.launches: dict[str, RunLaunch] = {}
-        self.live: dict[str, Ref[Any]] = {}
-        self._alarms: dict[str, int] = {}
-        self._queue = RunQueue(limit, queue, lambda: sum(not a.queued for a in self.launches.values()))
+        self._table = RunTable()
+        self.launches = self._table.launches
+        self.live = self._table.supervisors
+        self._queue = RunQueue(limit, queue, self._table.count_running)
         self._tasks = BackgroundTasks()
         self._folds = FoldCache()
         self._timelines: dict[str, Timeline] = {}  # of runs that rest with a time limit
@@ -107,9 +107,7 @@ class RunRegistry:
         """Start the actor that holds the supervisors."""
         runs = partial(
             RunsSupervisor,
-            self.launches,
-            self.live,
-            self._alarms,
+            self._table,
             bus,
             self._log,
             self._clock,
@@ -194,7 +192,7 @@ class RunRegistry:
         return launch
 
     def _register(self, launch: RunLaunch) -> None:
-        self.launches[launch.workflow_id] = launch
+        self._table.add(launch)
         self._runs.tell(StartRun(workflow_id=launch.workflow_id))
 
     # -- places -----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from agentflow.runtime.event_bus import Barrier, Commit, CommitFailed, Committed
 from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 from agentflow.runtime.permanent_actor import PermanentActor
 from agentflow.runtime.result_cache import KeepResult, ResultCache
-from agentflow.runtime.run_launch import RunLaunch
+from agentflow.runtime.run_launch import RunLaunch, RunTable
 from agentflow.runtime.run_supervisor import RunSupervisor
 
 __all__ = ["Alarms", "Overdue", "RunsSupervisor", "StartRun"]
@@ -72,7 +72,7 @@ def _stopped_error(run_id: str, error: BaseException | None) -> AgentflowError:
 class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     """Children: one RunSupervisor for each run that is at work in this process. `on_ended` is called with the
     launch of a run whose supervisor has ended, `on_overdue` with the id of one whose deadline has come.
-    `launches`, `live` and `alarms` outlive an instance, so that its successor goes on with the same runs.
+    `table` outlives an instance, so that its successor goes on with the same runs.
     """
 
     supervise = OneForOne(
@@ -81,9 +81,7 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     def __init__(
         self,
-        launches: dict[str, RunLaunch],
-        live: dict[str, Ref[Any]],
-        alarms: dict[str, int],
+        table: RunTable,
         bus: PermanentActor,
         log: EventLog,
         clock: Clock,
@@ -92,9 +90,7 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         on_ended: Callable[[RunLaunch], None],
         on_overdue: Callable[[str], None],
     ) -> None:
-        self._launches = launches  # put there by the Runtime before it sends StartRun
-        self._live = live
-        self._alarms = alarms  # deadlines (µs) of runs without a supervisor, by id
+        self._table = table
         self._bus = bus
         self._log = log
         self._clock = clock
@@ -107,8 +103,8 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     def on_start(self) -> None:
         """Take up what an earlier instance was at, as the restart of each supervisor would. A run with which
         that fails ends here, because a second attempt would fail all the others with it."""
-        self._live.clear()
-        for run_id, launch in list(self._launches.items()):
+        self._table.remove_all_supervisors()
+        for run_id, launch in list(self._table.launches.items()):
             try:
                 if launch.rested.done():
                     self._settle_launch(run_id, None)
@@ -116,33 +112,33 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                     self._start(run_id)
             except Exception as error:
                 _log.exception("%s cannot be taken up after a failure of RunsSupervisor", run_id)
-                self._launches.pop(run_id, None)
+                self._table.remove(run_id)
                 launch.end(_stopped_error(run_id, error))
-        for run_id, due in list(self._alarms.items()):
+        for run_id, due in list(self._table.alarms.items()):
             self._set_alarm(run_id, due)
 
     @on(StartRun)
     def start(self, message: StartRun) -> None:
         """Start the supervisor of an admitted run, unless `on_start` has."""
-        if message.workflow_id in self._launches and message.workflow_id not in self._live:
+        if message.workflow_id in self._table.launches and message.workflow_id not in self._table.supervisors:
             self._start(message.workflow_id)
 
     def _start(self, run_id: str) -> None:
         self._clear_alarm(run_id)
-        launch = self._launches[run_id]
+        launch = self._table.launches[run_id]
         factory = partial(RunSupervisor, launch, self._bus, self._log, self._clock)
         ref = self.ctx.spawn_soon(ChildSpec(run_id, factory, restart="transient", shutdown=10.0))
-        self._live[run_id] = ref
+        self._table.set_supervisor(run_id, ref)
         self._ids[ref] = run_id
         self.ctx.watch(ref)
 
     @on(Terminated)
     def ended(self, signal: Terminated) -> None:
         run_id = self._ids.pop(signal.ref, None)
-        if run_id is None or self._live.get(run_id) != signal.ref:
+        if run_id is None or self._table.supervisors.get(run_id) != signal.ref:
             return
-        del self._live[run_id]
-        launch = self._launches[run_id]
+        self._table.remove_supervisor(run_id)
+        launch = self._table.launches[run_id]
         if signal.reason == "killed" and not launch.rested.done() and launch.kills < _MAX_RESTARTS:
             launch.kills += 1
             self._start(run_id)
@@ -151,7 +147,7 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     def _settle_launch(self, run_id: str, error: BaseException | None) -> None:
         """Settle an launch whose supervisor has ended for good."""
-        launch = self._launches[run_id]
+        launch = self._table.launches[run_id]
         begun = launch.first_batch_sent or not launch.is_new
         lost = error is not None and not isinstance(error, StoreError)
         if error is not None and lost and begun and launch.rest_state is None:
@@ -161,12 +157,12 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             self.ctx.pipe(self._log.release(run_id, self._owner), _ignore, _ignore)
         if launch.alarm is not None:
             self._set_alarm(run_id, launch.alarm)
-        del self._launches[run_id]
+        self._table.remove(run_id)
         launch.end(error if isinstance(error, StoreError) else _stopped_error(run_id, error))
         self._on_ended(launch)
 
     def on_stop(self) -> None:
-        for run_id, launch in self._launches.items():
+        for run_id, launch in self._table.launches.items():
             launch.end(_stopped_error(run_id, None))
 
     async def _pause_failed_run(self, run_id: str, epoch: int, error: BaseException) -> None:
@@ -196,23 +192,23 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self.ctx.pipe(work, _ignore, _ignore)  # one that could not be kept is made again
 
     def _set_alarm(self, run_id: str, due: int) -> None:
-        self._alarms[run_id] = due
+        self._table.set_alarm(run_id, due)
         delay = max(0.0, (due - self._clock.now()) / 1e6)
         self.ctx.timers.start(run_id, delay, Overdue(workflow_id=run_id))
 
     def _clear_alarm(self, run_id: str) -> None:
-        self._alarms.pop(run_id, None)
+        self._table.remove_alarm(run_id)
         self.ctx.timers.cancel(run_id)
 
     @on(Alarms)
     def alarms(self, message: Alarms) -> None:
         """A run that moved meanwhile has set its own, or will."""
         for run_id, due in message.due.items():
-            if run_id not in self._live and run_id not in self.ctx.timers:
+            if run_id not in self._table.supervisors and run_id not in self.ctx.timers:
                 self._set_alarm(run_id, due)
 
     @on(Overdue)
     def overdue(self, message: Overdue) -> None:
-        self._alarms.pop(message.workflow_id, None)
-        if message.workflow_id not in self._live:
+        self._table.remove_alarm(message.workflow_id)
+        if message.workflow_id not in self._table.supervisors:
             self._on_overdue(message.workflow_id)
