@@ -1,6 +1,7 @@
-"""Work beside the actors: what somebody asked for and may go away from, and what nobody waits for.
+"""Tasks that outlive their caller, and tasks without a caller.
 
-It ends by itself or with its owner; none is left behind, and none is half done because its caller left.
+Each ends by itself or with the Runtime: none is leaked, and none is left half done because its caller was
+cancelled.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _log = logging.getLogger("agentflow.runtime")
 
 
 class BackgroundTasks:
-    """For one event loop."""
+    """Tasks of one event loop. No actor, because its callers await results and must be able to be cancelled.
+
+    `run_shielded` completes even if its caller is cancelled; `start_soon` is cancelled by `close()`.
+    """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -29,7 +33,7 @@ class BackgroundTasks:
         self.closed = False
 
     async def close(self) -> None:
-        """Cut off what may be; returns when that has ended."""
+        """Cancel the cancellable tasks; return when they have ended."""
         self.closed = True
         cut = list(self._cancellable)
         for task in cut:
@@ -39,7 +43,7 @@ class BackgroundTasks:
 
     @asynccontextmanager
     async def exclusive(self, key: str) -> AsyncGenerator[None]:
-        """Whoever enters with the same key comes one after another."""
+        """Hold the lock of a key: blocks with the same key run one after another, FIFO."""
         lock, users = self._locks.get(key, (asyncio.Lock(), 0))
         self._locks[key] = (lock, users + 1)
         try:
@@ -53,7 +57,7 @@ class BackgroundTasks:
                 self._locks[key] = (lock, users - 1)
 
     async def run_shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do this though whoever waits for it goes away. AgentflowError: it was cut off."""
+        """Run to the end even if the caller is cancelled. Raises AgentflowError if `close()` cancelled it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._shielded_done)
@@ -68,10 +72,10 @@ class BackgroundTasks:
     def _shielded_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever wanted to hear of it may have gone away
+            task.exception()  # retrieved, because its caller may have been cancelled
 
     def start_soon(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work that nobody waits for: it is cut off at the close, and its errors are logged."""
+        """Start a task that `close()` cancels. Its error is logged as a warning."""
         if self.closed:
             work.close()
             return
@@ -86,7 +90,7 @@ class BackgroundTasks:
 
     @contextmanager
     def cancellable(self) -> Generator[None]:
-        """In this block the present task may be cut off too."""
+        """Allow `close()` to cancel the current task inside this block."""
         task = asyncio.current_task()
         assert task is not None
         if task in self._cancellable:

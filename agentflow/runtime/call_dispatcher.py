@@ -1,7 +1,7 @@
-"""Who works for a run: an AgentActor for each agent at work, and the calls of tool nodes, which have none.
+"""Executes a run's open calls once their start event is durable, and cancels them.
 
-It launches calls whose beginning is durable and sends home whoever has nothing left to do.
-It decides nothing.
+An agent's calls go through its AgentActor, which is killed when its step ends; those of tool nodes go to the
+actor of the service directly. It decides nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["CallDispatcher", "model_call", "tool_call"]
 
 
 def model_call(state: RunState, call: OpenCall) -> CallModel:
-    """The request of a model turn: the agent's conversation and its functions' schemas, nothing else."""
+    """Return the request of a model turn: the agent's conversation and the schemas of its functions."""
     activation = call.activation
     progress, spec = activation.agent, activation.node.agent
     assert progress is not None
@@ -53,7 +53,7 @@ def model_call(state: RunState, call: OpenCall) -> CallModel:
 
 
 def tool_call(state: RunState, call: OpenCall) -> CallTool:
-    """The call of a function, with the agent's context, which no model sees and no event holds."""
+    """Return the call of a function, with the agent's context, which no model sees and no event holds."""
     activation = call.activation
     record = activation.tool if activation.tool is not None else activation.agent.tools[call.call_id]  # type: ignore[union-attr]
     info = record.info
@@ -74,7 +74,8 @@ def tool_call(state: RunState, call: OpenCall) -> CallTool:
 
 
 class CallDispatcher:
-    """The children of one RunSupervisor, by the key of the activation that they work on."""
+    """The children of one RunSupervisor, by the key of the activation that they work for. Used by that actor
+    alone, so it needs no mailbox of its own."""
 
     def __init__(self, ctx: Context, state: RunState, directory: Directory, tracer: RunTracer) -> None:
         self._ctx = ctx
@@ -88,12 +89,12 @@ class CallDispatcher:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call that was launched here is still open."""
+        """True if a call that was launched here is still open."""
         self._launched.intersection_update(self._state.calls)
         return bool(self._launched)
 
     def execute(self, effect: Effect) -> None:
-        """Do what a durable event asks for. A call that was closed meanwhile is left alone."""
+        """Execute the effect of a durable event. A call that was closed meanwhile is not made."""
         if isinstance(effect, StartCall):
             call = self._state.calls.get(effect.call_id)
             if call is not None:
@@ -142,7 +143,7 @@ class CallDispatcher:
         return ref
 
     def cancel_work(self, key: str) -> None:
-        """Stop all work on a activation."""
+        """Cancel all calls of an activation and kill its AgentActor."""
         if self._launched:
             self._launched -= {c.call_id for c in self._state.calls.values() if c.activation.key == key}
         self._cancel_direct(key)
@@ -153,7 +154,7 @@ class CallDispatcher:
             ref.kill()
 
     def cancel_all(self, but: Collection[str] = ()) -> None:
-        """Stop all work, but that on these units."""
+        """Cancel all calls, except those of the activations in `but`."""
         for key in {*self._workers, *(key for key, _ in self._direct.values())}:
             if key not in but:
                 self.cancel_work(key)
@@ -165,11 +166,11 @@ class CallDispatcher:
                 target.tell(CancelCall(workflow_id=self._state.workflow_id, call_id=call_id))
 
     def call_ended(self, call_id: str) -> None:
-        """A call of a tool node has its answer."""
+        """Forget a call of a tool node that has its result."""
         self._direct.pop(call_id, None)
 
     def remove_worker(self, ref: Ref[Any]) -> str | None:
-        """The activation whose worker has died, if it was a worker's."""
+        """Forget an AgentActor that died; return the key of its activation, None if it had none."""
         key = self._activations.pop(ref, None)
         if key is not None:
             self._workers.pop(key, None)

@@ -107,7 +107,7 @@ class Timeline:
 
     @property
     def stepped(self) -> bool:
-        """Whether the clock has stepped while the run was known here."""
+        """True if the wall clock has stepped while the run was known here."""
         return bool(self._steps)
 
     def move(self, state: RunState, now: int, monotonic: Callable[[], int]) -> None:
@@ -135,7 +135,7 @@ class Timeline:
         return moving
 
     def taken_up(self, state: RunState, now: int) -> None:
-        """Take note that the fold is done and a supervisor goes on with it.
+        """Record that the replay is done and a supervisor goes on with the state.
 
         A run that was not known here, or that another process has moved on, has only the wall clock; if that
         is behind the end of the log, it has stepped back by so much at least.

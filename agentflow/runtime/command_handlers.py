@@ -1,4 +1,7 @@
-"""From a command to the events that carry it out, by the engine."""
+"""Commands to a run, and the decisions of the engine that carry each out.
+
+RunRegistry sends a command, the RunSupervisor receives it and asks `decide_command` here for its events.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ __all__ = [
 
 
 class Command(Message, frozen=True, kw_only=True):
-    """What somebody wants of a run. Refused when the log is longer than `expected_offset`, if given."""
+    """A request to a run. Rejected if its log is longer than `expected_offset`, if given."""
 
     by: str
     expected_offset: int | None = None
@@ -49,7 +52,7 @@ class Attach(Command, frozen=True, kw_only=True):
 
 
 class Pause(Command, frozen=True, kw_only=True):
-    """Stand still."""
+    """Start nothing new until a Resume."""
 
     reason: str = "operator"
     detail: str | None = None
@@ -64,7 +67,7 @@ class Resume(Command, frozen=True, kw_only=True):
 
 
 class RetryStep(Command, frozen=True, kw_only=True):
-    """What is to become of a step that is held after its failure."""
+    """Decide about a step that is held after its failure."""
 
     step_id: str
     action: Literal["retry", "skip", "done", "fail"] = "retry"
@@ -92,14 +95,14 @@ class Answer(Command, frozen=True, kw_only=True):
 
 
 class Withdraw(Command, frozen=True, kw_only=True):
-    """Take a question back."""
+    """Withdraw an open request."""
 
     request_id: str
     reason: str
 
 
 class Signal(Command, frozen=True, kw_only=True):
-    """A signal from outside."""
+    """Deliver a signal."""
 
     signal_id: str
     name: str
@@ -122,7 +125,7 @@ class Refusal(Message, frozen=True, kw_only=True):
 
 
 def check_offset(state: RunState, command: Command) -> None:
-    """Raises `Refused` when the log has gone on since whoever commands saw it."""
+    """Reject a stale command: raises `Refused` if the log is longer than `expected_offset`."""
     last = state.next_offset - 1
     if command.expected_offset is not None and last > command.expected_offset:
         raise engine.commands.Refused(
@@ -133,7 +136,7 @@ def check_offset(state: RunState, command: Command) -> None:
 
 
 def decide_command(state: RunState, command: Command, now: int) -> Decisions:
-    """The events of a command; none when its effect holds. Raises `Refused`."""
+    """Return the events of a command, none if it changes nothing. Raises `Refused`."""
     check_offset(state, command)
     match command:
         case Attach():

@@ -42,7 +42,7 @@ ROW_ENDS_AFTER_S = 600.0
 QUEUE_LIMIT_S = 60.0
 """How long a call on trial may queue for its provider or service before the next run is taken up."""
 
-_LONGEST_TRIAL_S = 10.0
+_MAX_TRIAL_S = 10.0
 """200 runs of long calls are taken up within 34 min at most, however many crashes there were."""
 
 _KEY = "recovery"
@@ -64,7 +64,7 @@ UnitsOf = Callable[[str], Awaitable[RunState]]
 
 
 def is_at_work(state: RunState, unit: Activation) -> bool:
-    """Return whether an open unit does work itself: it waits for no person and is no frame of others."""
+    """Return whether an open unit does work itself: it waits for no request and is no frame of others."""
     return unit.status == "running" and not unit.is_for_each and not unit.node.kind.is_passive
 
 
@@ -75,7 +75,7 @@ def unit_name(unit: Activation) -> str:
 
 class Trial:
     """The run on trial. `began` is done once one of its calls is being made, or there is none to make; `over`
-    once the units that were open at its take-up have ended."""
+    once the units that were open at its start have ended."""
 
     def __init__(self, workflow_id: str) -> None:
         loop = asyncio.get_running_loop()
@@ -117,7 +117,7 @@ class RecoveryLedger:
 
     @property
     def crashes(self) -> int:
-        """How many lives before this one ended by a crash, one after another."""
+        """Number of lives in a row that ended by a crash before this one."""
         return self._record.crashes
 
     @property
@@ -132,7 +132,7 @@ class RecoveryLedger:
         doubled = min(
             max(self.crashes - SERIAL_FROM, 0), 10
         )  # 2 ** 1024 is no float; a crash loop gets there
-        return min(_LONGEST_TRIAL_S, 2.0**doubled)
+        return min(_MAX_TRIAL_S, 2.0**doubled)
 
     async def begin_life(self, rows: Sequence[RunRow], state_of: UnitsOf) -> None:
         """Judge how the last life ended by its record and by the runs that it left, and record this one.
@@ -234,7 +234,7 @@ async def _units_at_work(workflow_id: str, state_of: UnitsOf) -> list[str]:
 async def _still_open(
     counts: dict[str, dict[str, int]], runs: set[str], state_of: UnitsOf
 ) -> dict[str, dict[str, int]]:
-    """Clear the counts of units that have ended, and of runs that nobody takes up."""
+    """Drop the counts of units that have ended, and of runs that are not recovered."""
     kept: dict[str, dict[str, int]] = {}
     for run_id in counts.keys() & runs:
         names = await _units_at_work(run_id, state_of) or [_RUN]

@@ -74,11 +74,11 @@ Observer = Callable[[str, int, Sequence[Draft], float], None]
 """Told of each batch that is durable: workflow id, time of the events (µs), drafts, seconds that it took."""
 
 
-_PAGE = 1_024
+_PAGE_EVENTS = 1_024
 
 
 def _ignore(_: object) -> None:
-    """Readers that miss this look into the log by themselves at the next event."""
+    """Ignore the outcome: readers that miss this read the log themselves at the next event."""
 
 
 class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
@@ -111,7 +111,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         ts = batch.ts
         try:
             stored = self._seal(batch)
-        except Exception as error:  # what cannot be written is its run's misfortune, not that of all others
+        except Exception as error:  # fails this run alone: the bus serves all others
             if sender is not None:
                 text = f"{type(error).__name__}: {error}"
                 sender.tell(CommitFailed(expected=batch.expected, error=text, kind="internal_error"))
@@ -161,7 +161,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(Barrier)
     def barrier(self, message: Barrier) -> None:
-        """Answered once every earlier batch of the run is in the log, or was refused."""
+        """Reply once every earlier batch of the run is in the log, or has failed."""
         reply = self.ctx.defer()
         last = self._last.get(message.workflow_id)
         if last is None or last.done():
@@ -171,10 +171,10 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(Republish)
     def republish(self, message: Republish) -> None:
-        """Publish what a failure kept from being published; readers pass over what they know."""
+        """Publish durable events whose publication was lost; readers skip those that they have."""
 
         async def read() -> None:
-            rows = await self._log.read(message.workflow_id, message.first, _PAGE)
+            rows = await self._log.read(message.workflow_id, message.first, _PAGE_EVENTS)
             self._hub.publish(message.workflow_id, rows)
 
         self.ctx.pipe(read(), _ignore, _ignore)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ForkBase", "ForkCommand", "fork_base"]
 
-_PAGE = 512
+_PAGE_EVENTS = 512
 
 
 class ForkBase(NamedTuple):
@@ -42,8 +42,11 @@ class ForkBase(NamedTuple):
 async def fork_base(
     log: EventLog, source: RunState, plan: Graph, *, offset: int, from_step: str | None, from_failure: bool
 ) -> ForkBase:
-    """The base of a fork of `source` at `offset`, or before a step (or the steps that failed) and all that
-    comes after. Stores it. CommandRefused: there is no such offset, step or failure."""
+    """Store the base of a fork of `source` at `offset`, or before a step (or the failed steps) and all that
+    follows.
+
+    Raises CommandRefused if there is no such step or failure.
+    """
     steps = [from_step] if from_step is not None else list(source.failed_steps) if from_failure else []
     if from_failure and not steps:
         raise CommandRefused(f"no step of {source.workflow_id} has failed", code="not_failed")
@@ -68,11 +71,11 @@ async def fork_base(
 
 
 async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes], list[BaseEvent]]:
-    """The events up to an offset. Those of a fork include what it began with itself."""
+    """Return the events up to an offset, with the base of a run that is a fork itself."""
     bodies: list[bytes] = []
     events: list[BaseEvent] = []
     position = 0
-    while position <= upto and (rows := await log.read(workflow_id, position, _PAGE)):
+    while position <= upto and (rows := await log.read(workflow_id, position, _PAGE_EVENTS)):
         for row in rows:
             if row.offset > upto:
                 break

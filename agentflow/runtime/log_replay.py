@@ -21,7 +21,7 @@ from agentflow.records.read_model import base_of_fork
 
 __all__ = ["Fold", "FoldCache", "decode_base", "fold"]
 
-_PAGE = 512
+_PAGE_EVENTS = 512
 
 
 async def fold(
@@ -31,14 +31,13 @@ async def fold(
     upto: int | None = None,
     see: Callable[[Any], object] = lambda data: None,
 ) -> int:
-    """Fold the durable events of `state.workflow_id` that `state` has not seen into it, those after offset
-    `upto` left out.
+    """Replay the durable events of `state.workflow_id` that `state` has not seen, up to offset `upto`.
 
-    `see` is shown the data of each. Returns the time of the last one (µs). Raises RunNotFound, RunGone,
-    OffsetTrimmed, LogCorrupt.
+    `see` is called with the data of each. Returns the time of the last event (µs). Raises RunNotFound,
+    RunGone, OffsetTrimmed or LogCorrupt.
     """
     offset, ts = state.next_offset, state.last_ts
-    while rows := await log.read(state.workflow_id, offset, _PAGE):
+    while rows := await log.read(state.workflow_id, offset, _PAGE_EVENTS):
         for event in await decode_page(rows):
             if upto is not None and event.offset > upto:
                 return ts
@@ -56,19 +55,19 @@ async def fold(
 
 
 def decode_base(body: bytes) -> list[BaseEvent]:
-    """The events of a fork's base, as they stood in the old log, one a line."""
+    """Decode the events of a fork's base, one a line, as the old log holds them."""
     events = [decode(line) for line in body.split(b"\n") if line]
     return [BaseEvent(event.data, micros(event.timestamp)) for event in events]
 
 
-_QUIET = 30.0
-_MOST = 16
-_SHORT = 64
-_LONG = 200_000
+_MAX_AGE_S = 30.0
+_MAX_ENTRIES = 16
+_MIN_EVENTS = 64
+_MAX_EVENTS = 200_000
 
 
 class Fold(NamedTuple):
-    """What folding the first `events` events of a log gave; all of them are durable."""
+    """State and tracer after the first `events` events of a log, all of them durable."""
 
     state: RunState
     tracer: RunTracer
@@ -76,26 +75,30 @@ class Fold(NamedTuple):
 
 
 class FoldCache:
-    """The folds of the runs that rested last: at most 16, of at most 200,000 events together, for 30 seconds.
-    That of a short log is made anew faster than it would be worth its memory."""
+    """Cache of replayed state for idle runs: 16 entries of 200,000 events together, 30 s each.
+
+    Logs under 64 events are not cached; replaying them is cheaper.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Fold, asyncio.TimerHandle]] = {}
 
     def keep(self, fold: Fold) -> None:
-        """Keep this one, and give up those that were kept longest when there are too many."""
+        """Cache a state; evict the oldest beyond the limits."""
         run_id = fold.state.workflow_id
         self.drop(run_id)
-        if fold.state.next_offset != fold.events or not _SHORT <= fold.events <= _LONG:
-            return  # the first: its supervisor went on, and what it wrote may not have got to the log
-        timer = asyncio.get_running_loop().call_later(_QUIET, self.drop, run_id)
+        if fold.state.next_offset != fold.events or not _MIN_EVENTS <= fold.events <= _MAX_EVENTS:
+            return  # its supervisor went on, and the log may lack what it decided
+        timer = asyncio.get_running_loop().call_later(_MAX_AGE_S, self.drop, run_id)
         self._kept[run_id] = (fold, timer)
-        while len(self._kept) > _MOST or sum(f.events for f, _ in self._kept.values()) > _LONG:
+        while len(self._kept) > _MAX_ENTRIES or sum(f.events for f, _ in self._kept.values()) > _MAX_EVENTS:
             self.drop(next(iter(self._kept)))
 
     def take(self, workflow_id: str, plan: Graph, bindings: Bindings) -> Fold | None:
-        """The fold of a run, if it is kept and was made with this very plan and the same bindings (to end a
-        run, or make it stand still, none are needed); from now on it is the caller's."""
+        """Remove and return the state of a run, which the caller may change.
+
+        Returns None if it is not cached or was made with another graph or other bindings.
+        """
         kept = self._kept.get(workflow_id)
         self.drop(workflow_id)
         if kept is None or kept[0].state.graph is not plan or kept[0].state.bindings != bindings:
@@ -103,12 +106,12 @@ class FoldCache:
         return kept[0]
 
     def drop(self, workflow_id: str) -> None:
-        """Forget the fold of a run, if there is one."""
+        """Evict the state of a run, if it is cached."""
         kept = self._kept.pop(workflow_id, None)
         if kept is not None:
             kept[1].cancel()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Evict all."""
         for run_id in list(self._kept):
             self.drop(run_id)

@@ -79,7 +79,7 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         return result
 
     async def _attempt(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
-        """One call through the circuit of the provider's key."""
+        """Make one call through the circuit breaker of the provider's key."""
         try:
             admitted = await self._circuit.admit()
         except CircuitOpen as is_open:
@@ -184,7 +184,7 @@ class _BadReply(ValueError):
 
 
 def _checked(reply: object) -> ModelReply:
-    """The reply, if an event can hold it: an adapter's mistake must not reach the log's writer."""
+    """Return the reply if an event can hold it: a malformed one must not reach the log writer."""
     if not isinstance(reply, ModelReply):
         raise _BadReply(f"the adapter gave {type(reply).__name__}, not a ModelReply")
     try:

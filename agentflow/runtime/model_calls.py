@@ -1,5 +1,7 @@
-"""From what the adapter of a provider raised to what the engine is told. An adapter may be anybody's code:
-what no event could hold must not get behind this seam."""
+"""Messages of a model call, and the failure that becomes of what an adapter raised or returned.
+
+An adapter may be third-party code: a value that no event can hold must not pass this module.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +79,8 @@ T = TypeVar("T")
 
 
 def failure_of(call: CallModel, error: ModelError, duration_ms: int) -> ModelCallFailure:
-    """The failure of a call; `agent_error` when the error is none that an event can hold (it has an unknown
-    category, say). Of what the adapter put beside it only what is sound is kept."""
+    """Return the failure of a call; `agent_error` if no event can hold the adapter's error, as one with an
+    unknown category. Of the values beside it only the valid ones are kept."""
     info = _sound(error.info, ErrorInfo)
     if info is None:
         info = ErrorInfo(
@@ -164,7 +166,7 @@ def model_warnings(texts: Iterable[str]) -> list[SystemError]:
 
 
 def _sound(value: object, kind: type[T]) -> T | None:
-    """The value as a log would give it back, or None."""
+    """Return the value as a log would return it, or None if no log can hold it."""
     if value is None:
         return None
     try:
@@ -174,7 +176,7 @@ def _sound(value: object, kind: type[T]) -> T | None:
 
 
 def _counts(usage: Usage) -> bool:
-    """Whether no budget could grow by it."""
+    """Return whether all figures are ≥ 0, so that no budget can grow by them."""
     figures: list[float | None] = [
         getattr(usage, field) for field in usage.__struct_fields__ if field != "estimated"
     ]

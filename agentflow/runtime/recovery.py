@@ -42,14 +42,14 @@ __all__ = ["Due", "DueScan", "RecoveryCommands"]
 
 T = TypeVar("T")
 
-_AT_ONCE = 16
+_PARALLEL_READS = 16
 
 Due = int | None | Literal["unknown"]
 """When something of a run falls due (µs); None: nothing will; "unknown": its log must be folded."""
 
 
 class DueScan:
-    """For one start. `graph` gives a graph by its hash."""
+    """The deadlines of waiting runs, for one start of the process. `graph` returns a graph by its hash."""
 
     def __init__(self, log: EventLog, graph: Callable[[str], Awaitable[Workflow]]) -> None:
         self._log = log
@@ -57,7 +57,7 @@ class DueScan:
         self._timed: dict[str, bool] = {}
 
     async def of(self, rows: Sequence[RunRow]) -> dict[str, Due]:
-        """What is known of each of these runs, which the store says are waiting."""
+        """Return when each of these waiting runs falls due, 16 runs at a time."""
         found: dict[str, Due] = {}
         left = iter(rows)
 
@@ -65,7 +65,7 @@ class DueScan:
             for row in left:
                 found[row.workflow_id] = await self._of(row)
 
-        await asyncio.gather(*(read() for _ in range(_AT_ONCE)))
+        await asyncio.gather(*(read() for _ in range(_PARALLEL_READS)))
         return found
 
     async def _of(self, row: RunRow) -> Due:
@@ -77,11 +77,11 @@ class DueScan:
             if due is None and await self._may_be_timed(row.workflow_id):
                 return "unknown"
             return due
-        except (StoreError, ValueError):  # whoever folds it meets the same, and says so
+        except (StoreError, ValueError):  # replaying the log raises the same, with the run's id
             return "unknown"
 
     async def _may_be_timed(self, workflow_id: str) -> bool:
-        """Whether the run can have a deadline while it waits: older versions do not name it at the end."""
+        """Return whether the run can have a deadline while it waits; older versions do not log it."""
         begin = decode((await self._log.read(workflow_id, 0, 1))[0].body).data
         if not isinstance(begin, WorkflowStarted):
             return True
@@ -108,11 +108,11 @@ class RecoveryCommands(RunCommands):
     """The commands for all runs of a store."""
 
     async def recover(self) -> list[str]:
-        """Take up every run of the store that is not at its end and that nobody paused, as a daemon does
-        when it starts. Returns their ids; those that wait their turn are taken up as there are places, those
-        that only wait for a person, or for a provider's quota, when something of theirs falls due.
+        """Start every run of the store that has not ended and was not paused by an operator, as a daemon does
+        at its start. Returns their ids. Runs beyond the limit queue; runs that wait for a request or a quota
+        start when one of their deadlines falls due.
 
-        After a second crash in a row, runs with open units are taken up one at a time; one whose unit was on
+        After a second crash in a row, runs with open units are started one at a time; one whose unit was on
         trial in three lives that ended by a crash is paused with the reason `recovery_limit`.
         """
         rows = await self._rows_in("pending", "running", "waiting")

@@ -1,9 +1,9 @@
-"""What people and programs tell runs: the commanding half of a Runtime (page 000 §8, §11).
+"""Commands to runs: the commanding half of a Runtime (page 000 §8, §11).
 
-Each command returns once it is durable. One whose effect holds already changes nothing and is no error; one
-that does not fit raises, and nothing changed: RunNotFound, RunTerminal, UnknownRequest, InvalidAnswer,
-CommandRefused (`.code` as in page 000 §8.2), Fenced (another live process owns the run), DefinitionError
-(the run's models or functions are not here), StoreError.
+Each command returns once it is durable. One that changes nothing is no error. One that does not fit raises,
+and nothing changed: RunNotFound, RunTerminal, UnknownRequest, InvalidAnswer, CommandRefused (`.code` as in
+page 000 §8.2), Fenced (another live process owns the run), DefinitionError (the run's models or functions
+cannot be resolved) or StoreError.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["RunCommands"]
 
 
 class RunCommands(RunReader):
-    """See the module."""
+    """The commands for one run."""
 
     clock: Clock
     _fork_guard: ForkGuard
@@ -77,8 +77,8 @@ class RunCommands(RunReader):
         by: str = "local",
         expected_offset: int | None = None,
     ) -> RunHandle:
-        """End a run. Soft: nothing new begins, and functions at work have `grace` seconds to come to their
-        end; hard, or a second time hard: at once. A run that has ended is left alone."""
+        """End a run. Soft: nothing new begins, and tool calls at work have `grace` seconds to complete; hard,
+        or a second time hard: at once. A run that has ended is left as it is."""
         request = Cancel(mode=mode, reason=reason, grace=grace, by=by, expected_offset=expected_offset)
         try:
             return await self._send(workflow_id, request)
@@ -94,7 +94,7 @@ class RunCommands(RunReader):
         by: str = "local",
         expected_offset: int | None = None,
     ) -> RunHandle:
-        """Stand still until `resume`. `drain` lets steps that have begun finish, `suspend` only functions."""
+        """Pause until `resume`. `drain` lets steps that have begun finish, `suspend` only tool calls."""
         command = Pause(detail=reason, in_flight=in_flight, by=by, expected_offset=expected_offset)
         return await self._send(workflow_id, command)
 
@@ -227,8 +227,8 @@ class RunCommands(RunReader):
     async def withdraw(
         self, workflow_id: str, request_id: str, reason: str, *, by: str = "local"
     ) -> RunHandle:
-        """Take a question back: an approval is denied, what an input was asked for fails. A question that was
-        taken back, or closed with its step, stays so."""
+        """Withdraw an open request: an approval is denied, the step that asked for input fails. A request
+        that was withdrawn, or closed with its step, stays so."""
         return await self._send(workflow_id, Withdraw(request_id=request_id, reason=reason, by=by))
 
     def _new_id(self, prefix: str) -> str:
@@ -236,7 +236,7 @@ class RunCommands(RunReader):
 
 
 async def _judge_answers(requests: Iterable[RequestRecord], responses: Mapping[str, Any]) -> None:
-    """Judge what people answered to open requests."""
+    """Check the answers to open requests against their schemas, off the event loop if that takes long."""
     for request in requests:
         if request.request_id in responses and request.response_schema is not None:
             await judge_aside(request.response_schema, responses[request.request_id])

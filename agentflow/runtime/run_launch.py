@@ -1,4 +1,4 @@
-"""RunLaunch: all that a run needs before its supervisor exists, and how those who wait hear of it."""
+"""RunLaunch: what a run needs before its supervisor exists, and the futures that its callers wait for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunLaunch:
     the answer to the command. `alarm` is the next deadline (µs) of a run that was left waiting. `fold` is
     what is known of its log before it is read, and what its supervisor leaves behind when it rests. `trial`
     is told which units the supervisor takes up and which of them end. `timeline`: steps of the wall clock.
-    `owner`: who owns the run once it has begun.
+    `owner`: the owner of the run once it has begun.
     """
 
     def __init__(
@@ -82,53 +82,52 @@ class RunLaunch:
         self.rested: asyncio.Future[RunState] = loop.create_future()
         self.ended: asyncio.Future[None] = loop.create_future()
         for future in (self.accepted, self.rested, self.reply):
-            future.add_done_callback(_retrieve)  # nobody has to wait for it
+            future.add_done_callback(_retrieve)  # an error without a waiter is no unraisable error
 
     @property
     def started(self) -> WorkflowStarted | None:
-        """The event that begins a new run."""
+        """First event of a new run."""
         return self.first_events[0] if self.first_events else None
 
     @property
     def is_new(self) -> bool:
-        """Whether the supervisor has to write the first events: an earlier one may have done so and died."""
+        """True if the supervisor has to write the first events; an earlier one may have done so and died."""
         return bool(self.first_events) and not self.accepted.done()
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the supervisor is about to end, so that a new one must take the run up."""
+        """True if the supervisor is about to end, so that a new one must start for the next command."""
         return self.rested.done() or self.queued
 
     @property
     def rest_state(self) -> RunState | None:
-        """The state of the run, if it has come to rest."""
+        """State of the run if it rests, else None."""
         rested = self.rested
         return rested.result() if rested.done() and rested.exception() is None else None
 
     def take_fold(self) -> Fold | None:
-        """What is known of the log; once, since whoever takes it changes it."""
+        """Return the cached state once; the caller changes it."""
         fold, self.fold = self.fold, None
         return fold
 
     def set_reply(self, answer: Done | Refusal) -> None:
-        """Answer the command. Until then a supervisor that is made anew obeys it again."""
+        """Reply to the command. Until then a restarted supervisor applies it again."""
         self.command = None
         if not self.reply.done():
             self.reply.set_result(answer)
 
     def reopen(self) -> None:
-        """The run moves again: whoever asks for its result from now on waits for its next rest."""
+        """Replace `rested`, because the run moves again: later callers wait for its next rest."""
         if self.rested.done():
             self.rested = asyncio.get_running_loop().create_future()
             self.rested.add_done_callback(_retrieve)
 
     def reject(self, error: BaseException) -> None:
-        """Tell whoever waits that the run cannot go on here; the supervisor is about to end."""
+        """Fail all futures but `ended`: the run cannot go on here and the supervisor is about to end."""
         self._settle_all(error, self.accepted, self.rested, self.reply)
 
     def end(self, error: BaseException) -> None:
-        """The supervisor has ended. Who still waits for something is told this; a queued run may yet come to
-        rest by another one."""
+        """Resolve `ended` and fail what is still open. A queued run may still rest by its next supervisor."""
         self._settle_all(error, self.accepted, self.reply)
         if not self.queued:
             self._settle_all(error, self.rested)
@@ -136,7 +135,7 @@ class RunLaunch:
             self.ended.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """There will be nobody to work on the run: this Runtime is closed."""
+        """Fail all futures: the Runtime is closed, so no supervisor will follow."""
         self.reject(error)
         self.end(error)
 

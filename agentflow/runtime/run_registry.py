@@ -1,8 +1,7 @@
-"""Which runs are at work in this process: they are taken up one at a time each, at most so many at once.
+"""RunRegistry: the runs at work in this process, each with one supervisor, at most so many at once.
 
-Runs beyond the limit wait their turn with their logs begun; runs that wait for a person are nowhere here and
-are taken up again by the command that moves them. What has begun here goes on though whoever asked for it
-goes away. It decides nothing about a run.
+Runs beyond the limit queue with the start of their log written; runs that wait for a request are started
+again by the next command. A start completes even if its caller is cancelled. It decides nothing about a run.
 """
 
 from __future__ import annotations
@@ -62,14 +61,15 @@ Prepare = Callable[[str, bool], Awaitable[tuple[engine.Graph, Bound]]]
 """The graph of a stored run and what it is bound to; unbound when nothing of it is to be carried out. Raises
 DefinitionError when its models or functions are not here."""
 
-_ASK = 60.0
+_REPLY_TIMEOUT_S = 60.0
 _ATTACH = Attach(by="runtime")
-_STORE_WAIT = 1.0
-_MOMENT = 0.05
+_RETRY_INTERVAL_S = 1.0
+_RESTART_WAIT_S = 0.05
 
 
 class RunRegistry:
-    """The runs of one Runtime. All methods are for the loop of its actor system."""
+    """The runs of one Runtime. All methods are for the loop of its actor system. No actor, because its
+    methods raise to the caller and many starts await the store at the same time, serialized per run."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class RunRegistry:
         system.on_shutdown("flush_log", self._runs.close)
 
     async def close(self) -> None:
-        """Refuse new runs and commands. What is queued, or on its way, stays in the log as it is."""
+        """Reject new runs and commands. Queued runs stay in the log as they are."""
         if self._streak_timer is not None:
             self._streak_timer.cancel()
         self._queue.clear()
@@ -129,7 +129,7 @@ class RunRegistry:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing begins here any more."""
+        """True if no run can be started any more."""
         return self._tasks.closed
 
     def _supervisor_ended(self, launch: RunLaunch) -> None:
@@ -147,7 +147,7 @@ class RunRegistry:
             raise AgentflowError("the Runtime is closed; nothing was begun")
 
     def exclusive(self, key: str) -> AbstractAsyncContextManager[None]:
-        """Whoever enters with the same key comes one after another."""
+        """Hold the lock of a key, such as the id of a run: one block at a time, FIFO."""
         return self._tasks.exclusive(key)
 
     # -- beginning --------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class RunRegistry:
         base: Sequence[engine.BaseEvent] = (),
         labels: dict[str, str],
     ) -> RunLaunch:
-        """Begin a run; returns once its first event is durable. RunExists, QueueFull, StoreError."""
+        """Start a run; return once its first event is durable. Raises RunExists, QueueFull or StoreError."""
         self._check_open()
         if workflow_id in self.launches or workflow_id in self._queue:
             raise RunExists(f"{workflow_id} exists already")
@@ -198,10 +198,10 @@ class RunRegistry:
     # -- places -----------------------------------------------------------------------------------
 
     def recover(self, runs: Sequence[tuple[str, bool]], suspects: Sequence[tuple[str, bool]] = ()) -> None:
-        """Take up runs that no process works on, as there are places for them; `True`: resume it too.
+        """Start runs that no process works on, as slots become free; `True`: resume it too.
 
-        `suspects` have open units. After a second crash in a row they are taken up one at a time, those with
-        the fewest counts first, and those with too many are paused; else they are like the others.
+        `suspects` have open units. After a second crash in a row they start one at a time, those with the
+        lowest counts first, and those over the limit are paused; else they start like the others.
         """
         self._check_open()
         paused = dict(self.ledger.over_limit(run_id for run_id, _ in suspects))
@@ -227,7 +227,8 @@ class RunRegistry:
         self._start_queued()
 
     def _end_crash_streak(self) -> None:
-        """This life has lasted. While a run is on trial, or waits for it, the row goes on."""
+        """End the streak of crashes, because this life has lasted; wait longer while a trial is open or
+        queued."""
         self._streak_timer = None
         if self._queue.suspects or self._trial is not None:
             self._streak_timer = asyncio.get_running_loop().call_later(
@@ -237,7 +238,7 @@ class RunRegistry:
             self._tasks.start_soon(self.ledger.end_row())
 
     def expect(self, due: Sequence[tuple[RunRow, int]]) -> None:
-        """Take these runs, which only wait, up when they fall due (µs, by the wall clock of their logs)."""
+        """Set alarms for runs that only wait: each starts when it falls due (µs, wall clock of its log)."""
         self._check_open()
         now = self._clock.now()
         for row, _ in due:
@@ -263,9 +264,9 @@ class RunRegistry:
             self._start_queued()
 
     async def _start_on_trial(self, workflow_id: str, command: Command) -> None:
-        """Take a run up alone. The next follows when the units of this one have ended, when it rests, or when
-        its first call has gone on for `trial_s`: an innocent call of minutes must not hold up all others. A
-        call that gets no place of its provider or service for 60 s is not waited for."""
+        """Start a run alone. The next follows when the units of this one have ended, when it rests, or when
+        its first call has gone on for `trial_s`: one long call must not delay all others. A call that gets no
+        slot of its provider or service within 60 s is not waited for."""
         self._trial = trial = Trial(workflow_id)
         try:
             try:
@@ -284,7 +285,7 @@ class RunRegistry:
             self._start_queued()
 
     async def _wait_for_trial(self, trial: Trial, launch: RunLaunch) -> None:
-        """Return when the run on trial is to be trusted."""
+        """Wait until the run on trial can be trusted."""
         over = (trial.over, launch.ended, launch.rested)
         waits = (*over, trial.began)
         await asyncio.wait(waits, timeout=QUEUE_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
@@ -292,7 +293,7 @@ class RunRegistry:
             await asyncio.wait(over, timeout=self.ledger.trial_s, return_when=asyncio.FIRST_COMPLETED)
 
     def call_started(self, workflow_id: str) -> None:
-        """Take note that a call of this run is being made."""
+        """Record that a call of this run is being made."""
         if self._trial is not None and self._trial.workflow_id == workflow_id:
             self._trial.call_started()
 
@@ -301,28 +302,28 @@ class RunRegistry:
             try:
                 return await write()
             except StorageUnavailable:
-                await asyncio.sleep(_STORE_WAIT)
+                await asyncio.sleep(_RETRY_INTERVAL_S)
 
     async def _start_with_retry(self, workflow_id: str, command: Command, *, has_slot: bool = False) -> None:
-        """Go on with a run that nobody asked for just now. A store that takes nothing is waited for; a run
-        whose models or functions are not here is paused and says so."""
+        """Start a run without a caller. Retries every second while the store is unavailable. A run whose
+        models or functions cannot be resolved is paused, with the reason in its log."""
         while True:
             try:
                 async with self.exclusive(workflow_id):
                     await self._deliver(workflow_id, command, pauses_unbound=True, has_slot=has_slot)
                 return
             except StorageUnavailable:
-                await asyncio.sleep(_STORE_WAIT)
+                await asyncio.sleep(_RETRY_INTERVAL_S)
             except (Fenced, RunNotFound, RunGone):
                 return  # another process has it, or it never began
 
     # -- going on ---------------------------------------------------------------------------------
 
     async def command(self, workflow_id: str, command: Command) -> Done:
-        """Tell a run something, taking it up for that if need be. Returns once it is durable.
+        """Send a command to a run, starting its supervisor if needed. Returns once it is durable.
 
-        RunNotFound, RunTerminal, Fenced, StorageUnavailable, DefinitionError, CommandRefused with the code
-        of page 000 §8.2.
+        Raises RunNotFound, RunTerminal, Fenced, StorageUnavailable, DefinitionError, or CommandRefused with
+        the code of page 000 §8.2.
         """
         self._check_open()
         answer = await self._tasks.run_shielded(self._deliver_exclusively(workflow_id, command))
@@ -342,16 +343,16 @@ class RunRegistry:
     async def _deliver(
         self, workflow_id: str, command: Command, *, pauses_unbound: bool = False, has_slot: bool = False
     ) -> Done | Refusal | None:
-        """The answer of the run; None when it has ended. `has_slot`: there is a place for it."""
+        """Return the reply of the run, None if it has ended. `has_slot`: a slot is reserved for it."""
         while (found := await self._find_supervisor(workflow_id)) is not None:
             supervisor, launch = found
             try:
-                return await supervisor.ask(command, timeout=_ASK)
-            except ActorStopped:  # it came to rest first, or died and is made anew
-                await asyncio.wait((launch.ended,), timeout=_MOMENT)
+                return await supervisor.ask(command, timeout=_REPLY_TIMEOUT_S)
+            except ActorStopped:  # it rested first, or is being restarted
+                await asyncio.wait((launch.ended,), timeout=_RESTART_WAIT_S)
             except AskTimeout:
                 raise _unconfirmed(workflow_id) from None
-            except Exception as error:  # its supervisor has a bug, and is made anew
+            except Exception as error:  # its supervisor has a bug, and is restarted
                 raise AgentflowError(f"{workflow_id} failed at what it was told: {error!r}") from error
         self._check_open()
         row = await self._log.run(workflow_id)
@@ -364,7 +365,7 @@ class RunRegistry:
         return await self._wait_for_reply(launch)
 
     async def _find_supervisor(self, workflow_id: str) -> tuple[Ref[Any], RunLaunch] | None:
-        """The supervisor of a run, if it is here to stay; waits for one that comes or goes."""
+        """Return the supervisor of a run unless it is about to end; waits for one that starts or ends."""
         while (launch := self.launches.get(workflow_id)) is not None:
             ref = self.live.get(workflow_id)
             if launch.ended.done():
@@ -380,7 +381,7 @@ class RunRegistry:
     async def _start_run(
         self, workflow_id: str, command: Command, *, pauses_unbound: bool, has_slot: bool
     ) -> RunLaunch:
-        """Give the run a supervisor, which obeys and goes on, or only obeys when there is no place for it."""
+        """Start a supervisor that applies the command, and goes on if a slot is free."""
         idle = isinstance(command, Cancel | Pause)  # models and functions need not be here
         try:
             plan, bound = await self._prepare(workflow_id, not idle)
@@ -423,7 +424,7 @@ class RunRegistry:
 
     async def _wait_for_reply(self, launch: RunLaunch) -> Done | Refusal:
         try:
-            answer = await asyncio.wait_for(asyncio.shield(launch.reply), _ASK)
+            answer = await asyncio.wait_for(asyncio.shield(launch.reply), _REPLY_TIMEOUT_S)
         except TimeoutError:
             raise _unconfirmed(launch.workflow_id) from None
         if launch.queued:
@@ -434,7 +435,7 @@ class RunRegistry:
         return answer
 
     async def _reply_after_end(self, workflow_id: str, command: Command) -> Done | Refusal | None:
-        """A command that comes again after the end of its run is answered as it was before it."""
+        """Reply to a repeated command after the end of its run as before it."""
         if isinstance(command, Cancel | Attach):
             return None
         plan, _ = await self._prepare(workflow_id, False)
@@ -451,11 +452,12 @@ class RunRegistry:
     # -- resting ----------------------------------------------------------------------------------
 
     def has(self, workflow_id: str) -> bool:
-        """True if the run is at work here, or has its turn to come."""
+        """Return whether the run is at work here or queued."""
         return workflow_id in self.launches or workflow_id in self._queue
 
     async def rest(self, workflow_id: str, known: RunLaunch | None) -> RunState | None:
-        """Wait until the run is terminal, paused or waits. None: it is not at work here; see the log."""
+        """Wait until the run is terminal, paused or waits. Returns None if it is not at work here; see the
+        log."""
         while True:
             live = self.launches.get(workflow_id)
             if live is not None and not live.queued:
@@ -471,8 +473,10 @@ class RunRegistry:
             await asyncio.shield(turn)
 
     def _known_end(self, known: RunLaunch | None) -> RunState | None:
-        """How a run that began here came to its end, or where it stood when the registry was closed; raises
-        why it did not get there. Between the two another process may have moved it on."""
+        """Return how a run that began here ended, or where it stood when the registry was closed.
+
+        Raises the error that kept it from resting. Between the two another process may have moved it on.
+        """
         if known is None or not known.rested.done():
             return None
         state = known.rested.result()
@@ -484,5 +488,8 @@ def _start_command(resumes: bool) -> Command:
 
 
 def _unconfirmed(workflow_id: str) -> StorageUnavailable:
-    message = f"{workflow_id} gave no answer within {_ASK:g} s; what it was told may still come to pass"
+    message = (
+        f"{workflow_id} did not reply within {_REPLY_TIMEOUT_S:g} s; the command may still take effect, "
+        f"see `agentflow show {workflow_id}`"
+    )
     return StorageUnavailable(message)

@@ -107,7 +107,7 @@ class SendAgain(Message, frozen=True, kw_only=True):
 
 
 class WorkStopped(Message, frozen=True, kw_only=True):
-    """The time for work in flight to end is over."""
+    """The grace for calls at work is over."""
 
 
 Settle = Callable[[Done | Refusal], object]
@@ -171,7 +171,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         return None
 
     async def _start_or_replay(self) -> None:
-        """Begin a run, unless a supervisor that died since has made its first events durable."""
+        """Start a new run, unless a supervisor that died made its first events durable."""
         launch = self._launch
         await self._bus.ask(Barrier(workflow_id=launch.workflow_id), timeout=60)
         try:
@@ -187,7 +187,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         await self._replay()
 
     def _start_new(self) -> None:
-        """A new run: its first events, and at once what follows from them, unless it has to wait its turn."""
+        """Write the first events of a new run, and what follows from them unless it has to queue."""
         launch, state = self._launch, self._state
         now = self._now()
         drafts: list[Draft] = []
@@ -231,9 +231,9 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             self._continue_run(command, now)
 
     def _continue_run(self, command: Command | None, now: int) -> None:
-        """Take the run up where the log ends. Who ends it or makes it stand still wants no work to begin."""
+        """Go on where the log ends. Neither a cancel nor a pause starts work first."""
         state, launch = self._state, self._launch
-        if isinstance(command, Pause):  # nobody is at work on what is open
+        if isinstance(command, Pause):  # no call is at work in this process
             command = msgspec.structs.replace(command, in_flight="suspend")
         elif not isinstance(command, Cancel):
             still = state.status == "paused" or launch.queued
@@ -247,7 +247,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             self._maybe_rest()
 
     def _storage_notices(self) -> Decisions:
-        """What opening the store mended: nothing acknowledged was lost, but somebody should know."""
+        """Return the events that record what opening the store repaired; nothing acknowledged was lost."""
         notices, self._launch.notices = self._launch.notices, []
         return [
             ev.SystemError(
@@ -268,7 +268,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     # -- deciding -------------------------------------------------------------------------------
 
     def _advance(self, decisions: Decisions) -> None:
-        """Fold what happened and what follows from it, and append it all as one batch."""
+        """Apply what happened and what follows from it, and append it all as one batch."""
         now = self._now()
         first = self._state.next_offset
         drafts: list[Draft] = []
@@ -306,7 +306,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             drafts.append(Draft(data, trace=trace(data)))
 
     def _keep_result(self, data: ev.WorkflowStepCompleted) -> None:
-        """A result that may serve again is kept, once it is in the log."""
+        """Cache the result of a step once its event is durable."""
         name = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
         activation = self._state.open.get(name)
         self._lookups.pop(name, None)
@@ -330,7 +330,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             return LookedUp(activation_key=key, hit=hit)
 
         def failed(error: BaseException) -> LookedUp:
-            return LookedUp(activation_key=key, hit=None)  # a cache that cannot be read is no reason to fail
+            return LookedUp(activation_key=key, hit=None)  # an unreadable cache is a miss
 
         self.ctx.pipe(self._results.find(lookup.key), found, failed)
 
@@ -407,8 +407,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             self.ctx.self.stop()  # its log has begun; it comes back when there is a place for it
 
     def _rest(self) -> None:
-        """Nothing moves without somebody else: tell who waits, and end. A waiting run costs no memory; its
-        deadlines are watched by whoever started this actor."""
+        """Stop this actor: the run is terminal, paused or waits for input. Resolves `rested`; the next
+        deadline is left in `alarm`, which RunsSupervisor watches."""
         launch = self._launch
         self._timeline.end = self._state.next_offset
         if not self._state.terminal:
@@ -475,8 +475,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(CommitFailed)
     def commit_failed(self, message: CommitFailed) -> None:
-        """A store that takes nothing for now makes the run stand still. Any other refusal ends this actor
-        here and now, with nothing acknowledged: the log is the truth."""
+        """Retry after a transient failure. Any other failure ends this actor at once, with nothing
+        acknowledged: the log is the truth."""
         if self._outbox.follows(message):
             return
         if message.transient and message.expected > 0:
@@ -487,7 +487,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             return
         if message.kind == "internal_error":
             raise RuntimeError(message.error)  # supervision: fold the log and decide again
-        # Somebody else appended, or owns the run: to whoever waits here the two are the same.
+        # Another process appended, or owns the run: the same for callers here.
         lost = message.kind in (Fenced.code, OffsetConflict.code)
         kind: type[AgentflowError] = StorageUnavailable if message.transient else StoreError
         if lost:
@@ -521,8 +521,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(Terminated)
     def worker_lost(self, signal: Terminated) -> None:
-        """Close the open calls of an agent whose actor died of a bug as interrupted; a fresh actor makes them
-        anew from the recorded conversation."""
+        """Close the open calls of an agent whose actor died of a bug as interrupted; a new actor makes them
+        again from the recorded conversation."""
         key = self._dispatcher.remove_worker(signal.ref)
         activation = None if key is None else self._state.open.get(key)
         if activation is not None:
@@ -596,8 +596,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(Command)
     def receive_command(self, command: Command) -> None:
-        """The reply is Done once what the command changes is durable, or Refusal. While the store takes
-        nothing, nothing is changed either."""
+        """Reply Done once the change is durable, or Refusal. While the store is unavailable the command waits
+        for up to 10 s."""
         settle = self.ctx.defer().set
         if self._suspending is not None:
             settle(Refusal(code="draining", message="the Runtime is being closed; nothing changed"))
@@ -622,14 +622,14 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             return
         resumes = any(isinstance(move, ev.WorkflowResumed) for move in decisions)
         if resumes and state.status == "paused" and not self._dispatcher.is_busy:
-            # Calls that were open when somebody paused and left: nobody is at work on them any more.
+            # Calls that were open when the run was suspended have no worker any more.
             decisions += engine.interrupted(state, now)
         self._launch.reopen()
         self._replies.append((state.next_offset, settle))
         self._advance(decisions)
 
     def _decide_cancel(self, command: Cancel) -> Decisions:
-        """Only when the request is durable the work is stopped. A second cancel only hardens."""
+        """Return the request to cancel; work stops once it is durable. A second one can only make it hard."""
         state = self._state
         if state.terminal:
             raise engine.commands.Refused("run_terminal", f"{state.workflow_id} has ended ({state.status})")
@@ -650,8 +650,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         ]
 
     def _execute_cancel(self, cancel: Cancel) -> None:
-        """The request is durable: stop the work, and give functions whose effect cannot be taken back the
-        grace to come to their end."""
+        """Stop the work, because the request is durable. Tool calls at work get the grace to complete."""
         self._cancel = None
         busy = [c for c in self._state.calls.values() if c.kind == "tool"]
         if cancel.mode == "hard" or not busy or not self._dispatcher.is_busy or cancel.grace <= 0:
@@ -669,7 +668,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     # -- time -----------------------------------------------------------------------------------
 
     def _arm_wake_timer(self, now: int) -> None:
-        """Wake up at the next deadline that lies ahead.
+        """Set the timer of the next deadline ahead.
 
         `decide` has just seen all that have passed: one that is left moves nothing now (the run has ended, is
         paused or is being cancelled), so that waking up for it again would only spin.
@@ -706,7 +705,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._continue_stop()
 
     def _continue_stop(self) -> None:
-        """While the run is parked or cancelled, the functions at work are waited for."""
+        """Finish suspending or cancelling once no tool call is open."""
         state = self._state
         if any(c.kind == "tool" for c in state.calls.values()) or state.terminal:
             return
@@ -717,7 +716,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(WorkStopped)
     def work_stopped(self, message: WorkStopped) -> None:
-        """Nothing worth waiting for is at work, or the time for it is over: write down where it stopped."""
+        """Record where the run stopped: no call is worth waiting for, or the grace is over."""
         self.ctx.timers.cancel("grace")
         state = self._state
         if state.terminal:

@@ -1,8 +1,8 @@
-"""The supervisor of all runs of a process: it starts, restarts and counts their supervisors.
+"""RunsSupervisor: the parent of all RunSupervisors of a process.
 
-A run whose supervisor keeps dying without getting further is paused, so that it cannot take the others
-with it; `resume` tries again. The deadlines of runs that only wait, and so have no supervisor, are timers of
-this actor. After its own failure or kill it takes every admitted run up again from the log.
+It starts and restarts them. A run whose supervisor dies 6 times without progress is paused, so that it cannot
+take the others with it; `resume` tries again. The deadlines of waiting runs, which have no supervisor, are
+timers of this actor. After its own failure or kill it starts every registered run again from the log.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ __all__ = ["Alarms", "Overdue", "RunsSupervisor", "StartRun"]
 
 
 class StartRun(Message, frozen=True, kw_only=True):
-    """Begin, or go on with, a run whose launch was prepared."""
+    """Start the supervisor of a registered launch."""
 
     workflow_id: str
 
 
 class Alarms(Message, frozen=True, kw_only=True):
-    """When waiting runs that nobody works on fall due (µs), as far as it is not known better already."""
+    """Deadlines (µs) of waiting runs without a supervisor; one that is set already is kept."""
 
     due: dict[str, int]
 
 
 class Overdue(Message, frozen=True, kw_only=True):
-    """A run that nobody works on has a deadline that is due now."""
+    """The deadline of a waiting run has passed."""
 
     workflow_id: str
 
@@ -54,14 +54,14 @@ _MAX_RESTARTS = 5
 
 
 def _restart_or_stop(error: BaseException, history: History) -> Action:
-    """A run is restarted five times in a row; a store that refuses is no reason to try again."""
+    """Restart a supervisor up to 5 times in a row; do not restart it after a StoreError."""
     if isinstance(error, StoreError) or history.failures > _MAX_RESTARTS:
         return "stop"
     return "restart"
 
 
 def _ignore(_: object) -> None:
-    """A release that fails harms nobody: the owner's death is seen by the next claim."""
+    """Ignore the outcome. A release that fails is harmless: the next claim sees that the owner is dead."""
 
 
 def _stopped_error(run_id: str, error: BaseException | None) -> AgentflowError:
@@ -101,8 +101,8 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._ids: dict[Ref[Any], str] = {}
 
     def on_start(self) -> None:
-        """Take up what an earlier instance was at, as the restart of each supervisor would. A run with which
-        that fails ends here, because a second attempt would fail all the others with it."""
+        """Start the supervisors that an earlier instance had. A run with which that fails ends here, because
+        a second attempt would fail all the others with it."""
         self._table.remove_all_supervisors()
         for run_id, launch in list(self._table.launches.items()):
             try:
@@ -119,7 +119,7 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(StartRun)
     def start(self, message: StartRun) -> None:
-        """Start the supervisor of an admitted run, unless `on_start` has."""
+        """Start the supervisor of a registered run, unless `on_start` has."""
         if message.workflow_id in self._table.launches and message.workflow_id not in self._table.supervisors:
             self._start(message.workflow_id)
 
@@ -146,14 +146,14 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._settle_launch(run_id, signal.error)
 
     def _settle_launch(self, run_id: str, error: BaseException | None) -> None:
-        """Settle an launch whose supervisor has ended for good."""
+        """Settle the launch of a run whose supervisor has ended for good."""
         launch = self._table.launches[run_id]
         begun = launch.first_batch_sent or not launch.is_new
         lost = error is not None and not isinstance(error, StoreError)
         if error is not None and lost and begun and launch.rest_state is None:
             self.ctx.pipe(self._pause_failed_run(run_id, launch.epoch, error), _ignore, _ignore)
         elif launch.rest_state is None or not launch.rest_state.terminal:
-            # Another process may go on with it from here on; with one that has ended nobody will.
+            # Released, so that another process may go on with it. A terminal run needs no release.
             self.ctx.pipe(self._log.release(run_id, self._owner), _ignore, _ignore)
         if launch.alarm is not None:
             self._set_alarm(run_id, launch.alarm)
@@ -166,7 +166,7 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             launch.end(_stopped_error(run_id, None))
 
     async def _pause_failed_run(self, run_id: str, epoch: int, error: BaseException) -> None:
-        """Write down that the run stands still, which its own supervisor cannot any more."""
+        """Write the pause that the run's own supervisor cannot write any more."""
         detail = f"the supervisor of the run died {_MAX_RESTARTS + 1} times: {type(error).__name__}"
         last = await self._log.last(run_id)
         paused = WorkflowPaused(reason="recovery_limit", detail=detail)
@@ -184,7 +184,7 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(Committed, CommitFailed)
     def pause_written(self, message: Committed | CommitFailed) -> None:
-        """The pause is written, or somebody else has the run already."""
+        """Ignore the outcome: the pause is written, or another process owns the run."""
 
     @on(KeepResult)
     def keep(self, message: KeepResult) -> None:
@@ -202,7 +202,7 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(Alarms)
     def alarms(self, message: Alarms) -> None:
-        """A run that moved meanwhile has set its own, or will."""
+        """Set alarms, except for a run that has a supervisor or an alarm of its own."""
         for run_id, due in message.due.items():
             if run_id not in self._table.supervisors and run_id not in self.ctx.timers:
                 self._set_alarm(run_id, due)

@@ -221,7 +221,7 @@ class Runtime(SubmitCommand):
         await self._registry.ledger.close()
 
     async def _park(self) -> None:
-        """Let every live run write down where it stopped, within the grace."""
+        """Suspend every live run and wait until each has recorded where it stopped, within the grace."""
         from agentflow.runtime.run_supervisor import Suspend
 
         registry = self._registry
@@ -233,7 +233,7 @@ class Runtime(SubmitCommand):
 
     @property
     def log(self) -> EventLog:
-        """The open store."""
+        """Open store."""
         if self._log is None:
             raise AgentflowError("the Runtime is not open: use `async with Runtime(...)`")
         self._fork_guard.check()
@@ -241,15 +241,15 @@ class Runtime(SubmitCommand):
 
     @property
     def system(self) -> ActorSystem:
-        """The actor system; for introspection."""
+        """Actor system, for introspection."""
         if self._system is None:
             raise AgentflowError("the Runtime is not open: use `async with Runtime(...)`")
         self._fork_guard.check()
         return self._system
 
     async def bind(self, definition: Definition, pins: Pins | None = None, *, trusted: bool = True) -> Bound:
-        """Phase B of page 001: resolve models and functions; see `.diagnostics`. Opens the declared
-        services; a submission that is not `trusted` gets none that could harm this machine."""
+        """Resolve models and functions (page 001, phase B); see `.diagnostics`. Opens the declared services;
+        a submission that is not `trusted` gets none that could harm this machine."""
         return await bind(
             definition.workflow,
             registry=self.registry,

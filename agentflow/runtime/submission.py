@@ -49,7 +49,7 @@ __all__ = [
     "submission_digest",
 ]
 
-_DEEPEST = 200
+_MAX_DEPTH = 200
 
 
 def _one_of(*choices: str) -> Callable[[Any], str | None]:
@@ -75,7 +75,7 @@ _OPTIONS: dict[str, Callable[[Any], str | None]] = {
 
 
 def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options, those that are null left out. ConfigurationError names the one that is wrong."""
+    """Return the options without those that are null. Raises ConfigurationError naming the wrong one."""
     options = {key: value for key, value in (given or {}).items() if value is not None}
     for key, value in options.items():
         check = _OPTIONS.get(key)
@@ -89,7 +89,7 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def checked_labels(given: Mapping[str, str] | None) -> dict[str, str]:
-    """The labels. ConfigurationError when one is not a string."""
+    """Return the labels. Raises ConfigurationError if one is not a string."""
     labels = dict(given or {})
     for key, value in labels.items():
         if not isinstance(key, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -101,12 +101,12 @@ def checked_labels(given: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def json_problem(value: Any) -> str | None:
-    """Why no event can hold a Python value, or None. Does not recurse."""
+    """Return why no event can hold a Python value, or None. Does not recurse."""
     todo: list[tuple[Any, int]] = [(value, 0)]
     while todo:
         item, depth = todo.pop()
-        if depth > _DEEPEST:
-            return f"nested deeper than {_DEEPEST}"
+        if depth > _MAX_DEPTH:
+            return f"nested deeper than {_MAX_DEPTH}"
         if isinstance(item, str):
             if not item.isascii() and any("\ud800" <= c <= "\udfff" for c in item):
                 return "a string holds half a surrogate pair"
@@ -126,7 +126,7 @@ def json_problem(value: Any) -> str | None:
 
 
 def checked_budget(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The limits of a budget. ConfigurationError names the key that is wrong."""
+    """Return the limits of a budget. Raises ConfigurationError naming the wrong key."""
     if given is None:
         return None
     known = [*LIMITS, "max_depth", "on_exceeded"]
@@ -150,7 +150,7 @@ def checked_budget(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def body_hash(*parts: Any) -> str:
-    """Names a submission, so that an idempotency key can be told from its misuse."""
+    """Return the digest of a submission, by which reuse of an idempotency key for another one is found."""
     return "sha256:" + hashlib.sha256(canonical_json(parts)).hexdigest()
 
 
@@ -169,7 +169,7 @@ _LOADING: Final = (
 
 
 def load(submission: Submission) -> Definition:
-    """The definition of a submission. Raises DefinitionError with every diagnostic."""
+    """Return the definition of a submission. Raises DefinitionError with every diagnostic."""
     if isinstance(submission, Definition):
         return submission
     if isinstance(submission, Workflow):
@@ -257,7 +257,7 @@ def started_event(
     found: list[Diagnostic],
     by: str,
 ) -> WorkflowStarted:
-    """`workflow.started`: everything that is needed to run, here or in another process."""
+    """Return `workflow.started`: everything that is needed to run, here or in another process."""
     kept = dict(options)
     kept["models"] = bound.models
     if definition.folder is not None:
