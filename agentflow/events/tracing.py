@@ -172,7 +172,7 @@ class RunTracer:
         self.workflow_id = workflow_id
         self.trace_id = trace_id_of(workflow_id)
         self.parent: TraceParent | None = None
-        """The span of whoever submitted the run, if it named one."""
+        """Span of the submitter of the run, if it named one."""
         self.tracestate: str | None = None
         # `span_id_of`, with the part of it that is the same for the whole run done once.
         self._hash = blake2b(f"{workflow_id}\x1f".encode(), digest_size=8)
@@ -185,7 +185,7 @@ class RunTracer:
 
     @property
     def sampled(self) -> bool:
-        """False when whoever submitted the run does not record its trace."""
+        """False if the submitter of the run does not record its trace."""
         return self.parent is None or self.parent.sampled
 
     @property
