@@ -37,7 +37,8 @@ class RunFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit_of_runs(where: Where, definition: Definition) -> list[RunFit]:
-    """The runs of this definition's name that are not at their end, newest first; none without a store."""
+    """Return the runs of this definition's name that are not at their end, newest first; none without a
+    store."""
     from agentflow.cli.errors import Exit
     from agentflow.cli.session import run_async, store_exists
     from agentflow.cli.target import open_reader

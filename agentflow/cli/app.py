@@ -165,7 +165,7 @@ def app() -> None:
 
 
 def main() -> NoReturn:
-    """The entry point of the command `agentflow`. Never returns."""
+    """Run the command `agentflow`. Never returns."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character must not cost the user the result.
         with contextlib.suppress(AttributeError):

@@ -23,7 +23,7 @@ __all__ = ["open_copy"]
 
 @asynccontextmanager
 async def open_copy(where: Where, run_id: str) -> AsyncGenerator[EventLog]:
-    """A log that has the run, to read it only. Raises RunNotFound, RunGone or InvalidExport."""
+    """Open a log that has the run, for reading only. Raises RunNotFound, RunGone or InvalidExport."""
     from agentflow.cli.session import open_store
 
     async with open_reader(where, run_id=run_id) as target:

@@ -120,7 +120,7 @@ _STATES = {
 
 
 def exit_of_state(state: str) -> Exit:
-    """The code for a run that has come to rest in this state."""
+    """Return the code for a run that has come to rest in this state."""
     return _STATES.get(state, Exit.WAITING)
 
 

@@ -32,7 +32,7 @@ _COLOURS = {"error": "red", "warning": "yellow"}
 
 
 def render_diagnostics(diagnostics: Sequence[Diagnostic], style: Style = styled) -> str:
-    """All of them, in their order; the files that they name are read once."""
+    """Render diagnostics in their order; each file that they name is read once."""
     texts: dict[str, list[str]] = {}
     blocks: list[str] = []
     for group in _groups(diagnostics):
@@ -49,8 +49,8 @@ def render_diagnostic(diagnostic: Diagnostic, lines: Sequence[str], style: Style
 
 
 def excerpt(line: str, columns: Sequence[int], margin: str, style: Style = styled) -> list[str]:
-    """The source line behind `margin` and, below it, the tokens at `columns` (from 1, code points, ascending)
-    underlined. A long line is cut around them."""
+    """Return the source line behind `margin` and, below it, the tokens at `columns` (from 1, code points,
+    ascending) underlined. A long line is cut around them."""
     begin, end = _window(line, columns)
     head, tail = _CUT if begin else "", _CUT if end < len(line) else ""
     source = margin + head + "".join(_shown(c) for c in line[begin:end]).rstrip() + tail
@@ -83,7 +83,7 @@ def _render(group: Sequence[Diagnostic], lines: Sequence[str], style: Style) -> 
 
 
 def _groups(diagnostics: Sequence[Diagnostic]) -> Iterator[list[Diagnostic]]:
-    """Neighbours that point at the same line."""
+    """Group neighbours that point at the same line."""
     group: list[Diagnostic] = []
     for d in diagnostics:
         if group and (d.line is None or (d.file, d.line) != (group[0].file, group[0].line)):
@@ -95,7 +95,7 @@ def _groups(diagnostics: Sequence[Diagnostic]) -> Iterator[list[Diagnostic]]:
 
 
 def _together(line: str, columns: list[int]) -> Iterator[list[int]]:
-    """Columns that one excerpt of the line can show."""
+    """Group columns that one excerpt of the line can show."""
     group: list[int] = []
     for column in columns:
         if group and not _fits(line) and not _fits(line[group[0] - 1 : column], _WIDTH // 2):
@@ -107,7 +107,8 @@ def _together(line: str, columns: list[int]) -> Iterator[list[int]]:
 
 
 def _window(line: str, columns: Sequence[int]) -> tuple[int, int]:
-    """The part of the line that is shown: all of it, or what fits with a third of it before the columns."""
+    """Return the part of the line that is shown: all of it, or what fits with a third of it before the
+    columns."""
     if _fits(line):
         return 0, len(line)
     begin = min(columns[0] - 1, len(line))
@@ -123,20 +124,20 @@ def _window(line: str, columns: Sequence[int]) -> tuple[int, int]:
 
 
 def _extent(line: str, start: int) -> int:
-    """How many characters the token at `start` has; of a long one, as many as an excerpt can show."""
+    """Return how many characters the token at `start` has; of a long one, as many as an excerpt can show."""
     token = _TOKEN.match(line[start : start + _WIDTH])
     return token.end() if token else 1
 
 
 def _shown(character: str) -> str:
-    """A character that takes exactly `_cells` cells; what cannot be shown is `?`."""
+    """Return a character that takes exactly `_cells` cells; what cannot be shown is `?`."""
     if character == "\t":
         return " " * _TAB
     return character if character.isprintable() else "?"
 
 
 def _fits(text: str, cells: int = _WIDTH) -> bool:
-    """Whether a text takes at most that many cells; one of too many characters never does."""
+    """Return whether a text takes at most that many cells; one of too many characters never does."""
     return len(text) <= 2 * cells and sum(_cells(c) for c in text) <= cells
 
 
@@ -149,7 +150,7 @@ def _cells(character: str) -> int:
 
 
 def _lines(file: str) -> list[str]:
-    """The lines of a source file; none when it cannot be read (the diagnostic says so itself)."""
+    """Return the lines of a source file; none when it cannot be read (the diagnostic says so itself)."""
     path = Path(file)
     try:
         if not path.is_file():

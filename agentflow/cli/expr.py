@@ -75,10 +75,10 @@ def _given(data: str) -> dict[str, Any]:
 
 
 def _roots_of(run: str, where: Where) -> dict[str, Any]:
-    """What the expressions of the run see."""
+    """Return the values that expressions of the run see."""
     from agentflow.cli.copies import open_copy
     from agentflow.cli.session import Interrupts, run_async
-    from agentflow.runtime.reader import RunReader
+    from agentflow.runtime.run_reader import RunReader
 
     found: dict[str, Any] = {}
 

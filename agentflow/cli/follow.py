@@ -196,7 +196,7 @@ class Follower:
 
 
 def _as_object(result: RunResult) -> dict[str, Any]:
-    """The contract of `--json`: `error` stands there only when there is one."""
+    """Return the object of `--json`: `error` stands there only when there is one."""
     found: dict[str, Any] = {
         "workflow_id": result.workflow_id,
         "state": result.state,
@@ -222,7 +222,7 @@ async def _naming(run_id: str, work: Coroutine[Any, Any, T], where: Where) -> T:
 
 
 async def _parked(target: Target, run_id: str) -> RunResult | None:
-    """Where the run was parked; None when its work did not stop within the grace."""
+    """Return where the run was parked; None when its work did not stop within the grace."""
     try:
         return await asyncio.wait_for(target.rest(run_id), 1)
     except (TimeoutError, AgentflowError):
@@ -230,5 +230,5 @@ async def _parked(target: Target, run_id: str) -> RunResult | None:
 
 
 def resume_command(run_id: str, where: Where) -> str:
-    """The command line that goes on with a run."""
+    """Return the command line that goes on with a run."""
     return command_line("resume", run_id, where)

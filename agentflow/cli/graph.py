@@ -29,7 +29,7 @@ __all__ = ["graph"]
 _RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}|@\w+")
 _FORMATS = ("mermaid", "dot", "svg", "png")
 _TOOLS = ("dot", "graphviz-pure")
-_PATIENCE = 60.0
+_RENDER_TIMEOUT_S = 60.0
 
 
 @click.command("graph", cls=Command)
@@ -92,7 +92,7 @@ def _draw(
 
 
 def _tool() -> str:
-    """The program that makes pictures: on PATH, or beside this Python."""
+    """Return the program that draws pictures: on PATH, or beside this Python."""
     here = sysconfig.get_path("scripts")
     for name in _TOOLS:
         found = shutil.which(name) or shutil.which(name, path=here)
@@ -109,10 +109,14 @@ def _tool() -> str:
 def _picture(tool: str, drawing: str, text: str) -> bytes:
     try:
         done = subprocess.run(
-            [tool, f"-T{drawing}"], input=text.encode(), capture_output=True, timeout=_PATIENCE, check=False
+            [tool, f"-T{drawing}"],
+            input=text.encode(),
+            capture_output=True,
+            timeout=_RENDER_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
-        reason = f"gave no picture within {_PATIENCE:.0f} s"
+        reason = f"gave no picture within {_RENDER_TIMEOUT_S:.0f} s"
     except OSError as error:
         reason = f"cannot be run: {error.strerror or error}"
     else:

@@ -22,7 +22,7 @@ _FORMS = "write k=v, JSON (a text in quotes: '\"…\"'), or @FILE"
 
 
 def parse_inputs(given: Sequence[str]) -> Any:
-    """The input of a run: None when nothing was given, the value of one JSON or @FILE, or an object.
+    """Parse the input of a run: None when nothing was given, the value of one JSON or @FILE, or an object.
 
     Objects and `k=v` pairs are merged in their order, the last one wins. Raises click.BadParameter, and
     DefinitionError for a file that is not JSON or YAML.
@@ -45,7 +45,7 @@ def parse_inputs(given: Sequence[str]) -> Any:
 
 
 def parse_labels(given: Sequence[str]) -> dict[str, str]:
-    """`k=v` pairs, all strings. Raises click.BadParameter."""
+    """Parse `k=v` pairs, all strings. Raises click.BadParameter."""
     labels: dict[str, str] = {}
     for text in given:
         key, equals, value = text.partition("=")
@@ -56,7 +56,7 @@ def parse_labels(given: Sequence[str]) -> dict[str, str]:
 
 
 def parse_budget(given: Sequence[str]) -> dict[str, Any] | None:
-    """`k=v` pairs whose values are numbers (of on_exceeded a word). Raises click.BadParameter."""
+    """Parse `k=v` pairs whose values are numbers (of on_exceeded a word). Raises click.BadParameter."""
     budget: dict[str, Any] = {}
     for text in given:
         key, equals, value = text.partition("=")
@@ -67,7 +67,7 @@ def parse_budget(given: Sequence[str]) -> dict[str, Any] | None:
 
 
 def parse_value(text: str) -> Any:
-    """JSON if it parses, else the string."""
+    """Parse JSON; return the string itself if it is none."""
     from agentflow.errors import DefinitionError
 
     try:
@@ -77,7 +77,7 @@ def parse_value(text: str) -> Any:
 
 
 def read_json(text: str, option: str, forms: str = "write JSON or @FILE") -> Any:
-    """The value of JSON, of `@FILE` (JSON or YAML by its suffix), or of `@-` (JSON on stdin).
+    """Return the value of JSON, of `@FILE` (JSON or YAML by its suffix), or of `@-` (JSON on stdin).
 
     Raises click.BadParameter for text that is no JSON, DefinitionError for a file that cannot be read.
     """
@@ -97,7 +97,7 @@ def read_json(text: str, option: str, forms: str = "write JSON or @FILE") -> Any
 
 
 def _read_file(name: str) -> tuple[bytes, Media]:
-    """The bytes of an input file, which may be longer than a document, and what its suffix says."""
+    """Return the bytes of an input file, which may be longer than a document, and what its suffix says."""
     path = Path(name)
     media = _SUFFIXES.get(path.suffix.lower())
     if media is None:
@@ -116,7 +116,7 @@ def _problem(code: str, message: str, file: str | None) -> DefinitionError:
 
 
 def _parse(data: bytes, media: Media, file: str | None) -> Any:
-    """Strictly, with positions: no key twice, no NaN, no half surrogate."""
+    """Parse strictly, with positions: no key twice, no NaN, no half surrogate."""
     from agentflow.definition.report import Fatal, Report
     from agentflow.definition.source import MAX_BYTES, Source, decode, read_node
     from agentflow.definition.source_tree import to_value
@@ -135,7 +135,7 @@ def _parse(data: bytes, media: Media, file: str | None) -> Any:
 
 
 def _parse_large(data: bytes, file: str | None) -> Any:
-    """Documents have a limit of 1 MiB, the input of a run does not: it is read without positions."""
+    """Parse without positions: documents have a limit of 1 MiB, the input of a run has none."""
     import msgspec
 
     try:
@@ -147,7 +147,7 @@ def _parse_large(data: bytes, file: str | None) -> Any:
 
 
 def _text(text: str, option: str) -> str:
-    """A string that can be JSON: the shell may pass bytes that are no UTF-8."""
+    """Return a string that can be JSON: the shell may pass bytes that are no UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -182,7 +182,8 @@ def _elapsed(step: StepProgress, now: int) -> str:
 
 
 def _most_urgent(steps: list[StepProgress], limit: int) -> list[StepProgress]:
-    """At most `limit` steps, in their order: what is at work or went wrong before what is to come or done."""
+    """Return at most `limit` steps, in their order: what is at work or went wrong before what is to come or
+    done."""
     if len(steps) <= limit:
         return steps
     ranked = sorted(range(len(steps)), key=lambda i: (_URGENCY[steps[i].state], i))

@@ -112,7 +112,7 @@ async def _runs(where: Where, **query: Any) -> list[tuple[str, str, str]]:
 
 @asynccontextmanager
 async def _opened(where: Where) -> AsyncGenerator[Any]:
-    """A log to read or a client, as the flags say; None where there is no store."""
+    """Return a log to read or a client, as the flags say; None where there is no store."""
     url = where.daemon()
     if url is not None:
         from agentflow.client import Client

@@ -52,7 +52,7 @@ def new(name: str) -> Exit:
 
 
 def _write(target: Path, files: dict[str, bytes]) -> None:
-    """The whole folder at once. Raises OSError, and leaves nothing behind then."""
+    """Write the whole folder, or nothing. Raises OSError."""
     draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         for file, content in files.items():

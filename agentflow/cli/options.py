@@ -45,7 +45,7 @@ def json_option(help: str) -> Callable[[F], F]:
 
 
 def settings_of(store: str | None, on_unknown: Any = None) -> Config:
-    """The configuration with these flags. Raises ConfigurationError."""
+    """Return the configuration with these flags. Raises ConfigurationError."""
     from agentflow.config import load_config
 
     return load_config(store=store, on_unknown=on_unknown)
@@ -108,7 +108,7 @@ class ExportedRun(str):
 
     @classmethod
     def of_file(cls, path: str) -> ExportedRun:
-        """The run that the first line of a file is of. InvalidExport."""
+        """Return the run that the first line of a file is of. InvalidExport."""
         import msgspec
 
         from agentflow.errors import InvalidExport
@@ -128,7 +128,7 @@ class ExportedRun(str):
 
 
 def is_export(text: str) -> bool:
-    """Whether an argument names an exported file and not a run of the store."""
+    """Return whether an argument names an exported file and not a run of the store."""
     return text.endswith(".ndjson")
 
 

@@ -30,7 +30,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 
 
 def is_terminal(stream: IO[Any]) -> bool:
-    """Whether a person looks at this stream now, on a terminal that can do more than print."""
+    """Return whether a person looks at this stream now, on a terminal that can do more than print."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -39,7 +39,7 @@ def _colour(stream: IO[Any]) -> bool:
 
 
 def styled(text: str, style: str, stream: IO[Any] | None = None) -> str:
-    """`text` in the colour of an error, a warning, a hint …; plain where colour is not wanted."""
+    """Return `text` in the colour of an error, a warning, a hint …; plain where colour is not wanted."""
     if not _colour(stream or sys.stderr):
         return text
     if style in ("bold", "dim"):
@@ -48,29 +48,29 @@ def styled(text: str, style: str, stream: IO[Any] | None = None) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with control characters (terminal sequences, changes of direction) written as escapes."""
+    """Return `text` with control characters (terminal sequences, changes of direction) written as escapes."""
     return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", text)
 
 
 def error_line(code: str, message: str, hint: str | None = None) -> str:
-    """`error CODE: message`, and the hint on a line of its own."""
+    """Return `error CODE: message`, and the hint on a line of its own."""
     text = f"{styled('error', 'red')} {code}: {printable(message)}"
     return f"{text}\n  {styled('hint:', 'cyan')} {printable(hint)}" if hint else text
 
 
 def say(text: str) -> None:
-    """A line for the person, on stderr: never part of the result."""
+    """Print a line for people, on stderr: never part of the result."""
     click.echo(text, err=True)
 
 
 def emit(text: str) -> None:
-    """A line of the result, on stdout, as it is: not even terminal sequences are taken out."""
+    """Print a line of the result on stdout, as it is: not even terminal sequences are taken out."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def emit_bytes(lines: Sequence[bytes]) -> None:
-    """Lines of NDJSON on stdout as they are, at once visible to a reader of the pipe."""
+    """Print lines of NDJSON on stdout as they are, and flush, for a reader of the pipe."""
     sys.stdout.flush()
     out = sys.stdout.buffer
     out.write(b"\n".join(lines) + b"\n")
@@ -78,14 +78,14 @@ def emit_bytes(lines: Sequence[bytes]) -> None:
 
 
 def emit_json(value: Any) -> None:
-    """One JSON value on one line of stdout."""
+    """Print one JSON value on one line of stdout."""
     import msgspec
 
     emit_bytes([msgspec.json.encode(value)])
 
 
 def emit_value(value: Any) -> None:
-    """A result for reading: a string as it is, anything else as indented JSON."""
+    """Print a result for reading: a string as it is, anything else as indented JSON."""
     import msgspec
 
     if isinstance(value, str):
@@ -96,7 +96,7 @@ def emit_value(value: Any) -> None:
 
 
 def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of plain text; the last column is not padded."""
+    """Return a table of plain text; the last column is not padded."""
     table = [list(header), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
     return "\n".join(

@@ -92,7 +92,7 @@ class Progress:
         return [] if handler is None else list(handler(self, event))
 
     def step(self, event: Event[Any]) -> StepProgress:
-        """The step that an event is about."""
+        """Return the step that an event is about."""
         step_id: str = event.data.step_id
         return self.steps.setdefault(step_id, StepProgress(step_id))
 
@@ -293,7 +293,7 @@ def _because(reason: str | None) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 token`, `2,000 tokens`."""
+    """Format `1 token`, `2,000 tokens`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
@@ -304,12 +304,12 @@ def token_text(usage: Usage) -> str:
 
 
 def cost_text(usd: float | None) -> str:
-    """`$0.0012`; nothing for a cost that is not known."""
+    """Format `$0.0012`; nothing for a cost that is not known."""
     return "" if usd is None else f"${usd:.4f}"
 
 
 def duration(ms: float) -> str:
-    """Milliseconds as a person reads them."""
+    """Format milliseconds for reading."""
     if ms < 1_000:
         return f"{ms:.0f} ms"
     seconds = ms / 1_000
@@ -321,5 +321,5 @@ def duration(ms: float) -> str:
 
 
 def clock_time(timestamp: str) -> str:
-    """The time of day of an RFC 3339 time, where the user is."""
+    """Return the time of day of an RFC 3339 time, where the user is."""
     return datetime.fromisoformat(timestamp).astimezone().strftime("%H:%M:%S")

@@ -60,7 +60,7 @@ async def _upkeep(where: Where, dry_run: bool) -> Upkeep:
     from agentflow.cli.session import store_exists
     from agentflow.events.open import open_log
     from agentflow.runtime.clock import SystemClock
-    from agentflow.runtime.results import Results
+    from agentflow.runtime.result_cache import ResultCache
     from agentflow.runtime.retention import upkeep
 
     config, clock = where.config(), SystemClock()
@@ -68,7 +68,7 @@ async def _upkeep(where: Where, dry_run: bool) -> Upkeep:
     try:
         done = await upkeep(log, config.retention, clock.now(), dry_run=dry_run)
         if not dry_run:
-            await Results(log, clock).sweep()
+            await ResultCache(log, clock).sweep()
         return done
     finally:
         await log.close()

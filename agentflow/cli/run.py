@@ -180,7 +180,7 @@ def _run(
 
 
 async def _last_offset(target: Target, run_id: str) -> int:
-    """-1 when there is no such run yet."""
+    """Return the last offset, -1 if there is no such run yet."""
     from agentflow.errors import RunNotFound
 
     try:

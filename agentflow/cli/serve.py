@@ -90,7 +90,7 @@ def _arguments(
 
 @contextmanager
 def _daemon(url: str | None) -> Generator[SyncClient]:
-    """A client; what it raises becomes the exit codes of page 000 §12."""
+    """Open a client; what it raises becomes the exit codes of page 000 §12."""
     from agentflow.client import NotAuthorised, SyncClient, Unavailable, Unreachable
 
     try:

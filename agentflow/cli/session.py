@@ -66,7 +66,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`; it is cancelled, and Interrupted raised, at the first interrupt."""
+        """Return the result of `work`; it is cancelled, and Interrupted raised, at the first interrupt."""
         task = asyncio.ensure_future(work)
         stop = asyncio.ensure_future(self._event.wait())
         try:
@@ -87,7 +87,7 @@ class Interrupts:
 
 
 def _nothing() -> None:
-    """Only the wake-up is wanted."""
+    """Do nothing: only the wake-up is wanted."""
 
 
 def _stop_at_once() -> None:
@@ -113,7 +113,7 @@ def run_async(work: Callable[[Interrupts], Awaitable[Exit]]) -> Exit:
 
 @asynccontextmanager
 async def open_runtime(config: Config, *, run_id: str | None = None) -> AsyncGenerator[Runtime]:
-    """A Runtime on the configured store. With `run_id` the command is about a run that exists: raises
+    """Open a Runtime on the configured store. With `run_id` the command is about a run that exists: raises
     RunNotFound rather than make a store in order to find nothing in it."""
     _require_store(config, run_id)
     from agentflow import logs
@@ -131,7 +131,7 @@ async def open_runtime(config: Config, *, run_id: str | None = None) -> AsyncGen
 async def open_store(
     config: Config, *, run_id: str | None = None, read_only: bool = False
 ) -> AsyncGenerator[EventLog]:
-    """The configured store, to read it; `run_id` as for `open_runtime`. A run in a file is read there."""
+    """Open the configured store to read; `run_id` as for `open_runtime`. A run in a file is read there."""
     from agentflow import logs
 
     logs.configure()

@@ -147,7 +147,7 @@ Without a provider's key, `agentflow model install smollm2-135m` gets a small mo
 
 
 def starter_files(name: str) -> dict[str, bytes]:
-    """File name to content, for a project of this name."""
+    """Return the content of each file of a project with this name."""
     from agentflow.schemas import json_schema
 
     texts = {

@@ -67,13 +67,13 @@ class Where:
         return tuple(found)
 
     def config(self, on_unknown: Any = None) -> Config:
-        """The configuration with these flags. Raises ConfigurationError."""
+        """Return the configuration with these flags. Raises ConfigurationError."""
         from agentflow.cli.options import settings_of
 
         return settings_of(self.store, on_unknown)
 
     def daemon(self) -> str | None:
-        """The URL of the daemon that these flags mean; None when the command works in this process."""
+        """Return the URL of the daemon that these flags mean; None when the command works in this process."""
         if self.url is not None:
             if self.store is not None or self.local:
                 raise click.UsageError("--url names a daemon, --store and --local this process: give one")
@@ -92,7 +92,7 @@ class Where:
 
 
 def _listens(path: str) -> bool:
-    """Whether a daemon answers on this socket: a file alone may be left over from one that died."""
+    """Return whether a daemon answers on this socket: a file alone may be left over from one that died."""
     if not os.path.exists(path):
         return False
     with socket.socket(socket.AF_UNIX) as probe:
@@ -242,7 +242,7 @@ class StoreTarget(_Reading):
         return at_work and (row.owner is None or not self.log.is_alive(row.owner))
 
     async def last_offset(self, workflow_id: str) -> int:
-        """As `Target.last_offset`."""
+        """Implement `Target.last_offset`."""
         return await self.log.last(workflow_id)
 
     async def delete(self, workflow_id: str) -> None:
@@ -258,7 +258,7 @@ class StoreTarget(_Reading):
         types: Sequence[str] | None = None,
         deltas: bool = False,
     ) -> AsyncGenerator[bytes]:
-        """As `Target.lines`. Raises ConfigurationError with `deltas`: this process only reads."""
+        """Implement `Target.lines`. Raises ConfigurationError with `deltas`: this process only reads."""
         if deltas:
             from agentflow.errors import ConfigurationError
 
@@ -283,21 +283,21 @@ class LocalTarget(StoreTarget):
         self._handles: dict[str, Any] = {}
 
     async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
-        """As `Target.submit`."""
+        """Implement `Target.submit`."""
         handle = await self.runtime.submit(definition, value, by="cli", **more)
         if more.get("workflow_id") is not None:
             handle = await self.runtime.resume(handle.workflow_id, by="cli")
         return self._kept(handle)
 
     async def tell(self, command: str, workflow_id: str, **more: Any) -> str:
-        """As `Target.tell`."""
+        """Implement `Target.tell`."""
         from agentflow.records.commands import COMMANDS
 
         via = {"via": "cli"} if COMMANDS[command].has_via else {}
         return self._kept(await getattr(self.runtime, command)(workflow_id, **more, by="cli", **via))
 
     async def resume_all(self, reason: str, budget: Mapping[str, Any] | None) -> Resumed:
-        """As `Target.resume_all`."""
+        """Implement `Target.resume_all`."""
         return await self.runtime.resume_all(reason=reason, budget=budget, by="cli")
 
     def _kept(self, handle: Any) -> str:
@@ -305,7 +305,7 @@ class LocalTarget(StoreTarget):
         return handle.workflow_id
 
     async def rest(self, workflow_id: str) -> RunResult:
-        """As `Target.rest`; also when the Runtime is closed, for runs that this command moved."""
+        """Implement `Target.rest`; also when the Runtime is closed, for runs that this command moved."""
         handle = self._handles.get(workflow_id)
         return await (self.runtime.rest(workflow_id) if handle is None else handle.rest())
 
@@ -320,15 +320,15 @@ class RemoteTarget(_Reading):
         self.client = client
 
     async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
-        """As `Target.submit`."""
+        """Implement `Target.submit`."""
         return (await self.client.submit(definition, value, **more)).workflow_id
 
     async def tell(self, command: str, workflow_id: str, **more: Any) -> str:
-        """As `Target.tell`."""
+        """Implement `Target.tell`."""
         return (await getattr(self.client, command)(workflow_id, **more)).workflow_id
 
     async def resume_all(self, reason: str, budget: Mapping[str, Any] | None) -> Resumed:
-        """As `Target.resume_all`."""
+        """Implement `Target.resume_all`."""
         return await self.client.resume_all(reason=reason, budget=budget)
 
     async def delete(self, workflow_id: str) -> None:
@@ -344,11 +344,11 @@ class RemoteTarget(_Reading):
         return page.items
 
     async def last_offset(self, workflow_id: str) -> int:
-        """As `Target.last_offset`."""
+        """Implement `Target.last_offset`."""
         return (await self.client.record(workflow_id)).last_offset
 
     async def rest(self, workflow_id: str) -> RunResult:
-        """As `Target.rest`."""
+        """Implement `Target.rest`."""
         return await self.client.rest(workflow_id)
 
     def lines(
@@ -360,7 +360,7 @@ class RemoteTarget(_Reading):
         types: Sequence[str] | None = None,
         deltas: bool = False,
     ) -> AsyncGenerator[bytes]:
-        """As `Target.lines`; comes back by itself when the connection breaks."""
+        """Implement `Target.lines`; comes back by itself when the connection breaks."""
         return self.client.event_lines(workflow_id, after, follow=follow, types=types, deltas=deltas)
 
 

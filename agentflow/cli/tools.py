@@ -99,10 +99,10 @@ def _of_daemon(url: str) -> list[ToolView]:
 
 
 def _function(tool: ToolView) -> str:
-    """As documents name it; models know it with its service before it."""
+    """Return the name that documents use; models see it with its service before it."""
     return tool.name.removeprefix(f"{tool.service}__")
 
 
 def _line(text: str) -> str:
-    """The first line of a description."""
+    """Return the first line of a description."""
     return text.strip().partition("\n")[0]

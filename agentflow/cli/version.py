@@ -14,7 +14,7 @@ __all__ = ["version", "version_line"]
 
 
 def version_line() -> str:
-    """What `version` and `--version` print."""
+    """Return the line that `version` and `--version` print."""
     return f"agentflow {agentflow.__version__} (Python {platform.python_version()}, {platform.system()})"
 
 

@@ -28,7 +28,7 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
 
     def takes(self, type: str, ts: int) -> bool:
-        """Whether an event of this type and time (µs) is asked for."""
+        """Return whether an event of this type and time (µs) is asked for."""
         return (
             (self.wanted is None or self.wanted(type))
             and (self.since is None or ts >= self.since)
@@ -55,15 +55,15 @@ class BaseLog(ABC):
         return ()
 
     async def foreign_writes(self) -> int:
-        """As `EventLog.foreign_writes`."""
+        """Implement `EventLog.foreign_writes`."""
         return 0
 
     def is_alive(self, owner: Owner) -> bool:
-        """As `EventLog.is_alive`: by the id of the process."""
+        """Implement `EventLog.is_alive`: by the id of the process."""
         return owner.alive()
 
     async def last(self, workflow_id: str) -> int:
-        """As `EventLog.last`."""
+        """Implement `EventLog.last`."""
         return (await self.run(workflow_id)).last_offset
 
     async def runs(
@@ -79,7 +79,7 @@ class BaseLog(ABC):
         cursor: str | None = None,
         order: Order = "desc",
     ) -> Page[RunRow]:
-        """As `EventLog.runs`."""
+        """Implement `EventLog.runs`."""
         self._check_open()
         return await self._list(
             RunQuery(
@@ -104,7 +104,7 @@ class BaseLog(ABC):
         cursor: str | None = None,
         limit: int = 256,
     ) -> Page[LoggedEvent]:
-        """As `EventLog.query`."""
+        """Implement `EventLog.query`."""
         self._check_open()
         wanted = None if types is None else TypeFilter(types)
         return await self._query(
@@ -113,16 +113,16 @@ class BaseLog(ABC):
 
     @abstractmethod
     def _check_open(self) -> None:
-        """LogClosed once the log is closed."""
+        """Raise LogClosed once the log is closed."""
 
     @abstractmethod
     async def run(self, workflow_id: str) -> RunRow:
-        """As `EventLog.run`."""
+        """Implement `EventLog.run`."""
 
     @abstractmethod
     async def _list(self, query: RunQuery) -> Page[RunRow]:
-        """A page of runs."""
+        """Return a page of runs."""
 
     @abstractmethod
     async def _query(self, query: EventQuery) -> Page[LoggedEvent]:
-        """A page of events of all runs."""
+        """Return a page of events of all runs."""

@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 def encode_cursor(*position: int | str) -> str:
-    """An opaque, URL-safe cursor for a position."""
+    """Return an opaque, URL-safe cursor for a position."""
     return base64.urlsafe_b64encode(msgspec.json.encode(position)).rstrip(b"=").decode()
 
 
 def decode_cursor(cursor: str, shape: type[T]) -> T:
-    """The position of a cursor; ValueError when it is not one of ours."""
+    """Return the position of a cursor. Raises ValueError if it is no cursor of this release."""
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=shape)
     except (ValueError, msgspec.DecodeError) as error:

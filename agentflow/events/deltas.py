@@ -2,7 +2,7 @@
 
 The hub holds each open answer once, as the pieces that came. A reader is a position in each answer of one
 run: one that comes late first gets the text so far, one that is slow gets more at a time. The whole answer
-stands in `model.call_completed`, so a delta that nobody took is no loss.
+stands in `model.call_completed`, so a delta without a reader is no loss.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class DeltaReader:
             self.wake()
 
     def take(self, position: int | None = None) -> list[ModelDelta]:
-        """What is new, in order, pieces of the same kind joined. With `position` only of calls that began at
-        this offset or before."""
+        """Return what is new, in order, pieces of the same kind joined. With `position` only of calls that
+        began at this offset or before."""
         self._woken = self.held = False
         found: list[ModelDelta] = []
         for answer, place in list(self._places.items()):
@@ -113,17 +113,17 @@ class DeltaReader:
             del self._places[answer]
 
     def wake(self) -> None:
-        """There is something new."""
+        """Wake the reader, because there is something new."""
         if not self._woken:
             self._woken = True
             self._wake()
 
     def begin(self, answer: _Answer) -> None:
-        """An answer begins."""
+        """Start an answer."""
         self._places[answer] = _Place()
 
     def end(self) -> None:
-        """An answer has ended."""
+        """End an answer."""
         ended = [answer for answer in self._places if answer.ended]
         for answer in ended[:-_KEPT_ENDED]:
             del self._places[answer]
@@ -140,9 +140,9 @@ class DeltaHub:
     def writing(
         self, workflow_id: str, step: str, call_id: str, offset: int
     ) -> Generator[Callable[[str, str], None]]:
-        """The sink of one answer, for as long as it is written; `offset` is that of its model.call_started.
-        The sink takes (kind, text), in any thread, and never raises; what is no text, or comes after the end
-        of the answer, is passed over."""
+        """Return the sink of one answer, for as long as it is written; `offset` is that of its
+        model.call_started. The sink takes (kind, text), in any thread, and never raises; what is no text, or
+        comes after the end of the answer, is passed over."""
         loop, thread = asyncio.get_running_loop(), threading.get_ident()
         answer = _Answer(step, call_id, offset)
         self._answers.setdefault(workflow_id, {})[answer] = None
@@ -162,7 +162,7 @@ class DeltaHub:
             if threading.get_ident() == thread:
                 add(kind, piece)
             else:  # an adapter that works in a thread; readers belong to the loop
-                with suppress(RuntimeError):  # the loop is closed: nobody reads
+                with suppress(RuntimeError):  # the loop is closed, and with it all readers
                     loop.call_soon_threadsafe(add, kind, piece)
 
         try:
@@ -178,7 +178,7 @@ class DeltaHub:
 
     @contextmanager
     def follow(self, workflow_id: str, wake: Callable[[], None]) -> Generator[DeltaReader]:
-        """A reader of one run's answers: of those that are open now from their beginning."""
+        """Return a reader of one run's answers: of those that are open now from their beginning."""
         reader = DeltaReader(workflow_id, list(self._answers.get(workflow_id, ())), wake)
         self._readers.setdefault(workflow_id, {})[reader] = None
         try:
@@ -191,7 +191,7 @@ class DeltaHub:
 
 
 def _clean(text: object) -> str:
-    """Text that JSON can hold; an adapter may hand on anything."""
+    """Return text that JSON can hold; an adapter may pass anything."""
     if not isinstance(text, str):
         return ""
     try:

@@ -130,7 +130,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(event: Event[Any]) -> bytes:
-    """The JSON of one event on one line, without a line end."""
+    """Return the JSON of one event on one line, without a line end."""
     if event.data.__class__ in _OPEN:
         event = msgspec.structs.replace(event, data=event.data.data)
     return _encoder.encode(event)
@@ -165,8 +165,9 @@ def _data_decoder(event_type: str) -> msgspec.json.Decoder[RunEvent] | None:
 
 
 def decode(body: bytes, *, schema_version: int = 1) -> Event[Any]:
-    """The event of these bytes, its data with today's meaning; `schema_version` is that of an event which
-    does not say its own. LogCorrupt when they are no event, ConfigurationError when of a later release."""
+    """Decode an event, its data upgraded to the present schema; `schema_version` is the default of an event
+    without one. Raises LogCorrupt if the bytes are no event, and ConfigurationError if it is of a later
+    release."""
     kind: Any = _Envelope
     try:
         head = _envelope_decoder.decode(body)

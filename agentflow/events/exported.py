@@ -44,7 +44,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def encode_attachment(
     kind: Literal["blob", "definition", "record"], name: str, data: bytes, offset: int | None = None
 ) -> bytes:
-    """The line of an attachment, without its end."""
+    """Return the line of an attachment, without its end."""
     content = base64.b64encode(data).decode()
     return msgspec.json.encode(Attachment(attachment=kind, name=name, content=content, offset=offset))
 
@@ -59,15 +59,15 @@ class ExportedLog(MemoryLog):
         self.workflow_id = workflow_id
 
     def begin(self, first: StoredEvent, meta: RunMeta) -> None:
-        """The run begins with this event, which is not at offset 0 if those before were trimmed."""
+        """Start the run with this event, which is not at offset 0 if those before were trimmed."""
         self._put_run(self.workflow_id, meta, first)
 
     def add(self, event: StoredEvent, state: str | None) -> None:
-        """The next event of the file, and the run's state after it."""
+        """Add the next event of the file, and the run's state after it."""
         self._take(Append(self.workflow_id, 1, event.offset, [event], state))
 
     def attach(self, attachment: Attachment, data: bytes) -> None:
-        """What the file holds behind the events, or its reader could work out."""
+        """Add what the file holds behind the events, or what its reader derived."""
         if attachment.attachment == "blob":
             self._blobs[attachment.name] = data
         elif attachment.attachment == "definition":
@@ -82,7 +82,7 @@ class ExportedLog(MemoryLog):
         return True
 
     def append(self, batch: Append) -> asyncio.Future[None]:
-        """Refused: as all that would change the file."""
+        """Refuse, because an exported file is only read."""
         refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         refused.set_exception(self._read_only())
         return refused
@@ -94,48 +94,48 @@ class ExportedLog(MemoryLog):
         raise self._read_only()
 
     async def put_blob(self, data: bytes) -> str:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def put_definition(self, hash: str, source: bytes) -> None:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def save_cursor(self, consumer: str, cursor: str) -> None:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def drop_cursor(self, consumer: str) -> None:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def trim(self, workflow_id: str, before: int) -> int:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def delete(self, workflow_id: str, at: int) -> Tombstone:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def sweep(self, before: int) -> Swept:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def probe(self) -> None:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
 
 def read_export(path: Path) -> ExportedLog:
-    """The run of an exported file; reads and checks all of it, about 100,000 events a second.
+    """Read the run of an exported file; reads and checks all of it, about 100,000 events a second.
 
     InvalidExport, with the line, for anything but the events of one run in order and their attachments.
     """
@@ -256,7 +256,7 @@ _STIRS = ("approval.granted", "approval.denied", "input.received", "timer.fired"
 
 
 def _state_after(type: str, before: str) -> str:
-    """The state of the run by the types of its events (page 000 §2); its fold says the same."""
+    """Return the state of the run by the types of its events (page 000 §2); its fold says the same."""
     if type in ("workflow.waiting", "workflow.paused"):
         return type.partition(".")[2]
     if before == "paused" and type != "workflow.resumed":

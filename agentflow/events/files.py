@@ -28,7 +28,7 @@ def make_directories(directory: Path) -> None:
 
 
 def open_durably(path: Path) -> int:
-    """A descriptor to read and write; the file's name is durable, also when it was made now. OSError."""
+    """Open a file to read and write; its name is durable, also if it was created now. Raises OSError."""
     fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         sync_directory(path.parent)
@@ -48,7 +48,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make the bytes of a file durable, whoever wrote them. OSError."""
+    """Make the bytes of a file durable, whichever process wrote them. OSError."""
     sync_directory(path)  # it is the same call
 
 
@@ -85,7 +85,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def make_durable(path: Path, start: int | None = None) -> None:
-    """See to it that a file is on the disk from `start` on (None: its last part). OSError.
+    """Sync a file from `start` on (None: its last part) to the disk. Raises OSError.
 
     A process that was killed may have left its last write to the page cache, and one whose sync failed has
     left pages there that count as clean. Written again they are not, and this sync is a true one.

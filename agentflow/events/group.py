@@ -83,11 +83,11 @@ class Store(Protocol):
         ...
 
     def tend(self) -> None:
-        """Every group has been reported: time for what nobody waits for. Never raises."""
+        """Do maintenance after every group was reported, without a caller. Never raises."""
         ...
 
     def finish(self) -> None:
-        """There will be no more groups."""
+        """Close, because no group will follow."""
         ...
 
 
@@ -125,7 +125,7 @@ class GroupCommit:
         return self._closed
 
     def append(self, batch: Append) -> asyncio.Future[None]:
-        """As `EventLog.append`."""
+        """Implement `EventLog.append`."""
         self._fork_guard.check()
         check_batch(batch)
         future: asyncio.Future[None] = self._running_loop().create_future()
@@ -197,7 +197,7 @@ class GroupCommit:
             if group:
                 try:
                     self._store.write(group, self._report)
-                except Exception as error:  # a fault of the store must leave nobody waiting for ever
+                except Exception as error:  # a bug of the store must leave no caller waiting for ever
                     fail(group, StoreError(f"the store failed: {error!r}"))
                 self._report()
                 self._done = group
@@ -216,8 +216,8 @@ class GroupCommit:
             self._watched_at = time.monotonic()
 
     def _gather(self) -> tuple[list[Job], bool]:
-        """All that is queued, up to a group, and whether that is the end; waits for the first, or until it is
-        time to watch."""
+        """Return the queued jobs, up to one group, and whether it is the last; waits for the first job, or
+        until the file is to be watched."""
         group: list[Job] = []
         try:
             job = self._queue.get(timeout=None if self._watch is None else _WATCH_INTERVAL_S)
@@ -246,7 +246,7 @@ class GroupCommit:
         if not group:
             return
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it all waiters
             self._loop.call_soon_threadsafe(_resolve, group)
         self._reported += len(group)
         if self._lent:
@@ -265,7 +265,7 @@ def _resolve(group: list[Job]) -> None:
 
 
 def fail(group: list[Job], failure: AgentflowError) -> None:
-    """The group is not in the store; jobs that were refused keep their own reason."""
+    """Fail the group, which is not in the store; jobs that were rejected keep their own error."""
     for job in group:
         if job.error is None:
             job.error = failure

@@ -1,6 +1,6 @@
 """The live end of the log: one cursor over history and what is committed next, without a seam.
 
-The hub holds no truth and no queue of any subscriber. Of a run that somebody follows it keeps a short window
+The hub holds no truth and no queue of any subscriber. Of a followed run it keeps a short window
 of its newest events and one wake-up; a subscriber is a position. One that falls behind the window reads the
 log until it is in the window again, so a slow reader costs the writer nothing and misses nothing.
 """
@@ -25,7 +25,7 @@ _WINDOW_BYTES = 1 << 20
 
 
 class _Tail:
-    """The newest events of a followed run, in order and without gap, and who waits for more."""
+    """The newest events of a followed run, in order and without gap, and the readers that wait for more."""
 
     __slots__ = (
         "_bytes",
@@ -46,7 +46,7 @@ class _Tail:
         self.users = 0
         self.ended = False
         self.stale = False
-        """Set when another process may have written; whoever sees it first looks."""
+        """Set when another process may have written; the first reader that sees it polls."""
         self._bytes = 0
         self._waiters: set[asyncio.Future[None]] = set()
         self._waking = False
@@ -56,14 +56,14 @@ class _Tail:
         return self.start + len(self.events)
 
     def since(self, position: int, stop: int | None) -> list[StoredEvent]:
-        """What the window has from `position` on, before `stop`."""
+        """Return what the window has from `position` on, before `stop`."""
         if not self.start <= position < self.end:
             return []
         batch = self.events[position - self.start :]
         return batch if stop is None else batch[: stop - position]
 
     def is_past(self, position: int) -> bool:
-        """Whether the window has moved on beyond `position`."""
+        """Return whether the window has moved on beyond `position`."""
         return bool(self.events) and position < self.start
 
     def extend(self, events: Sequence[StoredEvent]) -> None:
@@ -115,7 +115,7 @@ class _Tail:
                 waiter.set_result(None)
 
     async def wait(self) -> None:
-        """Until something was published, or it is time to look at the log."""
+        """Wait until something was published, or the log is to be polled."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
@@ -124,7 +124,7 @@ class _Tail:
             self._waiters.discard(waiter)
 
     def look(self) -> None:
-        """Another process may have written."""
+        """Poll the log, because another process may have written."""
         self.stale = True
         self.wake()
 
@@ -168,7 +168,7 @@ class Hub:
         follow: bool = True,
         types: Iterable[str] | None = None,
     ) -> AsyncGenerator[StoredEvent, None]:
-        """The events of `batches`, one by one."""
+        """Yield the events of `batches`, one by one."""
         async with aclosing(self.batches(workflow_id, after, follow=follow, types=types)) as batches:
             async for batch in batches:
                 for event in batch:
@@ -182,7 +182,8 @@ class Hub:
         follow: bool = True,
         types: Iterable[str] | None = None,
     ) -> AsyncGenerator[Sequence[StoredEvent], None]:
-        """The run's events after offset `after`, each once and in order, as many at a time as there are.
+        """Yield the run's events after offset `after`, each once and in order, as many at a time as there
+        are.
 
         Without `after` they begin with the earliest that is left; with it, OffsetTrimmed is raised when the
         first that is wanted was trimmed. Ends after the terminal event; without `follow` also at the end that

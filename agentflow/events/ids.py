@@ -20,7 +20,7 @@ _LOW_MASK = (1 << _LOW_BITS) - 1
 
 
 def _base32(value: int, pairs: int) -> str:
-    """`value` as 2 * `pairs` digits, most significant first."""
+    """Return `value` as 2 * `pairs` digits, most significant first."""
     return "".join(_PAIRS[(value >> shift) & 1023] for shift in range(10 * (pairs - 1), -1, -10))
 
 
@@ -44,7 +44,7 @@ class Ids:
         self._head = ""
 
     def ulid(self, prefix: str) -> str:
-        """The next id: `prefix` (as `evt_`) and 26 characters."""
+        """Return the next id: `prefix` (as `evt_`) and 26 characters."""
         ms = self._clock() // 1000
         if ms > self._ms:
             self._ms = ms
@@ -71,7 +71,7 @@ _shared = Ids()
 
 
 def new_id(prefix: str) -> str:
-    """An id from the wall clock of this machine; where a seam exists, use its `Ids` instead."""
+    """Return an id from the wall clock of this machine; where a seam exists, use its `Ids` instead."""
     return _shared.ulid(prefix)
 
 
@@ -81,7 +81,7 @@ _second: tuple[int, str] = (0, "1970-01-01T00:00:00.")
 
 
 def iso(ts_us: int) -> str:
-    """Microseconds since the epoch as `2026-01-31T23:59:59.000001Z`."""
+    """Format microseconds since the epoch as `2026-01-31T23:59:59.000001Z`."""
     global _second
     seconds = ts_us // 1_000_000
     rest = ts_us - seconds * 1_000_000
@@ -93,7 +93,7 @@ def iso(ts_us: int) -> str:
 
 
 def micros(text: str) -> int:
-    """The inverse of `iso`, for any RFC 3339 time; ValueError without a time zone."""
+    """Parse an RFC 3339 time, the inverse of `iso`. Raises ValueError without a time zone."""
     at = datetime.fromisoformat(text)
     if at.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")

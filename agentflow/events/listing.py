@@ -27,13 +27,13 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
     order: Order = "desc"
 
     def states(self) -> list[str] | None:
-        """The wanted states, or None for all."""
+        """Return the wanted states, or None for all."""
         if self.state is None:
             return None
         return [self.state] if isinstance(self.state, str) else list(self.state)
 
     def after(self) -> tuple[int, str] | None:
-        """The place of the last run of the page before; ValueError for a foreign cursor."""
+        """Return the place of the last run of the page before. Raises ValueError if the cursor is invalid."""
         return None if self.cursor is None else decode_cursor(self.cursor, tuple[int, str])
 
 

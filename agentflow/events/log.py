@@ -99,7 +99,7 @@ class EventLog(Protocol):
         ...
 
     async def read(self, workflow_id: str, from_offset: int = 0, limit: int = 256) -> list[StoredEvent]:
-        """Up to `limit` durable events from `from_offset` on, in order; empty beyond the end.
+        """Return up to `limit` durable events from `from_offset` on, in order; empty beyond the end.
 
         RunNotFound; RunGone; OffsetTrimmed before the earliest offset that is left; LogCorrupt from where the
         run is damaged on.
@@ -107,11 +107,11 @@ class EventLog(Protocol):
         ...
 
     async def last(self, workflow_id: str) -> int:
-        """The offset of the last durable event. RunNotFound, RunGone, LogCorrupt."""
+        """Return the offset of the last durable event. Raises RunNotFound, RunGone or LogCorrupt."""
         ...
 
     async def run(self, workflow_id: str) -> RunRow:
-        """The run's row. RunNotFound, RunGone, LogCorrupt."""
+        """Return the run's row. Raises RunNotFound, RunGone or LogCorrupt."""
         ...
 
     async def runs(
@@ -142,17 +142,19 @@ class EventLog(Protocol):
         cursor: str | None = None,
         limit: int = 256,
     ) -> Page[LoggedEvent]:
-        """Events of all runs in commit order. `types` may end in `.*`; times as in `runs`, of the events.
+        """Return events of all runs in commit order. `types` may end in `.*`; times as in `runs`, of the
+        events.
 
         Without a cursor: from the oldest on. `next_cursor` is never None here, not even in an empty store:
-        kept, it continues with what is committed later, so a consumer with a stored cursor misses nothing
-        and sees nothing twice. A page that is not full was all there was. A damaged event is left out and its
-        run named in `Page.damaged`; LogCorrupt is raised only where it cannot be told what is missing.
+        kept, it continues with what is committed later, so a consumer with a stored cursor misses nothing and
+        sees nothing twice. A page that is not full was all there was. A damaged event is left out and its run
+        named in `Page.damaged`; LogCorrupt is raised only where it cannot be told what is missing.
         """
         ...
 
     async def latest_cursor(self) -> str:
-        """A cursor for `query` behind everything that is committed now: it gives only what comes later."""
+        """Return a cursor for `query` behind everything that is committed now: it gives only what comes
+        later."""
         ...
 
     async def save_cursor(self, consumer: str, cursor: str) -> None:
@@ -160,15 +162,15 @@ class EventLog(Protocol):
         ...
 
     async def load_cursor(self, consumer: str) -> str | None:
-        """The cursor that was last saved for `consumer`, or None: it starts at the beginning."""
+        """Return the cursor that was last saved for `consumer`, or None: it starts at the beginning."""
         ...
 
     async def drop_cursor(self, consumer: str) -> None:
-        """Forget where a consumer stood; nothing happens when nobody knows it."""
+        """Forget where a consumer stood; does nothing if it is unknown."""
         ...
 
     async def cursors(self, prefix: str) -> dict[str, str]:
-        """The saved cursors of all consumers whose names begin with `prefix`."""
+        """Return the saved cursors of all consumers whose names begin with `prefix`."""
         ...
 
     async def put_blob(self, data: bytes) -> str:
@@ -179,7 +181,7 @@ class EventLog(Protocol):
         ...
 
     async def get_blob(self, name: str) -> bytes | None:
-        """The bytes of a blob, or None."""
+        """Return the bytes of a blob, or None."""
         ...
 
     async def put_definition(self, hash: str, source: bytes) -> None:
@@ -187,7 +189,7 @@ class EventLog(Protocol):
         ...
 
     async def get_definition(self, hash: str) -> bytes | None:
-        """The bytes of a definition, or None."""
+        """Return the bytes of a definition, or None."""
         ...
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
@@ -213,8 +215,8 @@ class EventLog(Protocol):
     async def latest_snapshot(
         self, workflow_id: str, kind: str, at_or_before: int | None = None
     ) -> Snapshot | None:
-        """The newest intact snapshot of this kind, or None: a cache may be missing at any time, so its reader
-        must be able to do without. RunNotFound, RunGone."""
+        """Return the newest intact snapshot of this kind, or None: a cache may be missing at any time, so its
+        reader must be able to do without. RunNotFound, RunGone."""
         ...
 
     async def trim(self, workflow_id: str, before: int) -> int:
@@ -238,12 +240,12 @@ class EventLog(Protocol):
         ...
 
     async def foreign_writes(self) -> int:
-        """A number that changes when another process has written since it was asked for; always 0 where none
-        can. StoreError when it cannot be known now."""
+        """Return a number that changes when another process has written since it was asked for; always 0
+        where none can. StoreError when it cannot be known now."""
         ...
 
     async def probe(self) -> None:
-        """Whether the store takes appends now: writes something small, durably. StorageUnavailable if not
+        """Check that the store takes appends now, by a small durable write. Raises StorageUnavailable if not
         yet, LogFailed or LogClosed if never again."""
         ...
 

@@ -152,7 +152,7 @@ class MemoryLog(BaseLog):
     # -- writing
 
     def append(self, batch: Append) -> asyncio.Future[None]:
-        """As `EventLog.append`; the future is already done."""
+        """Implement `EventLog.append`; the future is already done."""
         self._fork_guard.check()
         check_batch(batch)
         if self._closed:
@@ -172,7 +172,7 @@ class MemoryLog(BaseLog):
         return self._acknowledged()
 
     def _put_run(self, workflow_id: str, meta: RunMeta, first: StoredEvent) -> None:
-        """A run without events, which begins with `first`."""
+        """Add a run without events, which begins with `first`."""
         self._runs[workflow_id] = _Run(meta, first)
         key = (meta.created_at, workflow_id)
         self._order.insert(bisect_left(self._order, key), key)
@@ -193,14 +193,14 @@ class MemoryLog(BaseLog):
         return done
 
     async def put_blob(self, data: bytes) -> str:
-        """As `EventLog.put_blob`."""
+        """Implement `EventLog.put_blob`."""
         name = blob_hash(data)
         self._put(self._blobs, name, data)
         self._inner[name] = names_in(data)
         return name
 
     async def put_definition(self, hash: str, source: bytes) -> None:
-        """As `EventLog.put_definition`."""
+        """Implement `EventLog.put_definition`."""
         self._put(self._definitions, hash, source)
 
     def _put(self, into: dict[str, bytes], name: str, data: bytes) -> None:
@@ -209,26 +209,26 @@ class MemoryLog(BaseLog):
         self._put_at[name] = time.time_ns() // 1000
 
     async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
-        """As `EventLog.put_snapshot`."""
+        """Implement `EventLog.put_snapshot`."""
         self._find(workflow_id).snapshots.setdefault(kind, {})[offset] = data
 
     async def save_cursor(self, consumer: str, cursor: str) -> None:
-        """As `EventLog.save_cursor`."""
+        """Implement `EventLog.save_cursor`."""
         self._check_open()
         self._cursors[consumer] = cursor
 
     async def drop_cursor(self, consumer: str) -> None:
-        """As `EventLog.drop_cursor`."""
+        """Implement `EventLog.drop_cursor`."""
         self._check_open()
         self._cursors.pop(consumer, None)
 
     async def cursors(self, prefix: str) -> dict[str, str]:
-        """As `EventLog.cursors`."""
+        """Implement `EventLog.cursors`."""
         self._check_open()
         return {name: cursor for name, cursor in self._cursors.items() if name.startswith(prefix)}
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
-        """As `EventLog.claim`."""
+        """Implement `EventLog.claim`."""
         self._check_open()
         if workflow_id not in self._runs and workflow_id not in self._gone:
             return FIRST_EPOCH
@@ -238,7 +238,7 @@ class MemoryLog(BaseLog):
         return run.epoch
 
     async def release(self, workflow_id: str, owner: Owner) -> None:
-        """As `EventLog.release`."""
+        """Implement `EventLog.release`."""
         self._check_open()
         run = self._runs.get(workflow_id)
         if run is not None and run.owner == owner:
@@ -259,14 +259,14 @@ class MemoryLog(BaseLog):
             raise LogClosed
 
     async def read(self, workflow_id: str, from_offset: int = 0, limit: int = 256) -> list[StoredEvent]:
-        """As `EventLog.read`."""
+        """Implement `EventLog.read`."""
         run, start = self._find(workflow_id), max(from_offset, 0)
         check_start(workflow_id, run.earliest, start)
         first = start - run.earliest
         return run.events[first : first + limit]
 
     async def run(self, workflow_id: str) -> RunRow:
-        """As `EventLog.run`."""
+        """Implement `EventLog.run`."""
         return self._find(workflow_id).row(workflow_id)
 
     async def _list(self, query: RunQuery) -> Page[RunRow]:
@@ -285,29 +285,29 @@ class MemoryLog(BaseLog):
         return Page(found, encode_cursor(after))
 
     async def latest_cursor(self) -> str:
-        """As `EventLog.latest_cursor`."""
+        """Implement `EventLog.latest_cursor`."""
         self._check_open()
         return encode_cursor(self._count)
 
     async def load_cursor(self, consumer: str) -> str | None:
-        """As `EventLog.load_cursor`."""
+        """Implement `EventLog.load_cursor`."""
         self._check_open()
         return self._cursors.get(consumer)
 
     async def get_blob(self, name: str) -> bytes | None:
-        """As `EventLog.get_blob`."""
+        """Implement `EventLog.get_blob`."""
         self._check_open()
         return self._blobs.get(name)
 
     async def get_definition(self, hash: str) -> bytes | None:
-        """As `EventLog.get_definition`."""
+        """Implement `EventLog.get_definition`."""
         self._check_open()
         return self._definitions.get(hash)
 
     async def latest_snapshot(
         self, workflow_id: str, kind: str, at_or_before: int | None = None
     ) -> Snapshot | None:
-        """As `EventLog.latest_snapshot`."""
+        """Implement `EventLog.latest_snapshot`."""
         kept = self._find(workflow_id).snapshots.get(kind, {})
         offsets = [offset for offset in kept if at_or_before is None or offset <= at_or_before]
         return Snapshot(max(offsets), kept[max(offsets)]) if offsets else None
@@ -315,7 +315,7 @@ class MemoryLog(BaseLog):
     # -- retention
 
     async def trim(self, workflow_id: str, before: int) -> int:
-        """As `EventLog.trim`."""
+        """Implement `EventLog.trim`."""
         run = self._find(workflow_id)
         check_removable(workflow_id, run.state, run.ended)
         earliest = run.trim(before)
@@ -323,7 +323,7 @@ class MemoryLog(BaseLog):
         return earliest
 
     async def delete(self, workflow_id: str, at: int) -> Tombstone:
-        """As `EventLog.delete`."""
+        """Implement `EventLog.delete`."""
         run = self._find(workflow_id)
         check_removable(workflow_id, run.state, run.ended)
         gone = self._gone[workflow_id] = tombstone_of(run.row(workflow_id), at)
@@ -333,7 +333,7 @@ class MemoryLog(BaseLog):
         return gone
 
     async def sweep(self, before: int) -> Swept:
-        """As `EventLog.sweep`."""
+        """Implement `EventLog.sweep`."""
         self._check_open()
         for run in self._runs.values():
             run.measure()
@@ -351,11 +351,11 @@ class MemoryLog(BaseLog):
     # -- life
 
     async def probe(self) -> None:
-        """As `EventLog.probe`."""
+        """Implement `EventLog.probe`."""
         self._check_open()
 
     async def close(self) -> None:
-        """As `EventLog.close`; what was stored is gone."""
+        """Implement `EventLog.close`; what was stored is gone."""
         self._fork_guard.check()
         self._closed = True
 

@@ -60,8 +60,8 @@ def store_path(url: str) -> tuple[str, Path]:
 
 
 def _only_readable(path: Path) -> bool:
-    """Whether there is a file that this user may read, but not write to: its permissions, or those of its
-    directory, or the file system do not allow it."""
+    """Return whether there is a file that this user may read, but not write to: its permissions, or those of
+    its directory, or the file system do not allow it."""
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         return False
     return not (os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK))

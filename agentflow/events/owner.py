@@ -1,4 +1,4 @@
-"""Who owns a run: one incarnation of one process.
+"""Owner of a run: one incarnation of one process.
 
 Two facts tell whether an owner lives. On a store that processes share, it holds an operating-system lock on
 a file beside the store (`owner_locks`), which the kernel releases when the process ends and which is seen
@@ -77,7 +77,7 @@ def next_epoch(
 
 
 def _started(pid: int) -> str | None:
-    """A text that no other process of this pid has had, or None if there is no such process now."""
+    """Return a text that no other process of this pid has had, or None if there is no such process now."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:

@@ -113,7 +113,7 @@ class OwnerLocks:
 
 
 def _lock(path: Path) -> int:
-    """The descriptor of the file, made and locked. OSError."""
+    """Create and lock the file; return its descriptor. Raises OSError."""
     for _ in range(_TRIES):
         with contextlib.suppress(FileExistsError):
             path.parent.mkdir(mode=0o700)

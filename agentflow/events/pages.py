@@ -21,7 +21,7 @@ _KEPT_BYTES = 1 << 20
 
 
 class Pages:
-    """The pages that were read last. For one event loop; `close` when nobody reads any more."""
+    """The pages that were read last. For one event loop; `close` it after the last read."""
 
     def __init__(self, log: EventLog, workflow_id: str) -> None:
         self._log = log
@@ -31,8 +31,8 @@ class Pages:
         self._reading: dict[int, asyncio.Task[list[StoredEvent]]] = {}
 
     async def read(self, position: int, stop: int | None) -> Sequence[StoredEvent]:
-        """The events from `position` on, before `stop`, up to the end of a page; none if the log ends there.
-        What `EventLog.read` raises."""
+        """Return the events from `position` on, before `stop`, up to the end of a page; none at the end of
+        the log. Raises what `EventLog.read` raises."""
         page = self._kept.get(position)
         if page is None:
             reading = self._reading.get(position)
@@ -44,7 +44,7 @@ class Pages:
         return page if stop is None else page[: stop - position]
 
     async def _read(self, position: int) -> list[StoredEvent]:
-        # To a boundary, so that readers who began at different places come to share.
+        # To a boundary, so that readers that began at different places share pages.
         try:
             page = await self._log.read(self._workflow_id, position, _EVENTS - position % _EVENTS)
         finally:
@@ -57,7 +57,7 @@ class Pages:
         if self._reading.get(position) is reading:  # cancelled before it began
             del self._reading[position]
         if not reading.cancelled():
-            reading.exception()  # everybody who waited may have gone
+            reading.exception()  # retrieved, because all waiters may have been cancelled
 
     def _keep(self, position: int, page: list[StoredEvent]) -> None:
         self._kept[position] = page

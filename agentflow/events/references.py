@@ -34,7 +34,7 @@ _started_decoder = msgspec.json.Decoder(_Started)
 
 
 def names_in(body: bytes) -> frozenset[str]:
-    """The blobs and definitions that the bytes of an event name, or of a blob that holds events."""
+    """Return the blobs and definitions that the bytes of an event name, or of a blob that holds events."""
     if b'"sha256:' not in body:  # nearly always: this search is done for every event that is appended
         return _NONE
     found = {name.decode(errors="replace") for name in _NAME.findall(body)}
@@ -44,7 +44,7 @@ def names_in(body: bytes) -> frozenset[str]:
 
 
 def named_by(names: Iterable[str], inner: Mapping[str, Set[str]]) -> set[str]:
-    """`names`, and all that they name in turn; `inner` is what each blob names itself."""
+    """Return `names`, and all that they name in turn; `inner` is what each blob names itself."""
     found, left = set(names), list(names)
     while left:
         more = inner.get(left.pop(), set[str]()) - found
@@ -54,7 +54,7 @@ def named_by(names: Iterable[str], inner: Mapping[str, Set[str]]) -> set[str]:
 
 
 def parent_of(body: bytes) -> str | None:
-    """The run that the run of this `workflow.started` is a step of, or None."""
+    """Return the run that the run of this `workflow.started` is a step of, or None."""
     if b'"parent":{' not in body:
         return None
     try:

@@ -74,7 +74,7 @@ class RetentionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_retention(policy: RetentionPolicy, rows: Iterable[RunRow], now: int) -> RetentionPlan:
-    """What `policy` takes of a store with these rows at `now` (µs).
+    """Return what `policy` takes of a store with these rows at `now` (µs).
 
     Runs that have ended alone, oldest end first; never one that is labelled `hold`, nor one whose parent or
     child has not ended.
@@ -112,7 +112,7 @@ class _Relations:
 
 
 def _due(policy: RetentionPolicy, row: RunRow, size: int, now: int) -> str | None:
-    """Why the policy wants this run, or None; `size` is that of all runs that would be left before it."""
+    """Return why the policy wants this run, or None; `size` is that of all runs left before it."""
     if policy.max_age is not None:
         age = (now - row.updated_at) / 1e6
         return f"ended {_age(age)} ago, beyond {_age(policy.max_age)}" if age > policy.max_age else None
@@ -136,7 +136,7 @@ def _obstacle(policy: RetentionPolicy, row: RunRow, related: _Relations) -> str 
 
 
 def _removal(policy: RetentionPolicy, row: RunRow, reason: str) -> Removal | None:
-    """What to do with a run that is due; None when there is nothing left to trim."""
+    """Return what to do with a run that is due; None when there is nothing left to trim."""
     whole = Removal(
         workflow_id=row.workflow_id,
         action="delete",

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def check_batch(batch: Append) -> None:
-    """ValueError unless the batch is well formed by itself; a caller's mistake, not a conflict."""
+    """Raise ValueError unless the batch is well formed by itself: a bug of the caller, not a conflict."""
     events = batch.events
     if not events:
         raise ValueError("a batch holds at least one event")
@@ -50,10 +50,10 @@ def check_batch(batch: Append) -> None:
 def refusal(
     batch: Append, last: int, epoch: int, ended: bool, gone: Tombstone | None = None
 ) -> StoreError | RunTerminal | RunGone | None:
-    """Why a log that ends at `last` (-1: no such run) must not take this batch, or None.
+    """Return why a log that ends at `last` (-1: no such run) must not take this batch, or None.
 
-    Creation is answered first: two that start one run both believe that it is theirs. The id of a run that
-    is `gone` is never used again.
+    Creation is answered first: two that start one run both believe that it is theirs. The id of a run that is
+    `gone` is never used again.
     """
     if gone is not None:
         return RunGone(gone)
@@ -73,7 +73,7 @@ def refusal(
 
 
 def state_after(batch: Append, before: str) -> str:
-    """The run's state once the batch is in the log."""
+    """Return the run's state once the batch is in the log."""
     last = batch.events[-1].type
     if last in TERMINAL_TYPES:
         return last.partition(".")[2]
@@ -81,29 +81,29 @@ def state_after(batch: Append, before: str) -> str:
 
 
 def no_run(workflow_id: str, gone: Tombstone | None) -> RunNotFound | RunGone:
-    """What a reader of a run that is not there is told."""
+    """Return the error for a read of a run that does not exist."""
     return RunNotFound(f"no run {workflow_id}") if gone is None else RunGone(gone)
 
 
 def check_start(workflow_id: str, earliest: int, requested: int) -> None:
-    """OffsetTrimmed if a read would begin before what is left of the run."""
+    """Raise OffsetTrimmed if a read would begin before what is left of the run."""
     if requested < earliest:
         raise OffsetTrimmed(workflow_id, earliest, requested)
 
 
 def check_removable(workflow_id: str, state: str, ended: bool) -> None:
-    """RunNotTerminal unless the run has ended: what is still written to stays whole."""
+    """Raise RunNotTerminal unless the run has ended: a run that is written to stays complete."""
     if not ended:
         raise RunNotTerminal(f"{workflow_id} is {state}; only a run that has ended can be trimmed or deleted")
 
 
 def first_kept(earliest: int, last: int, before: int) -> int:
-    """The earliest offset after trimming what is before `before`: the last event stays."""
+    """Return the earliest offset after trimming what is before `before`: the last event stays."""
     return max(earliest, min(before, last))
 
 
 def tombstone_of(row: RunRow, at: int) -> Tombstone:
-    """What is left of a run that is deleted at `at` (µs)."""
+    """Return what is left of a run that is deleted at `at` (µs)."""
     return Tombstone(
         workflow_id=row.workflow_id,
         state=row.state,
@@ -114,5 +114,5 @@ def tombstone_of(row: RunRow, at: int) -> Tombstone:
 
 
 def blob_hash(data: bytes) -> str:
-    """The name of a blob with these bytes."""
+    """Return the name of a blob with these bytes."""
     return "sha256:" + hashlib.sha256(data).hexdigest()

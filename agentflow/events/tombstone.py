@@ -19,5 +19,5 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     deleted_at: int
 
     def describe(self) -> str:
-        """One sentence about it."""
+        """Return one sentence about it."""
         return f"{self.workflow_id} was deleted at {iso(self.deleted_at)}; it was {self.state}"

@@ -59,7 +59,7 @@ class TraceParent(NamedTuple):
 
 
 def parse_traceparent(text: object) -> TraceParent | None:
-    """The value of a `traceparent` header, or None if it is none (W3C Trace Context, level 1).
+    """Return the value of a `traceparent` header, or None if it is none (W3C Trace Context, level 1).
 
     A version that is not known yet is read by its first four fields, as the standard asks.
     """
@@ -73,13 +73,13 @@ def parse_traceparent(text: object) -> TraceParent | None:
 
 
 def traceparent_of(options: Mapping[str, Any]) -> TraceParent | None:
-    """What the options of `workflow.started` hold of their submitter's trace."""
+    """Return what the options of `workflow.started` hold of their submitter's trace."""
     return parse_traceparent(options.get("traceparent"))
 
 
 def tracestate_problem(value: object) -> str | None:
-    """Why a value is not what stands in a W3C `tracestate` header, or None. Its members belong to others and
-    are handed on as they are."""
+    """Return why a value is not what stands in a W3C `tracestate` header, or None. Its members belong to
+    others and are handed on as they are."""
     if isinstance(value, str) and len(value) > _LONGEST_TRACESTATE:
         return f"is longer than {_LONGEST_TRACESTATE} characters"
     members = value.split(",") if isinstance(value, str) else [""]
@@ -88,12 +88,12 @@ def tracestate_problem(value: object) -> str | None:
 
 
 def trace_id_of(workflow_id: str) -> str:
-    """The trace of a run that was submitted without one: 32 hex digits."""
+    """Return the trace of a run that was submitted without one: 32 hex digits."""
     return blake2b(workflow_id.encode(), person=b"agentflow trace").hexdigest()[:32]
 
 
 def span_id_of(workflow_id: str, key: str) -> str:
-    """The id of the span with this key (see the module): 16 hex digits."""
+    """Return the id of the span with this key (see the module): 16 hex digits."""
     # The unit separator stands in no id and in no key.
     return blake2b(f"{workflow_id}\x1f{key}".encode(), digest_size=8).hexdigest()
 
@@ -117,7 +117,7 @@ _current: ContextVar[SpanContext | None] = ContextVar("agentflow.span", default=
 
 
 def current() -> SpanContext | None:
-    """The span that this code works in: that of the model or tool call which is being carried out."""
+    """Return the span that this code works in: that of the model or tool call which is being carried out."""
     return _current.get()
 
 
@@ -140,8 +140,8 @@ class active:  # noqa: N801 — a context manager; a class costs each call less 
 
 
 def outgoing_headers() -> dict[str, str]:
-    """The headers that an HTTP request made here should carry: `traceparent`, and the `tracestate` that came
-    with the run; none outside of a run."""
+    """Return the headers that an HTTP request made here should carry: `traceparent`, and the `tracestate`
+    that came with the run; none outside of a run."""
     context = _current.get()
     if context is None:
         return {}
@@ -172,7 +172,7 @@ class RunTracer:
         self.workflow_id = workflow_id
         self.trace_id = trace_id_of(workflow_id)
         self.parent: TraceParent | None = None
-        """The span of whoever submitted the run, if it named one."""
+        """Span of the submitter of the run, if it named one."""
         self.tracestate: str | None = None
         # `span_id_of`, with the part of it that is the same for the whole run done once.
         self._hash = blake2b(f"{workflow_id}\x1f".encode(), digest_size=8)
@@ -185,7 +185,7 @@ class RunTracer:
 
     @property
     def sampled(self) -> bool:
-        """False when whoever submitted the run does not record its trace."""
+        """False if the submitter of the run does not record its trace."""
         return self.parent is None or self.parent.sampled
 
     @property
@@ -194,7 +194,7 @@ class RunTracer:
         return SpanContext(self.workflow_id, self.trace_id, self._root, self.sampled, self.tracestate)
 
     def call(self, call_id: str) -> SpanContext:
-        """The span of an open model or tool call; of the run if there is no such call."""
+        """Return the span of an open model or tool call; of the run if there is no such call."""
         span_id = self._calls.get(call_id, self._root)
         return SpanContext(self.workflow_id, self.trace_id, span_id, self.sampled, self.tracestate)
 
@@ -204,7 +204,7 @@ class RunTracer:
         return None if move is None else move(self, data)
 
     def parent_of(self, data: ev.RunEvent) -> str:
-        """The innermost open span that an event which opens none belongs to."""
+        """Return the innermost open span that an event which opens none belongs to."""
         activation: Any = getattr(data, "activation", None)
         if not isinstance(activation, str):
             return self._root
@@ -215,11 +215,12 @@ class RunTracer:
         return self._agents.get(unit) or self._steps.get(unit) or self._steps.get(activation) or self._root
 
     def tries(self, call_id: str) -> int:
-        """How many attempts of a tool call have failed."""
+        """Return how many attempts of a tool call have failed."""
         return self._tries.get(call_id, 0)
 
     def lost(self, key: str, data: ev.RunEvent) -> Trace:
-        """The span with this key, whose beginning is not in the log any more, as far as it can be known."""
+        """Return the span with this key, whose beginning is not in the log any more, as far as it can be
+        known."""
         return self._open(key, self.parent_of(data))
 
     def _open(self, key: str, parent: str) -> Trace:

@@ -13,15 +13,9 @@ from typing import Any
 from actors import Actor, ActorStopped, Ref, on
 from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
-from agentflow.runtime.messages import (
-    HANDLER_LIMIT_S,
-    CallModel,
-    CallTool,
-    Complete,
-    ModelCallFailure,
-    ModelCallSuccess,
-    ToolCallFailure,
-)
+from agentflow.runtime.messages import HANDLER_LIMIT_S
+from agentflow.runtime.model_calls import CallModel, Complete, ModelCallFailure, ModelCallSuccess
+from agentflow.runtime.tool_actor import CallTool, ToolCallFailure
 
 __all__ = ["AgentActor", "Directory", "lost_call"]
 

@@ -74,7 +74,7 @@ class Bound:
 
     @property
     def models(self) -> dict[str, list[dict[str, Any]]]:
-        """The pinned models, as `workflow.started` stores them."""
+        """Pinned models, as `workflow.started` stores them."""
         return {
             step: [{"provider": r.provider, "model": r.model, "parameters": r.parameters} for r in b.models]
             for step, b in self.steps.items()
@@ -182,7 +182,7 @@ class _Binder:
             self._check_cache(node, tools, place.removesuffix("/agent"))
 
     def _check_cache(self, node: AgentNode, tools: dict[str, ToolInfo], place: str) -> None:
-        """A result may serve again only if nothing but the result came of it."""
+        """Report a cached agent whose functions may change something: a cached result repeats no effect."""
         for tool in tools.values():
             if tool.side_effect not in ("none", "read"):
                 name = f"{tool.service}.{tool.function}"
@@ -262,7 +262,7 @@ class _Binder:
         self._report("E_UNKNOWN_MODEL", f'no model for step "{step}"{more}: {error}', place, error.hint)
 
     def _resolve(self, wanted: ModelRef | str | None) -> ModelRef:
-        """A reference without a provider names an alias or nothing, and sets parameters of its own."""
+        """Resolve a model. A reference without a provider names an alias, or none, and adds parameters."""
         aliases = self.workflow.models
         if not isinstance(wanted, ModelRef) or wanted.provider:
             return self.models.resolve(wanted, aliases=aliases)
@@ -313,8 +313,8 @@ class _Binder:
         return found
 
     def _offered(self, tool: Tool) -> bool:
-        """Whether "all" and `*` give this function: one that is declared to change something must be named,
-        unless the Runtime says otherwise (page 001 §5.6)."""
+        """Return whether "all" and `*` grant this function: one that is declared to change something must be
+        named, unless the Runtime allows it (page 001 §5.6)."""
         return self.implicit != "deny" or not _changes(tool)
 
     def _tool(self, node: NodeBase, tool: str) -> None:

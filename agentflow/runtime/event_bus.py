@@ -12,32 +12,73 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from actors import Actor, Ref, on
 from agentflow.errors import StorageUnavailable, StoreError
 from agentflow.events.envelope import Draft, Ids, StoredEvent, seal
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, EventLog, RunMeta
 from agentflow.events.owner import Owner
-from agentflow.runtime.messages import (
-    HANDLER_LIMIT_S,
-    Barrier,
-    Commit,
-    CommitFailed,
-    Committed,
-    Republish,
-)
+from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 
-__all__ = ["EventBus", "Observer"]
+__all__ = ["Barrier", "Commit", "CommitFailed", "Committed", "EventBus", "Observer", "Republish"]
+
+
+class Commit(Message, frozen=True, kw_only=True):
+    """Append these drafts at `expected` at the time `ts`; answered by Committed or CommitFailed.
+
+    `state` is the run's state after the batch, `name` and `labels` go with the first batch of a run.
+    """
+
+    workflow_id: str
+    epoch: int
+    expected: int
+    ts: int
+    drafts: tuple[Draft, ...]
+    state: str
+    definition_hash: str | None = None
+    name: str | None = None
+    labels: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+
+
+class Barrier(Message, frozen=True, kw_only=True):
+    """Asks the bus to answer once every earlier batch of this run is settled."""
+
+    workflow_id: str
+
+
+class Committed(Message, frozen=True, kw_only=True):
+    """Everything up to `offset` is durable and was published."""
+
+    offset: int
+
+
+class Republish(Message, frozen=True, kw_only=True):
+    """Show readers the durable events from `first` on, whose publication was lost."""
+
+    workflow_id: str
+    first: int
+
+
+class CommitFailed(Message, frozen=True, kw_only=True):
+    """The batch at `expected` was not appended. `transient`: the store may take the same batch later."""
+
+    expected: int
+    error: str
+    kind: str
+    transient: bool = False
+
 
 Observer = Callable[[str, int, Sequence[Draft], float], None]
 """Told of each batch that is durable: workflow id, time of the events (µs), drafts, seconds that it took."""
 
 
-_PAGE = 1_024
+_PAGE_EVENTS = 1_024
 
 
-def _nothing(_: object) -> None:
-    """Readers that miss this look into the log by themselves at the next event."""
+def _ignore(_: object) -> None:
+    """Ignore the outcome: readers that miss this read the log themselves at the next event."""
 
 
 class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
@@ -70,7 +111,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         ts = batch.ts
         try:
             stored = self._seal(batch)
-        except Exception as error:  # what cannot be written is its run's misfortune, not that of all others
+        except Exception as error:  # fails this run alone: the bus serves all others
             if sender is not None:
                 text = f"{type(error).__name__}: {error}"
                 sender.tell(CommitFailed(expected=batch.expected, error=text, kind="internal_error"))
@@ -120,7 +161,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(Barrier)
     def barrier(self, message: Barrier) -> None:
-        """Answered once every earlier batch of the run is in the log, or was refused."""
+        """Reply once every earlier batch of the run is in the log, or has failed."""
         reply = self.ctx.defer()
         last = self._last.get(message.workflow_id)
         if last is None or last.done():
@@ -130,13 +171,13 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(Republish)
     def republish(self, message: Republish) -> None:
-        """Publish what a failure kept from being published; readers pass over what they know."""
+        """Publish durable events whose publication was lost; readers skip those that they have."""
 
         async def read() -> None:
-            rows = await self._log.read(message.workflow_id, message.first, _PAGE)
+            rows = await self._log.read(message.workflow_id, message.first, _PAGE_EVENTS)
             self._hub.publish(message.workflow_id, rows)
 
-        self.ctx.pipe(read(), _nothing, _nothing)
+        self.ctx.pipe(read(), _ignore, _ignore)
 
     def _finish(
         self,

@@ -19,16 +19,17 @@ from agentflow.events.deltas import DeltaHub
 from agentflow.events.tracing import active
 from agentflow.models import ModelError, ModelProvider, ModelReply
 from agentflow.models.parameters import sent_parameters
-from agentflow.runtime.circuit import Circuit, CircuitOpen
-from agentflow.runtime.judging import judge_reply
-from agentflow.runtime.messages import (
-    HANDLER_LIMIT_S,
+from agentflow.runtime.circuit_breaker import Circuit, CircuitOpen
+from agentflow.runtime.messages import HANDLER_LIMIT_S
+from agentflow.runtime.model_calls import (
     CallModel,
     Complete,
     ModelCallFailure,
     ModelCallSuccess,
+    failure_of,
+    incomplete,
+    judge_reply,
 )
-from agentflow.runtime.model_failures import failure_of, incomplete
 
 __all__ = ["ModelActor"]
 
@@ -41,13 +42,13 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         limit: int,
         providers: Mapping[str, ModelProvider],
         deltas: DeltaHub,
-        work_began: Callable[[str], None],
+        call_started: Callable[[str], None],
     ) -> None:
         self._limit = limit
         self._providers = providers  # those that share this key's limit, by name
         self._deltas = deltas
         self._circuit = Circuit()
-        self._work_began = work_began
+        self._work_began = call_started
 
     def on_start(self) -> None:
         self._limiter = self.ctx.limiter(self._limit)
@@ -78,7 +79,7 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         return result
 
     async def _attempt(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
-        """One call through the circuit of the provider's key."""
+        """Make one call through the circuit breaker of the provider's key."""
         try:
             admitted = await self._circuit.admit()
         except CircuitOpen as is_open:
@@ -183,7 +184,7 @@ class _BadReply(ValueError):
 
 
 def _checked(reply: object) -> ModelReply:
-    """The reply, if an event can hold it: an adapter's mistake must not reach the log's writer."""
+    """Return the reply if an event can hold it: a malformed one must not reach the log writer."""
     if not isinstance(reply, ModelReply):
         raise _BadReply(f"the adapter gave {type(reply).__name__}, not a ModelReply")
     try:

@@ -1,244 +1,208 @@
-"""Evidence of crashes: how many lives in a row ended by one, and which run was on trial (page 000 §11.4).
+"""Recovery: the commands that take up all runs which a process left, or which are paused for one reason.
 
-A life is the time from `recover()` to the end of the process. A life that is not closed ended by a crash.
-After the second crash in a row, runs with open units are taken up one at a time; the run taken up last is on
-trial. If the process dies during a trial, the open units of that run get one count each, and no other unit
-does. The ledger is one small record in the store, written before the run on trial begins any work. It must
-never decide what a run does: it orders the take-up and names the runs to pause.
+A start with thousands of waiting runs costs two small reads for each: DueScan finds at the two ends of a log
+when the run has to move by itself. What cannot be told from there is replayed, so no deadline is missed; one
+that is read too early only makes its run look at the time once more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
-import msgspec
+from msgspec import UNSET
 
-from agentflow.engine import Activation, RunState
-from agentflow.errors import AgentflowError, StorageUnavailable, StoreError
+from agentflow.definition.ir import Workflow
+from agentflow.definition.limits import limits_of
+from agentflow.engine import next_due
+from agentflow.engine.limits import due_of
+from agentflow.errors import (
+    AgentflowError,
+    LogCorrupt,
+    OffsetTrimmed,
+    RunGone,
+    RunNotFound,
+    RunTerminal,
+    StoreError,
+)
+from agentflow.events.catalogue import WorkflowPaused, WorkflowStarted, WorkflowWaiting
+from agentflow.events.envelope import decode, micros
 from agentflow.events.log import EventLog, RunRow
-from agentflow.events.owner import Owner
+from agentflow.events.rows import Page
+from agentflow.records.commands import Resumed, UnresumedRun
+from agentflow.records.damage import warn_of_damage
+from agentflow.runtime.command_handlers import (
+    Resume,
+)
+from agentflow.runtime.run_commands import RunCommands
+from agentflow.runtime.submission import checked_budget
 
-__all__ = [
-    "MAX_COUNT",
-    "QUEUE_LIMIT_S",
-    "ROW_ENDS_AFTER_S",
-    "RecoveryLedger",
-    "Trial",
-    "is_at_work",
-    "unit_name",
-]
+__all__ = ["Due", "DueScan", "RecoveryCommands"]
 
-MAX_COUNT = 3
-"""Crashes that a unit may have on its account before its run is paused."""
+T = TypeVar("T")
 
-SERIAL_FROM = 2
-"""Crashes in a row after which open units are taken up one at a time."""
+_PARALLEL_READS = 16
 
-ROW_ENDS_AFTER_S = 600.0
-"""A life that goes on for so long after its last trial ends the row of crashes."""
-
-QUEUE_LIMIT_S = 60.0
-"""How long a call on trial may queue for its provider or service before the next run is taken up."""
-
-_LONGEST_TRIAL_S = 10.0
-"""200 runs of long calls are taken up within 34 min at most, however many crashes there were."""
-
-_KEY = "recovery"
-_RUN = ""  # stands for a run that has no open unit
+Due = int | None | Literal["unknown"]
+"""When something of a run falls due (µs); None: nothing will; "unknown": its log must be folded."""
 
 
-class _Record(msgspec.Struct):
-    """`counts` is by run and unit. `closed` is False while the life goes on, and after a crash."""
+class DueScan:
+    """The deadlines of waiting runs, for one start of the process. `graph` returns a graph by its hash."""
 
-    owner: Owner
-    crashes: int = 0
-    trial: str | None = None
-    counts: dict[str, dict[str, int]] = {}
-    closed: bool = False
-
-
-UnitsOf = Callable[[str], Awaitable[RunState]]
-"""Gives the fold of a run's log."""
-
-
-def is_at_work(state: RunState, unit: Activation) -> bool:
-    """Return whether an open unit does work itself: it waits for no person and is no frame of others."""
-    return unit.status == "running" and not unit.is_for_each and not unit.node.kind.is_passive
-
-
-def unit_name(unit: Activation) -> str:
-    """Name a unit inside its run. A step that is tried again has the same key but another first offset."""
-    return f"{unit.key}@{unit.first_offset}"
-
-
-class Trial:
-    """The run on trial. `began` is done once one of its calls is being made, or there is none to make; `over`
-    once the units that were open at its take-up have ended."""
-
-    def __init__(self, workflow_id: str) -> None:
-        loop = asyncio.get_running_loop()
-        self.workflow_id = workflow_id
-        self.began: asyncio.Future[None] = loop.create_future()
-        self.over: asyncio.Future[None] = loop.create_future()
-        self._units: set[str] = set()
-
-    def begin(self, state: RunState) -> None:
-        """Take note of what the supervisor of the run has taken up."""
-        self._units = {unit.key for unit in state.open.values() if is_at_work(state, unit)}
-        if not state.calls:
-            self.work_began()
-        self._look()
-
-    def work_began(self) -> None:
-        """Take note that a call of the run is being made."""
-        if not self.began.done():
-            self.began.set_result(None)
-
-    def end(self, key: str) -> None:
-        """Take note of the durable end of a unit."""
-        self._units.discard(key)
-        self._look()
-
-    def _look(self) -> None:
-        if not self._units and not self.over.done():
-            self.over.set_result(None)
-
-
-class RecoveryLedger:
-    """The record of one store, as the Runtime with this owner sees and writes it."""
-
-    def __init__(self, log: EventLog, owner: Owner) -> None:
+    def __init__(self, log: EventLog, graph: Callable[[str], Awaitable[Workflow]]) -> None:
         self._log = log
-        self._record = _Record(owner)
-        self._writes = False  # whether this life is the one that the record tells of
-        self.begun = False
+        self._graph = graph
+        self._timed: dict[str, bool] = {}
 
-    @property
-    def crashes(self) -> int:
-        """How many lives before this one ended by a crash, one after another."""
-        return self._record.crashes
+    async def of(self, rows: Sequence[RunRow]) -> dict[str, Due]:
+        """Return when each of these waiting runs falls due, 16 runs at a time."""
+        found: dict[str, Due] = {}
+        left = iter(rows)
 
-    @property
-    def serial(self) -> bool:
-        """True if runs with open units are to be taken up one at a time."""
-        return self.crashes >= SERIAL_FROM
+        async def read() -> None:
+            for row in left:
+                found[row.workflow_id] = await self._of(row)
 
-    @property
-    def trial_s(self) -> float:
-        """Seconds after which a run on trial is trusted: 1 s after the second crash in a row, doubled by each
-        further one up to 10 s. A unit that needs longer to do harm is found by a later, longer trial."""
-        doubled = min(
-            max(self.crashes - SERIAL_FROM, 0), 10
-        )  # 2 ** 1024 is no float; a crash loop gets there
-        return min(_LONGEST_TRIAL_S, 2.0**doubled)
-
-    async def begin_life(self, rows: Sequence[RunRow], state_of: UnitsOf) -> None:
-        """Judge how the last life ended by its record and by the runs that it left, and record this one.
-
-        A run that is running without a live owner is evidence too: the life that left it may have written no
-        record, as one that only submits. A second call changes nothing.
-        """
-        if self.begun:
-            return
-        self.begun = True
-        owner = self._record.owner
-        last = await self._load()
-        if last is not None and not last.closed and last.owner != owner and self._log.is_alive(last.owner):
-            return  # the record is that of another process, which is at work
-        self._writes = True
-        crashed = (last is not None and not last.closed) or any(self._is_abandoned(row) for row in rows)
-        counts = {} if last is None else last.counts
-        if last is not None and crashed and last.trial is not None:
-            blamed = counts.setdefault(last.trial, {})
-            for name in await _units_at_work(last.trial, state_of) or [_RUN]:
-                blamed[name] = blamed.get(name, 0) + 1
-        self._record.crashes = 1 + (0 if last is None else last.crashes) if crashed else 0
-        self._record.counts = await _still_open(counts, {row.workflow_id for row in rows}, state_of)
-        with suppress(StorageUnavailable):  # then no run can begin either; a trial waits for the store
-            await self._save()
-
-    def count(self, workflow_id: str) -> int:
-        """Return the highest count of an open unit of this run."""
-        return max(self._record.counts.get(workflow_id, {}).values(), default=0)
-
-    def over_limit(self, workflow_ids: Iterable[str]) -> list[tuple[str, str]]:
-        """Return the runs to pause, each with the reason in words."""
-        found: list[tuple[str, str]] = []
-        for run_id in workflow_ids:
-            for name, count in self._record.counts.get(run_id, {}).items():
-                if count >= MAX_COUNT:
-                    unit = name.rpartition("@")[0] or "the run"
-                    text = (
-                        f"the process crashed {count} times while {unit} alone was on trial after a restart"
-                    )
-                    found.append((run_id, text))
-                    break
+        await asyncio.gather(*(read() for _ in range(_PARALLEL_READS)))
         return found
 
-    async def forget(self, workflow_id: str) -> None:
-        """Clear the counts of a run that is paused now: a resume gives it a new chance. Raises StoreError."""
-        self._record.counts.pop(workflow_id, None)
-        await self._save()
-
-    async def put_on_trial(self, workflow_id: str) -> None:
-        """Record, durably, that a crash from now on counts against this run. Raises StoreError."""
-        self._record.trial = workflow_id
-        await self._save()
-
-    async def acquit(self) -> None:
-        """Record that no run is on trial. Raises StoreError."""
-        self._record.trial = None
-        await self._save()
-
-    async def end_row(self) -> None:
-        """Record that this life has proved sound: the next crash is the first of a row. Raises StoreError."""
-        self._record.crashes = 0
-        self._record.counts = {}
-        await self._save()
-
-    async def close(self) -> None:
-        """Record a clean end. A store that refuses this makes the end look like a crash."""
-        self._record.closed = True
-        self._record.trial = None
-        self._record.crashes = 0
-        with suppress(StoreError):
-            await self._save()
-
-    def _is_abandoned(self, row: RunRow) -> bool:
-        if row.state != "running" or row.owner == self._record.owner:
-            return False
-        return row.owner is None or not self._log.is_alive(row.owner)
-
-    async def _load(self) -> _Record | None:
-        saved = await self._log.load_cursor(_KEY)
+    async def _of(self, row: RunRow) -> Due:
         try:
-            return None if saved is None else msgspec.json.decode(saved, type=_Record)
-        except msgspec.MsgspecError:  # of another version: one row of crashes begins anew
+            last = await self._log.read(row.workflow_id, row.last_offset, 2)
+            if len(last) != 1 or last[0].type != WorkflowWaiting.EVENT_TYPE:
+                return "unknown"
+            due = due_of(decode(last[0].body).data)
+            if due is None and await self._may_be_timed(row.workflow_id):
+                return "unknown"
+            return due
+        except (StoreError, ValueError):  # replaying the log raises the same, with the run's id
+            return "unknown"
+
+    async def _may_be_timed(self, workflow_id: str) -> bool:
+        """Return whether the run can have a deadline while it waits; older versions do not log it."""
+        begin = decode((await self._log.read(workflow_id, 0, 1))[0].body).data
+        if not isinstance(begin, WorkflowStarted):
+            return True
+        if begin.budget is not UNSET and limits_of(begin.budget).get("max_duration_s") is not None:
+            return True
+        timed = self._timed.get(begin.ir_hash)
+        if timed is None:
+            timed = self._timed[begin.ir_hash] = _timed(await self._graph(begin.ir_hash))
+        return timed
+
+
+def _timed(workflow: Workflow) -> bool:
+    options = workflow.options
+    return (
+        options.timeout is not None
+        or limits_of(options.budget).get("max_duration_s") is not None
+        or any(node.policy is not None and node.policy.timeout is not None for node in workflow.nodes)
+        or any(limits_of(node.budget).get("max_duration_s") is not None for node in workflow.nodes)
+        or any(node.approval is not None and node.approval.timeout is not None for node in workflow.nodes)
+    )
+
+
+class RecoveryCommands(RunCommands):
+    """The commands for all runs of a store."""
+
+    async def recover(self) -> list[str]:
+        """Start every run of the store that has not ended and was not paused by an operator, as a daemon does
+        at its start. Returns their ids. Runs beyond the limit queue; runs that wait for a request or a quota
+        start when one of their deadlines falls due.
+
+        After a second crash in a row, runs with open units are started one at a time; one whose unit was on
+        trial in three lives that ended by a crash is paused with the reason `recovery_limit`.
+        """
+        rows = await self._rows_in("pending", "running", "waiting")
+        paused = await self._rows_in("paused")
+        drained = [row for row in paused if await self._readable(row.workflow_id, self._drained)]
+        await self._registry.ledger.begin_life([*rows, *drained], self.fold)
+        known = await DueScan(self.log, self._graph).of([row for row in rows if row.state == "waiting"])
+        now = self.clock.now()
+        runs: list[tuple[str, bool]] = []
+        later: list[tuple[RunRow, int]] = []
+        for row in rows:
+            due = known.get(row.workflow_id, "unknown")
+            if isinstance(due, int) and due > max(now, row.updated_at):
+                later.append((row, due))
+            elif due is not None and row.state != "running":
+                runs.append((row.workflow_id, False))
+        timed: list[str] = []
+        for row in paused:
+            until = None if row in drained else await self._readable(row.workflow_id, self._paused_until)
+            if until is None:
+                continue
+            timed.append(row.workflow_id)
+            if until > max(now, row.updated_at):
+                later.append((row, until))
+            else:
+                runs.append((row.workflow_id, False))
+        suspects = [(row.workflow_id, False) for row in rows if row.state == "running"]
+        suspects += [(row.workflow_id, True) for row in drained]
+        self._registry.recover(runs, suspects)
+        self._registry.expect(later)
+        return [*(row.workflow_id for row in (*rows, *drained)), *timed]
+
+    async def resume_all(
+        self,
+        *,
+        reason: str,
+        budget: Mapping[str, Any] | None = None,
+        by: str = "local",
+        trusted: bool = True,
+    ) -> Resumed:
+        """Resume every run that is paused for `reason`, as `recovery_limit`, `quota` or `operator`.
+
+        Returns which go on and which could not, each with its own reason; one failure stops no other. Raises
+        ConfigurationError if `budget` is none, and StoreError if the store cannot list its runs. `trusted` as
+        in `resume`.
+        """
+        raised = checked_budget(budget) or None
+        resumed: list[str] = []
+        failed: list[UnresumedRun] = []
+        for run_id in await self._ids_in("paused"):
+            try:
+                if (await self._pause_of(run_id))[0] != reason:
+                    continue
+                if not trusted:
+                    await self._check_untrusted(run_id)
+                await self._send(run_id, Resume(budget=raised, by=by))
+                resumed.append(run_id)
+            except (RunTerminal, RunGone, RunNotFound):
+                continue  # it ended meanwhile
+            except AgentflowError as error:
+                failed.append(UnresumedRun(workflow_id=run_id, code=error.code, message=str(error)))
+        return Resumed(resumed=resumed, failed=failed)
+
+    async def _readable(self, run_id: str, question: Callable[[str], Awaitable[T]]) -> T | None:
+        """Return what the log of a paused run says. None, with a warning, if it is damaged: the run stays
+        paused, and the others are taken up all the same."""
+        try:
+            return await question(run_id)
+        except (LogCorrupt, OffsetTrimmed, RunGone, RunNotFound):
+            warn_of_damage(Page([], None, (run_id,)), "recovery")
             return None
 
-    async def _save(self) -> None:
-        if self._writes:
-            await self._log.save_cursor(_KEY, msgspec.json.encode(self._record).decode())
+    async def _drained(self, run_id: str) -> bool:
+        """Return whether a paused run is not meant to be: a process ended, or before it could end the run."""
+        reason, cancelling = await self._pause_of(run_id)
+        return reason in ("drain", "storage") or cancelling
 
+    async def _pause_of(self, run_id: str) -> tuple[str | None, bool]:
+        """Return why a run is paused, and whether it is being cancelled. The last event mostly says so."""
+        rows = await self.log.read(run_id, await self.log.last(run_id), 1)
+        data = decode(rows[0].body).data if rows else None
+        if isinstance(data, WorkflowPaused):
+            return data.reason, False
+        state = await self.fold(run_id)
+        return state.pause, state.cancel_requested is not None
 
-async def _units_at_work(workflow_id: str, state_of: UnitsOf) -> list[str]:
-    try:
-        state = await state_of(workflow_id)
-    except AgentflowError:  # gone, or unreadable: the take-up meets the same, and says so
-        return []
-    return [unit_name(unit) for unit in state.open.values() if is_at_work(state, unit)]
-
-
-async def _still_open(
-    counts: dict[str, dict[str, int]], runs: set[str], state_of: UnitsOf
-) -> dict[str, dict[str, int]]:
-    """Clear the counts of units that have ended, and of runs that nobody takes up."""
-    kept: dict[str, dict[str, int]] = {}
-    for run_id in counts.keys() & runs:
-        names = await _units_at_work(run_id, state_of) or [_RUN]
-        left = {name: count for name, count in counts[run_id].items() if name in names}
-        if left:
-            kept[run_id] = left
-    return kept
+    async def _paused_until(self, run_id: str) -> int | None:
+        """Return when a paused run goes on by itself (µs); None if it waits for an operator."""
+        rows = await self.log.read(run_id, await self.log.last(run_id), 1)
+        data = decode(rows[0].body).data if rows else None
+        if isinstance(data, WorkflowPaused):
+            return None if data.resume_after is UNSET else micros(data.resume_after)
+        return next_due(await self.fold(run_id))

@@ -22,8 +22,8 @@ from agentflow.records.upkeep import Collected, Upkeep
 
 __all__ = ["collect", "keep_records", "retention_plan", "upkeep"]
 
-_PAGE = 512
-_GRACE = 3_600_000_000
+_PAGE_ROWS = 512
+_SWEEP_GRACE_US = 3_600_000_000
 """µs; a blob or definition that was put less than an hour ago may be named by an event on its way."""
 
 
@@ -49,16 +49,16 @@ def _check_supported(log: EventLog, policy: RetentionPolicy) -> None:
 
 
 async def retention_plan(log: EventLog, policy: RetentionPolicy, now: int) -> RetentionPlan:
-    """What `collect` would do at `now` (µs). Reads rows alone. Raises Unsupported as `upkeep`."""
+    """Return what `collect` would do at `now` (µs). Reads rows only. Raises Unsupported as `upkeep`."""
     _check_supported(log, policy)
     return plan_retention(policy, await _all_rows(log), now)
 
 
 async def collect(log: EventLog, policy: RetentionPolicy, now: int) -> Collected:
-    """Take what `policy` takes at `now` (µs), and give back the space of all that is gone.
+    """Apply `policy` at `now` (µs), and free the space of all that is removed.
 
-    A run that cannot go (it is damaged, or somebody else took it meanwhile) is skipped. StoreError from the
-    store; what was done until then stays done, and the next call goes on.
+    A run that is damaged, or was removed or resumed meanwhile, is skipped. Raises StoreError; what was done
+    until then stays done, and the next call continues.
     """
     plan = await retention_plan(log, policy, now)
     done: list[Removal] = []
@@ -69,7 +69,7 @@ async def collect(log: EventLog, policy: RetentionPolicy, now: int) -> Collected
             done.append(removal)
         except (LogCorrupt, RunGone, RunNotFound, RunNotTerminal) as error:
             skipped.append(Kept(workflow_id=removal.workflow_id, reason=str(error)))
-    return Collected(plan=plan, done=done, skipped=skipped, swept=await log.sweep(now - _GRACE))
+    return Collected(plan=plan, done=done, skipped=skipped, swept=await log.sweep(now - _SWEEP_GRACE_US))
 
 
 async def _remove(log: EventLog, removal: Removal, now: int) -> None:
@@ -84,7 +84,7 @@ async def _all_rows(log: EventLog) -> list[RunRow]:
     rows: list[RunRow] = []
     cursor: str | None = None
     while True:
-        page = await log.runs(limit=_PAGE, cursor=cursor, order="asc")
+        page = await log.runs(limit=_PAGE_ROWS, cursor=cursor, order="asc")
         warn_of_damage(page, "retention")
         rows += page.items
         cursor = page.next_cursor
@@ -104,7 +104,7 @@ async def keep_records(log: EventLog, workflow_id: str) -> None:
     record, state = await views.record(workflow_id), await views.state(workflow_id)
     done = Executions()
     offset = 0
-    while page := await log.read(workflow_id, offset, _PAGE):
+    while page := await log.read(workflow_id, offset, _PAGE_ROWS):
         for event in page:
             done.take(decode(event.body))
         offset = page[-1].offset + 1

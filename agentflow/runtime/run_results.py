@@ -2,19 +2,94 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+import asyncio
+from contextlib import aclosing
+from typing import Any, Final, TypeVar, overload
 
+from agentflow.engine.state import RunState
 from agentflow.errors import AgentflowError
+from agentflow.events.hub import Hub
+from agentflow.events.log import EventLog
 from agentflow.events.owner import Owner
-from agentflow.records.runs import RunResult, raise_for_failure
-from agentflow.runtime.admission import Admission
-from agentflow.runtime.foreign_rest import MOVING, abandoned, follow_to_rest
-from agentflow.runtime.fork_command import ForkCommand
-from agentflow.runtime.handle import RunHandle
-from agentflow.runtime.live_result import live_result
+from agentflow.events.rows import RunRow
+from agentflow.records.requests import request_record
+from agentflow.records.runs import RunResult, StepSummary, raise_for_failure
+from agentflow.runtime.fork import ForkCommand
+from agentflow.runtime.run_handle import RunHandle
+from agentflow.runtime.run_launch import RunLaunch
 from agentflow.typed_output import check_output_type, typed_result
 
-__all__ = ["RunResults"]
+__all__ = ["MOVING", "RunResults", "abandoned", "follow_to_rest", "live_result"]
+
+MOVING: Final = ("pending", "running")
+"""States in which a process should be working on a run."""
+_RESTS: Final = (
+    "workflow.completed",
+    "workflow.failed",
+    "workflow.cancelled",
+    "workflow.paused",
+    "workflow.waiting",
+)
+_LOOK_INTERVAL_S: Final = 1.0
+
+
+async def follow_to_rest(log: EventLog, hub: Hub, workflow_id: str, me: Owner) -> None:
+    """Return once the run is terminal, paused or waiting, or is owned by `me`.
+
+    Events of the other process show the rest within the hub's poll interval; its death is seen within 1 s.
+    Raises AgentflowError if no process works on the run.
+    """
+    row = await log.run(workflow_id)
+    while row.state in MOVING and row.owner != me:
+        if row.owner is None or not log.is_alive(row.owner):
+            # It may have come to rest, and been released, between the look at the row and at the owner.
+            again = await log.run(workflow_id)
+            if again.state in MOVING and again.owner == row.owner:
+                raise abandoned(again)
+            row = again
+            continue
+        await _next_rest(hub, workflow_id, row.last_offset)
+        row = await log.run(workflow_id)
+
+
+def abandoned(row: RunRow) -> AgentflowError:
+    """Return the error for a run that should be at work, but is not."""
+    return AgentflowError(
+        f"{row.workflow_id} is {row.state}, but no process works on it",
+        hint="`resume` takes it up here; `recover` takes up all runs of the store",
+    )
+
+
+async def _next_rest(hub: Hub, workflow_id: str, after: int) -> None:
+    """Wait for the next event with which a run rests, for at most 1 s."""
+    try:
+        async with (
+            asyncio.timeout(_LOOK_INTERVAL_S),
+            aclosing(hub.batches(workflow_id, after, types=_RESTS)) as batches,
+        ):
+            async for _ in batches:
+                return
+    except TimeoutError:
+        return
+
+
+def live_result(state: RunState, last: int) -> RunResult:
+    """Return the result of a run whose last event was written at `last` (µs), without reading its log."""
+    end = state.ended if state.ended is not None else last
+    steps = ((step_id, state.nodes[step_id]) for step_id in state.graph.step_ids)
+    asked = () if state.terminal else state.requests.values()
+    return RunResult(
+        workflow_id=state.workflow_id,
+        state=state.status,
+        output=state.output,
+        steps={step_id: StepSummary(state=node.status, attempt=node.attempt) for step_id, node in steps},
+        usage=state.usage,
+        duration_ms=max(0, end - state.started_at) // 1000,
+        error=state.error,
+        pause=state.pause,
+        pending_requests=tuple(request_record(state.workflow_id, r.data, r.offset, r.ts) for r in asked),
+    )
+
 
 M = TypeVar("M")
 
@@ -34,13 +109,13 @@ class RunResults(ForkCommand):
         """Return the handle of a run of this store, without going on with it. Raises RunNotFound."""
         if output_type is not None:
             check_output_type(output_type)
-        if workflow_id not in self._keeper.admissions:
+        if workflow_id not in self._registry.launches:
             await self.log.run(workflow_id)
-        admission = self._keeper.admissions.get(workflow_id)
-        return RunHandle(self, workflow_id, admission, output_type=output_type)
+        launch = self._registry.launches.get(workflow_id)
+        return RunHandle(self, workflow_id, launch, output_type=output_type)
 
-    def _handle(self, workflow_id: str, admission: Admission | None = None) -> RunHandle:
-        return RunHandle(self, workflow_id, admission or self._keeper.admissions.get(workflow_id))
+    def _handle(self, workflow_id: str, launch: RunLaunch | None = None) -> RunHandle:
+        return RunHandle(self, workflow_id, launch or self._registry.launches.get(workflow_id))
 
     @overload
     async def result(self, workflow_id: str, *, raise_on_failure: bool = True) -> RunResult: ...
@@ -72,13 +147,13 @@ class RunResults(ForkCommand):
     async def result_of_run(
         self,
         workflow_id: str,
-        admission: Admission | None,
+        launch: RunLaunch | None,
         *,
         raise_on_failure: bool,
         output_type: type[M] | None,
     ) -> RunResult[M]:
-        """Return `result` for a handle, whose `admission` remembers how the run ended here."""
-        result = await self.rest_of_run(workflow_id, admission)
+        """Return `result` for a handle, whose `launch` remembers how the run ended here."""
+        result = await self.rest_of_run(workflow_id, launch)
         if raise_on_failure:
             raise_for_failure(result)
         return typed_result(result, output_type)
@@ -90,11 +165,11 @@ class RunResults(ForkCommand):
         """
         return await self.rest_of_run(workflow_id, None)
 
-    async def rest_of_run(self, workflow_id: str, admission: Admission | None) -> RunResult:
-        """Return `rest` for a handle, whose `admission` remembers how the run ended here."""
+    async def rest_of_run(self, workflow_id: str, launch: RunLaunch | None) -> RunResult:
+        """Return `rest` for a handle, whose `launch` remembers how the run ended here."""
         while True:
             try:
-                state = await self._keeper.rest(workflow_id, admission)
+                state = await self._registry.rest(workflow_id, launch)
             except AgentflowError:
                 row = await self.log.run(workflow_id)
                 if not row.ended:
@@ -103,7 +178,7 @@ class RunResults(ForkCommand):
             if state is not None:
                 return live_result(state, self.clock.now())
             result = await self._standing(workflow_id)
-            if result.state not in MOVING or self._keeper.closed:
+            if result.state not in MOVING or self._registry.closed:
                 return result
             await self._check_at_work(workflow_id)
             await follow_to_rest(self.log, self.hub, workflow_id, self.owner)
@@ -112,7 +187,7 @@ class RunResults(ForkCommand):
         """Raise AgentflowError if this Runtime owns a run without working on it."""
         if (await self.log.run(workflow_id)).owner != self.owner:
             return
-        async with self._keeper.alone(workflow_id):  # behind a command that is taking the run up just now
+        async with self._registry.exclusive(workflow_id):
             row = await self.log.run(workflow_id)
-            if row.owner == self.owner and row.state in MOVING and not self._keeper.has(workflow_id):
+            if row.owner == self.owner and row.state in MOVING and not self._registry.has(workflow_id):
                 raise abandoned(row)

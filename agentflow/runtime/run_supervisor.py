@@ -19,6 +19,7 @@ from msgspec import UNSET
 from actors import Actor, OneForOne, Terminated, on
 from agentflow import engine, known_secrets
 from agentflow.definition.failure import ErrorInfo
+from agentflow.engine import CacheHit
 from agentflow.engine.decisions import Decisions
 from agentflow.engine.state import RunState
 from agentflow.errors import (
@@ -34,55 +35,90 @@ from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Draft
 from agentflow.events.log import EventLog
 from agentflow.events.tracing import RunTracer
-from agentflow.runtime.admission import Admission
+from agentflow.runtime.call_dispatcher import CallDispatcher
 from agentflow.runtime.clock import Clock, monotonic_of
-from agentflow.runtime.crew import Crew
-from agentflow.runtime.folding import fold
-from agentflow.runtime.kept_folds import Fold
-from agentflow.runtime.messages import (
-    HANDLER_LIMIT_S,
-    Barrier,
+from agentflow.runtime.command_handlers import (
     Cancel,
-    CheckAcknowledged,
     Command,
-    Commit,
-    CommitFailed,
-    Committed,
     Done,
-    KeepResult,
-    LogEnd,
-    LookedUp,
-    ModelCallFailure,
-    ModelCallSuccess,
     Pause,
     Refusal,
-    Republish,
     Resume,
-    SendAgain,
-    Suspend,
-    ToolCallFailure,
-    ToolCallSuccess,
-    Wake,
-    WorkStopped,
+    check_offset,
+    decide_command,
 )
-from agentflow.runtime.model_failures import model_warnings
-from agentflow.runtime.obedience import check_offset, moves_of
-from agentflow.runtime.outbox import Batch, Outbox
-from agentflow.runtime.permanent import PermanentActor
-from agentflow.runtime.recovery import Trial
-from agentflow.runtime.results import Results
+from agentflow.runtime.crash_ledger import Trial
+from agentflow.runtime.event_bus import Barrier, Commit, CommitFailed, Committed, Republish
+from agentflow.runtime.log_replay import Fold, fold
+from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
+from agentflow.runtime.model_calls import ModelCallFailure, ModelCallSuccess, model_warnings
+from agentflow.runtime.permanent_actor import PermanentActor
+from agentflow.runtime.result_cache import KeepResult, ResultCache
+from agentflow.runtime.run_launch import RunLaunch
+from agentflow.runtime.run_outbox import Batch, RunOutbox
+from agentflow.runtime.tool_actor import ToolCallFailure, ToolCallSuccess
 
-__all__ = ["RunSupervisor"]
+__all__ = [
+    "CheckAcknowledged",
+    "LogEnd",
+    "LookedUp",
+    "RunSupervisor",
+    "SendAgain",
+    "Suspend",
+    "Wake",
+    "WorkStopped",
+]
+
+
+class CheckAcknowledged(Message, frozen=True, kw_only=True):
+    """Has the batch at `expected`, the oldest of the outbox when this was set, been acknowledged?"""
+
+    expected: int
+
+
+class LogEnd(Message, frozen=True, kw_only=True):
+    """Where the run's log ends, and at which epoch, while the batch at `expected` was not acknowledged."""
+
+    expected: int
+    epoch: int
+    last: int
+
+
+class LookedUp(Message, frozen=True, kw_only=True):
+    """Whether the result of an activation is kept."""
+
+    activation_key: str
+    hit: CacheHit | None
+
+
+class Suspend(Message, frozen=True, kw_only=True):
+    """Park the run: model calls are cut off, tools may finish within `grace` seconds."""
+
+    reason: str
+    grace: float
+
+
+class Wake(Message, frozen=True, kw_only=True):
+    """A deadline or a retry may be due."""
+
+
+class SendAgain(Message, frozen=True, kw_only=True):
+    """The store may take the refused batch now."""
+
+
+class WorkStopped(Message, frozen=True, kw_only=True):
+    """The grace for calls at work is over."""
+
 
 Settle = Callable[[Done | Refusal], object]
 
 _ACK_CHECK_S = 1.0
 _LOST = "the run belongs to another process now"
-_HOLD_US = 10_000_000
+_COMMAND_WAIT_US = 10_000_000
 """How long a command waits for a store that takes nothing."""
 
 
-def _as_it_is(message: LogEnd) -> LogEnd:
+def _identity(message: LogEnd) -> LogEnd:
     return message
 
 
@@ -91,20 +127,20 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     supervise = OneForOne(max_restarts=1_000_000, within=1, decide=lambda error, history: "stop")
 
-    def __init__(self, admission: Admission, bus: PermanentActor, log: EventLog, clock: Clock) -> None:
-        self._admission = admission
+    def __init__(self, launch: RunLaunch, bus: PermanentActor, log: EventLog, clock: Clock) -> None:
+        self._launch = launch
         self._bus = bus
         self._log = log
         self._clock = clock
         self._monotonic = monotonic_of(clock)
-        self._timeline = admission.timeline
-        run_id = admission.workflow_id
-        fold = admission.take_fold() or Fold(
-            RunState(run_id, admission.plan, admission.bindings), RunTracer(run_id), 0
+        self._timeline = launch.timeline
+        run_id = launch.workflow_id
+        fold = launch.take_fold() or Fold(
+            RunState(run_id, launch.plan, launch.bindings), RunTracer(run_id), 0
         )
         self._state, self._tracer = fold.state, fold.tracer
-        self._outbox = Outbox(bus)
-        self._armed: int | None = None
+        self._outbox = RunOutbox(bus)
+        self._armed_for: int | None = None
         self._decided_at = -1  # the time at which `decide` last had nothing more to say (µs)
         self._replies: deque[tuple[int, Settle]] = deque()  # given once the offset is durable
         self._suspending: Suspend | None = None
@@ -112,105 +148,107 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._cancel: Cancel | None = None
         self._cancel_from = 0  # the offset of the request, which must be durable first
         self._storage_failed = False
-        self._held: deque[tuple[int, Command, Settle]] = deque()  # until the store takes something again
-        self._results = Results(log, clock)
-        self._to_keep: list[KeepResult] = []
-        self._watching = False  # whether a look at the outbox is due
+        self._waiting_commands: deque[tuple[int, Command, Settle]] = (
+            deque()
+        )  # until the store takes something again
+        self._results = ResultCache(log, clock)
+        self._results_to_keep: list[KeepResult] = []
+        self._ack_timer_set = False  # whether a look at the outbox is due
         self._effects: list[engine.Effect] = []  # of the events that are not on their way to the log yet
-        self._found: dict[str, engine.CacheHit | Literal["asked"] | None] = {}  # answers of the cache
-        self._caches = any(node.spec.cache is not None for node in admission.plan.nodes.values())
+        self._lookups: dict[str, engine.CacheHit | Literal["asked"] | None] = {}  # answers of the cache
+        self._caches = any(node.spec.cache is not None for node in launch.plan.nodes.values())
 
     # -- beginning ------------------------------------------------------------------------------
 
     def on_start(self) -> Awaitable[None] | None:
-        admission = self._admission
-        self._crew = Crew(self.ctx, self._state, admission.directory, self._tracer)
-        if not admission.begins:
-            return self._fold()
-        if admission.begun:
-            return self._begin_or_fold()
-        self._begin()
+        launch = self._launch
+        self._dispatcher = CallDispatcher(self.ctx, self._state, launch.directory, self._tracer)
+        if not launch.is_new:
+            return self._replay()
+        if launch.first_batch_sent:
+            return self._start_or_replay()
+        self._start_new()
         return None
 
-    async def _begin_or_fold(self) -> None:
-        """Begin a run, unless a supervisor that died since has made its first events durable."""
-        admission = self._admission
-        await self._bus.ask(Barrier(workflow_id=admission.workflow_id), timeout=60)
+    async def _start_or_replay(self) -> None:
+        """Start a new run, unless a supervisor that died made its first events durable."""
+        launch = self._launch
+        await self._bus.ask(Barrier(workflow_id=launch.workflow_id), timeout=60)
         try:
-            row = await self._log.run(admission.workflow_id)
+            row = await self._log.run(launch.workflow_id)
         except RunNotFound:
-            self._begin()
+            self._start_new()
             return
-        if row.owner != admission.owner:
-            admission.reject(RunExists(f"{admission.workflow_id} exists already"))
+        if row.owner != launch.owner:
+            launch.reject(RunExists(f"{launch.workflow_id} exists already"))
             self.ctx.self.kill()
             return
-        admission.accepted.set_result(None)
-        await self._fold()
+        launch.accepted.set_result(None)
+        await self._replay()
 
-    def _begin(self) -> None:
-        """A new run: its first events, and at once what follows from them, unless it has to wait its turn."""
-        admission, state = self._admission, self._state
+    def _start_new(self) -> None:
+        """Write the first events of a new run, and what follows from them unless it has to queue."""
+        launch, state = self._launch, self._state
         now = self._now()
         drafts: list[Draft] = []
-        state.base = admission.base
-        self._take(admission.first_events, drafts, now)
-        if admission.base:
+        state.base = launch.base
+        self._record(launch.first_events, drafts, now)
+        if launch.base:
             self._effects.clear()
-            self._take(engine.interrupted(state, now), drafts, now)
-        if not admission.queued:
+            self._record(engine.interrupted(state, now), drafts, now)
+        if not launch.queued:
             self._decide(drafts, now)
-        admission.begun = True
+        launch.first_batch_sent = True
         self._commit(0, drafts, now)
-        if not admission.queued:
-            self._arm(now)
+        if not launch.queued:
+            self._arm_wake_timer(now)
 
-    async def _fold(self) -> None:
+    async def _replay(self) -> None:
         """Rebuild the state from the log, close what was interrupted, and go on."""
-        state, admission = self._state, self._admission
+        state, launch = self._state, self._launch
         # An earlier incarnation of this actor may have appends on the way to the disk.
         await self._bus.ask(Barrier(workflow_id=state.workflow_id), timeout=60)
         try:
             see = self._timeline.following(state, self._tracer.take)
             await fold(self._log, state, see=see)
         except RunNotFound as error:
-            admission.reject(error)
+            launch.reject(error)
             raise
         self._timeline.taken_up(state, self._clock.now())
-        if not admission.accepted.done():
-            admission.accepted.set_result(None)
-        command, now = admission.command, self._now()
+        if not launch.accepted.done():
+            launch.accepted.set_result(None)
+        command, now = launch.command, self._now()
         if state.terminal:
             if command is not None:
-                self._obey(command, admission.settle)
+                self._apply_command(command, launch.set_reply)
             self._rest()
         elif state.cancel_requested is not None:
             forced = state.cancel_requested.mode == "hard"
             self._advance(engine.cancel_finished(state, now, forced=forced))
             if command is not None:
-                self._obey(command, admission.settle)
+                self._apply_command(command, launch.set_reply)
         else:
-            self._go_on(command, now)
+            self._continue_run(command, now)
 
-    def _go_on(self, command: Command | None, now: int) -> None:
-        """Take the run up where the log ends. Who ends it or makes it stand still wants no work to begin."""
-        state, admission = self._state, self._admission
-        if isinstance(command, Pause):  # nobody is at work on what is open
+    def _continue_run(self, command: Command | None, now: int) -> None:
+        """Go on where the log ends. Neither a cancel nor a pause starts work first."""
+        state, launch = self._state, self._launch
+        if isinstance(command, Pause):  # no call is at work in this process
             command = msgspec.structs.replace(command, in_flight="suspend")
         elif not isinstance(command, Cancel):
-            still = state.status == "paused" or admission.queued
-            self._advance([*self._mended(), *([] if still else engine.interrupted(state, now))])
+            still = state.status == "paused" or launch.queued
+            self._advance([*self._storage_notices(), *([] if still else engine.interrupted(state, now))])
         if command is not None:
-            self._obey(command, admission.settle)
-        if admission.trial is not None:
-            admission.trial.begin(state)
+            self._apply_command(command, launch.set_reply)
+        if launch.trial is not None:
+            launch.trial.begin(state)
         self._resume_when_due()
         if not self._outbox:
             self._maybe_rest()
 
-    def _mended(self) -> Decisions:
-        """What opening the store mended: nothing acknowledged was lost, but somebody should know."""
-        notices, self._admission.notices = self._admission.notices, []
+    def _storage_notices(self) -> Decisions:
+        """Return the events that record what opening the store repaired; nothing acknowledged was lost."""
+        notices, self._launch.notices = self._launch.notices, []
         return [
             ev.SystemError(
                 error=ErrorInfo(category="system", code="torn_tail", message=text),
@@ -229,48 +267,48 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     # -- deciding -------------------------------------------------------------------------------
 
-    def _advance(self, moves: Decisions) -> None:
-        """Fold what happened and what follows from it, and append it all as one batch."""
+    def _advance(self, decisions: Decisions) -> None:
+        """Apply what happened and what follows from it, and append it all as one batch."""
         now = self._now()
         first = self._state.next_offset
         drafts: list[Draft] = []
-        self._take(moves, drafts, now)
+        self._record(decisions, drafts, now)
         self._decide(drafts, now)
         if drafts:
             self._commit(first, drafts, now)
-        self._arm(now)
+        self._arm_wake_timer(now)
 
     def _decide(self, drafts: list[Draft], now: int) -> None:
         if self._suspending is not None:
             return
         # Without a place nothing begins, but what is too late is.
-        if self._admission.queued:
+        if self._launch.queued:
             while decided := engine.expire(self._state, now):
-                self._take(decided, drafts, now)
+                self._record(decided, drafts, now)
         else:
-            while decided := engine.decide(self._state, now, self._found):
+            while decided := engine.decide(self._state, now, self._lookups):
                 if decided[0].__class__ is engine.Lookup:
                     self._look_up(decided[0])
                 else:
-                    self._take(decided, drafts, now)
+                    self._record(decided, drafts, now)
         self._decided_at = now
 
-    def _take(self, moves: Decisions, drafts: list[Draft], now: int) -> None:
+    def _record(self, decisions: Decisions, drafts: list[Draft], now: int) -> None:
         state = self._state
         evolve, effect_of, trace = engine.evolve, engine.effect_of, self._tracer.take
-        for data in moves:
+        for data in decisions:
             if self._caches and data.__class__ is ev.WorkflowStepCompleted:
-                self._remember(data)
+                self._keep_result(data)
             evolve(state, data, state.next_offset, now)
             if data.__class__ in engine.EFFECTFUL and (effect := effect_of(data)) is not None:
                 self._effects.append(effect)
             drafts.append(Draft(data, trace=trace(data)))
 
-    def _remember(self, data: ev.WorkflowStepCompleted) -> None:
-        """A result that may serve again is kept, once it is in the log."""
+    def _keep_result(self, data: ev.WorkflowStepCompleted) -> None:
+        """Cache the result of a step once its event is durable."""
         name = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
         activation = self._state.open.get(name)
-        self._found.pop(name, None)
+        self._lookups.pop(name, None)
         cache = None if activation is None else activation.node.spec.cache
         if (
             activation is not None
@@ -281,59 +319,59 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             kept = KeepResult(
                 key=key, workflow_id=self._state.workflow_id, offset=self._state.next_offset, ttl=cache.ttl
             )
-            self._to_keep.append(kept)
+            self._results_to_keep.append(kept)
 
     def _look_up(self, lookup: engine.Lookup) -> None:
         key = lookup.activation_key
-        self._found[key] = "asked"
+        self._lookups[key] = "asked"
 
         def found(hit: engine.CacheHit | None) -> LookedUp:
             return LookedUp(activation_key=key, hit=hit)
 
         def failed(error: BaseException) -> LookedUp:
-            return LookedUp(activation_key=key, hit=None)  # a cache that cannot be read is no reason to fail
+            return LookedUp(activation_key=key, hit=None)  # an unreadable cache is a miss
 
         self.ctx.pipe(self._results.find(lookup.key), found, failed)
 
     @on(LookedUp)
     def looked_up(self, message: LookedUp) -> None:
-        self._found[message.activation_key] = message.hit
+        self._lookups[message.activation_key] = message.hit
         self._advance([])
 
     def _commit(self, first: int, drafts: list[Draft], now: int) -> None:
-        state, admission = self._state, self._admission
-        started = admission.started if first == 0 else None
+        state, launch = self._state, self._launch
+        started = launch.started if first == 0 else None
         commit = Commit(
             workflow_id=state.workflow_id,
-            epoch=admission.epoch,
+            epoch=launch.epoch,
             expected=first,
             ts=now,
             drafts=tuple(drafts),
             state=state.status,
             name=state.name if started else None,
             definition_hash=started.definition.hash if started else None,
-            labels=admission.labels if started else {},
+            labels=launch.labels if started else {},
         )
-        results, self._to_keep = self._to_keep, []
+        results, self._results_to_keep = self._results_to_keep, []
         effects, self._effects = self._effects, []
         self._outbox.put(Batch(commit, effects, results))
-        if not self._watching:
+        if not self._ack_timer_set:
             self._watch_acknowledgement()
 
     @on(Committed)
     def committed(self, message: Committed) -> None:
-        admission = self._admission
-        if not admission.accepted.done():
-            admission.accepted.set_result(None)
+        launch = self._launch
+        if not launch.accepted.done():
+            launch.accepted.set_result(None)
         for batch in self._outbox.durable(message.offset):
             for effect in batch.effects:
                 if isinstance(effect, engine.StartCall):
                     if self._suspending is None:
-                        self._crew.carry_out(effect)
+                        self._dispatcher.execute(effect)
                     continue
-                self._crew.carry_out(effect)
-                if admission.trial is not None and isinstance(effect, engine.Release):
-                    self._end_trial_of(effect.activation_key, admission.trial)
+                self._dispatcher.execute(effect)
+                if launch.trial is not None and isinstance(effect, engine.Release):
+                    self._end_trial_of(effect.activation_key, launch.trial)
             for kept in batch.results:
                 if self.ctx.parent is not None:  # this actor may have ended before it is kept
                     self.ctx.parent.tell(kept)
@@ -342,14 +380,14 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             settle(Done(offset=offset, changed=True))
         if self._outbox.stalled:
             self._outbox.recovered()
-            while self._held:
-                _, command, settle = self._held.popleft()
-                self._obey(command, settle)
+            while self._waiting_commands:
+                _, command, settle = self._waiting_commands.popleft()
+                self._apply_command(command, settle)
         if self._cancel is not None and self._cancel_from <= message.offset:
-            self._carry_out_cancel(self._cancel)
+            self._execute_cancel(self._cancel)
         elif not self._outbox:
             if self._storage_failed:
-                self._write_down_the_stall()
+                self._record_stall()
             self._maybe_rest()
 
     def _end_trial_of(self, activation_key: str, trial: Trial) -> None:
@@ -358,34 +396,34 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     def _maybe_rest(self) -> None:
         state = self._state
-        if self._admission.queued and engine.resume_is_due(state, self._now()):
+        if self._launch.queued and engine.resume_is_due(state, self._now()):
             self.ctx.self.stop()  # its pause is over; it comes back when there is a place for it
         elif state.status in ("completed", "failed", "cancelled", "waiting"):
             self._rest()
-        elif state.status == "paused" and not self._crew.busy:
+        elif state.status == "paused" and not self._dispatcher.is_busy:
             self._rest()  # a pause lets what is in flight finish
-        elif self._admission.queued:
+        elif self._launch.queued:
             self.ctx.self.stop()  # its log has begun; it comes back when there is a place for it
 
     def _rest(self) -> None:
-        """Nothing moves without somebody else: tell who waits, and end. A waiting run costs no memory; its
-        deadlines are watched by whoever started this actor."""
-        admission = self._admission
+        """Stop this actor: the run is terminal, paused or waits for input. Resolves `rested`; the next
+        deadline is left in `alarm`, which RunsSupervisor watches."""
+        launch = self._launch
         self._timeline.end = self._state.next_offset
         if not self._state.terminal:
             resting = self._state.status in ("waiting", "paused")
-            admission.alarm = engine.next_due(self._state, self._decided_at) if resting else None
+            launch.alarm = engine.next_due(self._state, self._decided_at) if resting else None
             if not self._outbox:
-                admission.fold = Fold(self._state, self._tracer, self._state.next_offset)
-        if not admission.rested.done():
-            admission.rested.set_result(self._state)
+                launch.fold = Fold(self._state, self._tracer, self._state.next_offset)
+        if not launch.rested.done():
+            launch.rested.set_result(self._state)
         self.ctx.self.stop()
 
     # -- an acknowledgement that does not come ----------------------------------------------------
 
     def _watch_acknowledgement(self) -> None:
         oldest = self._outbox.oldest
-        self._watching = oldest is not None
+        self._ack_timer_set = oldest is not None
         if oldest is not None:
             check = CheckAcknowledged(expected=oldest.commit.expected)
             self.ctx.timers.start("acknowledged", _ACK_CHECK_S, check)
@@ -405,7 +443,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             # The bus has just been made anew, or the store cannot be read: look again after a while.
             return CheckAcknowledged(expected=-1)
 
-        self.ctx.pipe(self._log_end(message.expected), _as_it_is, failed)
+        self.ctx.pipe(self._log_end(message.expected), _identity, failed)
 
     async def _log_end(self, expected: int) -> LogEnd:
         run_id = self._state.workflow_id
@@ -413,7 +451,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         try:
             row = await self._log.run(run_id)
         except RunNotFound:
-            return LogEnd(expected=expected, epoch=self._admission.epoch, last=-1)
+            return LogEnd(expected=expected, epoch=self._launch.epoch, last=-1)
         return LogEnd(expected=expected, epoch=row.epoch, last=row.last_offset)
 
     @on(LogEnd)
@@ -422,7 +460,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._watch_acknowledgement()
         if oldest is None or self._outbox.stalled or oldest.commit.expected != message.expected:
             return
-        if message.epoch != self._admission.epoch:
+        if message.epoch != self._launch.epoch:
             self.commit_failed(CommitFailed(expected=message.expected, error=_LOST, kind=Fenced.code))
         elif message.last >= oldest.last:
             self._bus.tell(Republish(workflow_id=self._state.workflow_id, first=message.expected))
@@ -436,8 +474,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(CommitFailed)
     def commit_failed(self, message: CommitFailed) -> None:
-        """A store that takes nothing for now makes the run stand still. Any other refusal ends this actor
-        here and now, with nothing acknowledged: the log is the truth."""
+        """Retry after a transient failure. Any other failure ends this actor at once, with nothing
+        acknowledged: the log is the truth."""
         if self._outbox.follows(message):
             return
         if message.transient and message.expected > 0:
@@ -448,12 +486,12 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             return
         if message.kind == "internal_error":
             raise RuntimeError(message.error)  # supervision: fold the log and decide again
-        # Somebody else appended, or owns the run: to whoever waits here the two are the same.
+        # Another process appended, or owns the run: the same for callers here.
         lost = message.kind in (Fenced.code, OffsetConflict.code)
         kind: type[AgentflowError] = StorageUnavailable if message.transient else StoreError
         if lost:
             kind = RunExists if message.expected == 0 else Fenced
-        self._admission.reject(kind(message.error))
+        self._launch.reject(kind(message.error))
         self.ctx.self.kill()
 
     @on(SendAgain)
@@ -462,10 +500,10 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         refusal = Refusal(
             code=StorageUnavailable.code, message="the store takes nothing now; nothing changed"
         )
-        while self._held and self._held[0][0] <= self._monotonic():
-            self._held.popleft()[2](refusal)
+        while self._waiting_commands and self._waiting_commands[0][0] <= self._monotonic():
+            self._waiting_commands.popleft()[2](refusal)
 
-    def _write_down_the_stall(self) -> None:
+    def _record_stall(self) -> None:
         self._storage_failed = False
         if self._state.status == "running" and self._suspending is None:
             self._advance(
@@ -478,13 +516,13 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     # -- work that was lost ---------------------------------------------------------------------
 
     def on_stop(self) -> None:
-        self._crew.dismiss_all()
+        self._dispatcher.cancel_all()
 
     @on(Terminated)
     def worker_lost(self, signal: Terminated) -> None:
-        """Close the open calls of an agent whose actor died of a bug as interrupted; a fresh actor makes them
-        anew from the recorded conversation."""
-        key = self._crew.lost(signal.ref)
+        """Close the open calls of an agent whose actor died of a bug as interrupted; a new actor makes them
+        again from the recorded conversation."""
+        key = self._dispatcher.remove_worker(signal.ref)
         activation = None if key is None else self._state.open.get(key)
         if activation is not None:
             reason = known_secrets.hide(f"the agent's actor died: {signal.error!r}")
@@ -495,7 +533,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     @on(ModelCallSuccess)
     def model_answered(self, message: ModelCallSuccess) -> None:
         reply = message.reply
-        moves = engine.model_completed(
+        decisions = engine.model_completed(
             self._state,
             message.call_id,
             message=reply.message,
@@ -506,9 +544,9 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             duration_ms=message.duration_ms,
             first_token_ms=reply.first_token_ms,
         )
-        new = [text for text in reply.warnings if text not in self._warned] if moves else []
+        new = [text for text in reply.warnings if text not in self._warned] if decisions else []
         self._warned.update(new)
-        self._advance([*model_warnings(new), *moves])
+        self._advance([*model_warnings(new), *decisions])
 
     @on(ModelCallFailure)
     def model_failed(self, message: ModelCallFailure) -> None:
@@ -526,19 +564,19 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 uncharged=message.uncharged,
             )
         )
-        self._after_call()
+        self._continue_stop()
 
     @on(ToolCallSuccess)
     def tool_answered(self, message: ToolCallSuccess) -> None:
-        self._crew.answered(message.call_id)
+        self._dispatcher.call_ended(message.call_id)
         self._advance(
             engine.tool_completed(self._state, message.call_id, message.output, message.duration_ms)
         )
-        self._after_call()
+        self._continue_stop()
 
     @on(ToolCallFailure)
     def tool_failed(self, message: ToolCallFailure) -> None:
-        self._crew.answered(message.call_id)
+        self._dispatcher.call_ended(message.call_id)
         self._advance(
             engine.tool_failed(
                 self._state,
@@ -551,46 +589,46 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 draw=self._clock.draw(),
             )
         )
-        self._after_call()
+        self._continue_stop()
 
     # -- commands -------------------------------------------------------------------------------
 
     @on(Command)
-    def obey(self, command: Command) -> None:
-        """The reply is Done once what the command changes is durable, or Refusal. While the store takes
-        nothing, nothing is changed either."""
+    def receive_command(self, command: Command) -> None:
+        """Reply Done once the change is durable, or Refusal. While the store is unavailable the command waits
+        for up to 10 s."""
         settle = self.ctx.defer().set
         if self._suspending is not None:
             settle(Refusal(code="draining", message="the Runtime is being closed; nothing changed"))
         elif self._outbox.stalled:
-            self._held.append((self._monotonic() + _HOLD_US, command, settle))
+            self._waiting_commands.append((self._monotonic() + _COMMAND_WAIT_US, command, settle))
         else:
-            self._obey(command, settle)
+            self._apply_command(command, settle)
 
-    def _obey(self, command: Command, settle: Settle) -> None:
+    def _apply_command(self, command: Command, settle: Settle) -> None:
         state, now = self._state, self._now()
         try:
             if isinstance(command, Cancel):
                 check_offset(state, command)
-                moves = self._cancel_moves(command)
+                decisions = self._decide_cancel(command)
             else:
-                moves = moves_of(state, command, now)
+                decisions = decide_command(state, command, now)
         except engine.commands.Refused as refused:
             settle(Refusal(code=refused.code, message=refused.message, details=refused.details))
             return
-        if not moves:
+        if not decisions:
             settle(Done(offset=state.next_offset - 1, changed=False))
             return
-        resumes = any(isinstance(move, ev.WorkflowResumed) for move in moves)
-        if resumes and state.status == "paused" and not self._crew.busy:
-            # Calls that were open when somebody paused and left: nobody is at work on them any more.
-            moves += engine.interrupted(state, now)
-        self._admission.reopen()
+        resumes = any(isinstance(move, ev.WorkflowResumed) for move in decisions)
+        if resumes and state.status == "paused" and not self._dispatcher.is_busy:
+            # Calls that were open when the run was suspended have no worker any more.
+            decisions += engine.interrupted(state, now)
+        self._launch.reopen()
         self._replies.append((state.next_offset, settle))
-        self._advance(moves)
+        self._advance(decisions)
 
-    def _cancel_moves(self, command: Cancel) -> Decisions:
-        """Only when the request is durable the work is stopped. A second cancel only hardens."""
+    def _decide_cancel(self, command: Cancel) -> Decisions:
+        """Return the request to cancel; work stops once it is durable. A second one can only make it hard."""
         state = self._state
         if state.terminal:
             raise engine.commands.Refused("run_terminal", f"{state.workflow_id} has ended ({state.status})")
@@ -610,50 +648,49 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             )
         ]
 
-    def _carry_out_cancel(self, cancel: Cancel) -> None:
-        """The request is durable: stop the work, and give functions whose effect cannot be taken back the
-        grace to come to their end."""
+    def _execute_cancel(self, cancel: Cancel) -> None:
+        """Stop the work, because the request is durable. Tool calls at work get the grace to complete."""
         self._cancel = None
         busy = [c for c in self._state.calls.values() if c.kind == "tool"]
-        if cancel.mode == "hard" or not busy or not self._crew.busy or cancel.grace <= 0:
+        if cancel.mode == "hard" or not busy or not self._dispatcher.is_busy or cancel.grace <= 0:
             self._finish_cancel(forced=cancel.mode == "hard")
             return
         keep = {call.activation.key for call in busy}
-        self._crew.dismiss_all(but=keep)
+        self._dispatcher.cancel_all(but=keep)
         self.ctx.timers.start("grace", cancel.grace, WorkStopped())
 
     def _finish_cancel(self, *, forced: bool) -> None:
         self.ctx.timers.cancel("grace")
-        self._crew.dismiss_all()
+        self._dispatcher.cancel_all()
         self._advance(engine.cancel_finished(self._state, self._now(), forced=forced))
 
     # -- time -----------------------------------------------------------------------------------
 
-    def _arm(self, now: int) -> None:
-        """Wake up at the next deadline that lies ahead.
+    def _arm_wake_timer(self, now: int) -> None:
+        """Set the timer of the next deadline ahead.
 
         `decide` has just seen all that have passed: one that is left moves nothing now (the run has ended, is
         paused or is being cancelled), so that waking up for it again would only spin.
         """
         state = self._state
-        if not state.timers or state.terminal or self._admission.queued:
+        if not state.timers or state.terminal or self._launch.queued:
             return
         due = engine.next_due(state, now)
-        if due is not None and due != self._armed:
-            self._armed = due
+        if due is not None and due != self._armed_for:
+            self._armed_for = due
             self.ctx.timers.start("wake", (due - now) / 1e6, Wake())
 
     @on(Wake)
     def woken(self, message: Wake) -> None:
-        self._armed = None
+        self._armed_for = None
         if not self._resume_when_due():
             self._advance([])
 
     def _resume_when_due(self) -> bool:
         """Resume the run if its quota pause is over; return whether it was."""
-        if self._admission.queued or not engine.resume_is_due(self._state, self._now()):
+        if self._launch.queued or not engine.resume_is_due(self._state, self._now()):
             return False
-        self._obey(Resume(by="runtime", reason="quota"), lambda answer: None)
+        self._apply_command(Resume(by="runtime", reason="quota"), lambda answer: None)
         return True
 
     # -- parking --------------------------------------------------------------------------------
@@ -664,10 +701,10 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             return
         self._suspending = message
         self.ctx.timers.start("grace", message.grace, WorkStopped())
-        self._after_call()
+        self._continue_stop()
 
-    def _after_call(self) -> None:
-        """While the run is parked or cancelled, the functions at work are waited for."""
+    def _continue_stop(self) -> None:
+        """Finish suspending or cancelling once no tool call is open."""
         state = self._state
         if any(c.kind == "tool" for c in state.calls.values()) or state.terminal:
             return
@@ -678,7 +715,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(WorkStopped)
     def work_stopped(self, message: WorkStopped) -> None:
-        """Nothing worth waiting for is at work, or the time for it is over: write down where it stopped."""
+        """Record where the run stopped: no call is worth waiting for, or the grace is over."""
         self.ctx.timers.cancel("grace")
         state = self._state
         if state.terminal:
@@ -687,13 +724,13 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             if self._cancel is None:
                 self._finish_cancel(forced=False)
             return
-        self._crew.dismiss_all()
+        self._dispatcher.cancel_all()
         if self._suspending is None:
             return
         if state.status == "paused":
             if not self._outbox:
                 self._rest()
         else:
-            moves = engine.interrupted(state, self._now(), stopped=True)
-            moves.append(ev.WorkflowPaused(reason=self._suspending.reason, detail=None, by="local"))
-            self._advance(moves)
+            decisions = engine.interrupted(state, self._now(), stopped=True)
+            decisions.append(ev.WorkflowPaused(reason=self._suspending.reason, detail=None, by="local"))
+            self._advance(decisions)

@@ -41,14 +41,14 @@ from agentflow.models import ModelProvider, Models
 from agentflow.records.answers import ToolView
 from agentflow.runtime.binding import Bound, Implicit, Pins, bind
 from agentflow.runtime.clock import Clock, SystemClock
-from agentflow.runtime.submit_command import SubmitCommand
+from agentflow.runtime.submit import SubmitCommand
 from agentflow.tools import Service, ToolRegistry
 from agentflow.tools.listing import listed_tools
 
 if TYPE_CHECKING:
     from actors import ActorSystem
     from agentflow.engine import Graph
-    from agentflow.runtime.workshop import Workshop
+    from agentflow.runtime.actor_pools import ActorPools
     from agentflow.telemetry.telemetry import Telemetry
 
 __all__ = ["Runtime"]
@@ -56,17 +56,16 @@ __all__ = ["Runtime"]
 _RUNNING: Final = (
     "agentflow.events.open",
     "agentflow.runtime.event_bus",
-    "agentflow.runtime.gauges",
-    "agentflow.runtime.keeper",
-    "agentflow.runtime.permanent",
-    "agentflow.runtime.workshop",
+    "agentflow.runtime.actor_pools",
+    "agentflow.runtime.run_registry",
+    "agentflow.runtime.permanent_actor",
     "agentflow.telemetry",
 )
 """Modules that an open Runtime needs, and that making one does not: half of all imports."""
 
 
 class Runtime(SubmitCommand):
-    """Runs workflows in this process on one store.
+    """RunsSupervisor workflows in this process on one store.
 
     `store`: `memory:`, `sqlite:FILE` or an open EventLog (which the caller then closes). `models` and
     `services` add to what documents declare. A function that is declared to change something, and
@@ -109,7 +108,7 @@ class Runtime(SubmitCommand):
         self._system: ActorSystem | None = None
         if max_concurrent_runs < 1 or max_queued_runs < 0:
             raise ConfigurationError("max_concurrent_runs is at least 1, max_queued_runs at least 0")
-        self._places = (max_concurrent_runs, max_queued_runs)
+        self._run_limits = (max_concurrent_runs, max_queued_runs)
         self._telemetry = telemetry
         self._recovers = recover
 
@@ -119,11 +118,10 @@ class Runtime(SubmitCommand):
         await import_aside(*_RUNNING)
         from actors import ActorSystem, Backoff, ChildSpec, OneForOne
         from agentflow.events.open import open_log
+        from agentflow.runtime.actor_pools import ActorPools, dead_letters, mailbox_depths
         from agentflow.runtime.event_bus import EventBus
-        from agentflow.runtime.gauges import dead_letters, mailbox_depths
-        from agentflow.runtime.keeper import Keeper
-        from agentflow.runtime.permanent import PermanentActor
-        from agentflow.runtime.workshop import Workshop
+        from agentflow.runtime.permanent_actor import PermanentActor
+        from agentflow.runtime.run_registry import RunRegistry
         from agentflow.telemetry import telemetry_from_env
 
         self._fork_guard = ForkGuard("the Runtime")
@@ -144,17 +142,17 @@ class Runtime(SubmitCommand):
         install_judge()
         try:
             # The log, and what actors use, are closed when no actor is left: in the phases after theirs.
-            limit, queue = self._places
-            self._keeper = Keeper(
+            limit, queue = self._run_limits
+            self._registry = RunRegistry(
                 log,
                 self.clock,
                 self.owner,
                 prepare=self._prepare,
-                directory=lambda bound: self._workshop.directory(bound, self.models),
+                directory=lambda bound: self._pools.directory(bound, self.models),
                 limit=limit,
                 queue=queue,
             )
-            system.on_shutdown("stop_admitting", self._keeper.close)
+            system.on_shutdown("stop_admitting", self._registry.close)
             system.on_shutdown("drain", self._park, self._grace + 5)
             system.on_shutdown("flush_log", self.hub.close, raises=True)
             system.on_shutdown("flush_log", self.models.aclose, 30, raises=True)
@@ -164,8 +162,8 @@ class Runtime(SubmitCommand):
                 system.on_shutdown("flush_log", telemetry.aclose, 15)
             if isinstance(self._store, str):
                 system.on_shutdown("flush_log", log.close, 60, raises=True)
-            self._workshop: Workshop = Workshop(system, self.delta_hub, self._keeper.work_began)
-            system.on_shutdown("flush_log", self._workshop.loader.aclose, 30, raises=True)
+            self._pools: ActorPools = ActorPools(system, self.delta_hub, self._registry.call_started)
+            system.on_shutdown("flush_log", self._pools.loader.aclose, 30, raises=True)
             observer = telemetry.observer if telemetry is not None else None
             bus = partial(EventBus, log, self.hub, self._ids, self.owner, observer, {})
             self._bus = PermanentActor(system, ChildSpec("bus", bus))
@@ -175,7 +173,7 @@ class Runtime(SubmitCommand):
                 await telemetry.start(
                     log, depths=partial(mailbox_depths, system), letters=partial(dead_letters, system)
                 )
-            await self._keeper.start(system, self._bus)
+            await self._registry.start(system, self._bus)
             if self._recovers:
                 await self.recover()
         except BaseException as error:
@@ -216,18 +214,18 @@ class Runtime(SubmitCommand):
             end_forked_child(error)
 
     async def _release(self) -> None:
-        for run_id, admission in list(self._keeper.admissions.items()):
-            admission.fail(AgentflowError(f"the Runtime was closed before run {run_id} came to rest"))
+        for run_id, launch in list(self._registry.launches.items()):
+            launch.fail(AgentflowError(f"the Runtime was closed before run {run_id} came to rest"))
             with suppress(StoreError):
                 await self.log.release(run_id, self.owner)
-        await self._keeper.ledger.close()
+        await self._registry.ledger.close()
 
     async def _park(self) -> None:
-        """Let every live run write down where it stopped, within the grace."""
-        from agentflow.runtime.messages import Suspend
+        """Suspend every live run and wait until each has recorded where it stopped, within the grace."""
+        from agentflow.runtime.run_supervisor import Suspend
 
-        keeper = self._keeper
-        live = [ref for run_id, ref in keeper.live.items() if not keeper.admissions[run_id].rested.done()]
+        registry = self._registry
+        live = [ref for run_id, ref in registry.live.items() if not registry.launches[run_id].rested.done()]
         for ref in live:
             ref.tell(Suspend(reason="drain", grace=self._grace))
         for ref in live:
@@ -235,7 +233,7 @@ class Runtime(SubmitCommand):
 
     @property
     def log(self) -> EventLog:
-        """The open store."""
+        """Open store."""
         if self._log is None:
             raise AgentflowError("the Runtime is not open: use `async with Runtime(...)`")
         self._fork_guard.check()
@@ -243,20 +241,20 @@ class Runtime(SubmitCommand):
 
     @property
     def system(self) -> ActorSystem:
-        """The actor system; for introspection."""
+        """Actor system, for introspection."""
         if self._system is None:
             raise AgentflowError("the Runtime is not open: use `async with Runtime(...)`")
         self._fork_guard.check()
         return self._system
 
     async def bind(self, definition: Definition, pins: Pins | None = None, *, trusted: bool = True) -> Bound:
-        """Phase B of page 001: resolve models and functions; see `.diagnostics`. Opens the declared
-        services; a submission that is not `trusted` gets none that could harm this machine."""
+        """Resolve models and functions (page 001, phase B); see `.diagnostics`. Opens the declared services;
+        a submission that is not `trusted` gets none that could harm this machine."""
         return await bind(
             definition.workflow,
             registry=self.registry,
             models=self.models,
-            loader=self._workshop.loader,
+            loader=self._pools.loader,
             folder=definition.folder,
             locate=definition.positions.at,
             file=definition.file,
@@ -287,7 +285,7 @@ class Runtime(SubmitCommand):
             workflow,
             registry=self.registry,
             models=self.models,
-            loader=self._workshop.loader,
+            loader=self._pools.loader,
             folder=Path(folder) if folder else None,
             pins=Pins(options.get("models") or {}, grants),
             implicit=self._implicit,

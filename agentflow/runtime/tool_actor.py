@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -16,16 +17,51 @@ from actors import Actor, current_trace, on
 from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.events.tracing import SpanContext, active
-from agentflow.runtime.messages import (
-    HANDLER_LIMIT_S,
-    CallTool,
-    CancelCall,
-    ToolCallFailure,
-    ToolCallSuccess,
-)
+from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 from agentflow.tools import Service, ToolContext, ToolError
 
-__all__ = ["ToolActor"]
+__all__ = ["CallTool", "CancelCall", "ToolActor", "ToolCallFailure", "ToolCallSuccess"]
+
+
+class CallTool(Message, frozen=True, kw_only=True):
+    """Execute this function, once. `context` goes to the function and never to a model."""
+
+    call_id: str
+    service: str
+    function: str
+    parameters: Any
+    context: Any
+    workflow_id: str
+    step_id: str
+    iteration: int | None
+    attempt: int
+    idempotency_key: str
+    timeout: float
+
+
+class CancelCall(Message, frozen=True, kw_only=True):
+    """Cancel this call of a tool node."""
+
+    workflow_id: str
+    call_id: str
+
+
+class ToolCallSuccess(Message, frozen=True, kw_only=True):
+    """The function's result."""
+
+    call_id: str
+    output: Any
+    duration_ms: int
+
+
+class ToolCallFailure(Message, frozen=True, kw_only=True):
+    """The function failed. `executed` False: it was never entered. `unknown`: it may have had its effect."""
+
+    call_id: str
+    error: ErrorInfo
+    duration_ms: int
+    executed: bool = True
+    unknown: bool = False
 
 
 class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
@@ -35,9 +71,9 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
     while it is being cancelled, since it may still do what the limit of the service protects from.
     """
 
-    def __init__(self, service: Service, work_began: Callable[[str], None]) -> None:
+    def __init__(self, service: Service, call_started: Callable[[str], None]) -> None:
         self._service = service
-        self._work_began = work_began
+        self._work_began = call_started
 
     def on_start(self) -> None:
         self._limiter = self.ctx.limiter(self._service.spec.max_concurrency)

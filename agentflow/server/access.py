@@ -1,4 +1,4 @@
-"""Who asks, and whether they may: Host, Origin, peer credentials, tokens, scopes (page 000 §8.3).
+"""Access control: Host, Origin, peer credentials, tokens, scopes (page 000 §8.3).
 
 The outermost layer: nothing behind it sees a request whose host, origin or token was refused. A web page
 must not be able to drive the daemon, whatever name it gives to this machine.
@@ -28,7 +28,7 @@ _OPEN_PATHS = frozenset({"/healthz"})
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who asks. `name` stands in events; `trusted`: may name code of this machine in a document."""
+    """Caller of the API. `name` stands in events; `trusted`: may name code of this machine in a document."""
 
     name: str
     scopes: frozenset[TokenScope]
@@ -41,7 +41,7 @@ class Actor(msgspec.Struct, frozen=True):
 
 
 def check_safe(config: ServerConfig, kinds: Iterable[Kind], tokens: Tokens) -> None:
-    """ConfigurationError unless whoever can reach the sockets has to show a token where one is needed."""
+    """Raise ConfigurationError if a socket is reachable without a token where one is needed."""
     found = set(kinds)
     if "remote" in found:
         if not tokens:
@@ -71,7 +71,7 @@ class Access:
         self._owner = os.geteuid()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Serve one request, if its caller may make it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -171,7 +171,7 @@ def _unauthorized(detail: str) -> Refusal:
 
 
 def _name_of(host: str) -> str:
-    """The name of a Host header, without port, brackets and case."""
+    """Return the name of a Host header, without port, brackets and case."""
     if host.startswith("["):
         name, bracket, port = host[1:].partition("]")
         if not bracket or not (port == "" or (port.startswith(":") and port[1:].isdecimal())):
@@ -187,7 +187,7 @@ def _name_of(host: str) -> str:
 
 
 def _same_host(origin: str, host: str) -> bool:
-    """Whether a page of `origin` was served by the host that it calls now. `null` never is."""
+    """Return whether a page of `origin` was served by the host that it calls now; `null` never is."""
     scheme, separator, place = origin.partition("://")
     if not separator or scheme not in ("http", "https"):
         return False

@@ -1,4 +1,4 @@
-"""The ASGI application: the table of operations behind the layer that decides who may use them."""
+"""The ASGI application: the table of operations behind the layer of access control."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPERATIONS: tuple[Operation, ...] = (
 
 @cache
 def described() -> bytes:
-    """The OpenAPI document; made when it is first asked for."""
+    """Return the OpenAPI document; built at the first request."""
     return describe(OPERATIONS)
 
 
@@ -64,7 +64,7 @@ class Application:
         self._asgi = Access(_Router(self.service), config, tokens or Tokens())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Serve one request."""
         await self._asgi(scope, receive, send)
 
 

@@ -26,7 +26,7 @@ from agentflow.errors import AgentflowError, ConfigurationError, StorageUnavaila
 from agentflow.events.log import EventLog
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime import Runtime
-from agentflow.runtime.results import Results
+from agentflow.runtime.result_cache import ResultCache
 from agentflow.runtime.retention import upkeep
 from agentflow.server.access import check_safe
 from agentflow.server.app import Application
@@ -165,12 +165,12 @@ class Daemon:
             _log.info("runs_recovered", runs=len(found), seconds=round(time.monotonic() - began, 3))
 
     async def _keep(self, runtime: Runtime) -> None:
-        """Retention, once a day. One that fails is tried the next day: nothing depends on it."""
+        """Apply retention once a day. A failure is retried the next day."""
         while True:
             try:
                 now = runtime.clock.now()
                 done = await upkeep(runtime.log, self._config.retention, now)
-                await Results(runtime.log, runtime.clock).sweep()
+                await ResultCache(runtime.log, runtime.clock).sweep()
                 gone = done.collected.done if done.collected else []
                 if gone:
                     _log.info("runs_collected", runs=len(gone))
@@ -179,7 +179,7 @@ class Daemon:
             await asyncio.sleep(_DAY)
 
     async def _drain(self, opened: AsyncExitStack, service: Any) -> None:
-        """No new runs; those at work are parked; streams end behind the last event of their run."""
+        """Reject new runs, suspend those at work, and end streams behind the last event of their run."""
         service.draining = True
         sd_notify("STOPPING=1", self._env)
         _log.info("daemon_draining")
@@ -204,7 +204,7 @@ def _give_up() -> None:
 
 
 def _shown(store: str) -> str:
-    """The URL of a store without what stands before an `@`: it may be a password."""
+    """Return the URL of a store without what stands before an `@`: it may be a password."""
     return re.sub(r"//[^/@]*@", "//…@", store)
 
 
@@ -237,7 +237,7 @@ class _Signals:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """That of uvloop when it is installed (extra `fast`), else asyncio's own."""
+    """Return the loop factory of uvloop if it is installed (extra `fast`), else that of asyncio."""
     if sys.platform == "win32":
         return None
     try:

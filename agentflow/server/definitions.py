@@ -103,7 +103,7 @@ class Definitions:
         raise Refusal("definition_not_found", f"there is no definition {text[:200]}")
 
     async def list(self) -> list[DefinitionInfoView]:
-        """The newest version of each, by name, without their sources."""
+        """Return the newest version of each, by name, without their sources."""
         names = sorted(await self._all())
         newest = [await self.find(name) for name in names]
         return [msgspec.structs.replace(found, source=msgspec.UNSET) for found in newest]
@@ -116,7 +116,7 @@ class Definitions:
 
 
 def definitions_beside(store: str, configured: str | None) -> Definitions:
-    """Where the definitions of this store are kept."""
+    """Return where the definitions of this store are kept."""
     if configured is not None:
         return Definitions(Path(configured))
     scheme, _, rest = store.partition(":")

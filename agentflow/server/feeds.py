@@ -32,7 +32,7 @@ _TOGETHER = 0.1
 """Seconds in which the pieces of an answer are sent as one."""
 _SLOW = 1.0
 """Seconds after which one looks again whether a slow client has room for text."""
-_PATIENCE = 0.25
+_DRAIN_WAIT_S = 0.25
 _PAGE = 256
 
 
@@ -100,7 +100,7 @@ class RunStream(Stream):
                     self._deltas_wait()
             if self.left == 0:
                 return True
-            if not await self.drained(_PATIENCE):
+            if not await self.drained(_DRAIN_WAIT_S):
                 return self._position == batch[-1].offset
         return True
 
@@ -127,7 +127,7 @@ class RunStream(Stream):
             await self.put(data)
 
     def _delta_frames(self) -> bytes:
-        """What was written in calls whose beginning the client has seen."""
+        """Return what was written in calls whose beginning the client has seen."""
         if self._deltas is None:
             return b""
         frames, step = self.plan.frames, self.plan.step
@@ -212,7 +212,8 @@ class AllStream(Stream):
 
 
 def parse_place(text: str | None) -> tuple[str | None, int]:
-    """The place of a stream of all runs: a cursor, and how many events of its page were sent. Refusal."""
+    """Return the place of a stream of all runs: a cursor, and how many events of its page were sent. Raises
+    Refusal."""
     if not text:
         return None, 0
     cursor, dot, sent = text.rpartition(".")
@@ -222,7 +223,7 @@ def parse_place(text: str | None) -> tuple[str | None, int]:
 
 
 def parts(events: Sequence[StoredEvent]) -> Iterator[Sequence[StoredEvent]]:
-    """Events in runs of at most about 128 KiB: what a client may have in front of it at once."""
+    """Split events into parts of about 128 KiB at most, the limit of a client's backlog."""
     size = start = 0
     for index, event in enumerate(events):
         size += len(event.body)

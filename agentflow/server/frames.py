@@ -24,23 +24,24 @@ class Frames:
     media = ""
 
     def events(self, events: Sequence[StoredEvent]) -> bytes:
-        """The events, in order."""
+        """Return the frames of events, in order."""
         raise NotImplementedError
 
     def begin(self) -> bytes:
-        """What comes before the first event."""
+        """Return the frame before the first event."""
         return b""
 
     def heartbeat(self, event: bytes | None) -> bytes:
-        """A sign of life; `event` is its content where one is wanted."""
+        """Return a heartbeat; `event` is its content where one is wanted."""
         raise NotImplementedError
 
     def aside(self, kind: str, body: bytes) -> bytes:
-        """What is no event and has no place in the log."""
+        """Return a frame that is no event and has no offset."""
         raise NotImplementedError
 
     def gap(self, workflow_id: str | None, reason: str) -> bytes:
-        """Where something of a run is missing because the store is damaged; None: it is not known of which.
+        """Return where something of a run is missing because the store is damaged; None: it is not known of
+        which.
 
         A frame of type `gap`, which is no event and has no offset.
         """
@@ -82,7 +83,7 @@ class Sse(Frames):
         return b"".join([b"id: %d\ndata: %b\n\n" % (e.offset, e.body) for e in events])
 
     def marked(self, event_type: str, body: bytes, mark: str | None) -> bytes:
-        """A frame with an id that is no offset."""
+        """Return a frame with an id that is no offset."""
         head = b"" if mark is None else b"id: %b\n" % mark.encode()
         if self._named:
             head += b"event: %b\n" % event_type.encode()
@@ -96,7 +97,7 @@ class Sse(Frames):
 
 
 def pieces(data: bytes) -> Sequence[bytes]:
-    """Data in pieces that a connection may hold at once."""
+    """Split data into pieces that a connection may hold at once."""
     if len(data) <= _CHUNK:
         return (data,)
     return [data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK)]
@@ -106,14 +107,15 @@ GetBlob = Callable[[str], Awaitable[bytes | None]]
 
 
 async def expand(body: bytes, get_blob: GetBlob) -> bytes:
-    """The event with every `{"$blob": …}` of its data replaced by what it names; one that is gone stays."""
+    """Return the event with every `{"$blob": …}` of its data replaced by what it names; one that is gone
+    stays."""
     if b'"$blob"' not in body:
         return body
     return msgspec.json.encode(await expand_value(msgspec.json.decode(body), get_blob))
 
 
 async def expand_value(value: Any, get_blob: GetBlob) -> Any:
-    """A JSON value with its blobs in their places."""
+    """Return a JSON value with its blobs in their places."""
     if isinstance(value, list):
         return [await expand_value(item, get_blob) for item in value]  # pyright: ignore[reportUnknownVariableType]
     if not isinstance(value, dict):

@@ -19,7 +19,7 @@ __all__ = ["lock_store"]
 def lock_store(url: str) -> Generator[None]:
     """Hold the store for the time of a daemon. ConfigurationError when another daemon has it.
 
-    Only files of SQLite need it: a `file:` store is locked by its log, `memory:` is nobody else's.
+    Only files of SQLite need it: a `file:` store is locked by its log, `memory:` is private.
     """
     scheme, _, rest = url.partition(":")
     if scheme != "sqlite":

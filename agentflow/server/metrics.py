@@ -1,7 +1,7 @@
 """The page that Prometheus reads: what the daemon counts of itself, and what its Runtime measures.
 
 Holds numbers and names of kinds alone, never of runs. What is counted for every event of a stream is a plain
-number until somebody asks; requests have instruments. The Runtime's measurements are those that OpenTelemetry
+number until a scrape; requests have instruments. The Runtime's measurements are those that OpenTelemetry
 sends (`agentflow.telemetry`), under the names that they have in Prometheus then. Never the registry of the
 process: an application that mounts the API has its own there.
 """
@@ -67,7 +67,7 @@ class Metrics:
         self._rendering = asyncio.Lock()
 
     def answered(self, operation: Operation, status: int, seconds: float) -> None:
-        """A request was answered after so many seconds; a stream, when it began."""
+        """Record that a request was answered after so many seconds; a stream, when it began."""
         place = (operation.method, operation.path, status)
         found = self._places.get(place)
         if found is None:
@@ -79,8 +79,8 @@ class Metrics:
         histogram.observe(seconds)
 
     def telemetry(self) -> Telemetry:
-        """What a Runtime is given so that its measurements stand on the page; besides it sends what the OTEL_
-        variables ask for. To be called once. ConfigurationError names a wrong variable."""
+        """Return what a Runtime is given so that its measurements stand on the page; besides it sends what
+        the OTEL_ variables ask for. To be called once. ConfigurationError names a wrong variable."""
         from agentflow.telemetry.telemetry import Telemetry
 
         tally = Tally()
@@ -88,8 +88,8 @@ class Metrics:
         return Telemetry(tally=tally)
 
     async def render(self, runs: Mapping[str, int], media: str = PLAIN) -> tuple[bytes, str]:
-        """All of it, and its content type; `media` is PLAIN or OPENMETRICS. `runs` are how many runs have not
-        ended, by state. What was committed within the last second may not be there yet."""
+        """Return all of it, and its content type; `media` is PLAIN or OPENMETRICS. `runs` are how many runs
+        have not ended, by state. What was committed within the last second may not be there yet."""
         write: Any = openmetrics if media == OPENMETRICS else exposition
         # In a thread, for there may be thousands of series; one page at a time, as the reader wants it.
         async with self._rendering:

@@ -23,7 +23,7 @@ def sd_notify(state: str, env: Mapping[str, str] | None = None) -> None:
 
 
 def unit_file(arguments: Sequence[str] = ()) -> str:
-    """A systemd user unit that runs this installation with these arguments of `serve`."""
+    """Return a systemd user unit that runs this installation with these arguments of `serve`."""
     command = shlex.join([sys.executable, "-m", "agentflow", "serve", *arguments])
     return f"""\
 # systemctl --user link or copy this to ~/.config/systemd/user/agentflow.service, then

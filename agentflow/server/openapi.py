@@ -44,7 +44,7 @@ _HEADERS: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
 
 
 def describe(operations: Iterable[Operation]) -> bytes:
-    """The document, as JSON."""
+    """Return the document, as JSON."""
     table = list(operations)
     schemas = _Schemas(table)
     paths: dict[str, Any] = {}
@@ -95,13 +95,13 @@ class _Schemas:
         _, self._queries = msgspec.json.schema_components(queries)
 
     def of(self, kind: Any) -> Any:
-        """The schema of a type."""
+        """Return the schema of a type."""
         if isinstance(kind, Either):
             return {"anyOf": [self.of(choice) for choice in kind.types]}
         return next(schema for known, schema in self._made if known is kind)
 
     def parameters(self, query: type[msgspec.Struct]) -> list[dict[str, Any]]:
-        """The query parameters that a Struct stands for."""
+        """Return the query parameters that a Struct stands for."""
         described = self._queries[query.__name__]
         properties: dict[str, Any] = described["properties"]
         needed: list[str] = described.get("required", [])
@@ -188,7 +188,7 @@ def _is_type(answer: Any) -> bool:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter is absent rather than null."""
+    """Remove `null` from a schema: a parameter is absent rather than null."""
     kept = {key: value for key, value in schema.items() if key != "anyOf" and value is not None}
     choices: list[dict[str, Any]] = [s for s in schema.get("anyOf", ()) if s.get("type") != "null"]
     if len(choices) == 1:

@@ -66,7 +66,7 @@ class Call:
         self.media: str | None = None
 
     def path(self, name: str) -> str:
-        """A name out of the path. Refusal when nothing can be called so."""
+        """Return a name from the path. Raises Refusal if nothing can have this name."""
         raw = self.request.path_params[name]
         pattern, code, what = _PATH[name]
         try:
@@ -83,7 +83,7 @@ class Call:
         return self.path("id")
 
     def header(self, name: str) -> str | None:
-        """A header that may stand there once."""
+        """Return a header that may occur once."""
         found = self.request.headers.getlist(name)
         if len(found) > 1:
             raise Refusal("invalid_parameter", f"the header {name} stands there twice")
@@ -131,7 +131,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         try:
             response = await self._run(request, service)
         except ClientDisconnect:
-            response = Response(status_code=400)  # nobody is there to read it
+            response = Response(status_code=400)  # the client has gone
         except Exception as error:
             # A variable for the refusal would make a cycle (exception, traceback, this frame) that keeps the
             # 8 MiB of a refused body until the collector comes, which does not count bytes.
@@ -176,7 +176,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A value as JSON that nobody keeps."""
+    """Return a value as JSON that no cache may store."""
     given = {"Cache-Control": "no-store", **(headers or {})}
     return Response(msgspec.json.encode(value), status, given, media_type=JSON)
 
@@ -219,7 +219,7 @@ def _too_large() -> Refusal:
 
 
 def media_of(content_type: str | None, accepted: tuple[str, ...]) -> str:
-    """The media type of a body, one of `accepted`. Refusal `unsupported_media_type`."""
+    """Return the media type of a body, one of `accepted`. Raises Refusal `unsupported_media_type`."""
     hint = f"send Content-Type: {accepted[0]}"
     if content_type is None:
         raise Refusal("unsupported_media_type", "the request does not say what it sends", hint=hint)
@@ -236,7 +236,8 @@ def media_of(content_type: str | None, accepted: tuple[str, ...]) -> str:
 
 
 def decode_json(data: bytes, kind: Any) -> Any:
-    """A JSON value of this type. Refusal `malformed_json` or `invalid_parameter` with its place."""
+    """Decode a JSON value of this type. Raises Refusal `malformed_json` or `invalid_parameter` with its
+    place."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -254,7 +255,7 @@ def _decode_large(data: bytes, kind: Any) -> Any:
 
 
 def parse_query(text: bytes, kind: type[msgspec.Struct] | None) -> Any:
-    """The query parameters as a Struct; every name may stand there once. Refusal `invalid_parameter`."""
+    """Parse the query parameters as a Struct; a name may occur once. Raises Refusal `invalid_parameter`."""
     try:
         pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=64)
     except (UnicodeDecodeError, ValueError):
@@ -287,7 +288,8 @@ def _parameter(name: str, value: str, kind: Any) -> Any:
 
 @cache
 def _parameter_types(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The types of parameters by name. None stands for their absence: no text means it, not even `null`."""
+    """Return the types of parameters by name. None stands for their absence: no text means it, not even
+    `null`."""
     hints = get_type_hints(kind, include_extras=True)
     found: dict[str, Any] = {}
     for field, name in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
@@ -298,7 +300,7 @@ def _parameter_types(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def accept(header: str | None, produces: tuple[str, ...]) -> str:
-    """The media type to answer with: that of `produces` which the client likes best. Refusal 406."""
+    """Return the media type of `produces` that the client prefers. Raises Refusal 406."""
     if not header:
         return produces[0]
     best, best_quality = None, 0.0
@@ -312,7 +314,7 @@ def accept(header: str | None, produces: tuple[str, ...]) -> str:
 
 
 def _quality(header: str, media: str) -> float:
-    """How much the client likes a media type: of the ranges that fit, the most exact one decides."""
+    """Return the client's preference for a media type: of the ranges that fit, the most exact one decides."""
     kind = media.partition("/")[0]
     found: tuple[int, float] = (-1, 0.0)
     for part in header.split(","):

@@ -47,7 +47,7 @@ def first_wanted(
     earliest: int,
     last: int,
 ) -> int:
-    """The offset of the first event to send. Refusal `invalid_position` or `offset_trimmed`.
+    """Return the offset of the first event to send. Raises Refusal `invalid_position` or `offset_trimmed`.
 
     Nothing, or `offset=0`, begins at the earliest event that is left; `Last-Event-ID` wins over the query,
     since browsers repeat the URL as it was.
@@ -93,7 +93,7 @@ def _retained(wanted: int, earliest: int) -> int:
 
 
 def parse_time(text: str | None, name: str) -> int | None:
-    """An RFC 3339 time in µs since the epoch. Refusal `invalid_parameter`."""
+    """Parse an RFC 3339 time into µs since the epoch. Raises Refusal `invalid_parameter`."""
     if text is None:
         return None
     try:
@@ -108,7 +108,7 @@ def parse_time(text: str | None, name: str) -> int | None:
 
 
 def parse_types(text: str | None) -> list[str] | None:
-    """`tool.*,agent.completed`. Refusal `invalid_parameter`."""
+    """Parse `tool.*,agent.completed`. Raises Refusal `invalid_parameter`."""
     if text is None:
         return None
     types = [part.strip() for part in text.split(",")]
@@ -120,7 +120,7 @@ def parse_types(text: str | None) -> list[str] | None:
 
 
 def parse_heartbeat(text: str | None) -> tuple[float | None, Heartbeat]:
-    """Seconds of silence after which a sign of life is sent, None for never, and its form."""
+    """Return the seconds of silence after which a heartbeat is sent, None for never, and its form."""
     if text is None:
         return DEFAULT_HEARTBEAT, "line"
     if text == "off":
@@ -161,7 +161,7 @@ class EventFilter:
         self.everything = types is None and view == "all" and step is None and since is None and until is None
 
     def __call__(self, event: StoredEvent) -> bool:
-        """Whether the event is wanted; its bytes are read only when a step is asked for."""
+        """Return whether the event is wanted; its bytes are read only when a step is asked for."""
         return (
             (self._types is None or self._types(event.type))
             and (self._view is None or self._view(event.type))

@@ -146,7 +146,7 @@ class Refusal(Exception):
 
 
 def problem_response(refusal: Refusal, instance: str | None = None) -> Response:
-    """The response that tells it."""
+    """Return the response for a problem."""
     status, title = STATUS[refusal.code]
     members: dict[str, Any] = {
         "type": f"urn:agentflow:problem:{refusal.code}",
@@ -167,7 +167,7 @@ def problem_response(refusal: Refusal, instance: str | None = None) -> Response:
 
 
 def refusal_of(error: Exception, *, draining: bool = False) -> Refusal:
-    """What to tell of an exception. What nobody foresaw is logged and told without any detail."""
+    """Return the problem for an exception. An unexpected one is logged and answered without details."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, DefinitionError):
@@ -209,7 +209,7 @@ def with_trust_hint(diagnostics: list[Diagnostic], hint: str = TRUST_HINT) -> li
 
 
 def _members(error: AgentflowError) -> dict[str, Any]:
-    """What a program may want to know beside the code."""
+    """Return the members for programs beside the code."""
     if isinstance(error, CommandRefused):
         return {"details": error.details}
     if isinstance(error, OffsetTrimmed):

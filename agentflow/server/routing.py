@@ -51,7 +51,7 @@ class Tree(Generic[T]):
         return node.wild
 
     def find(self, path: str) -> Found[T] | None:
-        """What stands at this path, or None."""
+        """Return the route of this path, or None."""
         node = self._root
         names: dict[str, str] = {}
         for segment in path.split("/")[1:]:

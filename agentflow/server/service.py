@@ -77,7 +77,7 @@ class Service:
         return self.runtime.log
 
     async def runs(self) -> dict[str, int]:
-        """How many runs of the store have not ended, by state; at most 10,000 of each are counted."""
+        """Return how many runs of the store have not ended, by state; at most 10,000 of each are counted."""
         found: dict[str, int] = {}
         for state in ("pending", "running", "waiting", "paused"):
             count, cursor = 0, None

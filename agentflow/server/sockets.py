@@ -1,7 +1,7 @@
 """The sockets of the daemon: bound here, so that their modes and their owner are the daemon's business.
 
 A Unix socket is made with mode 0600 in a folder of mode 0700; one that a dead daemon left is replaced, one
-that somebody listens on is not. Sockets that systemd hands over are taken as they are.
+that a process listens on is not. Sockets that systemd hands over are taken as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agentflow.errors import ConfigurationError
 __all__ = ["BACKLOG", "Listener", "Listeners", "bind_all"]
 
 Kind = Literal["unix", "loopback", "remote"]
-"""Who can reach a socket: whoever may open the file, everybody on this machine, everybody."""
+"""Reach of a socket: users who may open the file, users of this machine, all hosts."""
 
 _FIRST_FD = 3  # of socket activation, says sd_listen_fds(3)
 BACKLOG = 4_096
@@ -148,8 +148,8 @@ class Listeners:
 
 
 def bind_all(config: ServerConfig, env: Mapping[str, str]) -> Listeners:
-    """Everything that the daemon is to listen on: what systemd passed, or the configured (or default) Unix
-    socket; and the TCP addresses. ConfigurationError."""
+    """Bind all sockets of the daemon: those that systemd passed, or the configured (or default) Unix socket;
+    and the TCP addresses. Raises ConfigurationError."""
     listeners = Listeners()
     try:
         activated = listeners.add_activated(env)
@@ -167,7 +167,7 @@ def bind_all(config: ServerConfig, env: Mapping[str, str]) -> Listeners:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`HOST:PORT` with an IPv6 address in brackets; port 0 takes a free one. ConfigurationError."""
+    """Split `HOST:PORT`, an IPv6 address in brackets; port 0 takes a free one. Raises ConfigurationError."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -182,7 +182,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _own_folder(folder: Path, private: bool) -> None:
-    """A folder that is missing is made for the owner alone; one that is there keeps its mode."""
+    """Create a missing folder for the owner alone; one that exists keeps its mode."""
     missing = [level for level in (folder, *folder.parents) if not level.exists()]
     for level in reversed(missing):
         level.mkdir(mode=0o700, exist_ok=True)
@@ -201,8 +201,8 @@ def _own_folder(folder: Path, private: bool) -> None:
 
 
 def _lock_beside(path: Path) -> int:
-    """Held for as long as the daemon lives, so that two that start together cannot both think they are
-    alone."""
+    """Lock a file beside the socket for as long as the daemon lives, so that only one of two that start
+    together listens."""
     lock = os.open(path.with_name(path.name + ".lock"), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -239,7 +239,7 @@ def _taken(path: Path) -> ConfigurationError:
 
 @contextmanager
 def _private_mode() -> Generator[None]:
-    """Files are made with mode 0600: a change of mode after the bind would come too late."""
+    """Create files with mode 0600 in this block: a change of mode after the bind would come too late."""
     before = os.umask(0o177)
     try:
         yield

@@ -54,7 +54,7 @@ class Stream(Response):
     def __init__(self, streams: Streams, plan: Plan, headers: dict[str, str]) -> None:
         self.status_code = 200
         self.background = None
-        # What is sent is never kept by anybody on the way, and never held back by a proxy.
+        # No cache may store the response, and no proxy may buffer it.
         common = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Type": plan.frames.media}
         self.init_headers({**common, **headers})
         self.streams = streams
@@ -129,7 +129,7 @@ class Stream(Response):
             self._deadline.reschedule(asyncio.get_running_loop().time())
 
     def daemon_stops(self) -> None:
-        """The daemon is about to stop; streams of one run end when its hub closes."""
+        """Note that the daemon is about to stop; streams of one run end when its hub closes."""
 
     # -- the stream itself
 
@@ -157,7 +157,7 @@ class Stream(Response):
         return None
 
     def place(self) -> dict[str, Any]:
-        """Where the stream is, for signs of life."""
+        """Return the place of the stream, for heartbeats."""
         raise NotImplementedError
 
     async def emit(self, data: bytes, count: int) -> None:
@@ -182,7 +182,7 @@ class Stream(Response):
         self.streams.metrics.stream_bytes += len(data)
         self._last_sent = time.monotonic()
 
-    # By hand: an asyncio.Lock that nobody else wants takes a fifth of the time of an event.
+    # By hand: an uncontended asyncio.Lock takes a fifth of the time of an event.
 
     async def _wait_turn(self) -> None:
         turn = asyncio.get_running_loop().create_future()
@@ -198,7 +198,7 @@ class Stream(Response):
         while self._turns:
             turn = self._turns.popleft()
             if not turn.done():
-                turn.set_result(None)  # and nobody gets in between: it stays busy
+                turn.set_result(None)  # FIFO: it stays busy, so no later caller gets in between
                 return
         self.busy = False
 
@@ -217,7 +217,7 @@ class Stream(Response):
         return True
 
     def cut(self, events: Sequence[StoredEvent]) -> Sequence[StoredEvent]:
-        """At most as many as are left of the limit."""
+        """Return as many events as the limit leaves."""
         if self.left is None:
             return events
         events = events[: self.left]
@@ -281,7 +281,7 @@ class Stream(Response):
     # -- sockets that take nothing
 
     def is_dead(self, now: float, after: float) -> bool:
-        """Whether something is buffered and the socket has taken nothing for `after` seconds."""
+        """Return whether something is buffered and the socket has taken nothing for `after` seconds."""
         if self._link is None:
             return False
         buffered = self._link.buffered

@@ -21,7 +21,7 @@ class OpenStream(Protocol):
     """A stream that is being sent."""
 
     def is_dead(self, now: float, after: float) -> bool:
-        """Whether its socket has taken nothing for `after` seconds though there was something to take."""
+        """Return whether its socket has taken nothing for `after` seconds although data was waiting."""
         ...
 
     def abort(self) -> None:
@@ -29,7 +29,7 @@ class OpenStream(Protocol):
         ...
 
     def daemon_stops(self) -> None:
-        """The daemon is about to stop."""
+        """Note that the daemon is about to stop."""
         ...
 
 
@@ -56,19 +56,19 @@ class Streams:
         self.closing = False
 
     def admit(self) -> None:
-        """Refusal `too_many_streams` when there is no room for one more."""
+        """Raise Refusal `too_many_streams` if the limit is reached."""
         if len(self._open) >= self.limit:
             raise Refusal("too_many_streams", f"{self.limit} streams are open already")
 
     def enter(self, stream: OpenStream) -> None:
-        """A stream begins."""
+        """Register a stream that begins."""
         self._open.add(stream)
         self.metrics.streams_open = len(self._open)
         if self._watch is None:
             self._look_later()
 
     def leave(self, stream: OpenStream) -> None:
-        """A stream has ended."""
+        """Remove a stream that has ended."""
         self._open.discard(stream)
         self.metrics.streams_open = len(self._open)
 

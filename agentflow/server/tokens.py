@@ -1,6 +1,6 @@
-"""Bearer tokens: who may do what (page 000 §8.3).
+"""Bearer tokens and their scopes (page 000 §8.3).
 
-A token comes from `AGENTFLOW_TOKEN` or from a file that nobody else may read. Tokens stay here: they are
+A token comes from `AGENTFLOW_TOKEN` or from a file that only the owner may read. Tokens stay here: they are
 compared in constant time and never reach a log, an event or an error.
 """
 
@@ -49,7 +49,7 @@ class Tokens:
         return bool(self._tokens)
 
     def find(self, secret: str) -> Token | None:
-        """Whose token this is. Takes as long for a wrong one as for a right one."""
+        """Return the token with this secret, or None. A wrong secret takes as long as a right one."""
         digest = _digest(secret)
         found = None
         for token in self._tokens:
@@ -59,7 +59,7 @@ class Tokens:
 
 
 def load_tokens(path: str | None, env: Mapping[str, str] | None = None) -> Tokens:
-    """The tokens of the file, and that of `AGENTFLOW_TOKEN`, which may do everything.
+    """Load the tokens of the file, and that of `AGENTFLOW_TOKEN`, which may do everything.
 
     A line of the file is `NAME SCOPES TOKEN`, scopes separated by commas; `#` begins a comment. Raises
     ConfigurationError, which names the line and never the token.
@@ -114,7 +114,7 @@ def _parse(words: list[str], place: str) -> Token:
 
 
 def _widen(scopes: set[Scope]) -> frozenset[Scope]:
-    """Whoever may change something may look at it; an admin may do everything."""
+    """Add the implied scopes: a scope to change includes that to read; an admin has all."""
     if "admin" in scopes:
         return ALL_SCOPES
     scopes.add("read")

@@ -17,7 +17,8 @@ __all__ = ["TelemetrySettings", "read_settings", "telemetry_from_env"]
 
 
 def telemetry_from_env() -> Telemetry | None:
-    """The telemetry that the environment asks for, or None. ConfigurationError names a wrong variable."""
+    """Return the telemetry that the environment asks for, or None. Raises ConfigurationError naming a wrong
+    variable."""
     settings = read_settings()
     if not settings.active:
         return None

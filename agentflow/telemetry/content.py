@@ -17,22 +17,22 @@ __all__ = ["instructions", "messages", "output", "text"]
 
 
 def text(value: Any) -> str:
-    """A value as an attribute: a string as it is, else compact JSON."""
+    """Return a value as an attribute: a string as it is, else compact JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def instructions(prompt: str) -> str:
-    """`gen_ai.system_instructions` of a system prompt."""
+    """Return `gen_ai.system_instructions` of a system prompt."""
     return text([{"type": "text", "content": prompt}])
 
 
 def messages(said: Iterable[Message]) -> str:
-    """`gen_ai.input.messages` of a conversation; its system prompt stands elsewhere."""
+    """Return `gen_ai.input.messages` of a conversation; its system prompt stands elsewhere."""
     return text([_message(message) for message in said if message.role != "system"])
 
 
 def output(message: Message, finish_reason: str) -> str:
-    """`gen_ai.output.messages` of one answer."""
+    """Return `gen_ai.output.messages` of one answer."""
     return text([{**_message(message), "finish_reason": finish_reason}])
 
 

@@ -86,12 +86,12 @@ _PROVIDERS = {"gemini": "gcp.gemini", "vertex": "gcp.vertex_ai", "bedrock": "aws
 
 
 def provider_name(provider: str) -> str:
-    """The name that the conventions have for a provider of ours; others keep their own."""
+    """Return the name that the conventions have for a provider of ours; others keep their own."""
     return _PROVIDERS.get(provider, provider)
 
 
 def request_attributes(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a model call's parameters has a name; a value of an odd type has none."""
+    """Return what of a model call's parameters has a name; a value of an odd type has none."""
     found: dict[str, Any] = {}
     for key, value in parameters.items():
         name = _REQUEST.get(key)
@@ -122,7 +122,8 @@ def usage_attributes(usage: Usage) -> dict[str, Any]:
 
 
 def total_attributes(usage: Usage) -> dict[str, Any]:
-    """The usage of a whole run. Under names of our own: who adds up `gen_ai.usage.*` counts nothing twice."""
+    """Return the usage of a whole run, under names of our own, so that a sum over `gen_ai.usage.*` counts
+    nothing twice."""
     found: dict[str, Any] = {
         "agentflow.usage.input_tokens": usage.input_tokens,
         "agentflow.usage.output_tokens": usage.output_tokens,

@@ -54,25 +54,25 @@ OBSERVED = {
         ),
     )
 }
-"""Instruments that are read when somebody asks, by name."""
+"""Instruments that are read at each collection, by name."""
 
 
 class Histogram(Protocol):
     """Takes single measurements."""
 
     def record(self, amount: float, attributes: Attributes | None = None) -> None:
-        """One measurement."""
+        """Record one measurement."""
 
 
 class Counter(Protocol):
     """Takes what is added to a total."""
 
     def add(self, amount: int, attributes: Attributes | None = None) -> None:
-        """So many more."""
+        """Add to the counter."""
 
 
 class Instruments:
-    """Those that events are measured with, made by whoever keeps the measurements."""
+    """Those that events are measured with, made by the keeper of the measurements."""
 
     def __init__(
         self, histogram: Callable[[Instrument], Histogram], counter: Callable[[Instrument], Counter]
@@ -117,23 +117,23 @@ class Tally:
         self._observed: list[tuple[Instrument, str | None, Gauge]] = []
 
     def histogram(self, instrument: Instrument) -> Histogram:
-        """A new one."""
+        """Create a histogram."""
         made = _Buckets(instrument, self._lock)
         self._kept.append(made)
         return made
 
     def counter(self, instrument: Instrument) -> Counter:
-        """A new one."""
+        """Create a counter."""
         made = _Total(instrument, self._lock)
         self._kept.append(made)
         return made
 
     def observe(self, name: str, attribute: str | None, read: Gauge) -> None:
-        """One of OBSERVED, read when the page is asked for; `attribute` names what its keys are."""
+        """Create one of OBSERVED, read when the page is asked for; `attribute` names what its keys are."""
         self._observed.append((OBSERVED[name], attribute, read))
 
     def read(self) -> list[Reading]:
-        """All that has been measured."""
+        """Return all that has been measured."""
         with self._lock:
             found = [kept.read() for kept in self._kept]
         for instrument, attribute, read in self._observed:
@@ -152,11 +152,11 @@ class _Series(Generic[S]):
         self._lock = lock
 
     def read(self) -> Reading:
-        """As it is now; the lock is held."""
+        """Return the present value; the caller holds the lock."""
         return Reading(self.instrument, [(dict(key), copy(value)) for key, value in self._series.items()])
 
     def _new(self, key: frozenset[tuple[str, Any]], value: S) -> S:
-        """The value of a series that is not there yet."""
+        """Return the value of a series that is not there yet."""
         if len(self._series) >= _MOST_SERIES:
             key = _OVERFLOW
         return self._series.setdefault(key, value)

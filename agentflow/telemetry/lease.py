@@ -22,7 +22,7 @@ _senders: WeakKeyDictionary[EventLog, Lease] = WeakKeyDictionary()
 
 
 class Lease:
-    """Try it again and again: whoever holds it may end at any moment."""
+    """Try it again and again: its holder may end at any moment."""
 
     def __init__(self, log: EventLog) -> None:
         path: Any = getattr(log, "path", None)
@@ -31,7 +31,7 @@ class Lease:
         self._file: int | None = None
 
     def held(self) -> bool:
-        """Whether this process may send; takes the lease if nobody has it. Blocks for some µs."""
+        """Return whether this process may send; takes the lease if it is free. Blocks for some µs."""
         if self._file is not None:
             return True
         if self._path is None:

@@ -88,12 +88,12 @@ class Metrics:
         self._task: asyncio.Task[None] | None = None
 
     def committed(self, workflow_id: str, ts: int, drafts: Sequence[Draft], seconds: float) -> None:
-        """A batch is durable, `seconds` after it was handed to the log. Never waits, never raises; when the
-        thread falls 100,000 batches behind, the oldest are not measured."""
+        """Measure a batch that became durable `seconds` after it was sent to the log. Never waits, never
+        raises; when the thread falls 100,000 batches behind, the oldest are not measured."""
         self._queue.append((workflow_id, ts, drafts, seconds))
 
     def show(self, counts: Counts) -> None:
-        """Also show what the projector of spans has sent."""
+        """Show also what the projector of spans has sent."""
         self._observe(c.SPANS_EXPORTED, None, lambda: {"": counts.exported})
         self._observe(c.SPANS_REFUSED, None, lambda: {"": counts.refused})
         self._observe(c.EXPORT_FAILURES, None, lambda: {"": counts.failures})
@@ -165,7 +165,7 @@ class _Sdk:
         )
 
     def observe(self, name: str, attribute: str | None, read: Gauge) -> None:
-        """An instrument that is read when somebody collects; `attribute` names what its keys are."""
+        """Create an instrument that is read at each collection; `attribute` names what its keys are."""
 
         def values(_: CallbackOptions) -> list[Observation]:
             return [
@@ -189,7 +189,7 @@ class Measure:
         self._supersteps: dict[tuple[str, int], int] = {}
 
     def batch(self, workflow_id: str, ts: int, drafts: Sequence[Draft], seconds: float) -> None:
-        """The events of one commit."""
+        """Return the events of one commit."""
         self._on.commit.record(seconds)
         self._on.events.add(len(drafts))
         for draft in drafts:

@@ -45,7 +45,7 @@ NOTES: dict[type, tuple[str, tuple[str, ...]]] = {
 
 
 def note_attributes(data: Any) -> dict[str, Any]:
-    """The attributes of the span event of `data`: its plain fields, and the code of its error."""
+    """Return the attributes of the span event of `data`: its plain fields, and the code of its error."""
     found: dict[str, Any] = {}
     for field in NOTES[data.__class__][1]:
         value = getattr(data, field)

@@ -1,7 +1,7 @@
-"""From the events of a run to its spans. Pure: the same log gives the same spans, whoever asks and when.
+"""From the events of a run to its spans. Pure: the same log gives the same spans at any time.
 
 `RunSpans` is fed the stored events of one run in order and gives back the spans that each of them ended.
-It holds open spans only; whoever lost it feeds the log again from its beginning. Events of unknown types are
+It holds open spans only; if it is lost, the log is fed again from its beginning. Events of unknown types are
 passed over, and a log whose front was trimmed gives what can still be known.
 """
 
@@ -92,7 +92,7 @@ class RunSpans:
 
     @property
     def parent(self) -> TraceParent | None:
-        """The span of whoever submitted the run, if it named one."""
+        """Span of the submitter of the run, if it named one."""
         return self._tracer.parent
 
     @property
@@ -112,7 +112,7 @@ class RunSpans:
         return self.fold(event, stored.ts)
 
     def fold(self, event: Event[Any], ts: int) -> list[Span]:
-        """The same for an event that is decoded already; `ts` in µs."""
+        """Fold an event that is decoded already; `ts` in µs."""
         data, ts = event.data, max(0, ts)
         self.next_offset = event.offset + 1
         if event.trace is not None:
@@ -162,8 +162,8 @@ class RunSpans:
         span.error = cut(message, min(_MESSAGE_LENGTH, self._limits.value))
 
     def _lost(self, name: str, key: str, data: Any, ts: int, **more: Any) -> Span:
-        """The span of work whose beginning is not in this log, which was trimmed or begins with a fork: it
-        began as long ago as it took."""
+        """Return the span of work whose beginning is not in this log, which was trimmed or begins with a
+        fork: it began as long ago as it took."""
         trace = self._tracer.lost(key, data)
         started = max(0, ts - 1000 * max(0, data.duration_ms))
         span = self._begin(name, trace, started, 0, _scope(data), **more)
@@ -213,7 +213,7 @@ class RunSpans:
         self._root = root
 
     def _run_ended(self, data: Any, ts: int, offset: int, trace: Trace | None) -> None:
-        """Whatever is open ends with the run, innermost first; the log of an ended run ends here."""
+        """End all open spans with the run, innermost first; the log of an ended run ends here."""
         for span in (
             *self._calls.values(),
             *(agent.span for agent in self._agents.values()),
@@ -270,12 +270,13 @@ class RunSpans:
             self._join(span, data)
         unit = _unit(data)
         before = self._steps.get(unit)
-        if before is not None and before.span_id != span.span_id:  # an attempt that nobody ended
+        if before is not None and before.span_id != span.span_id:  # an attempt without an end event
             self._finish(before, ts, {c.UNFINISHED: True})
         self._steps[unit] = span
 
     def _join(self, span: Span, data: ev.WorkflowStepStarted) -> None:
-        """Links to what the step waited for: the senders of its messages, its dependencies, its last try."""
+        """Return links to what the step waited for: the senders of its messages, its dependencies, its last
+        try."""
         if data.sources is not UNSET:
             for source in data.sources:
                 known = self._last_steps.get(_step_of(source.activation))
@@ -497,7 +498,7 @@ class RunSpans:
             span.note(NOTES[data.__class__][0], ts, attributes, self._limits)
 
     def _find(self, data: Any, span_id: str) -> Span | None:
-        """The open span of this id: of the event's call, agent or step, else the run's."""
+        """Return the open span of this id: of the event's call, agent or step, else the run's."""
         unit = _unit(data) if hasattr(data, "iteration") and isinstance(data.activation, str) else ""
         agent = self._agents.get(unit)
         if agent is not None and agent.span.span_id == span_id:
@@ -518,7 +519,7 @@ def _unit(data: Any) -> str:
 
 
 def _step_of(activation: str) -> str:
-    """The step id in an activation key: `/assess#2` is one of `assess`."""
+    """Return the step id in an activation key: `/assess#2` is one of `assess`."""
     return activation.rpartition("#")[0].removeprefix("/")
 
 
@@ -573,7 +574,8 @@ def project(
     capture: bool = False,
     origin: SpanContext | None = None,
 ) -> tuple[list[Span], RunSpans]:
-    """The ended spans of a log or of a part from its beginning, and the fold, which knows of open ones."""
+    """Return the ended spans of a log or of a part from its beginning, and the fold, which knows of open
+    ones."""
     fold = RunSpans(workflow_id, limits, capture=capture, origin=origin)
     spans: list[Span] = []
     for event in events:
@@ -582,8 +584,8 @@ def project(
 
 
 def take_or_skip(fold: RunSpans, stored: StoredEvent) -> list[Span]:
-    """`fold.take`, but an event that cannot be read, or is nothing that this release expects, is passed over
-    with a line in the log: it must not keep all others from being sent."""
+    """Call `fold.take`; skip an event that cannot be read, or that this release does not expect, with a line
+    in the log: it must not keep all others from being sent."""
     try:
         return fold.take(stored)
     except Exception as error:

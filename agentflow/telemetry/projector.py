@@ -38,7 +38,7 @@ PAGE = 160
 """Events at a time: about as many as make one request, after which the cursor is stored."""
 
 _DEAD_AFTER = 3
-_PATIENCE = 1.0
+_HOPELESS_WAIT_S = 1.0
 _PIECE = 64  # events: about a millisecond
 _RUNS = 5_000  # at about 7 kB for each run at work
 _IDLE = 600.0
@@ -143,7 +143,7 @@ class Projector:
         began = time.monotonic()
         while not task.done():
             passed = time.monotonic() - began
-            if passed >= (min(deadline, _PATIENCE) if self._hopeless() else deadline):
+            if passed >= (min(deadline, _HOPELESS_WAIT_S) if self._hopeless() else deadline):
                 _log.warning("spans_left", hint="they are sent by the next start on this store")
                 task.cancel()
             await asyncio.wait({task}, timeout=max(0.0, min(0.1, deadline - passed)))
@@ -184,7 +184,7 @@ class Projector:
             idle = min(self._poll[1], idle * 2)
 
     async def _turn(self) -> bool:
-        """One page; whether there was one."""
+        """Send one page; return whether there was one."""
         if not self._lease.held():
             return False
         if self._cursor is None:
@@ -206,7 +206,7 @@ class Projector:
         return True
 
     async def _find_place(self) -> None:
-        """Where to go on. Only with the lease: nobody else moves the cursor meanwhile."""
+        """Return where to go on. Only with the lease, so that no other process moves the cursor meanwhile."""
         cursor = await self._log.load_cursor(CONSUMER)
         if cursor is None:
             cursor = await self._log.latest_cursor()
@@ -277,7 +277,7 @@ class Projector:
             offset = rows[-1].offset + 1
 
     async def _origin(self, event: StoredEvent) -> SpanContext | None:
-        """The root span of the run that this event's run was forked from, if the event says so."""
+        """Return the root span of the run that this event's run was forked from, if the event says so."""
         if event.offset > 0 or b'"forked_from"' not in event.body:
             return None
         try:
@@ -296,7 +296,7 @@ class Projector:
         return spans
 
     def _fold(self, items: list[LoggedEvent]) -> list[Span]:
-        """In the thread: the spans that this page ends. The same page twice gives the same."""
+        """Return the spans that this page ends; runs in the thread. The same page twice gives the same."""
         spans: list[Span] = []
         self._pacer.start()
         for i, (workflow_id, row) in enumerate(items):
@@ -313,7 +313,7 @@ class Projector:
     # -- spans to the sink ------------------------------------------------------------------------
 
     async def _send(self, spans: list[Span]) -> None:
-        """Send until it is done. Whoever ends this projector cancels it when it has waited long enough."""
+        """Send until it is done. The owner of the projector cancels it at its time limit."""
         wait = self._retry[0]
         while True:
             try:
@@ -352,7 +352,8 @@ class Projector:
 
 
 async def root_of(log: EventLog, data: object) -> SpanContext | None:
-    """The root span of the run that `workflow.started` says it was forked from; None if it is not known."""
+    """Return the root span of the run that `workflow.started` says it was forked from; None if it is not
+    known."""
     if not isinstance(data, WorkflowStarted) or not data.forked_from:
         return None
     origin = data.forked_from.workflow_id

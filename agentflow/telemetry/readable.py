@@ -32,7 +32,8 @@ _UNSET = Status(StatusCode.UNSET)
 
 
 def resource_of(*, instance: bool) -> Resource:
-    """Who sends: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES over our own name and version.
+    """Return the resource that sends: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES over our own name and
+    version.
 
     Without `instance` it names the service and no process: a run goes on in another one, and its spans stay
     the same. Metrics need one, since each process counts for itself.
@@ -55,7 +56,7 @@ class Readables:
         self._scope = InstrumentationScope(c.SCOPE, version("agentflow"), c.SCHEMA_URL)
 
     def of(self, spans: Iterable[Span]) -> list[ReadableSpan]:
-        """In the same order. Every span must have ended."""
+        """Return the spans in the same order. Every span must have ended."""
         return [self._one(span) for span in spans]
 
     def _one(self, span: Span) -> ReadableSpan:
@@ -88,7 +89,7 @@ class Readables:
 
 
 def _counted(items: list[T], dropped: int) -> Sequence[T]:
-    """The items, and how many there were beside them; only a BoundedList can say that."""
+    """Return the items, and how many there were beside them; only a BoundedList can say that."""
     if not dropped:
         return items
     counted: BoundedList[T] = BoundedList(len(items))

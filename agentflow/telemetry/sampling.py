@@ -12,7 +12,7 @@ __all__ = ["is_sampled"]
 
 
 def is_sampled(settings: TelemetrySettings, trace_id: str, parent: TraceParent | None) -> bool:
-    """Whether the spans of a run with this trace and submitter are exported (OTEL_TRACES_SAMPLER)."""
+    """Return whether the spans of a run with this trace and submitter are exported (OTEL_TRACES_SAMPLER)."""
     name = settings.sampler
     if name.startswith("parentbased_"):
         if parent is not None:

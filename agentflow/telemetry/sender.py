@@ -56,7 +56,7 @@ class Sender:
         self._closed = False
 
     def send(self, spans: Sequence[Span]) -> int:
-        """As SpanSink; a request that is refused as a whole is divided, to lose no more than it must."""
+        """Implement SpanSink; a refused request is divided, to lose as little as possible."""
         token = context.attach(context.set_value("suppress_instrumentation", True))
         self._quiet.thread = threading.get_ident()
         try:
@@ -86,7 +86,7 @@ class Sender:
         return refused
 
     def _export(self, spans: list[ReadableSpan]) -> str | None:
-        """One request; why it failed, or None."""
+        """Send one request; return why it failed, or None."""
         self._quiet.said = ""
         self._answers.clear()
         if self._exporter.export(spans) is not SpanExportResult.SUCCESS:
@@ -102,7 +102,7 @@ class Sender:
         return bool(self._quiet.said)
 
     def close(self) -> None:
-        """As SpanSink."""
+        """Implement SpanSink."""
         if not self._closed:
             self._closed = True
             self._exporter.shutdown()
@@ -111,7 +111,7 @@ class Sender:
 
 
 def _requests(spans: Sequence[Span]) -> Iterator[Sequence[Span]]:
-    """The spans in order, as many to a request as it may hold."""
+    """Return the spans in order, as many to a request as it may hold."""
     first = size = 0
     for i, span in enumerate(spans):
         size += sum(len(value) for value in span.attributes.values() if isinstance(value, str))
@@ -130,11 +130,11 @@ class Answers:
         self._body = b""
 
     def clear(self) -> None:
-        """Before a request."""
+        """Reset before a request."""
         self._status, self._body = None, b""
 
     def rejected(self) -> int:
-        """How many spans of a request that was taken the collector did not take."""
+        """Return how many spans of a request that was taken the collector did not take."""
         if not self._body:
             return 0
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
@@ -148,11 +148,11 @@ class Answers:
         return partial.rejected_spans
 
     def last(self) -> int | None:
-        """What the request was answered; None if it was not."""
+        """Return the response to the request, None if there was none."""
         return self._status
 
     def note(self, response: Any, *_: Any, **__: Any) -> None:
-        """A response hook of `requests`."""
+        """Record a response; a hook of `requests`."""
         self._status, self._body = response.status_code, response.content
 
 
@@ -172,7 +172,7 @@ class _Quiet(logging.Filter):
 
 
 def open_sender(settings: TelemetrySettings) -> Sender:
-    """The sender that the settings name. ConfigurationError if its package is not installed.
+    """Open the sender that the settings name. Raises ConfigurationError if its package is not installed.
 
     The console is stderr: stdout belongs to the results of commands.
     """

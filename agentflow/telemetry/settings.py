@@ -52,10 +52,11 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_settings(env: Mapping[str, str] | None = None) -> TelemetrySettings:
-    """The settings of this process. ConfigurationError names the variable that cannot be honoured.
+    """Read the settings of this process. Raises ConfigurationError naming the variable that cannot be
+    honoured.
 
-    Spans are exported when OTEL_TRACES_EXPORTER says so, or an OTLP endpoint for all signals or for traces
-    is set. Metrics are exported when OTEL_METRICS_EXPORTER says so or an OTLP endpoint for metrics is set: a
+    Spans are exported when OTEL_TRACES_EXPORTER says so, or an OTLP endpoint for all signals or for traces is
+    set. Metrics are exported when OTEL_METRICS_EXPORTER says so or an OTLP endpoint for metrics is set: a
     trace store such as Jaeger takes no metrics, so its address alone does not turn them on.
     """
     values = {key: value.strip() for key, value in (os.environ if env is None else env).items()}
@@ -140,7 +141,7 @@ def _protocol(value: str, wanted: bool) -> Protocol:
 
 
 def _content(value: str) -> bool:
-    """True, or one of the words that newer instrumentations know for "on spans"."""
+    """Parse true, or one of the words that newer instrumentations know for "on spans"."""
     chosen = value.lower()
     if chosen in ("", "false", "no_content"):
         return False
@@ -154,7 +155,7 @@ def _content(value: str) -> bool:
 
 
 def _shown(url: str) -> str:
-    """An address without the credentials that may stand in it."""
+    """Return an address without the credentials that may stand in it."""
     scheme, separator, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}"

@@ -103,12 +103,12 @@ class Span:
         self.end = at
 
     def key(self) -> tuple[Any, ...]:
-        """All that the span says, for comparing."""
+        """Return all that the span says, for comparing."""
         return tuple(getattr(self, name) for name in self.__slots__)
 
 
 def bounded(attributes: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """The attributes as they can be sent: long texts are cut, `…` says so, and integers fit 64 bits.
+    """Return the attributes as they can be sent: long texts are cut, `…` says so, and integers fit 64 bits.
 
     Changes and returns the given mapping.
     """
@@ -126,5 +126,5 @@ def bounded(attributes: dict[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def cut(text: str, length: int) -> str:
-    """At most `length` characters."""
+    """Return at most `length` characters."""
     return text if len(text) <= length else text[: max(0, length - 1)] + "…"[:length]

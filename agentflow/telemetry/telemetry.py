@@ -100,5 +100,5 @@ class Telemetry:
 
 
 def limits_of(settings: TelemetrySettings) -> Limits:
-    """What one span may hold."""
+    """Return what one span may hold."""
     return Limits(settings.value_length, settings.event_count, settings.link_count)

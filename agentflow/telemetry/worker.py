@@ -1,6 +1,6 @@
 """A thread for work that must not happen on the event loop: folding, encoding, waiting for a collector.
 
-A daemon that nobody joins: a collector that never answers must not keep the process from ending. It shares
+A daemon thread, never joined: a collector that never answers must not keep the process from ending. It shares
 the interpreter with the loop, so it works in small pieces, and in smaller ones while the loop is busy.
 """
 
@@ -38,9 +38,9 @@ class Worker:
         return self._thread.ident
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """The result of the call; what it raises is raised here. Cancelled, the call itself goes on.
+        """Return the result of the call, or raise its error. The call goes on if the caller is cancelled.
 
-        RuntimeError after `close`.
+        Raises RuntimeError after `close`.
         """
         if self._closed:
             raise RuntimeError("this worker is closed")
@@ -63,16 +63,16 @@ class Worker:
             except Exception as raised:
                 error = raised
             except BaseException as raised:
-                # Somebody else's exporter calls sys.exit, or is cancelled: in this thread that means nothing.
+                # A third-party exporter calls sys.exit, or is cancelled: in this thread that means nothing.
                 error = WorkerFailed(f"{type(raised).__name__}: {raised}")
                 error.__cause__ = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it all waiters
                 loop.call_soon_threadsafe(_settle, future, result, error)
             del job, future, function, arguments, result, error  # keep nothing while there is nothing to do
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if future.done():  # nobody waits any more
+    if future.done():  # the waiter was cancelled
         return
     if error is None:
         future.set_result(result)

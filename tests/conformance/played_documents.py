@@ -18,7 +18,7 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.errors import AgentflowError
 from agentflow.events.envelope import Event
 from agentflow.models import ModelError, ModelRequest
-from agentflow.runtime import circuit
+from agentflow.runtime import circuit_breaker
 from agentflow.testing import ScriptedModel
 from tests.conformance.random_documents import Case
 from tests.conformance.reference_interpreter import Answer, Error, Outcome, Script, StepEnd, Unit
@@ -84,7 +84,7 @@ def play(cases: Iterable[Case]) -> list[Outcome]:
         async with Runtime(models=[scripted], clock=LoopClock()) as runtime:
             return [await _play_one(runtime, model, case, f"wf_{i}") for i, case in enumerate(cases)]
 
-    with patch.multiple(circuit, _FAILURES_TO_OPEN=10**9, _MAX_IN_DOUBT=10**9):
+    with patch.multiple(circuit_breaker, _FAILURES_TO_OPEN=10**9, _MAX_IN_DOUBT=10**9):
         return testing.run(main())
 
 

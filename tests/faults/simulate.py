@@ -30,7 +30,7 @@ from typing import Any
 from agentflow import Runtime
 from agentflow.errors import AgentflowError
 from agentflow.events.envelope import Event, decode
-from agentflow.runtime.handle import RunHandle
+from agentflow.runtime.run_handle import RunHandle
 from tests.faults.simulated.invariants import TERMINAL, assert_log_invariants
 from tests.faults.simulated.workflows import Outside, random_workflow
 from tests.faults.simulated.world import LifeLog, World, counting_wakes, intercepting

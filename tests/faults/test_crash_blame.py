@@ -19,7 +19,7 @@ import pytest
 
 from agentflow import Runtime, Service, ToolContext, function
 from agentflow.events.envelope import decode
-from agentflow.runtime.recovery import MAX_COUNT
+from agentflow.runtime.crash_ledger import MAX_COUNT
 from tests.faults.simulated.invariants import assert_log_invariants
 from tests.faults.simulated.world import LifeLog, World
 from tests.integration.support.runs import chain

@@ -93,7 +93,7 @@ class Fault:
 
 def kind_of(path: str) -> str:
     if path.startswith("/runs"):
-        return ("Runs", "RunSupervisor", "AgentActor")[path.count("/") - 1]
+        return ("RunsSupervisor", "RunSupervisor", "AgentActor")[path.count("/") - 1]
     return {"b": "EventBus", "t": "ToolActor", "m": "ModelActor"}[path[1]]
 
 
@@ -217,7 +217,7 @@ def must_survive(name: str, faults: list[tuple[str, int, str]]) -> None:
 @pytest.mark.parametrize("name", ["chain of functions", "one agent"])
 def test_a_fault_in_any_handler_hangs_no_run(name):
     faults = faults_of(name)
-    assert {actor for actor, _, _ in faults} >= {"EventBus", "Runs", "RunSupervisor"}
+    assert {actor for actor, _, _ in faults} >= {"EventBus", "RunsSupervisor", "RunSupervisor"}
     must_survive(name, faults)
 
 

@@ -69,7 +69,7 @@ class Process:
         self.child.wait()
         await asyncio.sleep(zombie)
         if not zombie:
-            await self.runtime._keeper.close()  # the commands in hand are lost with it
+            await self.runtime._registry.close()  # the commands in hand are lost with it
             for ref in self.runtime.system.children.values():
                 ref.kill()
         await self.runtime.__aexit__(None, None, None)

@@ -1,4 +1,4 @@
-"""Runs outlive the actors that carry them: a bug or a kill of EventBus, Runs, RunSupervisor or ModelActor."""
+"""Runs survive a bug or a kill of EventBus, RunsSupervisor, RunSupervisor or ModelActor."""
 
 import asyncio
 import logging
@@ -10,10 +10,10 @@ from actors.testing import run_until_idle, virtual
 from agentflow import Runtime
 from agentflow.errors import AgentflowError
 from agentflow.events.memory import MemoryLog
+from agentflow.runtime.actor_pools import ActorPools
 from agentflow.runtime.model_actor import ModelActor
-from agentflow.runtime.permanent import PermanentActor
-from agentflow.runtime.runs import Runs
-from agentflow.runtime.workshop import Workshop
+from agentflow.runtime.permanent_actor import PermanentActor
+from agentflow.runtime.runs_supervisor import RunsSupervisor
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.faults.simulated.invariants import assert_log_invariants
@@ -60,7 +60,7 @@ class TestAnActorThatEndsInTheMiddleOfARun:
             assert result.state == "completed"
             assert seconds() < 5
             desk.gates["pay"].set()
-            # With Runs both supervisors end: an external call that was open then has an unknown outcome.
+            # Both supervisors end with RunsSupervisor: an external call open then has an unknown outcome.
             assert (await other.result()).state == ("waiting" if path == "/runs" else "completed")
             assert [times for key, times in desk.executions.items() if "wf_b" in key] == [1]
             assert_log_invariants(await log_of(runtime, "wf_a"))
@@ -95,14 +95,14 @@ class TestAnActorThatEndsInTheMiddleOfARun:
 
     @virtual
     async def test_a_run_that_cannot_be_taken_up_fails_alone(self, monkeypatch):
-        desk, true = Desk(look=True), Runs._start
+        desk, true = Desk(look=True), RunsSupervisor._start
 
         def start(self, run_id):
             if run_id == "wf_bad" and desk.entered.is_set():
                 raise RuntimeError("an injected bug")
             true(self, run_id)
 
-        monkeypatch.setattr(Runs, "_start", start)
+        monkeypatch.setattr(RunsSupervisor, "_start", start)
         async with opened(desk=desk) as runtime:
             bad = await runtime.submit(chain("look"), workflow_id="wf_bad")
             good = await runtime.submit(chain("look"), workflow_id="wf_good")
@@ -116,7 +116,7 @@ class TestAnActorThatEndsInTheMiddleOfARun:
     @virtual
     async def test_a_failure_in_the_middle_of_the_end_of_a_run_loses_no_waiter(self, monkeypatch):
         """The handler of Terminated fails half-way: the run's admission must not stay without an end."""
-        true, failures = Runs._over, []
+        true, failures = RunsSupervisor._settle_launch, []
 
         def over(self, run_id, error):
             if not failures:
@@ -124,7 +124,7 @@ class TestAnActorThatEndsInTheMiddleOfARun:
                 raise RuntimeError("an injected bug")
             true(self, run_id, error)
 
-        monkeypatch.setattr(Runs, "_over", over)
+        monkeypatch.setattr(RunsSupervisor, "_settle_launch", over)
         async with opened() as runtime:
             handle = await runtime.submit(document(step("a", approval=True)), workflow_id="wf_a")
             assert (await handle.result()).state == "waiting"
@@ -186,7 +186,7 @@ class TestAClosingRuntime:
     async def test_leaves_a_call_that_finds_no_actor_open(self, tool, monkeypatch, caplog):
         """A call that begins while the system ends: no actor can be started for it any more."""
         desk, closing, asked = Desk(), asyncio.Event(), []
-        find = Workshop._provider if tool == "model" else Workshop._service
+        find = ActorPools._provider if tool == "model" else ActorPools._service
 
         def refused(self, wanted):
             asked.append(wanted)
@@ -199,7 +199,7 @@ class TestAClosingRuntime:
                 return [call(tool.name) for tool in request.tools]
             return {"ok": True}
 
-        monkeypatch.setattr(Workshop, find.__name__, refused)
+        monkeypatch.setattr(ActorPools, find.__name__, refused)
         graph = chain("look") if tool == "of a tool node" else document(step("a", functions=["look"]))
         log = MemoryLog()
         with caplog.at_level(logging.WARNING, logger="actors"):

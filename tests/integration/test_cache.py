@@ -10,7 +10,7 @@ import pytest
 
 from agentflow import Runtime, Service, function
 from agentflow.errors import DefinitionError
-from agentflow.runtime.results import Results
+from agentflow.runtime.result_cache import ResultCache
 from agentflow.testing import ScriptedModel
 
 
@@ -77,7 +77,7 @@ async def test_a_result_that_has_expired_or_whose_run_is_gone_serves_no_more(tmp
         await runtime.log.delete("wf_c", runtime.clock.now())
         await runtime.run(document(), {"x": 1}, workflow_id="wf_d")
         assert model.calls == 4
-        assert await Results(runtime.log, runtime.clock).sweep() == 1
+        assert await ResultCache(runtime.log, runtime.clock).sweep() == 1
 
 
 def test_a_step_that_may_change_something_cannot_be_cached():

@@ -12,7 +12,7 @@ from agentflow import Runtime
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.events.memory import MemoryLog
 from agentflow.models import ModelError
-from agentflow.runtime.circuit import Circuit, CircuitOpen
+from agentflow.runtime.circuit_breaker import Circuit, CircuitOpen
 from agentflow.testing import ScriptedModel
 from tests.integration.support.runs import document, log_of, step
 from tests.integration.virtual import LoopClock, seconds

@@ -19,7 +19,7 @@ from agentflow.events.envelope import decode
 from agentflow.events.memory import MemoryLog
 from agentflow.events.sqlite.log import SqliteLog
 from agentflow.models import ModelError, ModelReply
-from agentflow.runtime.messages import Cancel
+from agentflow.runtime.command_handlers import Cancel
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.integration.virtual import LoopClock
@@ -308,7 +308,7 @@ class TestDyingActors:
                 log.queue = []
                 submitting = asyncio.ensure_future(runtime.submit(held(), {}, workflow_id=f"wf_{i}"))
                 await run_until_idle()
-                ref = runtime._keeper.live[f"wf_{i}"]
+                ref = runtime._registry.live[f"wf_{i}"]
                 log.let_go()
                 asyncio.get_running_loop().call_soon(ref.tell, Cancel(mode="hard", by="test"))
                 await settled(await submitting)
@@ -588,7 +588,7 @@ class TestLimits:
         async with Runtime(models=[model], services=[gate.service], grace=0.1, clock=LoopClock()) as runtime:
             handle = await runtime.submit(agents("x", tools=["gate.hold"], retry=retry), "go")
             most = 0
-            while not handle._admission.rested.done():
+            while not handle._launch.rested.done():
                 await asyncio.sleep(1)
                 most = max(most, gate.inside)
         assert most == 1

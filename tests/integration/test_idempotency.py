@@ -12,8 +12,7 @@ import pytest
 from agentflow import Runtime
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import decode
-from agentflow.runtime.options import body_hash
-from agentflow.runtime.submission import is_repeat, submission_digest
+from agentflow.runtime.submission import body_hash, is_repeat, submission_digest
 from tests.unit.server.kit import ECHO, echo, serving
 
 REPEATS = 50

@@ -10,7 +10,7 @@ from actors.testing import run_until_idle, virtual
 from agentflow import AgentflowError, Runtime, Service, function
 from agentflow.errors import CommandRefused, ConfigurationError
 from agentflow.events.memory import MemoryLog
-from agentflow.runtime.handle import RunHandle
+from agentflow.runtime.run_handle import RunHandle
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.integration.support.runs import Desk, chain, document, must_be_sound, step, types_of

@@ -14,7 +14,7 @@ from agentflow import Runtime
 from agentflow.engine import Bindings, RunState, compile_graph
 from agentflow.events.memory import MemoryLog
 from agentflow.events.tracing import RunTracer
-from agentflow.runtime.kept_folds import Fold, KeptFolds
+from agentflow.runtime.log_replay import Fold, FoldCache
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.integration.support.runs import Desk, document, must_be_sound, step, types_of
@@ -51,8 +51,8 @@ class TestWaiting:
             await run_until_idle()
             assert count(runtime.system.tree()) == actors
             assert len(asyncio.all_tasks()) == tasks
-            assert runtime._keeper.admissions == {}
-            assert runtime._keeper.live == {}
+            assert runtime._registry.launches == {}
+            assert runtime._registry.live == {}
 
     @virtual
     async def test_so_has_one_that_is_paused_or_over(self):
@@ -64,7 +64,7 @@ class TestWaiting:
             await runtime.run(document(step("a")), {})
             await run_until_idle()
             assert at_work(runtime) == []
-            assert runtime._keeper.admissions == {}
+            assert runtime._registry.launches == {}
 
     @virtual
     async def test_an_answer_wakes_the_one_that_it_is_for(self):
@@ -249,9 +249,9 @@ class TestARunThatIsAnsweredManyTimes:
         log, desk = Watched(), Desk()
         async with self.opened(log, desk) as runtime:
             run, asked = await self.asked(runtime)
-            assert len(runtime._keeper._folds._kept) == 1
+            assert len(runtime._registry._folds._kept) == 1
             await asyncio.sleep(60)
-            assert runtime._keeper._folds._kept == {}
+            assert runtime._registry._folds._kept == {}
             log.folded_from.clear()
             await (await runtime.decide(run, granted=True, request_id=asked[0])).result()
             assert log.folded_from[0] == 0
@@ -260,7 +260,7 @@ class TestARunThatIsAnsweredManyTimes:
 def test_only_so_many_are_kept_and_none_that_went_on():
     async def keeping() -> None:
         plan = compile_graph(Runtime().load(ASKING).workflow)
-        folds = KeptFolds()
+        folds = FoldCache()
 
         def fold(name: str, events: int, more: int = 0) -> Fold:
             state = RunState(name, plan, Bindings())

@@ -65,7 +65,7 @@ class TestByItself:
             (pause,) = await paused(log, handle.workflow_id)
             assert micros(pause.resume_after) == LoopClock().now() + 90_000_000
             await run_until_idle()
-            assert runtime._keeper.admissions == {}  # it costs no memory meanwhile
+            assert runtime._registry.launches == {}  # it costs no memory meanwhile
             assert (await ended(runtime, handle.workflow_id))[-1] == "workflow.completed"
             assert seconds() == pytest.approx(90, abs=0.1)
         events = await must_be_sound(log, handle.workflow_id)

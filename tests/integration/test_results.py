@@ -28,7 +28,7 @@ from agentflow import (
     function,
 )
 from agentflow.errors import ConfigurationError, InvalidOutput
-from agentflow.runtime.foreign_rest import follow_to_rest
+from agentflow.runtime.run_results import follow_to_rest
 from agentflow.testing import ScriptedModel
 from tests.integration.support.runs import Desk, chain, document, step
 from tests.unit.server.kit import serving

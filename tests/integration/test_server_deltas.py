@@ -18,7 +18,7 @@ from agentflow.events.hub import Hub
 from agentflow.events.log import Append, RunMeta, StoredEvent
 from agentflow.events.memory import MemoryLog
 from agentflow.models import ModelProfile, ModelReply, ModelRequest
-from agentflow.runtime.reader import RunReader
+from agentflow.runtime.run_reader import RunReader
 from agentflow.server.feeds import RunStream
 from agentflow.server.frames import Ndjson
 from agentflow.server.metrics import Metrics

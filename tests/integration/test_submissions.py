@@ -309,7 +309,7 @@ class CountingLog:
 
 async def test_a_run_costs_no_commit_but_those_of_its_events(tmp_path, monkeypatch):
     now = [1_000.0]
-    monkeypatch.setattr("agentflow.runtime.submit_command.time.time", lambda: now[0])
+    monkeypatch.setattr("agentflow.runtime.submit.time.time", lambda: now[0])
     log = CountingLog(open_log(f"sqlite:{tmp_path / 'runs.db'}"))
     document = {"agents": [{"name": "a", "system_prompt": "s", "model": "scripted:m"}]}
     async with Runtime(log, models=[ScriptedModel(lambda request: "x")]) as runtime:

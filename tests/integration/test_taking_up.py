@@ -14,9 +14,9 @@ from agentflow.errors import StorageUnavailable
 from agentflow.events.memory import MemoryLog
 from agentflow.events.owner import Owner
 from agentflow.runtime import SystemClock
-from agentflow.runtime.messages import Alarms
-from agentflow.runtime.recovery import RecoveryLedger
+from agentflow.runtime.crash_ledger import RecoveryLedger
 from agentflow.runtime.run_supervisor import RunSupervisor
+from agentflow.runtime.runs_supervisor import Alarms
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.integration.support.runs import Desk, chain, document, log_of, must_be_sound, step, types_of

@@ -251,7 +251,7 @@ async def test_a_live_run_is_not_moved_by_an_untrusted_caller(bench: Bench) -> N
     path = f"/workflows/{handle.workflow_id}"
     events = await bench.clients[True].get(f"{path}/events?type=workflow.paused&limit=1")
     assert "workflow.paused" in events.text
-    assert handle.workflow_id in bench.served.runtime._keeper.live
+    assert handle.workflow_id in bench.served.runtime._registry.live
     bench.goer.fails = False
     bench.marked.forget(case)
     for verb, said in (("retry", {"step_id": "goer"}), ("resume", {})):

@@ -68,7 +68,7 @@ class TestWhatIsRead:
             assert await runtime.recover() == runs
             await run_until_idle()
             assert log.folds == 0
-            assert runtime._keeper.admissions == {}
+            assert runtime._registry.launches == {}
         await log.close()
 
     @virtual

@@ -64,7 +64,7 @@ class PlanProposed(ScopedEvent, frozen=True, kw_only=True):
 
 
 class PlanEdited(ScopedEvent, frozen=True, kw_only=True):
-    """Somebody changed the plan before it was accepted."""
+    """The plan was changed before it was accepted."""
 
     EVENT_TYPE: ClassVar[str] = "plan.edited"
 

@@ -27,7 +27,7 @@ Via = Literal["api", "cli", "deadline", "policy", "parent"]
 
 
 class ApprovalRequested(StepEvent, frozen=True, kw_only=True):
-    """Work is parked until somebody decides; a decision names the same `digest`."""
+    """Work is parked until a decision; a decision names the same `digest`."""
 
     EVENT_TYPE: ClassVar[str] = "approval.requested"
 

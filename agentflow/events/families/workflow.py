@@ -126,7 +126,7 @@ class WorkflowResumed(RunEvent, frozen=True, kw_only=True):
 
 
 class WorkflowCancelRequested(RunEvent, frozen=True, kw_only=True):
-    """Somebody wants the run to end."""
+    """A cancel of the run was requested."""
 
     EVENT_TYPE: ClassVar[str] = "workflow.cancel_requested"
 

@@ -123,7 +123,7 @@ class StoreFiles:
         return sorted(int(match[1]) for name in names if (match := _SEGMENT.fullmatch(name)))
 
     def probe(self) -> None:
-        """As `EventLog.probe`."""
+        """Implement `EventLog.probe`."""
         try:
             replace_file(self._probe, bytes(_PROBE_BYTES))
         finally:
@@ -147,11 +147,11 @@ class StoreFiles:
     # -- blobs
 
     def put_blob(self, name: str, data: bytes) -> None:
-        """As `EventLog.put_blob`."""
+        """Implement `EventLog.put_blob`."""
         _put_once(self._blobs / name.removeprefix("sha256:"), data)
 
     def get_blob(self, name: str) -> bytes | None:
-        """As `EventLog.get_blob`."""
+        """Implement `EventLog.get_blob`."""
         match = _BLOB.fullmatch(name)
         found = None if match is None else content_of(self._blobs / match[1])
         if found is not None and blob_hash(found) != name:
@@ -161,7 +161,7 @@ class StoreFiles:
     # -- snapshots
 
     def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
-        """As `EventLog.put_snapshot`."""
+        """Implement `EventLog.put_snapshot`."""
         folder = self._snapshots_of(workflow_id, kind)
         make_directories(folder)
         replace_file(folder / f"{offset}.snapshot", seal(data))

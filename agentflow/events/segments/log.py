@@ -77,7 +77,7 @@ class SegmentLog(BaseLog):
     # -- writing
 
     def append(self, batch: Append) -> asyncio.Future[None]:
-        """As `EventLog.append`."""
+        """Implement `EventLog.append`."""
         self._fork_guard.check()
         if self._group is not None:
             return self._group.append(batch)
@@ -86,37 +86,37 @@ class SegmentLog(BaseLog):
         return refused
 
     async def put_blob(self, data: bytes) -> str:
-        """As `EventLog.put_blob`."""
+        """Implement `EventLog.put_blob`."""
         name = blob_hash(data)
         await self._write(lambda _: self._files.put_blob(name, data))
         return name
 
     async def put_definition(self, hash: str, source: bytes) -> None:
-        """As `EventLog.put_definition`."""
+        """Implement `EventLog.put_definition`."""
         await self._write(lambda _: self._files.definitions.put_once(hash, source))
 
     async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
-        """As `EventLog.put_snapshot`."""
+        """Implement `EventLog.put_snapshot`."""
         await self._write(lambda store: store.put_snapshot(workflow_id, kind, offset, data))
 
     async def save_cursor(self, consumer: str, cursor: str) -> None:
-        """As `EventLog.save_cursor`."""
+        """Implement `EventLog.save_cursor`."""
         await self._write(lambda _: self._files.cursors.put(consumer, cursor.encode()))
 
     async def drop_cursor(self, consumer: str) -> None:
-        """As `EventLog.drop_cursor`."""
+        """Implement `EventLog.drop_cursor`."""
         await self._write(lambda _: self._files.cursors.drop(consumer))
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
-        """As `EventLog.claim`."""
+        """Implement `EventLog.claim`."""
         return await self._write(lambda store: store.claim(workflow_id, owner))
 
     async def release(self, workflow_id: str, owner: Owner) -> None:
-        """As `EventLog.release`."""
+        """Implement `EventLog.release`."""
         await self._write(lambda store: store.release(workflow_id, owner))
 
     async def probe(self) -> None:
-        """As `EventLog.probe`."""
+        """Implement `EventLog.probe`."""
         await self._write(lambda store: store.probe())
 
     async def trim(self, workflow_id: str, before: int) -> int:
@@ -124,11 +124,11 @@ class SegmentLog(BaseLog):
         return await self._write(lambda store: store.trim(workflow_id))
 
     async def delete(self, workflow_id: str, at: int) -> Tombstone:
-        """As `EventLog.delete`."""
+        """Implement `EventLog.delete`."""
         return await self._write(lambda store: store.delete(workflow_id, at))
 
     async def sweep(self, before: int) -> Swept:
-        """As `EventLog.sweep`: removes the segments in which no run is left."""
+        """Implement `EventLog.sweep`: removes the segments in which no run is left."""
         if not self.read_only:
             await self._in_thread(self._files.names_in_blobs)  # reads them while batches are written
         blobs, definitions, freed = await self._write(lambda store: store.sweep_files(before))
@@ -152,11 +152,11 @@ class SegmentLog(BaseLog):
     # -- reading
 
     async def read(self, workflow_id: str, from_offset: int = 0, limit: int = 256) -> list[StoredEvent]:
-        """As `EventLog.read`."""
+        """Implement `EventLog.read`."""
         return await self._in_thread(self._reader.read, workflow_id, max(from_offset, 0), limit)
 
     async def run(self, workflow_id: str) -> RunRow:
-        """As `EventLog.run`."""
+        """Implement `EventLog.run`."""
         self._check_open()
         run = self._index.find(workflow_id)
         run.check_whole()
@@ -185,31 +185,31 @@ class SegmentLog(BaseLog):
         return await self._in_thread(self._reader.query, query)
 
     async def latest_cursor(self) -> str:
-        """As `EventLog.latest_cursor`."""
+        """Implement `EventLog.latest_cursor`."""
         return await self._in_thread(self._reader.latest_cursor)
 
     async def load_cursor(self, consumer: str) -> str | None:
-        """As `EventLog.load_cursor`."""
+        """Implement `EventLog.load_cursor`."""
         found = await self._in_thread(self._files.cursors.get, consumer)
         return None if found is None else found.decode()
 
     async def cursors(self, prefix: str) -> dict[str, str]:
-        """As `EventLog.cursors`."""
+        """Implement `EventLog.cursors`."""
         found = await self._in_thread(self._files.cursors.all, prefix)
         return {consumer: cursor.decode() for consumer, cursor in found.items()}
 
     async def get_blob(self, name: str) -> bytes | None:
-        """As `EventLog.get_blob`."""
+        """Implement `EventLog.get_blob`."""
         return await self._in_thread(self._files.get_blob, name)
 
     async def get_definition(self, hash: str) -> bytes | None:
-        """As `EventLog.get_definition`."""
+        """Implement `EventLog.get_definition`."""
         return await self._in_thread(self._files.definitions.get, hash)
 
     async def latest_snapshot(
         self, workflow_id: str, kind: str, at_or_before: int | None = None
     ) -> Snapshot | None:
-        """As `EventLog.latest_snapshot`."""
+        """Implement `EventLog.latest_snapshot`."""
         self._check_open()
         run = self._index.find(workflow_id)
         latest = run.last if at_or_before is None else at_or_before
@@ -230,7 +230,7 @@ class SegmentLog(BaseLog):
             raise LogClosed
 
     async def close(self) -> None:
-        """As `EventLog.close`. Raises LogFailed if the files of the store were deleted or replaced."""
+        """Implement `EventLog.close`. Raises LogFailed if the files of the store were deleted or replaced."""
         closed, self._closed = self._closed, True
         if closed or self._fork_guard.forked:
             return

@@ -38,7 +38,7 @@ class SegmentReader:
     # -- one run
 
     def read(self, workflow_id: str, start: int, limit: int) -> list[StoredEvent]:
-        """As `EventLog.read`."""
+        """Implement `EventLog.read`."""
         try:
             return self._read(self._index.find(workflow_id), start, limit)
         except FileNotFoundError:
@@ -76,7 +76,7 @@ class SegmentReader:
     # -- all runs
 
     def query(self, query: EventQuery) -> Page[LoggedEvent]:
-        """As `EventLog.query`; `Page.damaged` names the runs of which events were passed over."""
+        """Implement `EventLog.query`; `Page.damaged` names the runs of which events were passed over."""
         index = self._index
         end = index.end
         at = start = self._start(query.cursor, end)

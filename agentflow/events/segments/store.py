@@ -59,7 +59,8 @@ class SegmentStore:
     # -- Store
 
     def write(self, group: list[Job], leaving: Callable[[], None] = lambda: None) -> None:
-        """As `Store.write`. Calls part the group: each sees what was submitted before it, already durable."""
+        """Implement `Store.write`. Calls part the group: each sees what was submitted before it, already
+        durable."""
         start = 0
         for position, job in enumerate(group):
             if job.call is not None:
@@ -75,11 +76,11 @@ class SegmentStore:
         return self._index.end[1] >= SEGMENT_BYTES
 
     def tend(self) -> None:
-        """As `Store.tend`: begin a new segment."""
+        """Implement `Store.tend`: begin a new segment."""
         self.writer.roll()
 
     def finish(self) -> None:
-        """As `Store.finish`."""
+        """Implement `Store.finish`."""
         index = self._index
         self.writer.check_all()
         self.writer.close()
@@ -167,19 +168,20 @@ class SegmentStore:
             job.error = error
 
     def probe(self) -> None:
-        """As `EventLog.probe`."""
+        """Implement `EventLog.probe`."""
         self.writer.check_all()
         if (failed := self.writer.refused()) is not None:
             raise failed
         self._files.probe()
 
     def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
-        """As `EventLog.put_snapshot`."""
+        """Implement `EventLog.put_snapshot`."""
         self._index.find(workflow_id)
         self._files.put_snapshot(workflow_id, kind, offset, data)
 
     def claim(self, workflow_id: str, owner: Owner) -> int:
-        """As `EventLog.claim`. The epoch becomes durable with the next append: this process has the lock."""
+        """Implement `EventLog.claim`. The epoch becomes durable with the next append: this process has the
+        lock."""
         if workflow_id not in self._index.runs and workflow_id not in self._index.gone:
             return FIRST_EPOCH
         run = self._index.find(workflow_id)
@@ -189,7 +191,7 @@ class SegmentStore:
         return run.epoch
 
     def release(self, workflow_id: str, owner: Owner) -> None:
-        """As `EventLog.release`."""
+        """Implement `EventLog.release`."""
         run = self._index.runs.get(workflow_id)
         if run is not None and run.owner == owner:
             run.owner = None
@@ -207,7 +209,7 @@ class SegmentStore:
         )
 
     def delete(self, workflow_id: str, at: int) -> Tombstone:
-        """As `EventLog.delete`: the run is hidden as soon as its tombstone is durable."""
+        """Implement `EventLog.delete`: the run is hidden as soon as its tombstone is durable."""
         run = self._index.find(workflow_id)
         check_removable(workflow_id, run.state, run.state in ENDED)
         gone = tombstone_of(run.row(), at)
@@ -216,7 +218,7 @@ class SegmentStore:
         return gone
 
     def sweep_files(self, before: int) -> tuple[int, int, int]:
-        """As `StoreFiles.sweep`."""
+        """Implement `StoreFiles.sweep`."""
         runs = self._index.runs
         return self._files.sweep(frozenset[str]().union(*(run.names for run in runs.values())), runs, before)
 

@@ -93,7 +93,8 @@ class EventsOfAllRuns:
                 more = self._salvage(db, query, found, count)
 
     def _rows(self, db: sqlite3.Connection, query: EventQuery, after: int, limit: int) -> list[_Row]:
-        """The next rows of the wanted types in the order of commits. Raises _Hidden if there should be more.
+        """Return the next rows of the wanted types in the order of commits. Raises _Hidden if there should be
+        more.
 
         Times are compared later, when the checksum of a row has shown that its time is what was written.
         """
@@ -139,7 +140,7 @@ class EventsOfAllRuns:
         return len(places) == limit
 
     def _is_removed(self, db: sqlite3.Connection, run: int, offset: int) -> bool:
-        """Whether this event is hidden from readers: its run was deleted, or trimmed beyond it."""
+        """Return whether this event is hidden from readers: its run was deleted, or trimmed beyond it."""
         if db.execute("SELECT 1 FROM doomed WHERE run = ?", (run,)).fetchone() is not None:
             return True
         row = db.execute("SELECT earliest_offset FROM run WHERE id = ?", (run,)).fetchone()
@@ -165,7 +166,7 @@ class EventsOfAllRuns:
             found.damaged.add(self._name(db, run))
 
     def _is_sound(self, db: sqlite3.Connection, run: int) -> bool:
-        """Whether the record of a run is as it was written; looked at once."""
+        """Return whether the record of a run is as it was written; looked at once."""
         if run in self._names:
             return True
         row = db.execute(f"SELECT {RUN_CHECKS} FROM run WHERE id = ?", (run,)).fetchone()
@@ -181,7 +182,7 @@ class EventsOfAllRuns:
         return True
 
     def _name(self, db: sqlite3.Connection, run: int) -> str:
-        """The id of a run of which something is damaged, as well as it can be told."""
+        """Return the id of a run of which something is damaged, as well as it can be told."""
         known = self._names.get(run)
         if known is not None:
             return known
@@ -192,7 +193,7 @@ class EventsOfAllRuns:
 
 
 def _one_row(db: sqlite3.Connection, place: Sequence[int]) -> _Row | None:
-    """An event by its position; None if it cannot be read."""
+    """Return an event by its position; None if it cannot be read."""
     try:
         row = db.execute(f"SELECT {_COLUMNS} FROM event NOT INDEXED WHERE seq = ?", (place[0],)).fetchone()
     except sqlite3.DatabaseError as error:
@@ -203,7 +204,7 @@ def _one_row(db: sqlite3.Connection, place: Sequence[int]) -> _Row | None:
 
 
 def _names_of(db: sqlite3.Connection, run: int) -> Iterator[str]:
-    """What the record of a run and its events call it; the events have checksums of their own."""
+    """Return what the record of a run and its events call it; the events have checksums of their own."""
     for statement in (
         "SELECT body FROM event WHERE run = ? ORDER BY offset LIMIT 8",
         "SELECT workflow_id FROM run WHERE id = ?",

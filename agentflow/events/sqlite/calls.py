@@ -42,7 +42,7 @@ __all__ = [
 
 
 def put_blob(db: sqlite3.Connection, name: str, data: bytes) -> None:
-    """As `EventLog.put_blob`."""
+    """Implement `EventLog.put_blob`."""
     db.execute("INSERT OR IGNORE INTO blob (name, body) VALUES (?, ?)", (name, data))
     inner = [(name, each) for each in names_in(data)]
     db.executemany("INSERT OR IGNORE INTO inner_reference (blob, name) VALUES (?, ?)", inner)
@@ -50,7 +50,7 @@ def put_blob(db: sqlite3.Connection, name: str, data: bytes) -> None:
 
 
 def put_definition(db: sqlite3.Connection, hash: str, source: bytes) -> None:
-    """As `EventLog.put_definition`."""
+    """Implement `EventLog.put_definition`."""
     db.execute(
         "INSERT OR IGNORE INTO definition (hash, source, crc) VALUES (?, ?, ?)", (hash, source, crc32(source))
     )
@@ -66,7 +66,7 @@ def _now() -> int:
 
 
 def save_cursor(db: sqlite3.Connection, consumer: str, cursor: str) -> None:
-    """As `EventLog.save_cursor`."""
+    """Implement `EventLog.save_cursor`."""
     db.execute(
         "INSERT OR REPLACE INTO consumer (name, position, crc) VALUES (?, ?, ?)",
         (consumer, cursor, crc32(cursor.encode())),
@@ -74,12 +74,12 @@ def save_cursor(db: sqlite3.Connection, consumer: str, cursor: str) -> None:
 
 
 def drop_cursor(db: sqlite3.Connection, consumer: str) -> None:
-    """As `EventLog.drop_cursor`."""
+    """Implement `EventLog.drop_cursor`."""
     db.execute("DELETE FROM consumer WHERE name = ?", (consumer,))
 
 
 def cursors(db: sqlite3.Connection, prefix: str) -> dict[str, str]:
-    """As `EventLog.cursors`."""
+    """Implement `EventLog.cursors`."""
     found = db.execute(
         "SELECT name, position, crc FROM consumer WHERE substr(name, 1, ?) = ?", (len(prefix), prefix)
     ).fetchall()
@@ -87,7 +87,7 @@ def cursors(db: sqlite3.Connection, prefix: str) -> dict[str, str]:
 
 
 def put_snapshot(db: sqlite3.Connection, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
-    """As `EventLog.put_snapshot`."""
+    """Implement `EventLog.put_snapshot`."""
     db.execute(
         "INSERT OR REPLACE INTO snapshot (run, kind, offset, crc, body) VALUES (?, ?, ?, ?, ?)",
         (find_run(db, workflow_id)[0], kind, offset, crc32(data), data),
@@ -95,7 +95,7 @@ def put_snapshot(db: sqlite3.Connection, workflow_id: str, kind: str, offset: in
 
 
 def claim(db: sqlite3.Connection, workflow_id: str, owner: Owner, locks: OwnerLocks) -> int:
-    """As `EventLog.claim`. The lock of this process is held before the row says so."""
+    """Implement `EventLog.claim`. The lock of this process is held before the row says so."""
     try:
         run, row = find_run(db, workflow_id)
     except RunNotFound:
@@ -113,7 +113,7 @@ def claim(db: sqlite3.Connection, workflow_id: str, owner: Owner, locks: OwnerLo
 
 
 def release(db: sqlite3.Connection, workflow_id: str, owner: Owner) -> None:
-    """As `EventLog.release`."""
+    """Implement `EventLog.release`."""
     try:
         run, row = find_run(db, workflow_id)
     except (RunNotFound, RunGone):
@@ -124,7 +124,7 @@ def release(db: sqlite3.Connection, workflow_id: str, owner: Owner) -> None:
 
 
 def trim(db: sqlite3.Connection, workflow_id: str, before: int) -> int:
-    """As `EventLog.trim`: nobody sees the events from now on; `sweep` gives back their space."""
+    """Implement `EventLog.trim`: the events are hidden from now on; `sweep` frees their space."""
     run, row = find_run(db, workflow_id)
     check_removable(workflow_id, row.state, row.ended)
     earliest = first_kept(row.earliest_offset, row.last_offset, before)
@@ -144,7 +144,7 @@ def trim(db: sqlite3.Connection, workflow_id: str, before: int) -> int:
 
 
 def delete(db: sqlite3.Connection, workflow_id: str, at: int) -> Tombstone:
-    """As `EventLog.delete`: nobody sees the run from now on; `sweep` gives back its space."""
+    """Implement `EventLog.delete`: the run is hidden from now on; `sweep` frees its space."""
     run, row = find_run(db, workflow_id)
     check_removable(workflow_id, row.state, row.ended)
     gone = tombstone_of(row, at)
@@ -165,24 +165,24 @@ def delete(db: sqlite3.Connection, workflow_id: str, at: int) -> Tombstone:
 
 
 def probe(db: sqlite3.Connection) -> None:
-    """As `EventLog.probe`: the commit of this call is the answer."""
+    """Implement `EventLog.probe`: the commit of this call is the answer."""
     db.execute("INSERT OR REPLACE INTO probe (id, at) VALUES (0, ?)", (_now(),))
 
 
 def load_cursor(db: sqlite3.Connection, consumer: str) -> str | None:
-    """As `EventLog.load_cursor`."""
+    """Implement `EventLog.load_cursor`."""
     return _select(
         db, "SELECT position, crc FROM consumer WHERE name = ?", consumer, f"the position of {consumer}"
     )
 
 
 def get_definition(db: sqlite3.Connection, hash: str) -> bytes | None:
-    """As `EventLog.get_definition`."""
+    """Implement `EventLog.get_definition`."""
     return _select(db, "SELECT source, crc FROM definition WHERE hash = ?", hash, f"definition {hash}")
 
 
 def get_blob(db: sqlite3.Connection, name: str) -> bytes | None:
-    """As `EventLog.get_blob`; its name is its checksum."""
+    """Implement `EventLog.get_blob`; its name is its checksum."""
     row = db.execute("SELECT body FROM blob WHERE name = ?", (name,)).fetchone()
     if row is None:
         return None
@@ -192,6 +192,6 @@ def get_blob(db: sqlite3.Connection, name: str) -> bytes | None:
 
 
 def _select(db: sqlite3.Connection, statement: str, key: str, what: str) -> Any:
-    """A value that has a checksum, or None."""
+    """Return a value that has a checksum, or None."""
     row = db.execute(statement, (key,)).fetchone()
     return None if row is None else check_value(what, *row)

@@ -44,7 +44,7 @@ class Checkpointer:
         self._thread.start()
 
     def nudge(self, written: int) -> None:
-        """There is enough to copy, up to this commit, which is over; returns at once."""
+        """Request a copy up to this commit, which is complete; return at once."""
         self._written = written
         self._due.set()
 
@@ -53,7 +53,7 @@ class Checkpointer:
         return self.rest_is_writers or written > self._copied
 
     def rest_is_copied(self) -> None:
-        """The writer has copied the rest. For the writing thread, between two commits."""
+        """Record that the writer has copied the rest. For the writer thread, between two commits."""
         self._copied = self._begun()
         self.rest_is_writers = False
 

@@ -47,27 +47,27 @@ RUN_CHECKS = f"{_FIXED}, crc, updated_at, ({_LAST}), EXISTS ({_MORE})"
 
 
 def event_crc(run: int, type_crc: int, offset: int, ts: int, body: bytes) -> int:
-    """Of an event's row."""
+    """Return the checksum of an event's row."""
     return crc32(body, (run << 16 ^ type_crc ^ offset ^ ts) % PRIME)
 
 
 def type_crc(name: str) -> int:
-    """Of the name of an event type."""
+    """Return the checksum of the name of an event type."""
     return crc32(name.encode())
 
 
 def row_crc(*values: object) -> int:
-    """Of a row of a small table."""
+    """Return the checksum of a row of a small table."""
     return crc32(msgspec.json.encode(values))
 
 
 def damaged(what: str) -> LogCorrupt:
-    """What is raised when a row is not what was written."""
+    """Return the error for a row that is not as it was written."""
     return LogCorrupt(f"{what} is damaged", hint=HINT)
 
 
 def check_value(what: str, value: V, crc: int) -> V:
-    """The value, which has been stored with this checksum. LogCorrupt."""
+    """Return a value that was stored with this checksum. Raises LogCorrupt if it differs."""
     if _value_crc(value) != crc:
         raise damaged(what)
     return value
@@ -78,7 +78,7 @@ def _value_crc(value: str | bytes) -> int:
 
 
 def check_run(row: tuple[Any, ...]) -> None:
-    """LogCorrupt unless the RUN_CHECKS of a run are as they were written and fit its last event."""
+    """Raise LogCorrupt unless the RUN_CHECKS of a run are as they were written and fit its last event."""
     *fixed, crc, updated_at, last_time, more = row
     if row_crc(*fixed) != crc or updated_at != last_time or more:
         raise damaged(f"the record of {fixed[1]}")
@@ -91,7 +91,7 @@ def seal_run(db: sqlite3.Connection, run: int) -> None:
 
 
 def add_checks(db: sqlite3.Connection) -> None:
-    """Version 2 to 3: the checksums of all that is there. Reads every event, so it may take a while."""
+    """Migrate version 2 to 3: add the checksums of all rows. Reads every event, so it may take a while."""
     for table in ("event_type", "event", "run", "definition", "consumer", "tombstone"):
         db.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER NOT NULL DEFAULT 0")
     db.create_function("type_crc", 1, type_crc, deterministic=True)

@@ -46,7 +46,7 @@ _NETWORK_FILE_SYSTEMS = frozenset(
 
 
 def _add_retention(db: sqlite3.Connection) -> None:
-    """Version 1 to 2. What a run names and its size are read off its events, which may take a while."""
+    """Migrate version 1 to 2. What a run names and its size are read off its events, which takes a while."""
     for column in (
         "parent TEXT",
         "earliest_offset INTEGER NOT NULL DEFAULT 0",
@@ -67,7 +67,7 @@ def _add_retention(db: sqlite3.Connection) -> None:
 
 
 def _add_labels(db: sqlite3.Connection) -> None:
-    """Version 3 to 4: an index of the labels of runs."""
+    """Migrate version 3 to 4: add an index of the labels of runs."""
     _execute_script(db, "labels.sql")
     db.execute(
         "INSERT OR IGNORE INTO label (name, value, created_at, workflow_id)"
@@ -84,7 +84,8 @@ _MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """The connection that writes, on a file of today's schema; made if there is none. Blocks for some ms.
+    """Open the writing connection, on a file of the present schema; created if there is none. Blocks for some
+    ms.
 
     Raises ConfigurationError if the path can be no store or the file is another program's, StoreError if the
     storage does not allow it: no access, no space, a broken disk, damage.
@@ -160,12 +161,13 @@ def connect_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection
 
 
 def _text(value: bytes) -> str:
-    """What a disk has changed is for the checksum of its row to find: it must not hide the rows beside it."""
+    """Decode text, also if the disk has changed it: the checksum of its row finds that, and other rows stay
+    readable."""
     return value.decode(errors="replace")
 
 
 def network_file_system(path: Path, mountinfo: str) -> str | None:
-    """The type of the network file system that holds `path`, by the text of /proc/self/mountinfo."""
+    """Return the type of the network file system that holds `path`, by the text of /proc/self/mountinfo."""
     best, found = -1, ""
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
@@ -179,7 +181,7 @@ def network_file_system(path: Path, mountinfo: str) -> str | None:
 
 
 def _prepare_file(path: Path) -> bool:
-    """See to it that the file is there and can be ours; True when it was made now."""
+    """Create the file, or check that it can be a store; return True if it was created."""
     with contextlib.suppress(OSError):
         kind = network_file_system(path, Path("/proc/self/mountinfo").read_text())
         if kind is not None:

@@ -76,7 +76,8 @@ def failure_of(error: sqlite3.Error, path: Path | None = None) -> tuple[Agentflo
 
 
 def no_file(path: Path, error: OSError) -> AgentflowError:
-    """A path that can be none is a mistake in the configuration; all else is a matter of the storage."""
+    """Return the error for a path that cannot be opened: ConfigurationError if it can be no store, else
+    StoreError."""
     text = f"the store {path} cannot be opened: {error.strerror}"
     if error.errno in _NO_PATH:
         return ConfigurationError(text, hint="choose a path in a directory (`--store sqlite:FILE`)")
@@ -86,7 +87,7 @@ def no_file(path: Path, error: OSError) -> AgentflowError:
 
 
 def foreign_file(path: Path) -> AgentflowError:
-    """A file of another kind was named by mistake; one that was our database has been damaged."""
+    """Return the error for a file that is no database: of another kind, or a store that was damaged."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(_MAGIC) or any(mark in head for mark in _MARKS):

@@ -22,12 +22,12 @@ _DELAY_S = 2.0
 
 
 def is_small(path: Path) -> bool:
-    """Whether the file is checked before it is used."""
+    """Return whether the file is checked before it is used."""
     return path.stat().st_size <= _SMALL_BYTES
 
 
 def check_integrity(db: sqlite3.Connection, path: Path) -> None:
-    """LogCorrupt if a row, or an entry of an index, is missing, or not where it should be."""
+    """Raise LogCorrupt if a row, or an entry of an index, is missing, or not where it should be."""
     found: str = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if found != "ok":
         raise LogCorrupt(f"the store {path} is damaged: {found}", hint=HINT)

@@ -127,8 +127,8 @@ def _statement(query: RunQuery) -> tuple[str, list[Any]]:
 
 
 def _page_without_indexes(db: sqlite3.Connection, query: RunQuery) -> Page[RunRow]:
-    """The list of a damaged store: every run that any index knows is looked up by itself. Takes 10 s for a
-    million runs."""
+    """Return the list of a damaged store: every run that any index knows is looked up by itself. Takes 10 s
+    for a million runs."""
     found: dict[str, RunRow] = {}
     unreadable: set[str] = set()
     for number, workflow_id in _known_runs(db).items():
@@ -147,7 +147,7 @@ def _page_without_indexes(db: sqlite3.Connection, query: RunQuery) -> Page[RunRo
 
 
 def _known_runs(db: sqlite3.Connection) -> dict[int, str]:
-    """The numbers and names of all runs that one of the indexes or the table itself still shows."""
+    """Return the numbers and names of all runs that one of the indexes or the table itself still shows."""
     known: dict[int, str] = {}
     whole = 0
     for source in _SOURCES:

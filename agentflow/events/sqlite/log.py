@@ -60,13 +60,13 @@ class SqliteLog(SqliteReading):
         return self._store.failure
 
     def is_alive(self, owner: Owner) -> bool:
-        """As `EventLog.is_alive`, by the lock that the process holds beside the store."""
+        """Implement `EventLog.is_alive`, by the lock that the process holds beside the store."""
         return self._store.locks.is_alive(owner)
 
     # -- writing
 
     def append(self, batch: Append) -> asyncio.Future[None]:
-        """As `EventLog.append`."""
+        """Implement `EventLog.append`."""
         return self._group.append(batch)
 
     async def _write(self, call: Callable[..., T], *arguments: Any) -> T:
@@ -74,55 +74,55 @@ class SqliteLog(SqliteReading):
         return await self._group.call(self._store.within(call, *arguments))
 
     async def put_blob(self, data: bytes) -> str:
-        """As `EventLog.put_blob`."""
+        """Implement `EventLog.put_blob`."""
         name = blob_hash(data)
         await self._write(calls.put_blob, name, data)
         return name
 
     async def put_definition(self, hash: str, source: bytes) -> None:
-        """As `EventLog.put_definition`."""
+        """Implement `EventLog.put_definition`."""
         await self._write(calls.put_definition, hash, source)
 
     async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
-        """As `EventLog.put_snapshot`."""
+        """Implement `EventLog.put_snapshot`."""
         await self._write(calls.put_snapshot, workflow_id, kind, offset, data)
 
     async def save_cursor(self, consumer: str, cursor: str) -> None:
-        """As `EventLog.save_cursor`."""
+        """Implement `EventLog.save_cursor`."""
         await self._write(calls.save_cursor, consumer, cursor)
 
     async def drop_cursor(self, consumer: str) -> None:
-        """As `EventLog.drop_cursor`."""
+        """Implement `EventLog.drop_cursor`."""
         await self._write(calls.drop_cursor, consumer)
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
-        """As `EventLog.claim`."""
+        """Implement `EventLog.claim`."""
         return await self._write(calls.claim, workflow_id, owner, self._store.locks)
 
     async def release(self, workflow_id: str, owner: Owner) -> None:
-        """As `EventLog.release`."""
+        """Implement `EventLog.release`."""
         await self._write(calls.release, workflow_id, owner)
 
     async def foreign_writes(self) -> int:
-        """As `EventLog.foreign_writes`. Takes the lock of the file for a moment."""
+        """Implement `EventLog.foreign_writes`. Takes the lock of the file for a moment."""
         return await self._group.call(self._store.count_foreign_writes)
 
     async def probe(self) -> None:
-        """As `EventLog.probe`."""
+        """Implement `EventLog.probe`."""
         await self._write(calls.probe)
 
     # -- retention
 
     async def trim(self, workflow_id: str, before: int) -> int:
-        """As `EventLog.trim`."""
+        """Implement `EventLog.trim`."""
         return await self._write(calls.trim, workflow_id, before)
 
     async def delete(self, workflow_id: str, at: int) -> Tombstone:
-        """As `EventLog.delete`."""
+        """Implement `EventLog.delete`."""
         return await self._write(calls.delete, workflow_id, at)
 
     async def sweep(self, before: int) -> Swept:
-        """As `EventLog.sweep`. The file becomes shorter with the next checkpoint, which begins now."""
+        """Implement `EventLog.sweep`. The file becomes shorter with the next checkpoint, which begins now."""
         swept = await sweep(self._write, before)
         self._store.checkpoint()
         return swept
@@ -134,7 +134,7 @@ class SqliteLog(SqliteReading):
             raise LogClosed
 
     async def close(self) -> None:
-        """As `EventLog.close`."""
+        """Implement `EventLog.close`."""
         if self._group.refuse():
             await asyncio.to_thread(self._shut_down)
             if self._store.lost is not None:

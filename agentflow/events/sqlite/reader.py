@@ -1,4 +1,4 @@
-"""Reading beside the writer: threads with read-only connections, so that a long read holds nobody up.
+"""Reading beside the writer: threads with read-only connections, so that a long read does not delay appends.
 
 Only committed rows are visible to them, and a commit is on the disk before it is visible.
 """
@@ -98,7 +98,7 @@ class Readers:
     # -- queries; they run in a thread, on the connection they are given
 
     def read(self, db: sqlite3.Connection, workflow_id: str, start: int, limit: int) -> list[StoredEvent]:
-        """A page of one run."""
+        """Return a page of one run."""
         rows = db.execute(_READ, (workflow_id, start, limit)).fetchall()
         if not rows:
             find_run(db, workflow_id)
@@ -117,13 +117,13 @@ class Readers:
         return found
 
     def run(self, db: sqlite3.Connection, workflow_id: str) -> RunRow:
-        """One run's row."""
+        """Return one run's row."""
         return find_run(db, workflow_id)[1]
 
     def snapshot(
         self, db: sqlite3.Connection, workflow_id: str, kind: str, at_or_before: int | None
     ) -> Snapshot | None:
-        """The newest intact snapshot."""
+        """Return the newest intact snapshot."""
         run, row = find_run(db, workflow_id)
         rows = db.execute(
             "SELECT offset, crc, body FROM snapshot WHERE run = ? AND kind = ? AND offset <= ?"
@@ -133,5 +133,5 @@ class Readers:
         return next((Snapshot(offset, body) for offset, crc, body in rows if crc32(body) == crc), None)
 
     def latest_cursor(self, db: sqlite3.Connection) -> str:
-        """The place behind all events."""
+        """Return the place behind all events."""
         return encode_cursor(db.execute("SELECT coalesce(max(seq), 0) FROM event").fetchone()[0])

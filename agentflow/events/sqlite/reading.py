@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class SqliteReading(BaseLog):
-    """Reads of an EventLog in a SQLite file; who derives from it decides about writes."""
+    """Reads of an EventLog in a SQLite file; subclasses add the writes."""
 
     durable = True
     shared = True
@@ -35,11 +35,11 @@ class SqliteReading(BaseLog):
         return await self._readers.call(query, *arguments)
 
     async def read(self, workflow_id: str, from_offset: int = 0, limit: int = 256) -> list[StoredEvent]:
-        """As `EventLog.read`."""
+        """Implement `EventLog.read`."""
         return await self._read(self._readers.read, workflow_id, from_offset, limit)
 
     async def run(self, workflow_id: str) -> RunRow:
-        """As `EventLog.run`."""
+        """Implement `EventLog.run`."""
         return await self._read(self._readers.run, workflow_id)
 
     async def _list(self, query: RunQuery) -> Page[RunRow]:
@@ -49,27 +49,27 @@ class SqliteReading(BaseLog):
         return await self._read(self._readers.query, query)
 
     async def latest_cursor(self) -> str:
-        """As `EventLog.latest_cursor`."""
+        """Implement `EventLog.latest_cursor`."""
         return await self._read(self._readers.latest_cursor)
 
     async def load_cursor(self, consumer: str) -> str | None:
-        """As `EventLog.load_cursor`."""
+        """Implement `EventLog.load_cursor`."""
         return await self._read(calls.load_cursor, consumer)
 
     async def cursors(self, prefix: str) -> dict[str, str]:
-        """As `EventLog.cursors`."""
+        """Implement `EventLog.cursors`."""
         return await self._read(calls.cursors, prefix)
 
     async def get_blob(self, name: str) -> bytes | None:
-        """As `EventLog.get_blob`."""
+        """Implement `EventLog.get_blob`."""
         return await self._read(calls.get_blob, name)
 
     async def get_definition(self, hash: str) -> bytes | None:
-        """As `EventLog.get_definition`."""
+        """Implement `EventLog.get_definition`."""
         return await self._read(calls.get_definition, hash)
 
     async def latest_snapshot(
         self, workflow_id: str, kind: str, at_or_before: int | None = None
     ) -> Snapshot | None:
-        """As `EventLog.latest_snapshot`."""
+        """Implement `EventLog.latest_snapshot`."""
         return await self._read(self._readers.snapshot, workflow_id, kind, at_or_before)

@@ -57,7 +57,7 @@ def open_read_only(path: Path) -> tuple[sqlite3.Connection, bool]:
 
 
 def _needs_files(error: Exception) -> bool:
-    """SQLite wants to make the write-ahead log and its index, and cannot."""
+    """Return whether SQLite failed because it cannot create the write-ahead log and its index."""
     name: str = getattr(error, "sqlite_errorname", None) or ""
     return name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY"))
 
@@ -92,11 +92,11 @@ class ReadOnlySqliteLog(SqliteReading):
         return True
 
     def is_alive(self, owner: Owner) -> bool:
-        """As `EventLog.is_alive`."""
+        """Implement `EventLog.is_alive`."""
         return self._locks.is_alive(owner)
 
     async def foreign_writes(self) -> int:
-        """As `EventLog.foreign_writes`: SQLite's own number of what others have committed."""
+        """Implement `EventLog.foreign_writes`: SQLite's own number of what others have committed."""
         self._check_open()
         return await asyncio.to_thread(self._data_version)
 
@@ -120,56 +120,56 @@ class ReadOnlySqliteLog(SqliteReading):
         raise self._refusal()
 
     def append(self, batch: Append) -> asyncio.Future[None]:
-        """Refused, as all that would change the store."""
+        """Refuse, because the store is only read."""
         refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         refused.set_exception(self._refusal())
         return refused
 
     async def put_blob(self, data: bytes) -> str:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def put_definition(self, hash: str, source: bytes, *more: Any) -> None:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def save_cursor(self, consumer: str, cursor: str) -> None:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def drop_cursor(self, consumer: str) -> None:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def release(self, workflow_id: str, owner: Owner) -> None:
-        """Nothing is owned by a process that only reads."""
+        """Do nothing: a process that only reads owns no run."""
 
     async def probe(self) -> None:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def trim(self, workflow_id: str, before: int) -> int:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def delete(self, workflow_id: str, at: int) -> Tombstone:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def sweep(self, before: int) -> Swept:
-        """Refused."""
+        """Refuse, because the store is only read."""
         self._refuse()
 
     async def close(self) -> None:
-        """As `EventLog.close`."""
+        """Implement `EventLog.close`."""
         self._fork_guard.check()
         if not self._closed:
             self._closed = True

@@ -22,7 +22,7 @@ _PAGES = 200  # 0.8 MB of the file given back in one step
 
 
 async def sweep(call: Callable[..., Awaitable[int]], before: int) -> Swept:
-    """As `EventLog.sweep`; `call(step, *arguments)` runs a step in the writer's transaction."""
+    """Implement `EventLog.sweep`; `call(step, *arguments)` runs a step in the writer's transaction."""
     while await call(_remove_doomed):
         pass
     while await call(_remove_trimmed):
@@ -37,8 +37,7 @@ async def sweep(call: Callable[..., Awaitable[int]], before: int) -> Swept:
 
 
 def _remove_doomed(db: sqlite3.Connection) -> int:
-    """Some events of runs that were deleted; 0 when there are none. The newest event of all stays: see the
-    schema."""
+    """Remove some events of deleted runs; return how many. The newest event of all stays: see the schema."""
     deleted = db.execute(
         "DELETE FROM event WHERE seq IN (SELECT seq FROM doomed JOIN event USING (run)"
         " WHERE seq < (SELECT max(seq) FROM event) LIMIT ?)",
@@ -50,7 +49,7 @@ def _remove_doomed(db: sqlite3.Connection) -> int:
 
 
 def _remove_trimmed(db: sqlite3.Connection) -> int:
-    """Some events that were trimmed; 0 when there are none."""
+    """Remove some trimmed events; return how many."""
     return db.execute(
         "DELETE FROM event WHERE seq IN (SELECT seq FROM run JOIN event ON event.run = run.id"
         " AND event.offset < run.earliest_offset WHERE run.earliest_offset > 0 LIMIT ?)",
@@ -59,8 +58,8 @@ def _remove_trimmed(db: sqlite3.Connection) -> int:
 
 
 def _remove_unnamed(db: sqlite3.Connection, table: str, key: str, before: int) -> int:
-    """What no run names, and no blob that one names, and was not put lately by somebody who is about to name
-    it."""
+    """Remove blobs and definitions that no run names, directly or through a blob, and that were not put
+    lately."""
     return db.execute(
         f"""DELETE FROM {table} WHERE {key} NOT IN (
                 WITH RECURSIVE named (name) AS (
@@ -75,7 +74,7 @@ def _remove_unnamed(db: sqlite3.Connection, table: str, key: str, before: int) -
 
 
 def _remove_notes(db: sqlite3.Connection, before: int) -> int:
-    """What is noted of blobs and definitions that are gone, or old enough not to need it."""
+    """Remove the put times of blobs and definitions that are gone, or old enough not to need one."""
     db.execute("DELETE FROM inner_reference WHERE blob NOT IN (SELECT name FROM blob)")
     return db.execute("DELETE FROM stored WHERE at < ?", (before,)).rowcount
 

@@ -106,7 +106,7 @@ class SqliteStore:
         self._integrity = None if is_small(path) else Integrity(path, self._stop_with)
 
     def within(self, call: Callable[..., T], *arguments: object) -> Callable[[], T]:
-        """A call for a job: `call(connection, *arguments)` inside the group's transaction."""
+        """Return a call for a job: `call(connection, *arguments)` inside the group's transaction."""
         size = sum(len(argument) for argument in arguments if isinstance(argument, bytes))
 
         def run() -> T:
@@ -116,11 +116,11 @@ class SqliteStore:
         return run
 
     def count_foreign_writes(self) -> int:
-        """How often another process was seen to have written; for a job, which the look precedes."""
+        """Return how often another process was seen to have written; for a job, which the look precedes."""
         return self._foreign
 
     def write(self, group: list[Job], leaving: Callable[[], None] = lambda: None) -> None:
-        """As `Store.write`."""
+        """Implement `Store.write`."""
         if self.failure is not None:
             fail(group, self._told(self.failure))
             return
@@ -146,7 +146,7 @@ class SqliteStore:
 
     @staticmethod
     def _told(failure: AgentflowError | None) -> LogFailed:
-        """A new exception for another group: one that is raised again collects tracebacks."""
+        """Copy an exception for another group: one that is raised again collects tracebacks."""
         assert failure is not None
         return LogFailed(str(failure), hint=failure.hint)
 
@@ -183,7 +183,7 @@ class SqliteStore:
             self._written = self._begun
 
     def _write_one_by_one(self, group: list[Job], failure: AgentflowError) -> None:
-        """Something in the group cannot be stored: let it fail alone."""
+        """Write each job by itself, so that one which cannot be stored fails alone."""
         if len(group) == 1:
             group[0].error = failure
         else:
@@ -338,7 +338,7 @@ class SqliteStore:
         return self._checkpointer.rest_is_writers or self._unsynced > _CHECKPOINT_BYTES
 
     def tend(self) -> None:
-        """As `Store.tend`: keeps the write-ahead log short."""
+        """Implement `Store.tend`: keeps the write-ahead log short."""
         if self._is_lost():
             self._checkpointer.rest_is_copied()
             self._unsynced = 0
@@ -372,7 +372,7 @@ class SqliteStore:
                 self._stop_for(error)
 
     def _cut_log(self) -> None:
-        """Empty the write-ahead log, which keeps the length of the largest burst otherwise.
+        """Truncate the write-ahead log, which keeps the length of the largest burst otherwise.
 
         First the checkpoint thread copies what is in it, off the path of acknowledgements; then, at a later
         look, cutting it takes some ms. Not while another process writes, and never waiting for a reader.
@@ -394,7 +394,7 @@ class SqliteStore:
             self._checkpointer.rest_is_copied()
 
     def finish(self) -> None:
-        """As `Store.finish`."""
+        """Implement `Store.finish`."""
         self._is_lost()
         if self._integrity is not None:
             self._integrity.stop()
@@ -403,7 +403,7 @@ class SqliteStore:
         self.locks.release()
 
     def _stop_for(self, error: sqlite3.Error) -> bool:
-        """A checkpoint failed: that may be a failed sync too, and then it is final. True if so."""
+        """Return whether a failed checkpoint is final, because it may have been a failed sync."""
         failure, effect = failure_of(error, self._path)
         if effect != "final":
             return False

@@ -13,7 +13,7 @@ from agentflow.errors import AgentflowError, StoreError
 from agentflow.events.envelope import SCHEMA_VERSION
 from agentflow.records.answers import Health, Version
 from agentflow.records.upkeep import Upkeep
-from agentflow.runtime.results import Results
+from agentflow.runtime.result_cache import ResultCache
 from agentflow.runtime.retention import upkeep
 from agentflow.server.answers import DrainAnswer, Home
 from agentflow.server.bodies import GcBody
@@ -127,7 +127,7 @@ async def gc(call: Call) -> Response:
     now = service.runtime.clock.now()
     done = await upkeep(service.log, service.retention, now, dry_run=wanted.dry_run)
     if not wanted.dry_run:
-        await Results(service.log, service.runtime.clock).sweep()
+        await ResultCache(service.log, service.runtime.clock).sweep()
     return json_response(done)
 
 

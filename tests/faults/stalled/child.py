@@ -13,8 +13,8 @@ from pathlib import Path
 
 from agentflow import Runtime
 from agentflow.errors import StorageUnavailable
-from agentflow.runtime.messages import CommitFailed
-from agentflow.runtime.outbox import Outbox
+from agentflow.runtime.event_bus import CommitFailed
+from agentflow.runtime.run_outbox import RunOutbox
 from tests.integration.support.runs import Desk, chain, must_be_sound
 
 
@@ -28,16 +28,16 @@ def count_refusals(of: int) -> asyncio.Event:
     """Return an event that is set when the store has refused the batches of so many runs."""
     refused: set[int] = set()
     all_were = asyncio.Event()
-    original = Outbox.refused
+    original = RunOutbox.refused
 
-    def noting(self: Outbox, message: CommitFailed) -> float | None:
+    def noting(self: RunOutbox, message: CommitFailed) -> float | None:
         wait = original(self, message)
         refused.add(id(self))
         if len(refused) == of:
             all_were.set()
         return wait
 
-    Outbox.refused = noting
+    RunOutbox.refused = noting
     return all_were
 
 

@@ -18,7 +18,7 @@ from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Event
 from agentflow.events.memory import MemoryLog
 from agentflow.models import ModelError, ModelProfile, ModelReply, ModelRequest
-from agentflow.runtime.handle import RunHandle
+from agentflow.runtime.run_handle import RunHandle
 from tests.integration.support.runs import log_of, must_be_sound
 from tests.integration.virtual import LoopClock
 

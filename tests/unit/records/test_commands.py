@@ -17,7 +17,7 @@ from agentflow.client import RemoteRun
 from agentflow.client.sync import SyncRun
 from agentflow.events.catalogue import TYPES
 from agentflow.records.commands import COMMANDS, Command, CommandBody
-from agentflow.runtime import messages
+from agentflow.runtime import command_handlers
 from agentflow.server.app import described
 from agentflow.server.routes.commands import OPERATIONS
 from tests.unit.server.kit import APPROVAL, echo
@@ -27,14 +27,14 @@ KNOWN_TO_THE_DAEMON = {"by", "trusted", "via"}
 IN_THE_PATH = {"workflow_id", "request_id"}
 NOT_YET = {"fork": {"edits", "definition"}}
 MESSAGES = {
-    "cancel": messages.Cancel,
-    "pause": messages.Pause,
-    "resume": messages.Resume,
-    "retry": messages.RetryStep,
-    "signal": messages.Signal,
-    "decide": messages.DecideRequest,
-    "answer_all": messages.Answer,
-    "withdraw": messages.Withdraw,
+    "cancel": command_handlers.Cancel,
+    "pause": command_handlers.Pause,
+    "resume": command_handlers.Resume,
+    "retry": command_handlers.RetryStep,
+    "signal": command_handlers.Signal,
+    "decide": command_handlers.DecideRequest,
+    "answer_all": command_handlers.Answer,
+    "withdraw": command_handlers.Withdraw,
 }
 OWN_OPTIONS = {"json", "debug", "url", "store", "local", "help"}
 OPTIONS = {

@@ -18,7 +18,7 @@ from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Event, decode, iso, micros
 from agentflow.records.projection import RunProjection
 from agentflow.records.runs import result_of
-from agentflow.runtime.live_result import live_result
+from agentflow.runtime.run_results import live_result
 from tests.golden.adapter import Facts
 from tests.golden.files import log_names, read_facts, read_lines
 from tests.unit.engine.driver import Driver, Fault, agent, chain, steps, tool

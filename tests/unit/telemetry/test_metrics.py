@@ -19,7 +19,7 @@ from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Draft
-from agentflow.runtime.gauges import mailbox_depths
+from agentflow.runtime.actor_pools import mailbox_depths
 from agentflow.server.metrics import Metrics as Page
 from agentflow.server.metrics import _Measured
 from agentflow.telemetry import TelemetrySettings, read_settings

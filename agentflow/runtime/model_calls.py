@@ -1,5 +1,7 @@
-"""From what the adapter of a provider raised to what the engine is told. An adapter may be anybody's code:
-what no event could hold must not get behind this seam."""
+"""Messages of a model call, and the failure that becomes of what an adapter raised or returned.
+
+An adapter may be third-party code: a value that no event can hold must not pass this module.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,74 @@ import msgspec
 
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import Category, ErrorInfo
+from agentflow.definition.ir import ModelRef
+from agentflow.engine.agents.conversation import answer_values
 from agentflow.events.catalogue import SystemError
-from agentflow.models import ModelError, ModelReply
-from agentflow.runtime.messages import CallModel, ModelCallFailure
+from agentflow.judge import judge_aside
+from agentflow.models import ModelError, ModelReply, ModelRequest
+from agentflow.runtime.messages import Message
 
-__all__ = ["failure_of", "incomplete", "model_warnings"]
+__all__ = [
+    "CallModel",
+    "Complete",
+    "ModelCallFailure",
+    "ModelCallSuccess",
+    "failure_of",
+    "incomplete",
+    "judge_reply",
+    "model_warnings",
+]
+
+
+class CallModel(Message, frozen=True, kw_only=True):
+    """Make this model call, once. `offset` is that of its model.call_started."""
+
+    call_id: str
+    workflow_id: str
+    step_id: str
+    offset: int
+    ref: ModelRef
+    request: ModelRequest
+    id_seed: str
+    timeout: float | None
+
+
+class Complete(Message, frozen=True, kw_only=True):
+    """A request to the actor of one provider; answered by ModelCallSuccess or ModelCallFailure."""
+
+    call: CallModel
+
+    @property
+    def call_id(self) -> str:
+        return self.call.call_id
+
+
+class ModelCallSuccess(Message, frozen=True, kw_only=True):
+    """The model's answer."""
+
+    call_id: str
+    reply: ModelReply
+    duration_ms: int
+
+
+class ModelCallFailure(Message, frozen=True, kw_only=True):
+    """The call came to nothing. `retry_after` in seconds; `uncharged`: it cannot have cost anything."""
+
+    call_id: str
+    error: ErrorInfo
+    duration_ms: int
+    retry_after: float | None = None
+    partial: str | None = None
+    usage: Usage | None = None
+    uncharged: bool = False
+
 
 T = TypeVar("T")
 
 
 def failure_of(call: CallModel, error: ModelError, duration_ms: int) -> ModelCallFailure:
-    """The failure of a call; `agent_error` when the error is none that an event can hold (it has an unknown
-    category, say). Of what the adapter put beside it only what is sound is kept."""
+    """Return the failure of a call; `agent_error` if no event can hold the adapter's error, as one with an
+    unknown category. Of the values beside it only the valid ones are kept."""
     info = _sound(error.info, ErrorInfo)
     if info is None:
         info = ErrorInfo(
@@ -81,6 +139,19 @@ def incomplete(call: CallModel, reply: ModelReply, duration_ms: int) -> ModelCal
     )
 
 
+async def judge_reply(request: ModelRequest, reply: ModelReply) -> None:
+    """Judge what a model answered: the arguments of its calls, or its final answer."""
+    message = reply.message
+    schemas = {tool.name: tool.input_schema for tool in request.tools}
+    for call in message.tool_calls:
+        if call.name in schemas:
+            for value in answer_values(call.arguments):
+                await judge_aside(schemas[call.name], value)
+    if not message.tool_calls and request.output_schema is not None:
+        for value in answer_values(message.content):
+            await judge_aside(request.output_schema, value)
+
+
 def model_warnings(texts: Iterable[str]) -> list[SystemError]:
     """Return the events that record what an adapter warns of."""
     return [
@@ -95,7 +166,7 @@ def model_warnings(texts: Iterable[str]) -> list[SystemError]:
 
 
 def _sound(value: object, kind: type[T]) -> T | None:
-    """The value as a log would give it back, or None."""
+    """Return the value as a log would return it, or None if no log can hold it."""
     if value is None:
         return None
     try:
@@ -105,7 +176,7 @@ def _sound(value: object, kind: type[T]) -> T | None:
 
 
 def _counts(usage: Usage) -> bool:
-    """Whether no budget could grow by it."""
+    """Return whether all figures are ≥ 0, so that no budget can grow by them."""
     figures: list[float | None] = [
         getattr(usage, field) for field in usage.__struct_fields__ if field != "estimated"
     ]

@@ -1,7 +1,7 @@
-"""Results of steps that serve again: where the log has them (page 001 §5.8).
+"""Cache of step results: where the log holds them (page 001 §5.8).
 
-Only the place is kept, durably, by the key that the engine gives; the result itself stays in the log of the
-run that made it. A place that has expired, or whose run is gone, is no result.
+Only the place is stored, durably, under the key that the engine gives; the result stays in the log of the run
+that made it. A place that has expired, or whose run is gone, is a miss.
 """
 
 from __future__ import annotations
@@ -14,8 +14,19 @@ from agentflow.events.catalogue import WorkflowStepCompleted
 from agentflow.events.envelope import decode
 from agentflow.events.log import EventLog
 from agentflow.runtime.clock import Clock
+from agentflow.runtime.messages import Message
 
-__all__ = ["Results"]
+__all__ = ["KeepResult", "ResultCache"]
+
+
+class KeepResult(Message, frozen=True, kw_only=True):
+    """The durable `workflow.step_completed` at `offset` may serve again under `key` for `ttl` seconds."""
+
+    key: str
+    workflow_id: str
+    offset: int
+    ttl: float
+
 
 _PREFIX = "result/"
 
@@ -28,15 +39,15 @@ class _Place(msgspec.Struct, frozen=True, array_like=True):
     until: int
 
 
-class Results:
-    """The kept results of one store."""
+class ResultCache:
+    """The cached results of one store."""
 
     def __init__(self, log: EventLog, clock: Clock) -> None:
         self._log = log
         self._clock = clock
 
     async def find(self, key: str) -> CacheHit | None:
-        """The result that is kept under `key`, if it may still serve."""
+        """Return the result that is cached under `key`, None on a miss."""
         saved = await self._log.load_cursor(_PREFIX + key)
         if saved is None:
             return None
@@ -51,13 +62,13 @@ class Results:
         return CacheHit(data.output, place.workflow_id, place.offset)
 
     async def keep(self, key: str, workflow_id: str, offset: int, ttl: float) -> None:
-        """Keep the result of the `workflow.step_completed` at this place for `ttl` seconds."""
+        """Cache the result of the `workflow.step_completed` at this place for `ttl` seconds."""
         until = self._clock.now() + round(ttl * 1e6)
         place = msgspec.json.encode(_Place(workflow_id, offset, until)).decode()
         await self._log.save_cursor(_PREFIX + key, place)
 
     async def sweep(self) -> int:
-        """Forget the places that have expired. How many there were."""
+        """Remove the expired entries; return how many there were."""
         now, count = self._clock.now(), 0
         for name, saved in (await self._log.cursors(_PREFIX)).items():
             if _decode(saved).until <= now:

@@ -21,11 +21,11 @@ from agentflow.events.log import EventLog, RunRow
 from agentflow.records.damage import warn_of_damage
 from agentflow.records.read_model import ReadModel, started_of
 from agentflow.records.runs import RunResult, result_of
-from agentflow.runtime.folding import fold
+from agentflow.runtime.log_replay import fold
 
 __all__ = ["RunReader"]
 
-_KEPT_PLANS = 64
+_MAX_CACHED_GRAPHS = 64
 
 
 class RunReader(ReadModel):
@@ -93,9 +93,12 @@ class RunReader(ReadModel):
                     yield event
 
     async def deltas(self, workflow_id: str) -> AsyncIterator[ModelDelta]:
-        """The text of the run's model calls while this process makes them: first what there is of those that
-        are open now, then what comes. Ends when the run has ended; raises RunNotFound at the first step, and
-        StoreError if it cannot be learnt whether the run has ended."""
+        """Yield the text of the run's model calls while this process makes them, from the start of those that
+        are open now. Ends when the run has ended.
+
+        Raises RunNotFound at the first step, and StoreError if the store cannot tell whether the run has
+        ended.
+        """
         if (await self.log.run(workflow_id)).ended:
             return
         changed = asyncio.Event()
@@ -127,9 +130,9 @@ class RunReader(ReadModel):
         return await started_of(self.log, workflow_id)
 
     def _plan(self, workflow: Workflow, digest: str) -> Graph:
-        """The compiled graph; kept for the definitions that were used last."""
+        """Return the compiled graph; the 64 used last are cached."""
         plan = self._plans.pop(digest, None) or compile_graph(workflow)
         self._plans[digest] = plan
-        if len(self._plans) > _KEPT_PLANS:
+        if len(self._plans) > _MAX_CACHED_GRAPHS:
             del self._plans[next(iter(self._plans))]
         return plan

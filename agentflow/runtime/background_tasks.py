@@ -1,6 +1,7 @@
-"""Work beside the actors: what somebody asked for and may go away from, and what nobody waits for.
+"""Tasks that outlive their caller, and tasks without a caller.
 
-It ends by itself or with its owner; none is left behind, and none is half done because its caller left.
+Each ends by itself or with the Runtime: none is leaked, and none is left half done because its caller was
+cancelled.
 """
 
 from __future__ import annotations
@@ -13,33 +14,36 @@ from typing import Any, TypeVar
 
 from agentflow.errors import AgentflowError
 
-__all__ = ["Errands"]
+__all__ = ["BackgroundTasks"]
 
 T = TypeVar("T")
 _log = logging.getLogger("agentflow.runtime")
 
 
-class Errands:
-    """For one event loop."""
+class BackgroundTasks:
+    """Tasks of one event loop. No actor, because its callers await results and must be able to be cancelled.
+
+    `run_shielded` completes even if its caller is cancelled; `start_soon` is cancelled by `close()`.
+    """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._expendable: set[asyncio.Task[Any]] = set()  # cut off at the close
+        self._cancellable: set[asyncio.Task[Any]] = set()  # cut off at the close
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         self.closed = False
 
     async def close(self) -> None:
-        """Cut off what may be; returns when that has ended."""
+        """Cancel the cancellable tasks; return when they have ended."""
         self.closed = True
-        cut = list(self._expendable)
+        cut = list(self._cancellable)
         for task in cut:
             task.cancel()
         if cut:
             await asyncio.wait(cut)
 
     @asynccontextmanager
-    async def alone(self, key: str) -> AsyncGenerator[None]:
-        """Whoever enters with the same key comes one after another."""
+    async def exclusive(self, key: str) -> AsyncGenerator[None]:
+        """Hold the lock of a key: blocks with the same key run one after another, FIFO."""
         lock, users = self._locks.get(key, (asyncio.Lock(), 0))
         self._locks[key] = (lock, users + 1)
         try:
@@ -52,11 +56,11 @@ class Errands:
             else:
                 self._locks[key] = (lock, users - 1)
 
-    async def to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do this though whoever waits for it goes away. AgentflowError: it was cut off."""
+    async def run_shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to the end even if the caller is cancelled. Raises AgentflowError if `close()` cancelled it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._shielded_done)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -65,35 +69,35 @@ class Errands:
                 raise AgentflowError("the Runtime was closed; nothing was begun") from None
             raise
 
-    def _over(self, task: asyncio.Task[Any]) -> None:
+    def _shielded_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever wanted to hear of it may have gone away
+            task.exception()  # retrieved, because its caller may have been cancelled
 
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work that nobody waits for: it is cut off at the close, and its errors are logged."""
+    def start_soon(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start a task that `close()` cancels. Its error is logged as a warning."""
         if self.closed:
             work.close()
             return
         task = asyncio.get_running_loop().create_task(work)
-        self._expendable.add(task)
-        task.add_done_callback(self._ended)
+        self._cancellable.add(task)
+        task.add_done_callback(self._background_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._expendable.discard(task)
+    def _background_done(self, task: asyncio.Task[None]) -> None:
+        self._cancellable.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("a run could not be taken up: %s", error)
 
     @contextmanager
-    def expendable(self) -> Generator[None]:
-        """In this block the present task may be cut off too."""
+    def cancellable(self) -> Generator[None]:
+        """Allow `close()` to cancel the current task inside this block."""
         task = asyncio.current_task()
         assert task is not None
-        if task in self._expendable:
+        if task in self._cancellable:
             yield
             return
-        self._expendable.add(task)
+        self._cancellable.add(task)
         try:
             yield
         finally:
-            self._expendable.discard(task)
+            self._cancellable.discard(task)

@@ -1,13 +1,13 @@
-"""The actors that all runs of a Runtime share: one for each provider key, one for each service."""
+"""Actors that all runs of a Runtime share, one for each provider key and each service, and their gauges."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from actors import ActorSystem, ChildSpec, Ref
+from actors import ActorInfo, ActorSystem, ChildSpec, Ref
 from agentflow.events.deltas import DeltaHub
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime.agent_actor import Directory
@@ -16,22 +16,23 @@ from agentflow.runtime.model_actor import ModelActor
 from agentflow.runtime.tool_actor import ToolActor
 from agentflow.tools import Service, ServiceLoader
 
-__all__ = ["Workshop"]
+__all__ = ["ActorPools", "dead_letters", "mailbox_depths"]
 
-# A server that is a process of ours is asked to end, then told, then made to: 2 s each.
-_PATIENCE = 8.0
+_STOP_TIMEOUT_S = 8.0
+"""Longer than the three stages of stopping a server process (ask, terminate, kill), of 2 s each."""
 
 
-class Workshop:
-    """Starts these actors when they are first needed; one that is gone for good is replaced.
+class ActorPools:
+    """Starts shared actors when they are first needed, and replaces one that has ended for good. No actor
+    itself: it only maps keys to actors, on the loop of its system.
 
-    `loader` holds the declared services themselves. It is closed when no actor is left. `work_began` is
-    called with the id of a run when one of its calls has got a place of its provider or service.
+    `loader` holds the declared services; it is closed when no actor is left. `call_started` is called with
+    the id of a run when one of its calls has got a slot of its provider or service.
     """
 
-    def __init__(self, system: ActorSystem, deltas: DeltaHub, work_began: Callable[[str], None]) -> None:
+    def __init__(self, system: ActorSystem, deltas: DeltaHub, call_started: Callable[[str], None]) -> None:
         self._system = system
-        self._work_began = work_began
+        self._work_began = call_started
         self._deltas = deltas
         self._providers: dict[str, tuple[dict[str, ModelProvider], Ref[Any] | None]] = {}
         self._services: dict[tuple[Any, ...], tuple[Service, Ref[Any]]] = {}
@@ -39,7 +40,7 @@ class Workshop:
         self.loader = ServiceLoader()
 
     def directory(self, bound: Bound, models: Models) -> Directory:
-        """The actors that a run's calls go to; started when first needed, shared, replaced when gone."""
+        """Return the actors that a run's calls go to."""
         providers = {
             ref.provider: models.provider(ref) for step in bound.steps.values() for ref in step.models
         }
@@ -49,7 +50,7 @@ class Workshop:
         )
 
     def _provider(self, provider: ModelProvider) -> Ref[Any]:
-        """One actor for each key: providers that share a rate limit share its places."""
+        """Return the actor of a provider key: providers that share a rate limit share its slots."""
         key = provider.limiter_key
         sharing, ref = self._providers.get(key, ({}, None))
         sharing[provider.name] = provider
@@ -61,12 +62,28 @@ class Workshop:
         return ref
 
     def _service(self, service: Service) -> Ref[Any]:
-        """One actor for the same service, however often a document that declares it is bound."""
+        """Return the actor of a service, one however often a document that declares it is bound."""
         known = self._services.get(service.identity)
         if known is None or not known[1].is_alive:
             name = f"tools-{service.name}-{next(self._numbers)}"
             factory = partial(ToolActor, service, self._work_began)
-            ref = self._system.spawn_soon(ChildSpec(name, factory, shutdown=_PATIENCE))
+            ref = self._system.spawn_soon(ChildSpec(name, factory, shutdown=_STOP_TIMEOUT_S))
             # Keeps the functions, and so what they are known by.
             known = self._services[service.identity] = (service, ref)
         return known[1]
+
+
+def mailbox_depths(system: ActorSystem) -> Mapping[str, int]:
+    """Count the queued messages by type of actor. Visits every actor once."""
+    found: dict[str, int] = {}
+    left: list[ActorInfo] = [system.tree()]
+    while left:
+        info = left.pop()
+        found[info.type] = found.get(info.type, 0) + info.depth
+        left += info.children
+    return found
+
+
+def dead_letters(system: ActorSystem) -> Mapping[str, int]:
+    """Count the dead letters since the system started, by reason."""
+    return {str(reason): count for reason, count in system.dead_letters.counts.items()}

@@ -1,7 +1,7 @@
-"""Addresses of the actors without which no run moves: the EventBus and Runs.
+"""Addresses of the two actors that every run needs: EventBus and RunsSupervisor.
 
-Supervision restarts an actor that fails, but the end by a kill is final. The address starts another actor by
-the same spec, so that a kill costs the messages that waited, and nothing that is durable.
+Supervision restarts an actor that fails, but a kill is final. The address starts another actor by the same
+spec, so that a kill costs the queued messages and nothing that is durable.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class PermanentActor:
         self._watch = asyncio.get_running_loop().create_task(self._start_again())
 
     async def close(self) -> None:
-        """Stop starting it anew."""
+        """Stop starting it again."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait((self._watch,))
 
     @property
     def ref(self) -> Ref[Any]:
-        """The present actor. Send through the address instead: this one may end."""
+        """Current actor. Send through the address instead: this one may end."""
         assert self._ref is not None, "start() comes first"
         return self._ref
 

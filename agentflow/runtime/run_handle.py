@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 from agentflow.records.bound_run import bound
 from agentflow.records.runs import RunResult, T
-from agentflow.runtime.admission import Admission
-from agentflow.runtime.fork_command import ForkCommand
+from agentflow.runtime.fork import ForkCommand
+from agentflow.runtime.run_launch import RunLaunch
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -30,7 +30,7 @@ class RunHandle(Generic[T]):
         self,
         runtime: RunResults,
         workflow_id: str,
-        admission: Admission | None,
+        launch: RunLaunch | None,
         *,
         created: bool = False,
         output_type: type[T] | None = None,
@@ -39,13 +39,13 @@ class RunHandle(Generic[T]):
         self.workflow_id = workflow_id
         self.created = created
         """True if the call that returned this handle appended the first event of the run."""
-        self._admission = admission
+        self._launch = launch
         self.output_type = output_type
 
     def typed(self, output_type: type[M]) -> RunHandle[M]:
         """Return the same handle for results whose output is an `output_type`. See `Runtime.result`."""
         return RunHandle(
-            self._home, self.workflow_id, self._admission, created=self.created, output_type=output_type
+            self._home, self.workflow_id, self._launch, created=self.created, output_type=output_type
         )
 
     def __repr__(self) -> str:
@@ -61,14 +61,14 @@ class RunHandle(Generic[T]):
         """Wait until the run rests, as `Runtime.result`; `output_type` defaults to that of the submission."""
         return await self._home.result_of_run(
             self.workflow_id,
-            self._admission,
+            self._launch,
             raise_on_failure=raise_on_failure,
             output_type=output_type or self.output_type,
         )
 
     async def rest(self) -> RunResult[Any]:
         """Wait until the run rests, as `Runtime.rest`, however it ended."""
-        return await self._home.rest_of_run(self.workflow_id, self._admission)
+        return await self._home.rest_of_run(self.workflow_id, self._launch)
 
     answer = bound(ForkCommand.answer)
     answer_all = bound(ForkCommand.answer_all)

@@ -1,7 +1,7 @@
-"""What a run has decided and what of it is durable: its batches on their way to the log.
+"""Batches of a run on their way to the log: decided, but not yet acknowledged.
 
-A batch is sent once and acknowledged once. A store that takes nothing for a while (a full disk, a locked
-database) makes the run stand still, not lose anything: its batches stay here, in order, and are sent again.
+A batch is sent once and acknowledged once. While the store is unavailable (a full disk, a locked database)
+the batches stay here, in order, and are sent again.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections import deque
 
 from agentflow.engine import Effect
-from agentflow.runtime.messages import Commit, CommitFailed, KeepResult
-from agentflow.runtime.permanent import PermanentActor
+from agentflow.runtime.event_bus import Commit, CommitFailed
+from agentflow.runtime.permanent_actor import PermanentActor
+from agentflow.runtime.result_cache import KeepResult
 
-__all__ = ["Batch", "Outbox"]
+__all__ = ["Batch", "RunOutbox"]
 
-_FIRST_WAIT = 0.2
-_LONGEST_WAIT = 5.0
+_FIRST_RETRY_S = 0.2
+_MAX_RETRY_S = 5.0
 
 
 class Batch:
-    """Appended and not yet acknowledged: its effects are carried out once it is durable."""
+    """A batch without acknowledgement; its effects are executed once it is durable."""
 
     __slots__ = ("commit", "effects", "last", "results")
 
@@ -30,13 +31,13 @@ class Batch:
         self.results = results
 
 
-class Outbox:
-    """The batches of one run, oldest first."""
+class RunOutbox:
+    """The batches of one run, oldest first. Used by its RunSupervisor alone, so it needs no mailbox."""
 
     def __init__(self, bus: PermanentActor) -> None:
         self._bus = bus
         self._batches: deque[Batch] = deque()
-        self._wait = _FIRST_WAIT
+        self._wait = _FIRST_RETRY_S
         self.stalled = False
         """Whether the store refused the oldest batch for now."""
 
@@ -44,14 +45,14 @@ class Outbox:
         return bool(self._batches)
 
     def put(self, batch: Batch) -> None:
-        """Send a batch behind those that are on their way."""
+        """Append a batch and send it, unless the store is unavailable."""
         self._batches.append(batch)
         if not self.stalled:
             self._bus.tell(batch.commit)
 
     @property
     def oldest(self) -> Batch | None:
-        """The batch that is to be acknowledged next."""
+        """Batch that is acknowledged next."""
         return self._batches[0] if self._batches else None
 
     def send_all_again(self) -> None:
@@ -60,23 +61,25 @@ class Outbox:
             self._bus.tell(batch.commit)
 
     def durable(self, offset: int) -> list[Batch]:
-        """The batches that are durable now that everything up to `offset` is."""
+        """Remove and return the batches that end at or before `offset`."""
         done: list[Batch] = []
         while self._batches and self._batches[0].last <= offset:
             done.append(self._batches.popleft())
         return done
 
     def refused(self, message: CommitFailed) -> float | None:
-        """Seconds until the oldest batch should be sent again; None when this refusal only follows from
-        that of an older batch. Call it for a transient refusal."""
+        """Mark the store as unavailable; return the seconds until the oldest batch is sent again.
+
+        Returns None if the failure follows from that of an older batch. Only for a transient failure.
+        """
         if not self._batches or message.expected != self._batches[0].commit.expected:
             return None
         self.stalled = True
-        wait, self._wait = self._wait, min(_LONGEST_WAIT, self._wait * 2)
+        wait, self._wait = self._wait, min(_MAX_RETRY_S, self._wait * 2)
         return wait
 
     def follows(self, message: CommitFailed) -> bool:
-        """Whether this refusal is of a batch behind one that the store refused for now."""
+        """Return whether this failure is of a batch behind one that waits for the store."""
         return self.stalled and bool(self._batches) and message.expected != self._batches[0].commit.expected
 
     def send_again(self) -> None:
@@ -85,8 +88,8 @@ class Outbox:
             self._bus.tell(self._batches[0].commit)
 
     def recovered(self) -> None:
-        """The store takes appends again: send what waited behind the oldest batch."""
+        """Mark the store as available; send the batches behind the oldest one."""
         self.stalled = False
-        self._wait = _FIRST_WAIT
+        self._wait = _FIRST_RETRY_S
         for batch in self._batches:
             self._bus.tell(batch.commit)

@@ -1,6 +1,6 @@
-"""Places: so many runs are at work at once, the others wait their turn in the order in which they came.
+"""FIFO queue of runs that wait for one of the slots, and of suspects that start one at a time.
 
-It knows ids and orders, nothing of runs.
+It knows ids and order, and nothing else of runs.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
-from agentflow.runtime.messages import Command
+from agentflow.runtime.command_handlers import Command
 
-__all__ = ["Places"]
+__all__ = ["RunQueue"]
 
 
-class Places:
-    """`at_work` says how many runs are. `limit` of them have a place, `queue` may wait for one."""
+class RunQueue:
+    """`limit` runs have a slot, `queue` may wait for one; `count_running` returns how many run. No actor,
+    because RunRegistry must learn in the same step whether a slot is free."""
 
-    def __init__(self, limit: int, queue: int, at_work: Callable[[], int]) -> None:
+    def __init__(self, limit: int, queue: int, count_running: Callable[[], int]) -> None:
         self._limit = limit
-        self._queue = queue
-        self._at_work = at_work
+        self._max_queued = queue
+        self._count_running = count_running
         self._order: OrderedDict[str, Command] = OrderedDict()
         self._suspects: OrderedDict[str, Command] = OrderedDict()
         self.on_trial: str | None = None
@@ -29,46 +30,46 @@ class Places:
         self._reserved: set[str] = set()  # runs on their way to their place
 
     @property
-    def full(self) -> bool:
-        """Whether a run that comes now has to wait: for a place, or behind others that do."""
-        return bool(self._order) or not self._free
+    def must_wait(self) -> bool:
+        """True if a run that comes now has to queue: no slot is free, or others queue already."""
+        return bool(self._order) or not self._has_free_slot
 
     @property
-    def crowded(self) -> bool:
-        """Whether no more may wait."""
-        return len(self._order) >= self._queue
+    def is_at_capacity(self) -> bool:
+        """True if no more runs may queue."""
+        return len(self._order) >= self._max_queued
 
     @property
-    def _free(self) -> bool:
-        return self._at_work() + len(self._reserved) < self._limit
+    def _has_free_slot(self) -> bool:
+        return self._count_running() + len(self._reserved) < self._limit
 
-    def enter(self, workflow_id: str, command: Command) -> None:
-        """Wait at the end of the queue to be told `command`; a run that waits already keeps its turn."""
+    def enqueue(self, workflow_id: str, command: Command) -> None:
+        """Append a run with the command that starts it; a run that is queued keeps its place."""
         if workflow_id not in self._turns:
             self._turns[workflow_id] = asyncio.get_running_loop().create_future()
             self._order[workflow_id] = command
 
-    def suspect(self, workflow_id: str, command: Command) -> None:
-        """Wait in the queue of the runs that are taken up one at a time. New runs do not wait behind it."""
+    def enqueue_suspect(self, workflow_id: str, command: Command) -> None:
+        """Append a run to the queue of suspects, behind which new runs do not wait."""
         if workflow_id not in self._turns:
             self._turns[workflow_id] = asyncio.get_running_loop().create_future()
             self._suspects[workflow_id] = command
 
     def is_suspect(self, workflow_id: str) -> bool:
-        """Return whether the run waits to be taken up alone."""
+        """Return whether the run is queued to start alone."""
         return workflow_id in self._suspects
 
     @property
     def suspects(self) -> int:
-        """How many runs wait to be taken up alone."""
+        """Number of runs that are queued to start alone."""
         return len(self._suspects)
 
     def __contains__(self, workflow_id: str) -> bool:
-        """Whether the run waits, or is on its way to its place."""
+        """Return whether the run is queued, or on its way to its slot."""
         return workflow_id in self._turns
 
-    def leave(self, workflow_id: str, *, only: type[Command] | None = None) -> None:
-        """Wait no more; with `only`, when it is such a command that the run waits to be told."""
+    def remove(self, workflow_id: str, *, only: type[Command] | None = None) -> None:
+        """Remove a run; with `only`, if it is queued with such a command."""
         waits = self._order.get(workflow_id) or self._suspects.get(workflow_id)
         if only is not None and waits is not None and not isinstance(waits, only):
             return
@@ -77,12 +78,12 @@ class Places:
         self._settle(workflow_id)
 
     def turn(self, workflow_id: str) -> asyncio.Future[None] | None:
-        """Done when a run that waits has had its turn; None: it does not wait."""
+        """Return a future that is done when the run has had its turn, None if it is not queued."""
         return self._turns.get(workflow_id)
 
-    def take(self) -> tuple[str, Command] | None:
-        """The run whose turn it is, if there is a place for it; kept for it until it has `arrived`."""
-        if not self._free:
+    def dequeue(self) -> tuple[str, Command] | None:
+        """Return the next run if a slot is free, else None. Its slot is kept until `release_reservation`."""
+        if not self._has_free_slot:
             return None
         if self._suspects and self.on_trial is None:
             workflow_id, command = self._suspects.popitem(last=False)
@@ -94,18 +95,18 @@ class Places:
         self._reserved.add(workflow_id)
         return workflow_id, command
 
-    def arrived(self, workflow_id: str) -> None:
-        """The run is at work, and counted as such."""
+    def release_reservation(self, workflow_id: str) -> None:
+        """Release the slot that was reserved for a run: from now on it is counted as running."""
         self._reserved.discard(workflow_id)
 
-    def over(self, workflow_id: str) -> None:
-        """The run has had its turn, whatever came of it."""
+    def finish_turn(self, workflow_id: str) -> None:
+        """End the turn of a run, whatever its outcome."""
         self._reserved.discard(workflow_id)
         if workflow_id not in self._order and workflow_id not in self._suspects:
             self._settle(workflow_id)
 
     def clear(self) -> None:
-        """Nobody gets a place any more."""
+        """Remove all runs; their turns are resolved."""
         self._order.clear()
         self._suspects.clear()
         for workflow_id in list(self._turns):

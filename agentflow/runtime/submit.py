@@ -31,10 +31,12 @@ from agentflow.events.envelope import Ids
 from agentflow.records.answers import Validation
 from agentflow.records.runs import RunResult
 from agentflow.runtime.binding import Bound, Pins
-from agentflow.runtime.handle import RunHandle
-from agentflow.runtime.options import checked_budget, checked_labels, checked_options
+from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_results import RunResults
 from agentflow.runtime.submission import (
+    checked_budget,
+    checked_labels,
+    checked_options,
     is_repeat,
     load,
     load_aside,
@@ -48,8 +50,8 @@ __all__ = ["SubmitCommand"]
 M = TypeVar("M")
 
 _RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}")
-_DEFINITIONS = 1_024
-_DEFINITION_KEPT = 60.0
+_MAX_DEFINITIONS = 1_024
+_DEFINITION_FRESH_S = 60.0
 """Seconds; far less than a sweep leaves to a process that has put a definition and is about to name it."""
 _KEY_LABEL = "agentflow.idempotency_key"
 
@@ -77,7 +79,7 @@ class SubmitCommand(RunResults):
         raise NotImplementedError
 
     def load(self, submission: Submission) -> Definition:
-        """The definition of a submission. Raises DefinitionError with every diagnostic."""
+        """Return the definition of a submission. Raises DefinitionError with every diagnostic."""
         return load(submission)
 
     @overload
@@ -185,7 +187,7 @@ class SubmitCommand(RunResults):
             return await self._begin_once(own_id, checked, idempotency_key)
         if workflow_id is None:
             return await self._begin_run(run_id, definition, *await bound())
-        async with self._keeper.alone(run_id):
+        async with self._registry.exclusive(run_id):
             if await self._exists(run_id, said):
                 return await self.attach(run_id)
             try:
@@ -196,9 +198,9 @@ class SubmitCommand(RunResults):
                 raise
 
     async def _begin_once(self, own_id: str | None, checked: _Checked, key: str) -> RunHandle:
-        """Begin the run of a key, or find it. A repeat is not bound: it is one though a service is not there
-        now, or its sender may not use it."""
-        async with self._keeper.alone(f"key {key}"), self._keeper.alone(own_id or f"id of {key}"):
+        """Begin the run of an idempotency key, or find it. A repeat is not bound, so that it succeeds while a
+        service is down or its sender may not use it."""
+        async with self._registry.exclusive(f"key {key}"), self._registry.exclusive(own_id or f"id of {key}"):
             rows = (await self.log.runs(label=(_KEY_LABEL, key), limit=1)).items
             if rows:
                 return await self._repeated(rows[0].workflow_id, checked.said)
@@ -219,8 +221,8 @@ class SubmitCommand(RunResults):
         return await self.attach(run_id)
 
     async def _id_of_key(self, key: str) -> str:
-        """The id that every process gives to a new run with this key: the first made from it that no deleted
-        run had, and no run whose id somebody chose so."""
+        """Return the id that every process gives to a new run with this key: the first derived from it that
+        belongs to no deleted run, and to no run that was submitted with this id."""
         turn = 0
         while True:
             run_id = named("wf_", _KEY_LABEL, key, turn)
@@ -241,20 +243,20 @@ class SubmitCommand(RunResults):
         if started.idempotency_key is not UNSET:
             labels[_KEY_LABEL] = started.idempotency_key
         plan = self._plan(definition.workflow, definition.ir_hash)
-        admission = await self._keeper.begin(run_id, plan, bound, [started], labels=labels)
-        return RunHandle(self, run_id, admission, created=True)
+        launch = await self._registry.begin(run_id, plan, bound, [started], labels=labels)
+        return RunHandle(self, run_id, launch, created=True)
 
     async def _put_definition(self, definition: Definition) -> None:
-        """Have the graph in the store before a run names it: a commit, which the next runs are spared while
-        what was put is safe from being swept away."""
+        """Store the graph before a run names it; skipped for 60 s after the last time, in which no sweep
+        removes it."""
         put_at, now = self._definitions_put.get(definition.ir_hash), time.time()
-        if put_at is not None and 0 <= now - put_at < _DEFINITION_KEPT:
+        if put_at is not None and 0 <= now - put_at < _DEFINITION_FRESH_S:
             return
         # In its own key order, which a model sees in schemas and inputs; the hash is over the canonical form.
         await self.log.put_definition(definition.ir_hash, msgspec.json.encode(definition.workflow))
         self._definitions_put.pop(definition.ir_hash, None)
         self._definitions_put[definition.ir_hash] = now
-        if len(self._definitions_put) > _DEFINITIONS:
+        if len(self._definitions_put) > _MAX_DEFINITIONS:
             del self._definitions_put[next(iter(self._definitions_put))]
 
     async def _input_from(self, source: Mapping[str, str], input: Any) -> Any:

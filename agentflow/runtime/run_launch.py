@@ -1,0 +1,203 @@
+"""RunLaunch: what a run needs before its supervisor exists, and the futures that its callers wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from agentflow import engine
+from agentflow.engine.state import RunState
+from agentflow.events.catalogue import WorkflowStarted
+from agentflow.events.owner import Owner
+from agentflow.runtime.clock import Timeline
+
+if TYPE_CHECKING:
+    from actors import Ref
+    from agentflow.runtime.agent_actor import Directory
+    from agentflow.runtime.command_handlers import Command, Done, Refusal
+    from agentflow.runtime.crash_ledger import Trial
+    from agentflow.runtime.log_replay import Fold
+
+__all__ = ["RunLaunch", "RunTable"]
+
+
+class RunLaunch:
+    """All that a run needs to begin or to go on, prepared before its supervisor exists.
+
+    `first_events` begin a new run (`workflow.started`, and for a fork what it begins with, whose events are
+    `base`); there are none for a run that is in the log already. `command`: what the run was taken up for.
+    `queued`: its log may begin, its work not yet. `notices`: what the store had to mend when it was opened,
+    for the log of a run that may be concerned. `accepted` is done once the run's first append (or the
+    fold of its log) is; `rested` when the run is terminal, paused or waits, with its state; `reply` with
+    the answer to the command. `alarm` is the next deadline (µs) of a run that was left waiting. `fold` is
+    what is known of its log before it is read, and what its supervisor leaves behind when it rests. `trial`
+    is told which units the supervisor takes up and which of them end. `timeline`: steps of the wall clock.
+    `owner`: the owner of the run once it has begun.
+    """
+
+    def __init__(
+        self,
+        workflow_id: str,
+        plan: engine.Graph,
+        bindings: engine.Bindings,
+        directory: Directory,
+        *,
+        epoch: int,
+        first_events: Sequence[Any] = (),
+        base: Sequence[engine.BaseEvent] = (),
+        labels: Mapping[str, str] | None = None,
+        command: Command | None = None,
+        queued: bool = False,
+        notices: Sequence[str] = (),
+        fold: Fold | None = None,
+        trial: Trial | None = None,
+        timeline: Timeline | None = None,
+        owner: Owner | None = None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.workflow_id = workflow_id
+        self.plan = plan
+        self.bindings = bindings
+        self.directory = directory
+        self.epoch = epoch
+        self.first_events = list(first_events)
+        self.base = list(base)
+        self.labels = dict(labels or {})
+        self.command = command
+        self.queued = queued
+        self.notices = list(notices)
+        self.alarm: int | None = None
+        self.fold = fold
+        self.trial = trial
+        self.timeline = timeline or Timeline()
+        self.owner = owner
+        self.first_batch_sent = False
+        """Whether a supervisor has sent the first events: they may be in the log though it died since."""
+        self.kills = 0
+        """How often its supervisor was killed; it is started again 5 times."""
+        self.accepted: asyncio.Future[None] = loop.create_future()
+        self.reply: asyncio.Future[Done | Refusal] = loop.create_future()
+        self.rested: asyncio.Future[RunState] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        for future in (self.accepted, self.rested, self.reply):
+            future.add_done_callback(_retrieve)  # an error without a waiter is no unraisable error
+
+    @property
+    def started(self) -> WorkflowStarted | None:
+        """First event of a new run."""
+        return self.first_events[0] if self.first_events else None
+
+    @property
+    def is_new(self) -> bool:
+        """True if the supervisor has to write the first events; an earlier one may have done so and died."""
+        return bool(self.first_events) and not self.accepted.done()
+
+    @property
+    def is_leaving(self) -> bool:
+        """True if the supervisor is about to end, so that a new one must start for the next command."""
+        return self.rested.done() or self.queued
+
+    @property
+    def rest_state(self) -> RunState | None:
+        """State of the run if it rests, else None."""
+        rested = self.rested
+        return rested.result() if rested.done() and rested.exception() is None else None
+
+    def take_fold(self) -> Fold | None:
+        """Return the cached state once; the caller changes it."""
+        fold, self.fold = self.fold, None
+        return fold
+
+    def set_reply(self, answer: Done | Refusal) -> None:
+        """Reply to the command. Until then a restarted supervisor applies it again."""
+        self.command = None
+        if not self.reply.done():
+            self.reply.set_result(answer)
+
+    def reopen(self) -> None:
+        """Replace `rested`, because the run moves again: later callers wait for its next rest."""
+        if self.rested.done():
+            self.rested = asyncio.get_running_loop().create_future()
+            self.rested.add_done_callback(_retrieve)
+
+    def reject(self, error: BaseException) -> None:
+        """Fail all futures but `ended`: the run cannot go on here and the supervisor is about to end."""
+        self._settle_all(error, self.accepted, self.rested, self.reply)
+
+    def end(self, error: BaseException) -> None:
+        """Resolve `ended` and fail what is still open. A queued run may still rest by its next supervisor."""
+        self._settle_all(error, self.accepted, self.reply)
+        if not self.queued:
+            self._settle_all(error, self.rested)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Fail all futures: the Runtime is closed, so no supervisor will follow."""
+        self.reject(error)
+        self.end(error)
+
+    @staticmethod
+    def _settle_all(error: BaseException, *futures: asyncio.Future[Any]) -> None:
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+class RunTable:
+    """The runs at work in this process, and the alarms of those that wait, by run id.
+
+    RunRegistry owns the table and adds launches; RunsSupervisor records the starts and ends of supervisors.
+    Both change it by these methods alone, on one event loop. The table outlives an instance of
+    RunsSupervisor, so that its successor goes on with the same runs.
+    """
+
+    def __init__(self) -> None:
+        self._launches: dict[str, RunLaunch] = {}
+        self._supervisors: dict[str, Ref[Any]] = {}
+        self._alarms: dict[str, int] = {}
+        self.launches: Mapping[str, RunLaunch] = MappingProxyType(self._launches)
+        """The launch of each run that has, or is about to get, a supervisor; read-only."""
+        self.supervisors: Mapping[str, Ref[Any]] = MappingProxyType(self._supervisors)
+        """The supervisor of each run that has one; read-only."""
+        self.alarms: Mapping[str, int] = MappingProxyType(self._alarms)
+        """The next deadline (µs, wall clock) of each waiting run without a supervisor; read-only."""
+
+    def add(self, launch: RunLaunch) -> None:
+        """Add a run that is about to get a supervisor."""
+        self._launches[launch.workflow_id] = launch
+
+    def remove(self, workflow_id: str) -> RunLaunch | None:
+        """Remove a run whose supervisor has ended for good; return its launch."""
+        return self._launches.pop(workflow_id, None)
+
+    def set_supervisor(self, workflow_id: str, ref: Ref[Any]) -> None:
+        """Record the supervisor that was started for a run."""
+        self._supervisors[workflow_id] = ref
+
+    def remove_supervisor(self, workflow_id: str) -> None:
+        """Record that the supervisor of a run has ended; a restart may follow."""
+        self._supervisors.pop(workflow_id, None)
+
+    def remove_all_supervisors(self) -> None:
+        """Record that all supervisors ended with the RunsSupervisor that held them."""
+        self._supervisors.clear()
+
+    def set_alarm(self, workflow_id: str, due: int) -> None:
+        """Record the next deadline (µs) of a waiting run."""
+        self._alarms[workflow_id] = due
+
+    def remove_alarm(self, workflow_id: str) -> None:
+        """Record that the deadline of a run has passed, or that a supervisor watches it from now on."""
+        self._alarms.pop(workflow_id, None)
+
+    def count_running(self) -> int:
+        """Count the runs that take a slot: all but those that only begin their log and then queue."""
+        return sum(not launch.queued for launch in self._launches.values())
