@@ -20,7 +20,7 @@ from agentflow.engine.call_results import (
     tool_failed,
 )
 from agentflow.engine.decide import Found, decide
-from agentflow.engine.effects import EFFECTFUL, Effect, Release, ReleaseIdle, StartCall, effect_of
+from agentflow.engine.effects import Effect, Release, ReleaseIdle, StartCall, effect_of
 from agentflow.engine.evolve import evolve
 from agentflow.engine.graph import Graph, compile_graph
 from agentflow.engine.illegal import IllegalEvent
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from agentflow.engine import commands
 
 __all__ = [
-    "EFFECTFUL",
     "Activation",
     "BaseEvent",
     "Bindings",

@@ -21,6 +21,7 @@ from agentflow import engine, known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine import CacheHit
 from agentflow.engine.decisions import Decisions
+from agentflow.engine.effects import EFFECTFUL
 from agentflow.engine.state import RunState
 from agentflow.errors import (
     AgentflowError,
@@ -300,7 +301,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             if self._caches and data.__class__ is ev.WorkflowStepCompleted:
                 self._keep_result(data)
             evolve(state, data, state.next_offset, now)
-            if data.__class__ in engine.EFFECTFUL and (effect := effect_of(data)) is not None:
+            if data.__class__ in EFFECTFUL and (effect := effect_of(data)) is not None:
                 self._effects.append(effect)
             drafts.append(Draft(data, trace=trace(data)))
 

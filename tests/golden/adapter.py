@@ -17,6 +17,7 @@ import msgspec
 from agentflow import Runtime, engine
 from agentflow.definition.ir import ToolNode, Workflow, ir_hash
 from agentflow.engine import BaseEvent, Bindings, CacheHit, RunState, StepBinding, ToolInfo
+from agentflow.engine.effects import EFFECTFUL
 from agentflow.engine.state import OpenCall
 from agentflow.events.catalogue import DefinitionInfo, SystemStateSaved, WorkflowStarted
 from agentflow.events.envelope import decode, micros
@@ -124,7 +125,7 @@ def drive(plan: Any, workflow: Workflow, input: Any, execute: Callable[[Any], An
         while moves:
             for data in moves:
                 engine.evolve(state, data, state.next_offset, now)
-                if data.__class__ in engine.EFFECTFUL:
+                if data.__class__ in EFFECTFUL:
                     effect = engine.effect_of(data)
                     if isinstance(effect, engine.StartCall):
                         begun.append(effect.call_id)

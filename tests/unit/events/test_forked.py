@@ -83,8 +83,12 @@ def test_a_log_that_was_not_used_before_the_fork_is_refused_too(tmp_path):
     async def write():
         await log.append(batch(0))
 
+    async def write_and_close():
+        await write()
+        await log.close()
+
     assert in_child(write).startswith("LogFailed")
-    asyncio.run(write())
+    asyncio.run(write_and_close())
 
 
 def test_a_runtime_in_a_child_refuses_a_submission(tmp_path):
