@@ -269,6 +269,56 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
 }
 
 FAILURES: dict[str, CodeInfo] = {
+    "batch_item_limit_exceeded": CodeInfo(
+        "The array of a batch has more items than `max_batch_items`.", "Raise the limit, or batch less."
+    ),
+    "batch_items_not_array": CodeInfo(
+        "`items_path` of a batch gave something else than an array.", "Correct the path."
+    ),
+    "branch_failed": CodeInfo(
+        "A branch of a parallel node failed.",
+        "The cause is named; `on_branch_error: collect` goes on without it.",
+    ),
+    "depth_exceeded": CodeInfo(
+        "Graphs are nested deeper than the run allows.", "Raise `max_depth`, or nest less."
+    ),
+    "invalid_global_value": CodeInfo(
+        "An update of a global value does not fit the value that it has.",
+        "Use an operation that fits its type.",
+    ),
+    "invalid_until": CodeInfo(
+        "`until` of a wait gave no time such as 2026-01-31T12:00:00Z.", "Correct the expression."
+    ),
+    "item_failed": CodeInfo(
+        "An item of a map failed.", "The cause is named; `on_item_error` can collect or skip failures."
+    ),
+    "loop_iteration_limit_exceeded": CodeInfo(
+        "The condition of a loop was still true after `max_iterations`.",
+        "Raise the limit, or set `on_limit`.",
+    ),
+    "map_item_limit_exceeded": CodeInfo(
+        "The array of a map has more items than `max_map_items`.", "Raise the limit, or split the array."
+    ),
+    "map_items_not_array": CodeInfo(
+        "`items_path` of a map gave something else than an array.", "Correct the path."
+    ),
+    "merge_quorum_not_met": CodeInfo(
+        "So many sources of a merge failed that its rule cannot be met.",
+        "See why the branches failed, or lower `quorum`.",
+    ),
+    "merge_timeout": CodeInfo(
+        "The sources of a merge did not finish in its time.", "Raise `timeout`, or set `on_timeout`."
+    ),
+    "missing_merge_source": CodeInfo(
+        "A merge on one path names a node that has given nothing.", "Let the way pass the node first."
+    ),
+    "parallel_branch_limit_exceeded": CodeInfo(
+        "A parallel node has more branches than `max_parallel_branches`.", "Raise the limit."
+    ),
+    "state_conflict": CodeInfo(
+        "Two child paths set one global value to different values.", "Use `append`, `increment` or `merge`."
+    ),
+    "subgraph_failed": CodeInfo("A node of an inline graph failed.", "The cause is named."),
     "agent_error": CodeInfo(
         "The model adapter or the agent failed in a way that has no code.", "Read the message."
     ),

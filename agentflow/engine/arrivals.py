@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from agentflow.engine.activation import Activation
 from agentflow.engine.gates import verdict_of
-from agentflow.engine.joins import SETTLED
 from agentflow.engine.path import NodeState, Path
 from agentflow.engine.state import RunState
 
@@ -196,7 +195,7 @@ def leave(state: RunState, activation: Activation, place: NodeState) -> None:
     if path.opener is not None:
         path.work.pop(activation.key, None)
     if path.graph.dependency_nodes and not path.is_branch:
-        for edge in node.out.get(SETTLED, ()):
+        for edge in node.dependents:
             target = path.node(edge.target)
             if node.join.takes_tokens and target.sources.pop(node.id, None) is None:
                 continue  # its first end has settled the dependency

@@ -27,6 +27,9 @@ __all__ = ["Edge", "Graph", "Node", "compile_graph"]
 _SYNTHETIC = "__"
 
 
+_NO_EDGES: dict[str, tuple[Edge, ...]] = {}  # shared and never changed: most nodes have none
+
+
 class Edge:
     """A way from a node to another. `index` is its position among the edges of the graph."""
 
@@ -52,6 +55,7 @@ class Node:
         "asks",
         "cache_key",
         "dependencies",
+        "dependents",
         "for_each",
         "guard",
         "guard_per_item",
@@ -84,7 +88,10 @@ class Node:
         self.index = index
         self.kind: Kind = _kind(spec).form_of(spec)
         self.join: Join = self.kind.join or JOINS[spec.join]
-        self.out: dict[str, tuple[Edge, ...]] = {}
+        self.out: dict[str, tuple[Edge, ...]] = _NO_EDGES
+        """The edges that tokens take, by port."""
+        self.dependents: tuple[Edge, ...] = ()
+        """The edges to the nodes that wait for this one: of port `settled`."""
         self.dependencies: tuple[str, ...] = ()
         self.watchers: tuple[tuple[str, str], ...] = ()  # (join, source) that this node can still reach
         self.previous_agent: str | None = None
@@ -172,7 +179,7 @@ class Graph:
         self._connect(prefix)
         self.dependency_nodes = [n for n in self.nodes.values() if n.is_dependency_node]
         self.roots = [n for n in self.dependency_nodes if not n.dependencies]
-        self.leaves = [n.id for n in self.dependency_nodes if SETTLED not in n.out]
+        self.leaves = [n.id for n in self.dependency_nodes if not n.dependents]
         self.outputs: dict[str, Template] | None = None
         if workflow.outputs is not None:
             self.outputs = {k: value_template(v) for k, v in workflow.outputs.items()}
@@ -197,16 +204,13 @@ class Graph:
         self.uses_last |= "last_llm_output" in node.rare_roots or "last_tool_output" in node.rare_roots
         self.counted |= node.counts_read()
 
-    def dependents(self, node: Node) -> tuple[Edge, ...]:
-        """Return the edges to the nodes that wait for this one."""
-        return node.out.get(SETTLED, ())
-
     def _connect(self, prefix: str) -> None:
         out: dict[str, dict[str, list[Edge]]] = {node_id: {} for node_id in self.nodes}
         for node in self.nodes.values():
             if node.is_dependency_node:
                 named = (prefix + d for d in node.spec.depends_on)
-                node.dependencies = tuple(dict.fromkeys(d for d in named if not self.nodes[d].kind.is_start))
+                found = tuple(dict.fromkeys(d for d in named if not self.nodes[d].kind.is_start))
+                node.dependencies = node.spec.depends_on if found == node.spec.depends_on else found
                 for dependency in node.dependencies:
                     self._edge(out, self.nodes[dependency], SETTLED, node)
         for node in [*self.starts, *(n for n in self.nodes.values() if not n.kind.is_start)]:
@@ -216,7 +220,10 @@ class Graph:
             source, target = self.nodes[prefix + edge.source], self.nodes[prefix + edge.target]
             self._token_edge(out, source, "next", target)
         for node_id, ports in out.items():
-            self.nodes[node_id].out = {port: tuple(edges) for port, edges in ports.items()}
+            node = self.nodes[node_id]
+            node.dependents = tuple(ports.pop(SETTLED, ()))
+            if ports:
+                node.out = {port: tuple(edges) for port, edges in ports.items()}
 
     def _token_edge(
         self, out: dict[str, dict[str, list[Edge]]], source: Node, port: str, target: Node
@@ -257,7 +264,7 @@ class Graph:
     def _backwards(self) -> dict[str, list[str]]:
         back: dict[str, list[str]] = {node_id: [] for node_id in self.nodes}
         for node in self.nodes.values():
-            for edges in node.out.values():
+            for edges in (*node.out.values(), node.dependents):
                 for edge in edges:
                     back[edge.target.id].append(node.id)
         return back

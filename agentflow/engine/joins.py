@@ -87,8 +87,8 @@ class Window(Join):
         """Return the nodes that send it tokens: the window closes when none of them can any more."""
         found: dict[str, None] = {}
         for other in graph.nodes.values():
-            for port, edges in other.out.items():
-                if port != SETTLED and other is not node and any(edge.target is node for edge in edges):
+            for edges in other.out.values():
+                if other is not node and any(edge.target is node for edge in edges):
                     found[other.id] = None
         return tuple(found)
 

@@ -93,7 +93,8 @@ def cut_of(graph: Graph, steps: Iterable[str]) -> frozenset[str]:
             continue
         found.add(step)
         todo += around.get(step, ())
-        for edges in graph.all_nodes[step].out.values():
+        node = graph.all_nodes[step]
+        for edges in (*node.out.values(), node.dependents):
             todo += [edge.target.id for edge in edges if not edge.target.is_silent]
     return frozenset(found)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from sys import intern
 from typing import Any, Final, cast
 
 from agentflow.definition.expressions.errors import EvaluationError, ExpressionError, Fault
@@ -129,7 +130,7 @@ class _Compiler:
     def compile(self, value: Any, path: str, depth: int) -> Build | None:
         """What builds the value, or None for a constant."""
         if isinstance(value, str):
-            return self._string(value, path)
+            return self._string(value, intern(path))
         if not isinstance(value, Mapping | list | tuple):
             return None
         if depth > _MAX_DEPTH:
