@@ -36,7 +36,8 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
     else:
         place.slots += 1
         state.ready.update(activation.path.key, place)
-    mirror(state, activation, place)
+    if activation.path.opener is not None:
+        mirror(state, activation, place)
     dispatched(state, ts)
     activation.status = "running"
     activation.input = data.input
@@ -278,7 +279,10 @@ def _show(
     }
     if node.kind.shows_more:
         view |= node.kind.view(activation, place)
-    path.frame.set("nodes", node.name, view)
+    if path.frame.is_read:
+        path.frame.set("nodes", node.name, view)
+    else:
+        path.frame.nodes[node.name] = view
     if not node.join.takes_tokens:
         brief = None if shown is None else {k: shown[k] for k in ("category", "code", "message")}
         path.frame.set(
