@@ -656,6 +656,8 @@ def test_a_field_of_a_kind_has_an_effect_or_is_refused(kind: str, field: str):
         node = msgspec.structs.replace(node, join="all_succeeded", for_each="${{ input }}")
     if "join" in TAKES[kind] and node.join != "any" and "next" in node.__struct_fields__:
         node = msgspec.structs.replace(node, next=None)
+    if isinstance(node, MapNode) and field in ("for_each", "max_parallel"):
+        node = msgspec.structs.replace(node, tool=None, body="each")  # a tool is called for the node's items
     inside = Workflow(name="w", nodes=(StartNode(id="_s"), node, END))
     refused = (
         "E_CONFLICTING_FIELDS",
