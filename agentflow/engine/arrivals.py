@@ -194,7 +194,7 @@ def leave(state: RunState, activation: Activation, place: NodeState) -> None:
     path.live -= 1
     if path.opener is not None:
         path.work.pop(activation.key, None)
-    if path.graph.dependency_nodes and not path.is_branch:
+    if node.dependents and not path.is_branch:
         for edge in node.dependents:
             target = path.node(edge.target)
             if node.join.takes_tokens and target.sources.pop(node.id, None) is None:

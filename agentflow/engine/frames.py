@@ -53,6 +53,11 @@ class Frame:
         self._kept: dict[tuple[Root, str], list[tuple[int, Any]]] = {}
         """By name: (opening, what it had then); readers of earlier openings see it too."""
 
+    @property
+    def is_read(self) -> bool:
+        """True while child paths are open that read it: a write keeps the old value then."""
+        return bool(self._opened)
+
     def open(self) -> int:
         """Let child paths read the values as they are now; return the number of this opening."""
         self._openings += 1

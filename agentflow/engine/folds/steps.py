@@ -282,7 +282,10 @@ def _show(
     }
     if node.kind.shows_more:
         view |= node.kind.view(activation, place)
-    path.frame.set("nodes", node.name, view)
+    if path.frame.is_read:
+        path.frame.set("nodes", node.name, view)
+    else:
+        path.frame.nodes[node.name] = view
     if not node.join.takes_tokens:
         brief = None if shown is None else {k: shown[k] for k in ("category", "code", "message")}
         path.frame.set(
