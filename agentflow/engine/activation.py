@@ -10,6 +10,7 @@ from agentflow.definition.failure import ErrorInfo
 if TYPE_CHECKING:
     from agentflow.engine.agents.progress import AgentProgress, ToolRecord
     from agentflow.engine.graph import Node
+    from agentflow.engine.mail import Taken
     from agentflow.engine.path import Path
 
 __all__ = ["EXPRESSION_STATUS", "NO_USAGE", "TERMINAL_STEP", "Activation", "StepStatus"]
@@ -63,6 +64,8 @@ class Activation:
         "snapshot",
         "started",
         "status",
+        "superstep",
+        "taken",
         "tool",
         "tool_calls",
         "touched",
@@ -101,6 +104,10 @@ class Activation:
         self.agent: AgentProgress | None = None
         self.tool: ToolRecord | None = None
         self.local: Any = None
+        self.taken: Taken | None = None
+        """The message or round that it took; None for a bare token."""
+        self.superstep = 0
+        """The superstep that it belongs to; 0 under policy eager."""
         # Its iterations, by index, and how many of them are not terminal.
         self.children: dict[int, Activation] = {}
         self.open_children = 0

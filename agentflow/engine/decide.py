@@ -33,6 +33,7 @@ from agentflow.engine.caching import CacheHit, Lookup, cached_completion, key_of
 from agentflow.engine.decisions import Decisions, step_completed, step_failed, step_fields
 from agentflow.engine.held_steps import held_moves
 from agentflow.engine.kinds.kind import Prepared
+from agentflow.engine.mail import MAX_HANDLERS
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error
 from agentflow.events import catalogue as ev
@@ -63,6 +64,8 @@ def decide(state: RunState, now: int, found: Found = _NOTHING) -> Decisions:
         return moves
     if state.held_steps:
         return held_moves(state)
+    if state.mail.fatal is not None:
+        return limits.end_run(state, state.mail.fatal, now)
     if moves := _in_flight(state, now):
         return moves
     if state.root.stopped:
@@ -71,9 +74,11 @@ def decide(state: RunState, now: int, found: Found = _NOTHING) -> Decisions:
         return _halted(state, now, found)
     if moves := _dispatch(state, now, found):
         return moves
+    if moves := state.graph.policy.next(state, now):
+        return moves
     if state.open or state.requests or state.arrived or state.ready:
         return _waiting(state, found)
-    return run_end.run_ended(state, now)
+    return run_end.leftovers(state) or run_end.run_ended(state, now)
 
 
 def _in_flight(state: RunState, now: int) -> Decisions:
@@ -135,6 +140,8 @@ def _dispatch(state: RunState, now: int, found: Found) -> Decisions:
     for activation in state.arrived:
         if activation.key not in found or found[activation.key] != "asked":
             return _examine(state, activation, now, found)
+    if state.mail.inbox and len(state.mail.open) < MAX_HANDLERS:
+        return _examine(state, state.mail.inbox[0], now, found)
     return _grant(state, now, found)
 
 
@@ -185,6 +192,8 @@ def _halted(state: RunState, now: int, found: Found) -> Decisions:
     for request in state.requests.values():
         if request.activation.key in state.awaiting_approval:  # it will not be dispatched any more
             return withdrawn(request, "a step failed")
+    if not (state.open or state.calls) and (closed := limits.close_requests(state, "a step failed")):
+        return closed
     if state.open or state.requests:
         return _waiting(state, found)
     return run_end.run_ended(state, now)
@@ -217,6 +226,11 @@ def _begin(state: RunState, activation: Activation, now: int, found: Found) -> D
 def _started(state: RunState, activation: Activation, prepared: Prepared) -> Any:
     node = activation.node
     more: dict[str, Any] = {} if node.agent is None else {"agent_name": node.agent.name}
+    taken = activation.taken
+    if taken is not None and taken.sources:
+        more["sources"] = taken.sources
+    if taken is not None and taken.missing:
+        more["missing"] = taken.missing
     if node.dependencies:
         more["depends_on"] = node.dependencies
     clock = state.clock if activation.iteration is None else None
@@ -231,7 +245,9 @@ def _started(state: RunState, activation: Activation, prepared: Prepared) -> Any
 
 def _waiting(state: RunState, found: Found) -> Decisions:
     """Say that the run waits when nothing runs and only a person, a timer or a signal can move it on."""
-    if state.status != "running" or state.running or state.calls or "asked" in found.values():
+    if state.status != "running" or state.running or state.calls or state.mail.open:
+        return []
+    if "asked" in found.values():
         return []
     if not state.requests and not limits.has_wake_up(state):
         return []

@@ -6,35 +6,51 @@ A Graph is immutable and may serve any number of runs at once. Building one eval
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from agentflow.definition.edge_checks import EDGE_ROOTS
+from agentflow.definition.expressions import parse
 from agentflow.definition.ir import AgentSpec, NodeBase, Workflow
+from agentflow.definition.ir import Edge as EdgeSpec
 from agentflow.definition.kinds import KINDS as DEFINITIONS
 from agentflow.definition.policy import NO_RETRY, RetryPolicy
-from agentflow.engine.joins import JOINS, SETTLED, Join
+from agentflow.engine.joins import JOINS, SETTLED, Fan, Join, fans_of
 from agentflow.engine.kinds import KINDS
+from agentflow.engine.policies import POLICIES
 from agentflow.engine.templates import expression, text_template, value_template, whole_expression
 
 if TYPE_CHECKING:
     from agentflow.definition.expressions import Expression, Template
     from agentflow.engine.kinds.kind import Kind
 
-__all__ = ["Edge", "Graph", "Node", "compile_graph"]
+__all__ = ["Edge", "Graph", "Node", "Route", "compile_graph"]
 
 _SYNTHETIC = "__"
 
 
 class Edge:
-    """A way from a node to another. `index` is its position among the edges of the graph."""
+    """A way from a node to another. `index` is its position among the edges of the graph.
 
-    __slots__ = ("index", "name", "port", "source", "target")
+    `spec` is the edge of the IR, None for one of a target field; `when` its predicate, `fan` the join that it
+    leads to, if it is of kind fan_in.
+    """
 
-    def __init__(self, index: int, source: Node | None, port: str, target: Node) -> None:
+    __slots__ = ("fan", "index", "name", "port", "source", "spec", "target", "when")
+
+    def __init__(
+        self, index: int, source: Node | None, port: str, target: Node, spec: EdgeSpec | None = None
+    ) -> None:
         self.index = index
         self.source = source
         self.port = port
         self.target = target
+        self.spec = spec
         self.name = f"{source.id if source else ''}->{target.id}"
+        self.when: Expression | None = None
+        self.fan: Fan | None = None
+        if spec is not None:
+            self.name = spec.name or self.name
+            self.when = None if spec.when is None else parse(spec.when, roots=EDGE_ROOTS)
 
 
 class Node:
@@ -46,6 +62,7 @@ class Node:
         "asks",
         "cache_key",
         "dependencies",
+        "fan_watchers",
         "for_each",
         "guard",
         "guard_per_item",
@@ -61,6 +78,7 @@ class Node:
         "program",
         "required",
         "retry",
+        "routes",
         "spec",
         "timeout",
         "watchers",
@@ -75,6 +93,9 @@ class Node:
         self.out: dict[str, tuple[Edge, ...]] = {}
         self.dependencies: tuple[str, ...] = ()
         self.watchers: tuple[tuple[str, str], ...] = ()  # (join, source) that this node can still reach
+        self.fan_watchers: tuple[tuple[int, str], ...] = ()  # (fan, source) that this node can still reach
+        self.routes: tuple[Route, ...] = ()
+        """How its messages go, if more than along every edge: groups of its `edges[]` in declared order."""
         self.previous_agent: str | None = None
         self.required = spec.required
         self.max_parallel = spec.max_parallel
@@ -105,12 +126,22 @@ class Node:
         return self.out.get(port, ())
 
 
+class Route(NamedTuple):
+    """Edges of one kind that are tested together: one single edge, or one group. `name` is that of the
+    selection or of the group."""
+
+    kind: str
+    name: str
+    edges: tuple[Edge, ...]
+
+
 class Graph:
     """A compiled workflow. `nodes` is in declared order, the starts and ends behind the steps."""
 
     def __init__(self, workflow: Workflow) -> None:
         self.workflow = workflow
         self.options = workflow.options
+        self.policy = POLICIES[workflow.options.policy]
         self.max_steps = max(workflow.options.max_steps, len(workflow.nodes))
         ordered = sorted(workflow.nodes, key=lambda n: (n.index, n.id))
         borders = [n for n in ordered if _kind(n).is_start or _kind(n).is_end]
@@ -127,7 +158,13 @@ class Graph:
         self.outputs: dict[str, Template] | None = None
         if workflow.outputs is not None:
             self.outputs = {k: value_template(v) for k, v in workflow.outputs.items()}
+        self.fans: tuple[Fan, ...] = fans_of(
+            e for n in self.nodes.values() for p in n.out.values() for e in p
+        )
         self.has_watchers = self._watch()
+        self._watch_fans()
+        self.yields = any(n.kind.yields for n in self.nodes.values())
+        """True if outputs that nodes give out while they run are the output of the run."""
 
     def dependents(self, node: Node) -> tuple[Edge, ...]:
         """Return the edges to the nodes that wait for this one."""
@@ -145,22 +182,37 @@ class Graph:
             for port, target in DEFINITIONS[node.kind.name].ports(node.spec):
                 self._token_edge(out, node, port, self.nodes[target])
         for edge in self.workflow.edges:
-            self._token_edge(out, self.nodes[edge.source], "next", self.nodes[edge.target])
+            port = "error" if edge.kind == "error" else "next"
+            self._token_edge(out, self.nodes[edge.source], port, self.nodes[edge.target], edge)
         for node_id, ports in out.items():
-            self.nodes[node_id].out = {port: tuple(edges) for port, edges in ports.items()}
+            node = self.nodes[node_id]
+            node.out = {port: tuple(edges) for port, edges in ports.items()}
+            node.routes = _routes(node)
 
     def _token_edge(
-        self, out: dict[str, dict[str, list[Edge]]], source: Node, port: str, target: Node
+        self,
+        out: dict[str, dict[str, list[Edge]]],
+        source: Node,
+        port: str,
+        target: Node,
+        spec: EdgeSpec | None = None,
     ) -> None:
         """Tokens neither enter nor leave a node of dependencies: its join says when it runs."""
         if source.is_dependency_node or target.is_dependency_node:
             return
-        self._edge(out, source, port, target)
+        self._edge(out, source, port, target, spec)
         if source.agent is not None:
             target.previous_agent = source.agent.name
 
-    def _edge(self, out: dict[str, dict[str, list[Edge]]], source: Node, port: str, target: Node) -> None:
-        out[source.id].setdefault(port, []).append(Edge(self._edges, source, port, target))
+    def _edge(
+        self,
+        out: dict[str, dict[str, list[Edge]]],
+        source: Node,
+        port: str,
+        target: Node,
+        spec: EdgeSpec | None = None,
+    ) -> None:
+        out[source.id].setdefault(port, []).append(Edge(self._edges, source, port, target, spec))
         self._edges += 1
 
     def _watch(self) -> bool:
@@ -181,12 +233,24 @@ class Graph:
             self.nodes[node_id].watchers = tuple(pairs)
         return bool(watched)
 
-    def _backwards(self) -> dict[str, list[str]]:
+    def _watch_fans(self) -> None:
+        """Find for each node the sources of fan-ins that it can reach over edges that lead elsewhere."""
+        watched: dict[str, list[tuple[int, str]]] = {}
+        for fan in self.fans:
+            back = self._backwards(but=fan)
+            for source in fan.sources:
+                for reaching in _reaching(back, source, avoid=""):
+                    watched.setdefault(reaching, []).append((fan.index, source))
+        for node_id, pairs in watched.items():
+            self.nodes[node_id].fan_watchers = tuple(pairs)
+
+    def _backwards(self, but: Fan | None = None) -> dict[str, list[str]]:
         back: dict[str, list[str]] = {node_id: [] for node_id in self.nodes}
         for node in self.nodes.values():
             for edges in node.out.values():
                 for edge in edges:
-                    back[edge.target.id].append(node.id)
+                    if edge.fan is None or edge.fan is not but:
+                        back[edge.target.id].append(node.id)
         return back
 
 
@@ -200,6 +264,26 @@ def _reaching(back: dict[str, list[str]], source: str, avoid: str) -> set[str]:
                 found.add(before)
                 todo.append(before)
     return found
+
+
+def _routes(node: Node) -> tuple[Route, ...]:
+    """Return the groups of a node's edges; nothing if a token simply takes every edge of its port."""
+    edges = node.targets("next")
+    if not node.kind.sends and all(e.spec is None or _is_plain(e.spec) for e in edges):
+        return ()
+    groups: dict[tuple[str, str], list[Edge]] = {}
+    for edge in edges:
+        spec = edge.spec
+        kind = "single" if spec is None else spec.kind
+        if kind == "single" or spec is None:
+            groups[kind, str(edge.index)] = [edge]
+        else:
+            groups.setdefault((kind, spec.group or spec.selection or ""), []).append(edge)
+    return tuple(Route(kind, name, tuple(found)) for (kind, name), found in groups.items())
+
+
+def _is_plain(spec: EdgeSpec) -> bool:
+    return spec.kind in ("single", "fan_out") and spec.when is None
 
 
 def _kind(spec: NodeBase) -> Kind:

@@ -9,6 +9,8 @@ from agentflow.engine.activation import Activation, StepStatus
 
 if TYPE_CHECKING:
     from agentflow.engine.graph import Graph, Node
+    from agentflow.engine.mail import Turns
+    from agentflow.engine.rounds import Round
 
 __all__ = ["NodeState", "Path"]
 
@@ -28,6 +30,7 @@ class NodeState:
         "slots",
         "sources",
         "status",
+        "turns",
         "upstream_cancelled",
         "upstream_failed",
         "visits",
@@ -51,6 +54,8 @@ class NodeState:
         """Activations that wait for a slot, first come first served."""
         self.slots = 0
         """Slots that its iterations hold now."""
+        self.turns: Turns | None = None
+        """Of a node that handles one message at a time."""
         self.outer: Activation | None = None
         """The latest activation around iterations."""
         self.awaited = len(node.dependencies)
@@ -69,6 +74,7 @@ class Path:
     """
 
     __slots__ = (
+        "due",
         "ended",
         "error",
         "graph",
@@ -81,6 +87,7 @@ class Path:
         "opener",
         "output",
         "parent",
+        "rounds",
         "steps_view",
         "stopped",
     )
@@ -101,6 +108,10 @@ class Path:
         self.ended = False
         self.stopped = False
         """True once a token came to an end that does not wait for the others."""
+        self.rounds: dict[int, Round] = {}
+        """The buffers of the fan-ins, by the index of the fan-in."""
+        self.due: set[int] = set()
+        """Fan-ins that may be complete."""
         self.nodes_view: dict[str, Any] = {}
         """The root `nodes` of expressions: what ended on this path."""
         self.steps_view: dict[str, Any] = {}

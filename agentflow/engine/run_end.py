@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from agentflow.definition.expressions import EvaluationError
@@ -10,7 +11,7 @@ from agentflow.engine.decisions import Decisions, elapsed_ms, size_of
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
-__all__ = ["output_of", "run_ended", "run_failed"]
+__all__ = ["leftovers", "output_of", "outputs_of", "run_ended", "run_failed"]
 
 
 def run_ended(state: RunState, now: int) -> Decisions:
@@ -47,6 +48,35 @@ def run_ended(state: RunState, now: int) -> Decisions:
     ]
 
 
+def leftovers(state: RunState) -> Decisions:
+    """Return what stays in the buffers of joins whose rounds did not close (page 002 §5)."""
+    return [
+        ev.MessageUndelivered(
+            step_id=message.edge.source.id if message.edge.source else "",
+            activation=activation,
+            index=message.index,
+            type=message.type,
+            reason="join_incomplete",
+        )
+        for path in state.paths.values()
+        for held in path.rounds.values()
+        for activation, message in held.left()
+        if (activation, message.index) not in state.mail.told
+    ]
+
+
+def outputs_of(state: RunState) -> list[ev.Output]:
+    """Return what the latest attempts of all activations gave out, in the order of page 002 §16."""
+    return [output for _, output in sorted(_ordered(state), key=lambda found: found[0])]
+
+
+def _ordered(state: RunState) -> Iterator[tuple[tuple[Any, ...], ev.Output]]:
+    keeps = state.graph.policy.keeps_messages
+    for outputs in state.mail.outputs.values():
+        for offset, superstep, visit, data in outputs:
+            yield (superstep, data.step_id, visit, data.index) if keeps else (offset,), data
+
+
 def run_failed(state: RunState, error: ErrorInfo, now: int) -> Decisions:
     """`workflow.failed`, with what the leaves had reached."""
     partial = _leaves(state) if state.graph.dependency_nodes else None
@@ -71,6 +101,9 @@ def output_of(state: RunState) -> Any:
     for end in graph.ends:
         if end.is_silent and end.program is not None:
             return end.program.evaluate(state.scope())
+    if graph.yields:
+        given = [output.value for output in outputs_of(state) if output.kind == "output"]
+        return given[-1] if given else None
     if graph.dependency_nodes:
         return _leaves(state)
     return state.root.output

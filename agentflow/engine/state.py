@@ -12,7 +12,9 @@ from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.activation import NO_USAGE, Activation
 from agentflow.engine.bindings import Bindings
+from agentflow.engine.mail import Mail
 from agentflow.engine.path import NodeState, Path
+from agentflow.engine.shared_state import SharedState
 from agentflow.events.catalogue import (
     ApprovalRequested,
     InputRequested,
@@ -222,6 +224,7 @@ class RunState:
         "input",
         "last_approval",
         "last_ts",
+        "mail",
         "name",
         "next_offset",
         "on_failure",
@@ -238,6 +241,7 @@ class RunState:
         "running",
         "scheduled",
         "settled",
+        "shared",
         "signals",
         "skipped",
         "started_at",
@@ -302,6 +306,8 @@ class RunState:
         """Failed steps about which a person decides, by step id."""
         # What is under way outside.
         self.calls: dict[str, OpenCall] = {}
+        self.mail = Mail()
+        self.shared = SharedState(graph)
         self.call_queue: dict[str, Activation] = {}
         """Agents whose next model call waits for room in a budget."""
         self.requests: dict[str, OpenRequest] = {}

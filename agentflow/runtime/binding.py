@@ -18,6 +18,7 @@ from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import (
     AgentNode,
     AgentSpec,
+    ExecutorNode,
     FunctionRef,
     ModelRef,
     ToolNode,
@@ -120,6 +121,8 @@ class _Binder:
                 self._agent(node)
             elif isinstance(node, ToolNode):
                 self._tool(node)
+            elif isinstance(node, ExecutorNode):
+                self._executor(node)
         self._report_missing_default()
         for service in self.registry.services.values():
             self.bound.services.setdefault(service.name, service)
@@ -146,6 +149,12 @@ class _Binder:
                 hint=hint,
             )
         )
+
+    def _executor(self, node: ExecutorNode) -> None:
+        """Report an executor: no code is registered under any name."""
+        place = next(i for i, other in enumerate(self.workflow.nodes) if other is node)
+        message = f'no executor is registered as "{node.executor}"'
+        self._report("E_UNREGISTERED_CALLABLE", message, f"/nodes/{place}/executor")
 
     # -- agents ---------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-WALL_CLOCK = ("retry ", "approval ")
+WALL_CLOCK = ("retry ", "approval ", "input ")
 """Timers that stand for a time of day and so run on while the run stands still."""
 
 

@@ -11,6 +11,7 @@ from agentflow.engine.activation import EXPRESSION_STATUS, Activation, StepStatu
 from agentflow.engine.arrivals import dispatched, leave, retry_in_place, route
 from agentflow.engine.budgets import time_limit
 from agentflow.engine.folds.common import activation_of, settle, wake_after
+from agentflow.engine.folds.messages import messages_sent, sender_failed
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.path import NodeState
 from agentflow.engine.state import RunState
@@ -60,6 +61,8 @@ def _begin(state: RunState, activation: Activation, place: NodeState) -> None:
 def _leave_queues(state: RunState, activation: Activation, place: NodeState) -> None:
     if state.awaiting_approval.pop(activation.key, None) is not None:
         state.denied.pop(activation.key, None)
+    elif activation.node.kind.one_at_a_time and place.turns is not None and place.turns.current is activation:
+        state.mail.begin(activation)
     elif activation in state.arrived:
         state.arrived.remove(activation)
     else:
@@ -102,7 +105,9 @@ def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int
     if activation.is_for_each:
         outputs["items"] = _items_view(activation)
     _show(activation, place, "succeeded", outputs, None, data.output)
-    if activation.node.join.takes_tokens:
+    if data.messages is not UNSET:
+        messages_sent(state, activation, data, ts)
+    elif activation.node.join.takes_tokens:
         port = "next" if data.next is UNSET or data.next is None else data.next
         route(state, activation, port, activation.node.kind.payload(activation))
     leave(state, activation, place)
@@ -118,12 +123,13 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
     if activation.outer is not None:
         _iteration_ended(state, activation)
         return
-    if status == "failed" and node.required and state.on_failure == "hold" and not was_held:
+    absorbed = status == "failed" and node.kind.absorbs(node)
+    if status == "failed" and node.required and not absorbed and state.on_failure == "hold" and not was_held:
         place.status = status
         state.held_steps[data.step_id] = activation  # a person decides what follows from it
         return
     state.steps_done[status] += 1
-    if status == "failed" and node.required:
+    if status == "failed" and node.required and not absorbed:
         state.has_failed = True
         state.failed_steps.append(data.step_id)
     outputs = None
@@ -131,6 +137,8 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
         results = [c.output if c.status == "succeeded" else None for c in _children(activation)]
         outputs = {"status": "failed", "result": results, "items": _items_view(activation)}
     _show(activation, place, status, outputs, data.error, None)
+    if node.routes or node.kind.sends:
+        sender_failed(state, activation, data.error)
     leave(state, activation, place)
 
 
@@ -162,6 +170,7 @@ def _step_retrying(state: RunState, data: ev.WorkflowStepRetrying, offset: int, 
     state.timers[f"retry {activation.key}"] = activation.due_at
     state.timers.pop(f"attempt {activation.key}", None)
     wake_after(state, activation, data.delay_ms)
+    activation.node.kind.retried(state, activation, data, ts)
 
 
 def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts: int) -> None:
@@ -189,19 +198,19 @@ def _close(state: RunState, activation: Activation, place: NodeState) -> None:
     del state.activations[key]
     if state.open.pop(key, None) is None:  # it never started
         _leave_queues(state, activation, place)
+        state.mail.end_turn(activation, place)
         if activation.iteration is None:
             _begin(state, activation, place)
         return
     if activation.is_for_each:
         for iteration in state.ready.clear(activation.path.key, place):  # those that never began
             del state.activations[iteration.key]
-    elif activation.node.kind.takes_slot and activation.status != "waiting":
-        state.running -= 1  # a step that waits for a person holds no slot
-        if activation.iteration is not None:
-            place.slots -= 1
-            state.ready.update(activation.path.key, place)
-        activation.node.kind.closed(state, activation)
     else:
+        if activation.status != "waiting":  # a step that waits for a person holds no slot
+            state.running -= activation.node.kind.takes_slot
+            if activation.iteration is not None:
+                place.slots -= 1
+                state.ready.update(activation.path.key, place)
         activation.node.kind.closed(state, activation)
     state.changed.pop(key, None)
     state.call_queue.pop(key, None)

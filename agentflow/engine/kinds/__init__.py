@@ -13,9 +13,9 @@ KINDS: dict[str, Kind] = {}
 
 
 def _load() -> None:
-    from agentflow.engine.kinds import agent, condition, end, start, tool
+    from agentflow.engine.kinds import agent, condition, end, executor, start, tool
 
-    for module in (agent, condition, end, start, tool):
+    for module in (agent, condition, end, executor, start, tool):
         KINDS[module.KIND.name] = module.KIND
 
 
