@@ -230,7 +230,7 @@ def close_round(state: RunState, path: Path, closing: Closing, *, first: bool = 
     held.take()
     limit_round(state, path, held)
     messages = [(entry.activation, m) for entry in closing.entries for m in entry.messages]
-    sources = tuple(MessageRef(activation=a, edge=m.edge.name, index=m.index) for a, m in messages)
+    sources = tuple(MessageRef(activation=a, edge=m.edge.name, index=m.number) for a, m in messages)
     order = (0 if first else 1, fan.edges[0].index, number, 0)
     taken = Taken("list", sources, closing.missing)
     deliver(state, path, fan.target, [m.payload for _, m in messages], taken, order)

@@ -34,7 +34,7 @@ class Arrived(NamedTuple):
     """One message for a join."""
 
     edge: Edge
-    index: int
+    number: int
     type: str
     payload: Any
 

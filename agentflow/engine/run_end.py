@@ -54,14 +54,14 @@ def leftovers(state: RunState) -> Decisions:
         ev.MessageUndelivered(
             step_id=message.edge.source.id if message.edge.source else "",
             activation=activation,
-            index=message.index,
+            index=message.number,
             type=message.type,
             reason="join_incomplete",
         )
         for path in state.paths.values()
         for held in path.rounds.values()
         for activation, message in held.left()
-        if (activation, message.index) not in state.mail.told
+        if (activation, message.number) not in state.mail.told
     ]
 
 

@@ -99,10 +99,10 @@ def _step_decided(state: RunState, activation: Activation, error: Any) -> None:
 
 def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: int) -> None:
     activation = activation_of(state, data)
-    request: Any = data.request
-    call_id: str = request.get("tool_call_id", "")
+    asks_by_message = activation.node.kind.sends
+    call_id: str = "" if asks_by_message else data.request.get("tool_call_id", "")
     state.requests[data.request_id] = OpenRequest(data.request_id, activation, call_id, data, offset, ts)
-    if activation.node.kind.sends:
+    if asks_by_message:
         message_asked(state, activation, data)
         if data.deadline is not UNSET:
             state.timers[f"input {data.request_id}"] = micros(data.deadline)
