@@ -64,13 +64,13 @@ def decide(state: RunState, now: int, found: Found = _NOTHING) -> Decisions:
         return moves
     if state.held_steps:
         return held_moves(state)
-    if state.mail.fatal is not None:
+    if state.mail.fatal is not None and not state.mail.stepping:
         return limits.end_run(state, state.mail.fatal, now)
     if moves := _in_flight(state, now):
         return moves
     if state.root.stopped:
         return limits.stop(state, now) or run_end.run_ended(state, now)
-    if state.on_failure == "halt" and state.has_failed:
+    if state.on_failure == "halt" and state.has_failed and not state.mail.stepping:
         return _halted(state, now, found)
     if moves := _dispatch(state, now, found):
         return moves

@@ -183,21 +183,21 @@ def _run_deadline(state: RunState, now: int) -> Decisions:
     return end_run(state, _timeout("run_deadline", f"the run did not end within {limit:g} s"), now)
 
 
-def too_many_steps(state: RunState, now: int) -> Decisions:
-    """Return what happens if one more activation would be one too many; empty if it may begin.
+def too_many_steps(state: RunState, now: int, *, more: int = 1) -> Decisions:
+    """Return what happens if `more` activations would be too many; empty if they may begin.
 
     A graph that goes round for ever ends here (page 003 §6), or at the budget of its run.
     """
     limit = state.graph.max_steps
-    if state.clock >= limit:
+    if state.clock + more > limit:
         message = f"the run began more than {limit} steps"
         details = {"limit": limit}
         error = ErrorInfo(category="agent", code="step_limit_exceeded", message=message, details=details)
         return end_run(state, error, now)
     limit = state.budget.get("max_steps")
-    if limit is None or state.clock < limit:
+    if limit is None or state.clock + more <= limit:
         return []
-    found = Exceeded("run", "max_steps", limit, state.clock, 0, 1, how_of(state.budget))
+    found = Exceeded("run", "max_steps", limit, state.clock, 0, more, how_of(state.budget))
     return end_run(state, budget_error(found), now) if found.on_exceeded == "fail" else [paused(found)]
 
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.arrivals import activate, close_rounds, count_queued, make_activation
-from agentflow.engine.limits import end_run
+from agentflow.engine.limits import end_run, too_many_steps
 from agentflow.engine.mail import Queued, Taken
 from agentflow.engine.rounds import closings
+from agentflow.engine.run_end import failure_of
 from agentflow.events import catalogue as ev
 
 if TYPE_CHECKING:
@@ -114,9 +115,12 @@ class Superstep(Eager):
         return []
 
     def _barrier(self, state: RunState, now: int) -> Decisions:
-        conflict = state.shared.conflict_at_barrier()
-        if conflict is not None:
-            return end_run(state, conflict, now)
+        problem = state.mail.fatal
+        if problem is None and state.on_failure == "halt" and state.has_failed:
+            problem = failure_of(state)  # nothing is committed, and what waits is not delivered
+        problem = problem or state.shared.conflict_at_barrier()
+        if problem is not None:
+            return end_run(state, problem, now)
         rounds = sum(1 for path in state.paths.values() for c in closings(path) if c.error is None)
         return [
             ev.SuperstepCompleted(
@@ -137,6 +141,8 @@ class Superstep(Eager):
                 details={"limit": limit, "queued": len(mail.queue)},
             )
             return end_run(state, error, now)
+        if over := too_many_steps(state, now, more=len(mail.queue)):
+            return over
         visits: dict[tuple[str, str], int] = {}
         keys: list[str] = []
         for queued in in_order(mail.queue):

@@ -11,21 +11,13 @@ from agentflow.engine.decisions import Decisions, elapsed_ms, size_of
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
-__all__ = ["leftovers", "output_of", "outputs_of", "run_ended", "run_failed"]
+__all__ = ["failure_of", "leftovers", "output_of", "outputs_of", "run_ended", "run_failed"]
 
 
 def run_ended(state: RunState, now: int) -> Decisions:
     """Nothing is left to do: completed, or failed when a required step failed."""
     if state.has_failed:
-        first = state.nodes[state.failed_steps[0]]
-        view: dict[str, Any] = state.nodes_view[first.node.id]["error"] or {}
-        error = ErrorInfo(
-            category=view.get("category", "agent"),
-            code=view.get("code", "step_failed"),
-            message=f"step {first.node.id} failed: {view.get('message', '')}",
-            details={"step_id": first.node.id},
-        )
-        return run_failed(state, error, now)
+        return run_failed(state, failure_of(state), now)
     try:
         output = output_of(state)
     except EvaluationError as error:
@@ -46,6 +38,18 @@ def run_ended(state: RunState, now: int) -> Decisions:
             usage=state.usage,
         )
     ]
+
+
+def failure_of(state: RunState) -> ErrorInfo:
+    """Return why a run with failed steps fails: the first of them."""
+    first = state.nodes[state.failed_steps[0]]
+    view: dict[str, Any] = state.nodes_view[first.node.id]["error"] or {}
+    return ErrorInfo(
+        category=view.get("category", "agent"),
+        code=view.get("code", "step_failed"),
+        message=f"step {first.node.id} failed: {view.get('message', '')}",
+        details={"step_id": first.node.id},
+    )
 
 
 def leftovers(state: RunState) -> Decisions:

@@ -65,7 +65,7 @@ def sender_failed(state: RunState, activation: Activation, error: ErrorInfo) -> 
     for edge in node.targets("next"):
         if edge.fan is not None:
             path.rounds[edge.fan.index].charged[node.id] = 0
-    if error.category == "cancelled":
+    if error.category == "cancelled" or _ends_run(state, error):
         return
     failure = {
         "activation": activation.key,
@@ -77,6 +77,26 @@ def sender_failed(state: RunState, activation: Activation, error: ErrorInfo) -> 
         taken = Taken("NodeFailure", (source,))
         deliver(state, path, edge.target, failure, taken, (1, edge.index, activation.visit, 0))
 
+
+def _ends_run(state: RunState, error: ErrorInfo) -> bool:
+    """Return whether a step was ended with its run, so that nothing follows from its failure."""
+    if error.code == "state_conflict":
+        return state.graph.policy.keeps_messages
+    if error.code == "budget_exceeded":
+        return (error.details or {}).get("limit") == "max_steps"
+    return error.code in _RUN_ENDS
+
+
+_RUN_ENDS = frozenset(
+    {
+        "join_incomplete",
+        "max_iterations_exceeded",
+        "message_undelivered",
+        "reducer_failed",
+        "run_deadline",
+        "step_limit_exceeded",
+    }
+)
 
 # -- requests: the answer is a message to the node that asked (page 002 §10) ------------------------
 

@@ -137,7 +137,7 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
         results = [c.output if c.status == "succeeded" else None for c in _children(activation)]
         outputs = {"status": "failed", "result": results, "items": _items_view(activation)}
     _show(activation, place, status, outputs, data.error, None)
-    if node.routes or node.kind.sends:
+    if node.out:
         sender_failed(state, activation, data.error)
     leave(state, activation, place)
 

@@ -77,7 +77,7 @@ class Executor(Kind):
 
     def absorbs(self, node: Node) -> bool:
         """Return whether an error edge takes the failure, or `on_error: skip` leaves it out."""
-        return node.spec.on_error == "skip" or bool(node.targets("error"))
+        return node.spec.on_error == "skip" or super().absorbs(node)
 
     def accepts(self, node: Node, tags: tuple[str, ...], *, element: bool = False) -> bool:
         """Return whether one of its handlers takes a message of these types, or a list of such."""

@@ -114,8 +114,8 @@ class Kind:
         return node.retry
 
     def absorbs(self, node: Node) -> bool:
-        """Return whether a failure of the node is none of the run: it leads elsewhere, or is left out."""
-        return False
+        """Return whether a failure of the node is none of the run: an error edge takes it."""
+        return bool(node.targets("error"))
 
     def accepts(self, node: Node, tags: tuple[str, ...], *, element: bool = False) -> bool:
         """Return whether the node takes a message of these types, or (`element`) a list of such."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -172,7 +173,7 @@ def test_max_iterations_is_100_where_it_is_not_stated():
 
 def test_a_long_chain_needs_no_larger_bound():
     names = [f"n{i}" for i in range(130)]
-    edges = list(zip(names, names[1:], strict=False))
+    edges = list(pairwise(names))
     run = Graph(graph(*map(node, names), edges=edges), 0, handlers={names[-1]: silent}).go()
     assert run.state.status == "completed"
     assert len(bounds(run)) == 130
