@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.ir import AgentNode, EndNode, NodeBase, StartNode, Workflow
+from agentflow.definition.ir import AgentNode, EndNode, ExecutorNode, NodeBase, StartNode, Workflow
 from agentflow.definition.limits import Limits, limits_of, merged
 from agentflow.definition.policy import NO_RETRY, RetryPolicy
 from agentflow.errors import LogCorrupt
@@ -51,8 +51,10 @@ class _Step:
     """A step of the graph, and where it stands."""
 
     __slots__ = (
+        "absorbs",
         "attempt",
         "error",
+        "has_handler",
         "is_held",
         "is_map",
         "items",
@@ -63,8 +65,10 @@ class _Step:
         "visits",
     )
 
-    def __init__(self, node: NodeBase) -> None:
+    def __init__(self, node: NodeBase, *, has_error_edge: bool = False) -> None:
         self.node = node
+        self.has_handler = isinstance(node, ExecutorNode)  # its work begins with workflow.step_started
+        self.absorbs = has_error_edge or (self.has_handler and node.on_error == "skip")
         policy = node.policy
         default = RetryPolicy() if isinstance(node, AgentNode) else NO_RETRY
         self.retry = (policy.retry if policy else None) or default
@@ -112,7 +116,12 @@ class RunFold:
         self.next_offset = 0
         self._workflow = workflow
         nodes = sorted(workflow.nodes, key=lambda node: (node.index, node.id))
-        self._steps = {node.id: _Step(node) for node in nodes if not isinstance(node, StartNode | EndNode)}
+        routed = {edge.source for edge in workflow.edges if edge.kind == "error"}
+        self._steps = {
+            node.id: _Step(node, has_error_edge=node.id in routed)
+            for node in nodes
+            if not isinstance(node, StartNode | EndNode)
+        }
         self._begin: ev.WorkflowStarted | None = None
         self._state = "pending"
         self._pause: str | None = None
@@ -254,7 +263,7 @@ class RunFold:
         key = _key(data)
         if data.iteration is None:
             work = _Work(key)
-            step.visits, step.state, step.is_held = data.visit + 1, "running", False
+            step.visits, step.state, step.is_held = max(step.visits, data.visit + 1), "running", False
             self._clock = data.clock + 1
             if step.is_map:
                 step.items = _items(step, data, key)
@@ -268,6 +277,8 @@ class RunFold:
         )
         if limit is not None:
             self._clocks.start(f"deadline {key}", ts, limit)
+        if step.has_handler and step.retry.timeout is not None:
+            self._clocks.start(f"attempt {key}", ts, step.retry.timeout)
 
     def _step_completed(self, data: ev.WorkflowStepCompleted, offset: int, ts: int) -> None:
         step = self._close(data, "succeeded")
@@ -282,7 +293,8 @@ class RunFold:
         if data.iteration is not None:
             return
         step.state = state
-        if state == "failed" and step.node.required and self._holds_failures and not was_held:
+        holds = self._holds_failures and step.node.required and not step.absorbs
+        if state == "failed" and holds and not was_held:
             step.is_held = True  # a person decides what follows from it
         else:
             step.output, step.error = None, data.error
@@ -309,6 +321,10 @@ class RunFold:
     ) -> None:
         step.attempt = data.next_attempt
         self._clocks.stop(f"attempt {work.key}")
+        if step.has_handler:  # which waits for the end of the backoff by itself
+            if step.retry.timeout is not None:
+                self._clocks.start(f"attempt {work.key}", ts, data.delay_ms / 1000 + step.retry.timeout)
+            return
         self._clocks.start(f"retry {work.key}", ts, data.delay_ms / 1000)
 
     def _close(self, data: Any, state: str) -> _Step:
@@ -318,7 +334,7 @@ class RunFold:
         if work is not None:
             self._clocks.stop(f"deadline {key}", f"attempt {key}", f"retry {key}")
         elif data.iteration is None:
-            step.visits, step.is_held = data.visit + 1, False
+            step.visits, step.is_held = max(step.visits, data.visit + 1), False
         else:
             work = _item_of(step, data)
         if work is not None:
@@ -332,7 +348,10 @@ class RunFold:
             self._moves(ts)
             if data.deadline is not UNSET:
                 self._clocks.due[f"approval {data.request_id}"] = micros(data.deadline)
-        if isinstance(data, ev.ApprovalRequested) and data.kind == "step":
+        if isinstance(data, ev.InputRequested) and self._asks_by_message(data.step_id):
+            if data.deadline is not UNSET:  # its activation ends, and the answer is a message
+                self._clocks.due[f"input {data.request_id}"] = micros(data.deadline)
+        elif isinstance(data, ev.ApprovalRequested) and data.kind == "step":
             self._steps[data.step_id].state = "waiting"
         else:
             work = self._open[_key(data)]
@@ -349,8 +368,11 @@ class RunFold:
             self._steps[request.step_id].state = "pending"
 
     def _answered(self, data: ev.InputReceived | ev.InputCancelled, offset: int, ts: int) -> None:
+        self._clocks.stop(f"input {data.request_id}")
         request = self._close_request(data.request_id, ts)
         if request is None or request.request_type != "budget" or isinstance(data, ev.InputCancelled):
+            return
+        if self._asks_by_message(request.step_id):
             return
         if data.value["choice"] != "fail":
             scope, limit = request.subject["scope"], request.subject["limit"]
@@ -360,6 +382,16 @@ class RunFold:
                 self._limits = raised
             else:
                 self._step_limits[scope] = raised
+
+    def _asks_by_message(self, step_id: Any) -> bool:
+        return self._steps[step_id].has_handler
+
+    def _superstep_started(self, data: ev.SuperstepStarted, offset: int, ts: int) -> None:
+        self._moves(ts)
+
+    def _timer_fired(self, data: ev.TimerFired, offset: int, ts: int) -> None:
+        if data.activation is UNSET and self._state == "waiting":  # of a join, whose round closes
+            self._state = "running"
 
     def _close_request(self, request_id: str, ts: int) -> RequestRecord | None:
         """Take a request out of the open ones; work whose last request it was goes on, and its clocks do."""
@@ -476,6 +508,8 @@ class RunFold:
         ev.ToolCallStarted: _tool_started,
         ev.ToolCallCompleted: _tool_ended,
         ev.ToolCallFailed: _tool_ended,
+        ev.SuperstepStarted: _superstep_started,
+        ev.TimerFired: _timer_fired,
     }
 
 

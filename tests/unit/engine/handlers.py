@@ -164,7 +164,7 @@ class Graph(Driver):
             return False
         self.now = max(self.now, min(due))
         self.advance([])
-        return bool(self.open_handlers()) or bool(self.begun)
+        return self.state.terminal or bool(self.open_handlers()) or bool(self.begun)
 
     def pass_time(self, seconds: float) -> None:
         self.now += round(seconds * 1e6)

@@ -1,4 +1,4 @@
-"""Executors: activations, attempts, time limits, failures, requests, outputs (page 002 §3, §7, §8, §10, §12)."""
+"""Executors: activations, attempts, limits, failures, requests, outputs (page 002 §3, §7, §8, §10, §12)."""
 
 from __future__ import annotations
 
@@ -133,7 +133,9 @@ def with_retry(handler: Any, **policy: Any) -> Graph:
     return Graph(graph(node("a", policy=Policy(retry=retry)), edges=[]), 1, handlers={"a": handler})
 
 
-@pytest.mark.parametrize("category", ["policy", "invalid_input", "expression", "cancelled", "quota", "budget", "auth", "system"])  # fmt: skip
+@pytest.mark.parametrize(
+    "category", ["policy", "invalid_input", "expression", "cancelled", "quota", "budget", "auth", "system"]
+)
 def test_a_policy_that_names_no_categories_does_not_repeat(category: str):
     def bad(ctx: Context) -> None:
         raise Fault(category, "x")
@@ -156,7 +158,9 @@ def test_a_policy_that_names_categories_repeats_those_alone():
     assert len(with_retry(fail, retry_on=("executor_failed",)).go().events(ev.WorkflowStepRetrying)) == 1
 
 
-@pytest.mark.parametrize("code", ["message_type_undeclared", "unknown_target", "no_response_handler", "message_not_encodable"])  # fmt: skip
+@pytest.mark.parametrize(
+    "code", ["message_type_undeclared", "unknown_target", "no_response_handler", "message_not_encodable"]
+)
 def test_misuse_fails_the_step_with_its_code_and_is_never_retried(code: str):
     def misuse(ctx: Context) -> None:
         raise Fault("agent", code)

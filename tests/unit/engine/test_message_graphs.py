@@ -1,7 +1,7 @@
 """Random graphs of executors under both policies, with failures, crashes, answers, time and cancels.
 
-Whatever happens: asked twice the engine decides the same (the driver checks it), folded again the log gives the
-same state, every run ends, and the log is legal. Under `superstep` nothing depends on the order in which
+Whatever happens: asked twice the engine decides the same (the driver checks it), folded again the log gives
+the same state, every run ends, and the log is legal. Under `superstep` nothing depends on the order in which
 handlers return.
 """
 
@@ -111,9 +111,8 @@ def _group(rng: random.Random, kind: Any, names: list[str], number: int) -> list
         ]
     found = [Edge(source=a, target=t, kind=kind, group=group, name=f"e{number}{t}") for t in ends]
     if kind == "switch":
-        cases = [Edge(source=a, target=e.target, kind=kind, group=group, name=e.name, when=when or "message == 1")
-                 for e in found[:-1]]  # fmt: skip
-        return [*cases, found[-1]]
+        case = when or "message == 1"
+        return [*(msgspec.structs.replace(edge, when=case) for edge in found[:-1]), found[-1]]
     if kind == "multi":
         return [
             Edge(source=a, target=e.target, kind=kind, group=group, name=e.name, selection="pick")
