@@ -12,7 +12,10 @@ __all__ = ["EffectKey", "effect_key"]
 
 
 class EffectKey(NamedTuple):
-    """The `ordinal`th effect of an activation, or of one of its iterations; `input_hash` is `sha256:` + hex."""
+    """The `ordinal`th effect of an activation, or of one of its iterations.
+
+    `input_hash` is `sha256:` and hex digits.
+    """
 
     activation: str
     iteration: int | None
