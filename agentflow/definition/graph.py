@@ -75,11 +75,13 @@ class SharedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Limits and policies of a run. `on_failure`: page 000 §2; `policy`: page 002 §6; `max_…`: page 003 §6.
 
+    `on_undelivered` says what a message that no edge delivers does to the run (page 002 §4).
     `max_iterations` bounds supersteps; `scheduler_max_in_flight` what one parallel or map node has at work.
     """
 
     policy: Literal["eager", "superstep"] = "eager"
     on_failure: Literal["halt", "continue", "hold"] = "continue"
+    on_undelivered: Literal["record", "fail"] = "record"
     max_parallel: int = 8
     max_steps: int = 1_000
     max_iterations: int | None = None

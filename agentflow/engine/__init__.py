@@ -20,9 +20,25 @@ from agentflow.engine.call_results import (
     tool_failed,
 )
 from agentflow.engine.decide import Found, decide
-from agentflow.engine.effects import Effect, Release, ReleaseIdle, StartCall, effect_of
+from agentflow.engine.effects import (
+    Effect,
+    Release,
+    ReleaseIdle,
+    StartCall,
+    StartHandler,
+    effect_of,
+    open_handlers,
+)
 from agentflow.engine.evolve import evolve
 from agentflow.engine.graph import Graph, compile_graph
+from agentflow.engine.handler_results import (
+    Question,
+    handler_completed,
+    handler_failed,
+    handler_output,
+    request_id_of,
+    shared_of,
+)
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.limits import (
     activation_lost,
@@ -32,7 +48,9 @@ from agentflow.engine.limits import (
     next_due,
     resume_is_due,
 )
+from agentflow.engine.messages import Outgoing, offered
 from agentflow.engine.replay import BaseEvent, base_of, cut_of
+from agentflow.engine.run_end import outputs_of
 from agentflow.engine.state import OpenCall, RunState
 
 if TYPE_CHECKING:
@@ -50,10 +68,13 @@ __all__ = [
     "Lookup",
     "ModelTerms",
     "OpenCall",
+    "Outgoing",
+    "Question",
     "Release",
     "ReleaseIdle",
     "RunState",
     "StartCall",
+    "StartHandler",
     "StepBinding",
     "ToolInfo",
     "activation_lost",
@@ -67,12 +88,20 @@ __all__ = [
     "effect_of",
     "evolve",
     "expire",
+    "handler_completed",
+    "handler_failed",
+    "handler_output",
     "interrupted",
     "model_completed",
     "model_failed",
     "next_due",
+    "offered",
+    "open_handlers",
+    "outputs_of",
+    "request_id_of",
     "result_key",
     "resume_is_due",
+    "shared_of",
     "tool_completed",
     "tool_failed",
 ]

@@ -10,6 +10,7 @@ from agentflow.definition.failure import ErrorInfo
 if TYPE_CHECKING:
     from agentflow.engine.agents.progress import AgentProgress, ToolRecord
     from agentflow.engine.graph import Node
+    from agentflow.engine.mail import Taken
     from agentflow.engine.path import Path
 
 __all__ = ["EXPRESSION_STATUS", "NO_USAGE", "TERMINAL_STEP", "Activation", "Phase", "StepStatus"]
@@ -69,6 +70,8 @@ class Activation:
         "snapshot",
         "started",
         "status",
+        "superstep",
+        "taken",
         "tool",
         "tool_calls",
         "touched",
@@ -113,6 +116,10 @@ class Activation:
         self.local: Any = None
         self.paths: dict[int, Path] | None = None
         """The child paths that are open below it, by index."""
+        self.taken: Taken | None = None
+        """The message or round that it took; None for a bare token."""
+        self.superstep = 0
+        """The superstep that it belongs to; 0 under policy eager."""
         # Its iterations, by index, and how many of them are not terminal.
         self.children: dict[int, Activation] = _NO_CHILDREN
         self.open_children = 0

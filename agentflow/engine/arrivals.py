@@ -10,24 +10,36 @@ from typing import TYPE_CHECKING, Any
 
 from agentflow.engine.activation import Activation
 from agentflow.engine.gates import verdict_of
+from agentflow.engine.mail import Taken
 from agentflow.engine.path import NodeState, Path
+from agentflow.engine.rounds import Closing, Round, begin_rounds, count_live
 from agentflow.engine.state import RunState
+from agentflow.events.catalogue import MessageRef
 
 if TYPE_CHECKING:
+    from agentflow.definition.failure import ErrorInfo
     from agentflow.engine.graph import Node
 
 __all__ = [
     "activate",
     "begin_path",
+    "close_round",
+    "close_rounds",
+    "count_queued",
     "deliver",
     "dispatched",
     "drop",
     "end_path",
     "enqueue",
+    "forget",
     "leave",
+    "leave_path",
+    "limit_round",
+    "make_activation",
     "mirror",
     "prepare_path",
     "reached_end",
+    "release",
     "retry_in_place",
     "route",
     "stop_path",
@@ -53,33 +65,42 @@ def mirror(state: RunState, activation: Activation, place: NodeState) -> None:
 def begin_path(state: RunState, path: Path, payload: Any) -> None:
     """Activate the nodes of a graph that wait for nothing, and send the input along those of its starts."""
     prepare_path(path)
+    policy = path.graph.policy
     for node in path.graph.roots:
-        activate(state, path, node)
+        policy.deliver(state, path, node)
     for start in path.graph.starts:
         if start.is_silent:
             for edge in start.targets("next"):
                 deliver(state, path, edge.target, payload)
         else:
-            activate(state, path, start, payload)
+            policy.deliver(state, path, start, payload)
     if path.graph.has_watchers:
         _settle_unreachable(state, path)
 
 
 def prepare_path(path: Path) -> None:
-    """Set up what a path keeps from its beginning: the sources of its joins, and counts that are 0."""
+    """Set up what a path keeps from its beginning: sources of joins, rounds of fan-ins, counts that are 0."""
     if path.graph.has_watchers:
         _count_watched(path)
+    if path.graph.fans:
+        begin_rounds(path)
     for node_id in path.graph.counted:
         path.frame.nodes[node_id] = {"output": None, "status": None, "error": None, "visits": 0, "count": 0}
 
 
 def deliver(
-    state: RunState, path: Path, target: Node, payload: Any, sender: Activation | None = None
+    state: RunState,
+    path: Path,
+    target: Node,
+    payload: Any,
+    taken: Taken | None = None,
+    order: tuple[int, ...] = (),
+    sender: Activation | None = None,
 ) -> None:
-    """Bring a token to a node.
+    """Bring a token to a node, when the policy says.
 
     One that comes to a silent end of the graph, or to the node behind the opener of a child path, is what
-    the path has reached.
+    the path has reached. `order` decides among the messages of one superstep.
     """
     if path.stopped and path.opener is not None:
         return
@@ -90,9 +111,7 @@ def deliver(
     elif target.join.gathers:
         target.kind.gather(state, path, target, payload)
     else:
-        activation = activate(state, path, target, payload)
-        if sender is not None and sender.paths is not None:
-            target.kind.entered(activation, sender)
+        path.graph.policy.deliver(state, path, target, payload, taken, order, sender=sender)
 
 
 def reached_end(state: RunState, path: Path, end: Node, payload: Any) -> None:
@@ -110,8 +129,20 @@ def stop_path(state: RunState, path: Path) -> None:
     for key, activation in list(path.work.items()):
         if key in state.activations and key not in state.open and key not in state.awaiting_approval:
             drop(state, activation)
+    forget(state, path)
     if path.live:
         state.changed[path.opener.key] = path.opener
+
+
+def forget(state: RunState, path: Path) -> None:
+    """Drop the messages that wait for a superstep on a child path which is given up."""
+    mail = state.mail
+    waiting = [queued for queued in mail.queue if queued.path is path]
+    if waiting:
+        mail.queue = [queued for queued in mail.queue if queued.path is not path]
+        for queued in waiting:
+            path.node(queued.node).live -= 1
+            path.live -= 1
 
 
 def drop(state: RunState, activation: Activation) -> None:
@@ -121,6 +152,8 @@ def drop(state: RunState, activation: Activation) -> None:
     path.work.pop(activation.key, None)
     if activation in state.arrived:
         state.arrived.remove(activation)
+    elif place.turns is not None:
+        state.mail.end_turn(activation, place)
     else:
         state.ready.remove(activation, place)
     if place.windows is not None:
@@ -133,31 +166,67 @@ def route(state: RunState, activation: Activation, port: str, payload: Any) -> N
     """Send a token along every edge of a port. On a child path a port without edges ends the token's way."""
     edges, path = activation.node.targets(port), activation.path
     for edge in edges:
-        deliver(state, path, edge.target, payload, activation)
+        deliver(state, path, edge.target, payload, None, (1, edge.index, activation.visit), activation)
     if not edges and path.opener is not None and not path.stopped:
         path.output, path.terminal = payload, activation.node
 
 
 def activate(
-    state: RunState, path: Path, node: Node, payload: Any = None, *, front: bool = False
+    state: RunState,
+    path: Path,
+    node: Node,
+    payload: Any = None,
+    *,
+    front: bool = False,
+    taken: Taken | None = None,
+    problem: ErrorInfo | None = None,
 ) -> Activation:
     """Make the next activation of a node and put it where it is decided about.
 
     One that must not start, asks first, or needs no slot is decided at once; the others wait for a slot.
     """
+    return make_activation(
+        state, path, count_queued(path, node), node, payload, front=front, taken=taken, problem=problem
+    )
+
+
+def count_queued(path: Path, node: Node) -> NodeState:
+    """Count one more thing that makes a node live: an activation, a queued message, or an open request."""
     place = path.node(node)
+    path.live += 1
+    place.live += 1
+    if place.live == 1:
+        if node.watchers:
+            _watch(path, node, 1)
+        if node.fan_watchers:
+            count_live(path, node, 1)
+    return place
+
+
+def make_activation(
+    state: RunState,
+    path: Path,
+    place: NodeState,
+    node: Node,
+    payload: Any,
+    *,
+    front: bool = False,
+    taken: Taken | None = None,
+    problem: ErrorInfo | None = None,
+) -> Activation:
+    """Make an activation that is counted already. With a `problem` it fails before it begins."""
     activation = Activation(node, path, place.arrived, None, None)
     place.arrived += 1
     activation.attempt = place.next_attempt
     activation.input = payload
+    activation.taken = taken
+    activation.superstep = state.mail.superstep
     state.activations[activation.key] = activation
-    path.live += 1
     if path.opener is not None:
         path.work[activation.key] = activation
-    place.live += 1
-    if place.live == 1 and node.watchers:
-        _watch(path, node, 1)
-    if node.has_gate or not node.join.takes_tokens:
+    if problem is not None:
+        activation.verdict = problem
+    elif node.has_gate or not node.join.takes_tokens:
         activation.verdict = verdict_of(state, activation, place)
     enqueue(state, activation, place, front=front)
     return activation
@@ -168,7 +237,10 @@ def enqueue(state: RunState, activation: Activation, place: NodeState, *, front:
     node = activation.node
     consent = node.asks and activation.snapshot is None
     if activation.verdict is not None or consent or node.iterates or not node.kind.takes_slot:
-        if front:
+        is_due = activation.verdict is not None or consent or node.iterates
+        if node.kind.one_at_a_time and not is_due:
+            state.mail.wait_turn(activation, place, front=front)
+        elif front:
             state.arrived.appendleft(activation)
         else:
             state.arrived.append(activation)
@@ -182,7 +254,8 @@ def retry_in_place(state: RunState, held: Activation, attempt: int) -> None:
     """Make a held step anew, before all others of its node; what it had kept is in its children."""
     place = state.node_of(held)
     place.status, place.next_attempt = "pending", attempt
-    activate(state, held.path, held.node, held.input if held.node.join.takes_tokens else None, front=True)
+    payload = held.input if held.node.join.takes_tokens else None
+    activate(state, held.path, held.node, payload, front=True, taken=held.taken)
     held.path.live -= 1
     place.live -= 1
 
@@ -190,8 +263,6 @@ def retry_in_place(state: RunState, held: Activation, attempt: int) -> None:
 def leave(state: RunState, activation: Activation, place: NodeState) -> None:
     """Let go of an activation that has ended: its dependents, joins and its path take note."""
     node, path = activation.node, activation.path
-    place.live -= 1
-    path.live -= 1
     if path.opener is not None:
         path.work.pop(activation.key, None)
     if node.dependents and not path.is_branch:
@@ -200,12 +271,24 @@ def leave(state: RunState, activation: Activation, place: NodeState) -> None:
             if node.join.takes_tokens and target.sources.pop(node.id, None) is None:
                 continue  # its first end has settled the dependency
             _settle(state, path, target, place)
-    if place.live == 0 and node.watchers:
-        _watch(path, node, -1)
-        _close_windows(state, path, node)
-        if not path.is_branch:
-            _settle_unreachable(state, path)
-    if path.live == 0 and path.opener is not None:
+    release(state, path, node, place)
+
+
+def release(state: RunState, path: Path, node: Node, place: NodeState) -> None:
+    """Count one thing less that makes a node live; joins and the path take note of the last one."""
+    place.live -= 1
+    path.live -= 1
+    if place.live == 0:
+        if node.watchers:
+            _watch(path, node, -1)
+            _close_windows(state, path, node)
+            if not path.is_branch:
+                _settle_unreachable(state, path)
+        if node.fan_watchers:
+            count_live(path, node, -1)
+    if path.due:
+        path.graph.policy.examine(state, path)
+    if path.live == 0 and path.opener is not None and not path.due:
         end_path(state, path)
 
 
@@ -217,8 +300,17 @@ def end_path(state: RunState, path: Path) -> None:
         return
     path.ended = True
     del opener.paths[path.index]
-    del state.paths[path.key]
+    leave_path(state, path)
     opener.node.kind.path_ended(state, opener, path)
+
+
+def leave_path(state: RunState, path: Path) -> None:
+    """Let go of a child path; what is left in the buffers of its fan-ins is told when the run ends."""
+    del state.paths[path.key]
+    for held in path.rounds.values():
+        state.mail.left += held.left()
+        if held.fan.timeout is not None:
+            state.timers.pop(_timer_of(path, held), None)
 
 
 def _settle(state: RunState, path: Path, target: NodeState, source: NodeState) -> None:
@@ -227,7 +319,51 @@ def _settle(state: RunState, path: Path, target: NodeState, source: NodeState) -
     target.upstream_cancelled |= source.status == "cancelled" or source.upstream_cancelled
     target.awaited -= 1
     if target.awaited == 0:
-        activate(state, path, target.node)
+        path.graph.policy.deliver(state, path, target.node)
+
+
+# -- rounds of fan-ins ----------------------------------------------------------------------------
+
+
+def close_rounds(state: RunState, path: Path, closings: list[Closing]) -> None:
+    """Bring the lists of rounds that close to their targets; one that must not close ends the run."""
+    path.due.clear()
+    if path.stopped and path.opener is not None:
+        return
+    for closing in closings:
+        close_round(state, path, closing)
+
+
+def close_round(state: RunState, path: Path, closing: Closing, *, first: bool = False) -> None:
+    """Bring the list of one round: declared source order, then send order. `first`: before other messages."""
+    if closing.error is not None:
+        state.mail.fatal = state.mail.fatal or closing.error
+        return
+    fan, held = closing.fan, path.rounds[closing.fan.index]
+    number = held.closed
+    held.take()
+    limit_round(state, path, held)
+    messages = [(entry.activation, m) for entry in closing.entries for m in entry.messages]
+    sources = tuple(MessageRef(activation=a, edge=m.edge.name, index=m.number) for a, m in messages)
+    order = (0 if first else 1, fan.edges[0].index, number, 0)
+    taken = Taken("list", sources, closing.missing)
+    deliver(state, path, fan.target, [m.payload for _, m in messages], taken, order)
+
+
+def limit_round(state: RunState, path: Path, held: Round) -> None:
+    """Arm the timer of the present round, or disarm it when nothing has arrived."""
+    if held.fan.timeout is None:
+        return
+    name = _timer_of(path, held)
+    due = held.due()
+    if due is None:
+        state.timers.pop(name, None)
+    else:
+        state.timers[name] = due
+
+
+def _timer_of(path: Path, held: Round) -> str:
+    return f"join {path.key}|{held.fan.index}"
 
 
 # -- sources that may not come any more -----------------------------------------------------------

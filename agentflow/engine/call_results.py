@@ -249,10 +249,9 @@ def attempt_failed(
 
     Never starts over once an unsafe tool call is recorded, which would repeat it.
     """
-    if activation.agent is not None and not activation.unsafe:
-        delay = _delay(
-            activation.node.retry, error, activation.failures + 1, activation.first_failure, None, now, draw
-        )
+    if activation.node.kind.sends or (activation.agent is not None and not activation.unsafe):
+        policy = activation.node.kind.retry_of(activation.node)
+        delay = _delay(policy, error, activation.failures + 1, activation.first_failure, None, now, draw)
         if delay is not None:
             return retrying(activation, "restart", error, delay, now)
     return agent_failed(activation, error, now)

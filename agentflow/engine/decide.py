@@ -33,6 +33,7 @@ from agentflow.engine.caching import CacheHit, Lookup, cached_completion, key_of
 from agentflow.engine.decisions import Decisions, step_completed, step_failed, step_fields
 from agentflow.engine.held_steps import held_moves
 from agentflow.engine.kinds.kind import Prepared
+from agentflow.engine.mail import MAX_HANDLERS
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error
 from agentflow.events import catalogue as ev
@@ -63,17 +64,21 @@ def decide(state: RunState, now: int, found: Found = _NOTHING) -> Decisions:
         return moves
     if state.held_steps:
         return held_moves(state)
+    if state.has_mail and state.mail.fatal is not None and not state.mail.stepping:
+        return limits.end_run(state, state.mail.fatal, now)
     if moves := _in_flight(state, now):
         return moves
     if state.root.stopped:
         return limits.stop(state, now) or run_end.run_ended(state, now)
-    if state.on_failure == "halt" and state.has_failed:
+    if state.on_failure == "halt" and state.has_failed and not state.mail.stepping:
         return _halted(state, now, found)
     if moves := _dispatch(state, now, found):
         return moves
+    if state.has_mail and (moves := state.graph.policy.next(state, now)):
+        return moves
     if state.open or state.requests or state.arrived or state.ready:
         return _waiting(state, now, found)
-    return run_end.run_ended(state, now)
+    return (state.has_mail and run_end.leftovers(state)) or run_end.run_ended(state, now)
 
 
 def _in_flight(state: RunState, now: int) -> Decisions:
@@ -141,6 +146,8 @@ def _dispatch(state: RunState, now: int, found: Found) -> Decisions:
     for activation in state.arrived:
         if activation.key not in found or found[activation.key] != "asked":
             return _examine(state, activation, now, found)
+    if state.has_mail and state.mail.inbox and len(state.mail.open) < MAX_HANDLERS:
+        return _examine(state, state.mail.inbox[0], now, found)
     return _grant(state, now, found)
 
 
@@ -189,13 +196,17 @@ def _halted(state: RunState, now: int, found: Found) -> Decisions:
         waits = request.activation.key in state.awaiting_approval
         if waits and not _is_below(request.activation):  # it will not be dispatched any more
             return withdrawn(request, "a step failed")
-    for activation in state.arrived:
+    for activation in [*state.arrived, *state.mail.inbox]:
         if _is_below(activation) and found.get(activation.key) != "asked":
             return _examine(state, activation, now, found)
     if moves := _grant(state, now, found, only_below=True):
         return moves
     if any(_is_below(a) for a in state.ready.in_turn()):
         return []
+    if any(q.path.opener is not None for q in state.mail.queue) and not (state.running or state.mail.open):
+        return limits.end_run(state, run_end.failure_of(state), now)  # no barrier comes any more
+    if not (state.open or state.calls) and (closed := limits.close_requests(state, "a step failed")):
+        return closed
     if state.open or state.requests:
         return _waiting(state, now, found)
     return run_end.run_ended(state, now)
@@ -233,6 +244,11 @@ def _begin(state: RunState, activation: Activation, now: int, found: Found) -> D
 def _started(state: RunState, activation: Activation, prepared: Prepared) -> Any:
     node = activation.node
     more: dict[str, Any] = {} if node.agent is None else {"agent_name": node.agent.name}
+    taken = activation.taken
+    if taken is not None and taken.sources:
+        more["sources"] = taken.sources
+    if taken is not None and taken.missing:
+        more["missing"] = taken.missing
     if node.dependencies:
         more["depends_on"] = node.dependencies
     clock = state.clock if activation.iteration is None else None
@@ -247,7 +263,9 @@ def _started(state: RunState, activation: Activation, prepared: Prepared) -> Any
 
 def _waiting(state: RunState, now: int, found: Found) -> Decisions:
     """Say that the run waits when nothing runs and only a person, a timer or a signal can move it on."""
-    if state.status != "running" or state.running or state.calls or "asked" in found.values():
+    if state.status != "running" or state.running or state.calls or state.mail.open:
+        return []
+    if "asked" in found.values():
         return []
     if not state.requests and not limits.has_wake_up(state):
         return [] if state.ready or state.arrived else _stalled(state, now)

@@ -11,6 +11,7 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import canonical_json
 from agentflow.engine.activation import Activation
 from agentflow.engine.globals import written
+from agentflow.engine.messages import Outgoing, route_messages, type_of, undelivered_reason
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
@@ -24,6 +25,7 @@ __all__ = [
     "skipped",
     "step_completed",
     "step_failed",
+    "undelivered",
 ]
 
 Decisions = list[Any]
@@ -52,7 +54,7 @@ def scope_fields(activation: Activation) -> dict[str, Any]:
 
 def step_fields(activation: Activation, clock: int | None = None) -> dict[str, Any]:
     """Return the fields that every `workflow.step_*` has; `clock` for an activation that has not begun."""
-    return {
+    fields = {
         "step_id": activation.node.id,
         "iteration": activation.iteration,
         "activation": activation.base_key,
@@ -62,6 +64,9 @@ def step_fields(activation: Activation, clock: int | None = None) -> dict[str, A
         "visit": activation.visit,
         "clock": activation.clock if clock is None else clock,
     }
+    if activation.superstep:
+        fields["superstep"] = activation.superstep
+    return fields
 
 
 def idempotency_key(state: RunState, activation: Activation, call_id: str) -> str:
@@ -90,6 +95,13 @@ def step_completed(
     `global_writes`: those of its child paths; what the node itself writes comes on top.
     """
     moves: Decisions = []
+    node = activation.node
+    messages: tuple[ev.SentMessage, ...] = ()
+    if node.routes and activation.iteration is None and next_port in (None, "next"):
+        sent = route_messages(node, [Outgoing(type=type_of(output), payload=output)], state.shared.values)
+        if isinstance(sent, ErrorInfo):
+            return step_failed(activation, sent, now)
+        messages = sent
     fields = step_fields(activation)
     ref: Any = msgspec.UNSET
     writes = global_writes
@@ -125,11 +137,42 @@ def step_completed(
             state_ref=ref,
             items=items,
             next=msgspec.UNSET if next_port is None else next_port,
+            messages=messages or msgspec.UNSET,
             state=ev.StateWrites(globals=writes) if writes else msgspec.UNSET,
             usage=activation.usage if activation.agent is not None else msgspec.UNSET,
         )
     )
+    if messages:
+        moves += undelivered(state, activation, messages)
     return moves
+
+
+def undelivered(state: RunState, activation: Activation, messages: tuple[ev.SentMessage, ...]) -> Decisions:
+    """Return `message.undelivered` for each message that no edge delivered, or that came after its round."""
+    moves: Decisions = []
+    late = _late_joins(activation) if activation.path.rounds else frozenset[str]()
+    for message in messages:
+        reason = undelivered_reason(message)
+        taken = [d for d in message.deliveries if d.status in ("delivered", "buffered")]
+        if taken and all(d.status == "buffered" and f"{d.edge}>{d.target}" in late for d in taken):
+            reason = "join_closed"
+        if reason is not None:
+            moves.append(
+                ev.MessageUndelivered(
+                    **scope_fields(activation), index=message.index, type=message.type, reason=reason
+                )
+            )
+    return moves
+
+
+def _late_joins(activation: Activation) -> frozenset[str]:
+    """Return the edges to joins whose round has closed without this activation."""
+    node, rounds = activation.node, activation.path.rounds
+    return frozenset(
+        f"{edge.name}>{edge.target.id}"
+        for edge in node.targets("next")
+        if edge.fan is not None and rounds[edge.fan.index].charged[node.id]
+    )
 
 
 def state_record(state: RunState, activation: Activation, output: Any, now: int) -> dict[str, Any]:

@@ -9,15 +9,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from agentflow.engine.kinds import KINDS
+from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
+from agentflow.events.envelope import iso
 
-__all__ = ["EFFECTFUL", "Effect", "Release", "ReleaseIdle", "StartCall", "effect_of"]
+__all__ = [
+    "EFFECTFUL",
+    "Effect",
+    "Release",
+    "ReleaseIdle",
+    "StartCall",
+    "StartHandler",
+    "effect_of",
+    "open_handlers",
+]
 
 
 class StartCall(NamedTuple):
     """Make the open call of this id: of a model or of a function."""
 
     call_id: str
+
+
+class StartHandler(NamedTuple):
+    """Run the handler of this activation; after a backoff, not before `due_at` (an RFC 3339 time).
+
+    An attempt is begun once, however often it is asked for: `attempt` tells it from the last one.
+    """
+
+    activation_key: str
+    attempt: int
+    due_at: str | None = None
 
 
 class Release(NamedTuple):
@@ -30,7 +53,7 @@ class ReleaseIdle(NamedTuple):
     """Stop the workers of all agents that have no call under way."""
 
 
-Effect = StartCall | Release | ReleaseIdle
+Effect = StartCall | StartHandler | Release | ReleaseIdle
 
 
 def _key(data: Any) -> str:
@@ -49,9 +72,19 @@ def _paused(data: ev.WorkflowPaused) -> Effect | None:
     return ReleaseIdle() if data.in_flight == "suspend" else None
 
 
+def _started(data: ev.WorkflowStepStarted) -> Effect | None:
+    return StartHandler(_key(data), data.attempt) if KINDS[data.kind].sends else None
+
+
+def _repeated(data: ev.WorkflowStepRetrying) -> Effect | None:
+    return StartHandler(_key(data), data.next_attempt, data.due_at) if data.kind == "restart" else None
+
+
 _EFFECTS: dict[type, Callable[[Any], Effect | None]] = {
     ev.ModelCallStarted: lambda data: StartCall(data.model_call_id),
     ev.ToolCallStarted: lambda data: StartCall(data.tool_call_id),
+    ev.WorkflowStepStarted: _started,
+    ev.WorkflowStepRetrying: _repeated,
     ev.WorkflowStepCompleted: _release,
     ev.WorkflowStepFailed: _release,
     ev.WorkflowStepSkipped: _release,
@@ -62,6 +95,14 @@ _EFFECTS: dict[type, Callable[[Any], Effect | None]] = {
 
 EFFECTFUL = frozenset(_EFFECTS)
 """The types of events that may have an effect: asked first, since most have none."""
+
+
+def open_handlers(state: RunState) -> list[StartHandler]:
+    """Return the handlers that must run again when a process takes the run up: they have no end."""
+    return [
+        StartHandler(key, activation.attempt, iso(due) if (due := activation.local.due_at) else None)
+        for key, activation in state.mail.open.items()
+    ]
 
 
 def effect_of(data: Any) -> Effect | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentflow.definition.conversation import Usage
-from agentflow.engine.folds import agents, requests, run, steps, timers, tools
+from agentflow.engine.folds import agents, messages, requests, run, steps, timers, tools
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.state import RunState
 from agentflow.events.catalogue import SystemStateSaved
@@ -25,6 +25,7 @@ _FOLDS: dict[type, Callable[[RunState, Any, int, int], None]] = {
     **tools.FOLDS,
     **requests.FOLDS,
     **timers.FOLDS,
+    **messages.FOLDS,
 }
 
 

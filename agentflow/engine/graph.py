@@ -6,40 +6,83 @@ A Graph is immutable and may serve any number of runs at once. Building one eval
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from agentflow.definition.expression_checks import EDGE_ROOTS
+from agentflow.definition.expressions import parse
 from agentflow.definition.ir import AgentSpec, NodeBase, Workflow
+from agentflow.definition.ir import Edge as EdgeSpec
 from agentflow.definition.kinds import kind_of, targets_of
 from agentflow.definition.policy import NO_RETRY, RetryPolicy
 from agentflow.engine.globals import GlobalWrites, compile_writes
-from agentflow.engine.joins import JOINS, SETTLED, Join
+from agentflow.engine.joins import JOINS, SETTLED, Fan, Join, fans_of
 from agentflow.engine.kinds import KINDS
+from agentflow.engine.policies import POLICIES
 from agentflow.engine.references import NO_ROOTS, Reads, expressions_in, rare_roots, reads_of
 from agentflow.engine.templates import expression, text_template, value_template, whole_expression
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from agentflow.definition.expressions import Expression, Template
     from agentflow.definition.ir import Options
     from agentflow.engine.kinds.kind import Kind
 
-__all__ = ["Edge", "Graph", "Node", "compile_graph"]
+__all__ = ["Edge", "Graph", "Node", "Route", "compile_graph"]
 
 _SYNTHETIC = "__"
-
-
-_NO_EDGES: dict[str, tuple[Edge, ...]] = {}  # shared and never changed: most nodes have none
+_NO_EDGES: dict[str, tuple[Edge, ...]] = {}  # shared and never changed: many nodes have none
 
 
 class Edge:
-    """A way from a node to another. `index` is its position among the edges of the graph."""
+    """A way from a node to another. `index` is its position among the edges of the graph.
 
-    __slots__ = ("index", "port", "source", "target")
+    `terms` says what is more than a plain way: a name, a predicate, a group. Most edges have none, and the
+    plan of a run stays small.
+    """
 
-    def __init__(self, index: int, source: Node | None, port: str, target: Node) -> None:
+    __slots__ = ("index", "port", "source", "target", "terms")
+
+    def __init__(
+        self, index: int, source: Node | None, port: str, target: Node, spec: EdgeSpec | None = None
+    ) -> None:
         self.index = index
         self.source = source
         self.port = port
         self.target = target
+        self.terms = None if spec is None or _is_bare(spec) else Terms(spec)
+
+    @property
+    def name(self) -> str:
+        """Its name, or its ends where it has none."""
+        stated = None if self.terms is None else self.terms.spec.name
+        return stated or f"{self.source.id if self.source else ''}->{self.target.id}"
+
+    @property
+    def spec(self) -> EdgeSpec | None:
+        """The edge of the IR; None for a plain one, and one of a target field."""
+        return None if self.terms is None else self.terms.spec
+
+    @property
+    def when(self) -> Expression | None:
+        """Its predicate."""
+        return None if self.terms is None else self.terms.when
+
+    @property
+    def fan(self) -> Fan | None:
+        """The join that it leads to, if it is of kind fan_in."""
+        return None if self.terms is None else self.terms.fan
+
+
+class Terms:
+    """What an edge says beside its ends: the edge of the IR, its predicate compiled, and its join."""
+
+    __slots__ = ("fan", "spec", "when")
+
+    def __init__(self, spec: EdgeSpec) -> None:
+        self.spec = spec
+        self.when: Expression | None = None if spec.when is None else parse(spec.when, roots=EDGE_ROOTS)
+        self.fan: Fan | None = None
 
 
 class Node:
@@ -56,6 +99,7 @@ class Node:
         "cache_key",
         "dependencies",
         "dependents",
+        "fan_watchers",
         "for_each",
         "guard",
         "guard_per_item",
@@ -75,6 +119,7 @@ class Node:
         "rare_roots",
         "required",
         "retry",
+        "routes",
         "spec",
         "timeout",
         "watchers",
@@ -89,11 +134,14 @@ class Node:
         self.kind: Kind = _kind(spec).form_of(spec)
         self.join: Join = self.kind.join or JOINS[spec.join]
         self.out: dict[str, tuple[Edge, ...]] = _NO_EDGES
-        """The edges that tokens take, by port."""
+        """The edges of tokens, by port."""
         self.dependents: tuple[Edge, ...] = ()
-        """The edges to the nodes that wait for this one: of port `settled`."""
+        """The edges to the nodes that wait for this one."""
         self.dependencies: tuple[str, ...] = ()
         self.watchers: tuple[tuple[str, str], ...] = ()  # (join, source) that this node can still reach
+        self.fan_watchers: tuple[tuple[int, str], ...] = ()  # (fan, source) that this node can still reach
+        self.routes: tuple[Route, ...] = ()
+        """How its messages go, if more than along every edge: groups of its `edges[]` in declared order."""
         self.previous_agent: str | None = None
         self.required = spec.required
         self.max_parallel = self.kind.items_at_once(spec) or spec.max_parallel
@@ -151,9 +199,24 @@ class Node:
         """The ports at which its child paths begin."""
         return kind_of(self.spec).opens(self.spec)
 
+    def edges(self) -> Iterator[Edge]:
+        """Yield every edge that leaves the node, those to its dependents too."""
+        for edges in self.out.values():
+            yield from edges
+        yield from self.dependents
+
     def targets(self, port: str) -> tuple[Edge, ...]:
         """Return the edges that leave by this port."""
         return self.out.get(port, ())
+
+
+class Route(NamedTuple):
+    """Edges of one kind that are tested together: one single edge, or one group. `name` is that of the
+    selection or of the group."""
+
+    kind: str
+    name: str
+    edges: tuple[Edge, ...]
 
 
 class Graph:
@@ -166,6 +229,7 @@ class Graph:
     def __init__(self, workflow: Workflow, prefix: str = "", options: Options | None = None) -> None:
         self.workflow = workflow
         self.options = workflow.options if options is None else options
+        self.policy = POLICIES[self.options.policy]
         self.max_steps = max(workflow.options.max_steps, len(workflow.nodes))
         ordered = sorted(workflow.nodes, key=lambda n: (n.index, n.id))
         borders = [n for n in ordered if _kind(n).is_start or _kind(n).is_end]
@@ -183,7 +247,15 @@ class Graph:
         self.outputs: dict[str, Template] | None = None
         if workflow.outputs is not None:
             self.outputs = {k: value_template(v) for k, v in workflow.outputs.items()}
+        self.fans: tuple[Fan, ...] = fans_of(
+            e for n in self.nodes.values() for p in n.out.values() for e in p
+        )
         self.has_watchers = self._watch()
+        self._watch_fans()
+        self.yields = any(n.kind.yields for n in self.nodes.values())
+        """True if outputs that nodes give out while they run are the output of the run."""
+        self.has_mail = self.policy.keeps_messages or any(n.kind.sends or n.routes for n in made)
+        """True if messages may wait, or end the run: for a turn, for a superstep, for a round."""
         self.all_nodes = dict(self.nodes)
         self.uses_last = False
         self.counted: set[str] = set()
@@ -197,6 +269,7 @@ class Graph:
         self.all_nodes |= inner.all_nodes
         self.step_ids += inner.step_ids
         self.uses_last |= inner.uses_last
+        self.has_mail |= inner.has_mail
         return inner
 
     def _count_uses(self, node: Node) -> None:
@@ -218,25 +291,38 @@ class Graph:
                 self._token_edge(out, node, port, self.nodes[prefix + target])
         for edge in self.workflow.edges:
             source, target = self.nodes[prefix + edge.source], self.nodes[prefix + edge.target]
-            self._token_edge(out, source, "next", target)
+            self._token_edge(out, source, "error" if edge.kind == "error" else "next", target, edge)
         for node_id, ports in out.items():
             node = self.nodes[node_id]
             node.dependents = tuple(ports.pop(SETTLED, ()))
             if ports:
                 node.out = {port: tuple(edges) for port, edges in ports.items()}
+            node.routes = _routes(node)
 
     def _token_edge(
-        self, out: dict[str, dict[str, list[Edge]]], source: Node, port: str, target: Node
+        self,
+        out: dict[str, dict[str, list[Edge]]],
+        source: Node,
+        port: str,
+        target: Node,
+        spec: EdgeSpec | None = None,
     ) -> None:
         """Tokens neither enter nor leave a node of dependencies: its join says when it runs."""
         if source.is_dependency_node or target.is_dependency_node:
             return
-        self._edge(out, source, port, target)
+        self._edge(out, source, port, target, spec)
         if source.agent is not None:
             target.previous_agent = source.agent.name
 
-    def _edge(self, out: dict[str, dict[str, list[Edge]]], source: Node, port: str, target: Node) -> None:
-        out[source.id].setdefault(port, []).append(Edge(self._edges, source, port, target))
+    def _edge(
+        self,
+        out: dict[str, dict[str, list[Edge]]],
+        source: Node,
+        port: str,
+        target: Node,
+        spec: EdgeSpec | None = None,
+    ) -> None:
+        out[source.id].setdefault(port, []).append(Edge(self._edges, source, port, target, spec))
         self._edges += 1
 
     def _watch(self) -> bool:
@@ -261,11 +347,22 @@ class Graph:
             self.nodes[node_id].watchers = tuple(pairs)
         return bool(watched)
 
-    def _backwards(self) -> dict[str, list[str]]:
+    def _watch_fans(self) -> None:
+        """Find for each node the sources of fan-ins that it can reach over edges that lead elsewhere."""
+        watched: dict[str, list[tuple[int, str]]] = {}
+        for fan in self.fans:
+            back = self._backwards(but=fan)
+            for source in fan.sources:
+                for reaching in _reaching(back, source, avoid=""):
+                    watched.setdefault(reaching, []).append((fan.index, source))
+        for node_id, pairs in watched.items():
+            self.nodes[node_id].fan_watchers = tuple(pairs)
+
+    def _backwards(self, but: Fan | None = None) -> dict[str, list[str]]:
         back: dict[str, list[str]] = {node_id: [] for node_id in self.nodes}
         for node in self.nodes.values():
-            for edges in (*node.out.values(), node.dependents):
-                for edge in edges:
+            for edge in node.edges():
+                if edge.fan is None or edge.fan is not but:
                     back[edge.target.id].append(node.id)
         return back
 
@@ -280,6 +377,30 @@ def _reaching(back: dict[str, list[str]], source: str, avoid: str) -> set[str]:
                 found.add(before)
                 todo.append(before)
     return found
+
+
+def _routes(node: Node) -> tuple[Route, ...]:
+    """Return the groups of a node's edges; nothing if a token simply takes every edge of its port."""
+    edges = node.targets("next")
+    if not node.kind.sends and all(e.spec is None or _is_plain(e.spec) for e in edges):
+        return ()
+    groups: dict[tuple[str, str], list[Edge]] = {}
+    for edge in edges:
+        spec = edge.spec
+        kind = "single" if spec is None else spec.kind
+        if kind == "single" or spec is None:
+            groups[kind, str(edge.index)] = [edge]
+        else:
+            groups.setdefault((kind, spec.group or spec.selection or ""), []).append(edge)
+    return tuple(Route(kind, name, tuple(found)) for (kind, name), found in groups.items())
+
+
+def _is_bare(spec: EdgeSpec) -> bool:
+    return spec.kind == "single" and spec.when is None and not spec.name
+
+
+def _is_plain(spec: EdgeSpec) -> bool:
+    return spec.kind in ("single", "fan_out") and spec.when is None
 
 
 def _kind(spec: NodeBase) -> Kind:

@@ -6,13 +6,14 @@ settled: it has ended, or it takes tokens and none can reach it any more.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from agentflow.engine.graph import Graph, Node
+    from agentflow.engine.graph import Edge, Graph, Node
     from agentflow.engine.path import Path
 
-__all__ = ["JOINS", "SETTLED", "Join", "Skip", "Window"]
+__all__ = ["JOINS", "SETTLED", "Fan", "Join", "Skip", "Window", "fans_of"]
 
 SETTLED = "settled"
 """The port of dependencies: taken by every end of a node that has dependents."""
@@ -24,6 +25,44 @@ class Skip(NamedTuple):
     reason: str
     detail: str | None = None
     caused_by: tuple[str, ...] = ()
+
+
+class Fan:
+    """`round`: a fan-in, which brings one list for each round of its sources (page 002 §5). `name` is that of
+    its target, with the group if one is named; a target may have several."""
+
+    __slots__ = ("edges", "index", "name", "on_missing", "quorum", "sources", "target", "timeout")
+
+    def __init__(self, index: int, name: str, edges: tuple[Edge, ...]) -> None:
+        spec = edges[0].spec
+        assert spec is not None
+        self.index = index
+        self.name = name
+        self.edges = edges
+        self.target: Node = edges[0].target
+        self.sources = tuple(dict.fromkeys(e.source.id for e in edges if e.source is not None))
+        self.on_missing = spec.on_missing
+        self.quorum = spec.quorum
+        self.timeout = spec.timeout
+
+
+def fans_of(edges: Iterable[Edge]) -> tuple[Fan, ...]:
+    """Return the fan-ins that these edges form, in the order of their names; each edge gets its own."""
+    groups: dict[str, list[Edge]] = {}
+    for edge in edges:
+        if edge.spec is not None and edge.spec.kind == "fan_in":
+            group = edge.spec.group
+            groups.setdefault(edge.target.id if group is None else f"{edge.target.id}/{group}", []).append(
+                edge
+            )
+    found: list[Fan] = []
+    for name in sorted(groups):
+        fan = Fan(len(found), name, tuple(sorted(groups[name], key=lambda edge: edge.index)))
+        found.append(fan)
+        for edge in fan.edges:
+            assert edge.terms is not None
+            edge.terms.fan = fan
+    return tuple(found)
 
 
 class Join:

@@ -19,6 +19,8 @@ from agentflow.engine.budgets import Exceeded, budget_error, how_of, paused, tim
 from agentflow.engine.call_queue import is_queued
 from agentflow.engine.call_results import attempt_failed, tool_failed
 from agentflow.engine.decisions import Decisions, elapsed_ms, scope_fields, step_failed
+from agentflow.engine.handler_results import input_expired
+from agentflow.engine.path import Path
 from agentflow.engine.reservations import charge, terms_of
 from agentflow.engine.run_end import run_failed
 from agentflow.engine.state import RESUME, OpenCall, RunState
@@ -30,9 +32,11 @@ __all__ = [
     "activation_lost",
     "cancel_finished",
     "close_calls",
+    "close_requests",
     "closed_call",
     "due_of",
     "due_retries",
+    "end_run",
     "expire",
     "has_wake_up",
     "interrupted",
@@ -116,6 +120,10 @@ def overdue(state: RunState, now: int) -> Decisions:
             return expired(state, subject)
         if kind == "timer":
             return [_fired(state, name)]
+        if kind == "join":
+            return [ev.TimerFired(timer_id=name, purpose="join", due_at=iso(due))]
+        if kind == "input":
+            return input_expired(state, subject)
         activation = state.open.get(subject)
         if activation is None or kind == "retry":
             continue
@@ -180,39 +188,53 @@ def _timeout(code: str, message: str) -> ErrorInfo:
 def _run_deadline(state: RunState, now: int) -> Decisions:
     limits = [state.graph.options.timeout, state.budget.get("max_duration_s")]
     limit = min((x for x in limits if x is not None), default=0)
-    return _end_run(state, _timeout("run_deadline", f"the run did not end within {limit:g} s"), now)
+    return end_run(state, _timeout("run_deadline", f"the run did not end within {limit:g} s"), now)
 
 
-def too_many_steps(state: RunState, now: int) -> Decisions:
-    """Return what happens if one more activation would be one too many; empty if it may begin.
+def too_many_steps(state: RunState, now: int, *, more: int = 1) -> Decisions:
+    """Return what happens if `more` activations would be too many; empty if they may begin.
 
     A graph that goes round for ever ends here (page 003 §6), or at the budget of its run.
     """
     limit = state.graph.max_steps
-    if state.clock >= limit:
+    if state.clock + more > limit:
         message = f"the run began more than {limit} steps"
         details = {"limit": limit}
         error = ErrorInfo(category="agent", code="step_limit_exceeded", message=message, details=details)
-        return _end_run(state, error, now)
+        return end_run(state, error, now)
     limit = state.budget.get("max_steps")
-    if limit is None or state.clock < limit:
+    if limit is None or state.clock + more <= limit:
         return []
-    found = Exceeded("run", "max_steps", limit, state.clock, 0, 1, how_of(state.budget))
-    return _end_run(state, budget_error(found), now) if found.on_exceeded == "fail" else [paused(found)]
+    found = Exceeded("run", "max_steps", limit, state.clock, 0, more, how_of(state.budget))
+    return end_run(state, budget_error(found), now) if found.on_exceeded == "fail" else [paused(found)]
 
 
 def stop(state: RunState, now: int) -> Decisions:
     """Return the ends of what is still open when the run has reached its end; empty if nothing is."""
     error = _cause("cancelled", "cancelled", "the run has reached its end")
-    return [move for activation in _outermost(state) for move in abort(state, activation, error, now)]
+    moves = [move for activation in _outermost(state) for move in abort(state, activation, error, now)]
+    return moves + close_requests(state, error.code, state.root)
 
 
-def _end_run(state: RunState, error: ErrorInfo, now: int) -> Decisions:
+def end_run(state: RunState, error: ErrorInfo, now: int) -> Decisions:
     """End every open step with all that is below it; once those ends are folded, the run."""
-    outermost = _outermost(state)
-    if not outermost:
-        return run_failed(state, error, now)
-    return [move for activation in outermost for move in abort(state, activation, error, now)]
+    moves = [move for activation in _outermost(state) for move in abort(state, activation, error, now)]
+    moves += close_requests(state, error.code, state.root)
+    return moves or run_failed(state, error, now)
+
+
+def close_requests(state: RunState, reason: str, path: Path | None = None) -> Decisions:
+    """Close the questions of activations that have ended: their answers would have been messages.
+
+    With `path`: of those on this path alone.
+    """
+    return [
+        m
+        for r in state.requests.values()
+        if r.data.event_type == "input.requested" and r.activation.key not in state.activations
+        if path is None or r.activation.path is path
+        for m in withdrawn(r, reason)
+    ]
 
 
 def _outermost(state: RunState) -> list[Activation]:
@@ -243,6 +265,8 @@ def abort(state: RunState, activation: Activation, error: ErrorInfo, now: int) -
     if activation.is_for_each or activation.paths:
         for below in _below(state, activation):
             moves += abort(state, below, error, now)
+        for path in (activation.paths or {}).values():
+            moves += close_requests(state, error.code, path)
     moves += close_calls(state, activation, error, now)
     if activation.is_for_each:
         return moves + step_failed(activation, error, now)
@@ -340,6 +364,7 @@ def cancel_finished(state: RunState, now: int, *, forced: bool) -> Decisions:
             moves += closed + agent_failed(activation, error, now)
         if activation.iteration is None:
             steps.append(activation.node.id)
+    moves += close_requests(state, error.code)
     moves.append(
         ev.WorkflowCancelled(
             mode=request.mode,

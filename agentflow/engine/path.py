@@ -12,6 +12,8 @@ from agentflow.engine.frames import Frame
 if TYPE_CHECKING:
     from agentflow.engine.globals import GlobalWrite
     from agentflow.engine.graph import Graph, Node
+    from agentflow.engine.mail import Turns
+    from agentflow.engine.rounds import Round
 
 __all__ = ["NodeState", "Path"]
 
@@ -37,6 +39,7 @@ class NodeState:
         "slots",
         "sources",
         "status",
+        "turns",
         "upstream_cancelled",
         "upstream_failed",
         "visits",
@@ -61,6 +64,8 @@ class NodeState:
         """Activations that wait for a slot, first come first served."""
         self.slots = 0
         """Slots that its iterations hold now."""
+        self.turns: Turns | None = None
+        """Of a node that handles one message at a time."""
         self.outer: Activation | None = None
         """The latest activation around iterations."""
         self.awaited = len(node.dependencies)
@@ -95,6 +100,7 @@ class Path:
 
     __slots__ = (
         "depth",
+        "due",
         "ended",
         "error",
         "frame",
@@ -109,6 +115,7 @@ class Path:
         "opener",
         "output",
         "parent",
+        "rounds",
         "stop_at",
         "stopped",
         "terminal",
@@ -145,6 +152,10 @@ class Path:
         """True once a token came to an end that does not wait for the others, or the path is given up."""
         self.stop_at: frozenset[str] = frozenset()
         """The nodes at which a token leaves this child path: those behind its opener."""
+        self.rounds: dict[int, Round] = {}
+        """The buffers of the fan-ins, by the index of the fan-in."""
+        self.due: set[int] = set()
+        """Fan-ins that may be complete."""
         self.frame = Frame()
         self.writes: dict[str, list[GlobalWrite]] = {}
         """The global values that were written on this child path, in order."""

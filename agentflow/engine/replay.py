@@ -93,9 +93,7 @@ def cut_of(graph: Graph, steps: Iterable[str]) -> frozenset[str]:
             continue
         found.add(step)
         todo += around.get(step, ())
-        node = graph.all_nodes[step]
-        for edges in (*node.out.values(), node.dependents):
-            todo += [edge.target.id for edge in edges if not edge.target.is_silent]
+        todo += [edge.target.id for edge in graph.all_nodes[step].edges() if not edge.target.is_silent]
     return frozenset(found)
 
 
@@ -112,7 +110,7 @@ def _around(graph: Graph) -> dict[str, list[str]]:
                 continue
             seen.add(inside.id)
             found.setdefault(inside.id, []).append(node.id)
-            todo += [edge.target for edges in inside.out.values() for edge in edges]
+            todo += [edge.target for edge in inside.edges()]
         prefix = node.id.removesuffix(node.name)
         if prefix:
             found.setdefault(node.id, []).append(prefix[:-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from agentflow.definition.expressions import EvaluationError
@@ -11,21 +12,13 @@ from agentflow.engine.path import Path
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
-__all__ = ["output_of", "run_ended", "run_failed"]
+__all__ = ["failure_of", "leftovers", "output_of", "outputs_of", "run_ended", "run_failed"]
 
 
 def run_ended(state: RunState, now: int) -> Decisions:
     """Nothing is left to do: completed, or failed when a required step failed."""
     if state.has_failed:
-        first = state.nodes[state.failed_steps[0]]
-        view: dict[str, Any] = state.nodes_view[first.node.id]["error"] or {}
-        error = ErrorInfo(
-            category=view.get("category", "agent"),
-            code=view.get("code", "step_failed"),
-            message=f"step {first.node.id} failed: {view.get('message', '')}",
-            details={"step_id": first.node.id},
-        )
-        return run_failed(state, error, now)
+        return run_failed(state, failure_of(state), now)
     try:
         output = output_of(state)
     except EvaluationError as error:
@@ -46,6 +39,52 @@ def run_ended(state: RunState, now: int) -> Decisions:
             usage=state.usage,
         )
     ]
+
+
+def failure_of(state: RunState) -> ErrorInfo:
+    """Return why a run with failed steps fails: the first of them."""
+    first = state.nodes[state.failed_steps[0]]
+    view: dict[str, Any] = state.nodes_view[first.node.id]["error"] or {}
+    return ErrorInfo(
+        category=view.get("category", "agent"),
+        code=view.get("code", "step_failed"),
+        message=f"step {first.node.id} failed: {view.get('message', '')}",
+        details={"step_id": first.node.id},
+    )
+
+
+def leftovers(state: RunState) -> Decisions:
+    """Return what stays in the buffers of joins whose rounds did not close (page 002 §5)."""
+    held = [found for path in state.paths.values() for one in path.rounds.values() for found in one.left()]
+    return [
+        ev.MessageUndelivered(
+            step_id=message.edge.source.id if message.edge.source else "",
+            activation=activation,
+            index=message.number,
+            type=message.type,
+            reason="join_incomplete",
+        )
+        for activation, message in [*state.mail.left, *held]
+        if (activation, message.number) not in state.mail.told
+    ]
+
+
+def outputs_of(state: RunState, path: Path | None = None) -> list[ev.Output]:
+    """Return what the latest attempts of all activations gave out, in the order of page 002 §16.
+
+    With `path`: of those on this path and below it.
+    """
+    found = [output for _, output in sorted(_ordered(state), key=lambda found: found[0])]
+    if path is None or path.opener is None:
+        return found
+    return [output for output in found if output.activation.startswith(f"{path.key}/")]
+
+
+def _ordered(state: RunState) -> Iterator[tuple[tuple[Any, ...], ev.Output]]:
+    keeps = state.graph.policy.keeps_messages
+    for outputs in state.mail.outputs.values():
+        for offset, superstep, visit, data in outputs:
+            yield (superstep, data.step_id, visit, data.index) if keeps else (offset,), data
 
 
 def run_failed(state: RunState, error: ErrorInfo, now: int) -> Decisions:
@@ -73,6 +112,9 @@ def output_of(state: RunState, path: Path | None = None) -> Any:
     for end in graph.ends:
         if end.is_silent and end.program is not None:
             return end.program.evaluate(state.scope(path=path))
+    if graph.yields:
+        given = [output.value for output in outputs_of(state, path) if output.kind == "output"]
+        return given[-1] if given else None
     if graph.dependency_nodes:
         return _leaves(path)
     return path.output

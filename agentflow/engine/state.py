@@ -13,7 +13,9 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.activation import NO_USAGE, Activation
 from agentflow.engine.bindings import Bindings
 from agentflow.engine.frames import ABSENT, Frame, Root
+from agentflow.engine.mail import Mail
 from agentflow.engine.path import NodeState, Path
+from agentflow.engine.shared_state import SharedState
 from agentflow.events.catalogue import (
     ApprovalRequested,
     InputRequested,
@@ -231,10 +233,12 @@ class RunState:
         "failed_steps",
         "graph",
         "has_failed",
+        "has_mail",
         "held_steps",
         "input",
         "last_approval",
         "last_ts",
+        "mail",
         "name",
         "next_offset",
         "on_failure",
@@ -251,6 +255,7 @@ class RunState:
         "running",
         "scheduled",
         "settled",
+        "shared",
         "signals",
         "skipped",
         "started_at",
@@ -315,6 +320,10 @@ class RunState:
         """Failed steps about which a person decides, by step id."""
         # What is under way outside.
         self.calls: dict[str, OpenCall] = {}
+        self.mail = Mail()
+        self.has_mail = graph.has_mail
+        """False if no message can wait: `decide` need not look."""
+        self.shared = SharedState(graph)
         self.call_queue: dict[str, Activation] = {}
         """Agents whose next model call waits for room in a budget."""
         self.requests: dict[str, OpenRequest] = {}

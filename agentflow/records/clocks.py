@@ -1,7 +1,7 @@
 """When something of a run falls due, as its events say (page 000 §9): deadlines, retries, approvals.
 
-A key is `KIND ACTIVATION`, `approval REQUEST`, `run` (the limit of the whole run) or `resume` (the end of a
-quota pause); times are microseconds since the epoch. Nothing here looks at a clock.
+A key is `KIND ACTIVATION`, `approval REQUEST`, `input REQUEST`, `run` (the limit of the whole run) or
+`resume` (the end of a quota pause); times are microseconds since the epoch. Nothing here looks at a clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 __all__ = ["RESUME", "RUN", "Clocks"]
 
 RUN, RESUME = "run", "resume"
-_WALL_CLOCK = ("retry ", "approval ", "timer ")
+_WALL_CLOCK = ("retry ", "approval ", "input ", "timer ")
 """Kinds that stand for a time of day, and so run on while the run stands still."""
 
 

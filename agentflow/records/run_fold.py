@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.ir import AgentNode, NodeBase, Workflow
+from agentflow.definition.ir import AgentNode, ExecutorNode, NodeBase, Workflow
 from agentflow.definition.kinds import kind_of
 from agentflow.definition.limits import Limits, limits_of, merged
 from agentflow.definition.node import handles_error
@@ -49,8 +49,10 @@ class _Work(msgspec.Struct, eq=False):
 class _Step:
     """A step of the graph, and where it stands."""
 
-    def __init__(self, node: NodeBase) -> None:
+    def __init__(self, node: NodeBase, *, has_error_edge: bool = False) -> None:
         self.node = node
+        self.has_handler = isinstance(node, ExecutorNode)  # its work begins with workflow.step_started
+        self.absorbs = has_error_edge or (self.has_handler and node.on_error == "skip")
         policy = node.policy
         default = RetryPolicy() if isinstance(node, AgentNode) else NO_RETRY
         self.retry = (policy.retry if policy else None) or default
@@ -94,7 +96,10 @@ class RunFold:
         self.workflow_id = workflow_id
         self.next_offset = 0
         self._workflow = workflow
-        self._steps = {step_id: _Step(node) for step_id, node in _nodes_of(workflow)}
+        self._steps = {
+            step_id: _Step(node, has_error_edge=has_error_edge)
+            for step_id, node, has_error_edge in _nodes_of(workflow)
+        }
         self._items: dict[str, dict[int, _Work]] = {}  # of steps at work, by activation and index
         self._begin: ev.WorkflowStarted | None = None
         self._state = "pending"
@@ -256,6 +261,8 @@ class RunFold:
         )
         if limit is not None:
             self._clocks.start(f"deadline {key}", ts, limit)
+        if step.has_handler and step.retry.timeout is not None:
+            self._clocks.start(f"attempt {key}", ts, step.retry.timeout)
 
     def _step_completed(self, data: ev.WorkflowStepCompleted, offset: int, ts: int) -> None:
         step = self._close(data, "succeeded")
@@ -271,7 +278,8 @@ class RunFold:
             return
         step.state = state
         is_held = state == "failed" and step.node.required and self._holds_failures and not was_held
-        if is_held and not data.path and not handles_error(step.node, data.error.code):
+        is_held = is_held and not data.path and not step.absorbs
+        if is_held and not handles_error(step.node, data.error.code):
             step.is_held = True  # a person decides what follows from it
         else:
             step.output, step.error = None, data.error
@@ -298,6 +306,10 @@ class RunFold:
     ) -> None:
         step.attempt = data.next_attempt
         self._clocks.stop(f"attempt {work.key}")
+        if step.has_handler:  # which waits for the end of the backoff by itself
+            if step.retry.timeout is not None:
+                self._clocks.start(f"attempt {work.key}", ts, data.delay_ms / 1000 + step.retry.timeout)
+            return
         self._clocks.start(f"retry {work.key}", ts, data.delay_ms / 1000)
 
     def _close(self, data: Any, state: str) -> _Step:
@@ -322,7 +334,8 @@ class RunFold:
         self._clocks.due[f"timer {data.timer_id} {_key(data)}"] = micros(data.due_at)
 
     def _timer_over(self, data: ev.TimerFired | ev.TimerCancelled, offset: int, ts: int) -> None:
-        self._clocks.stop(f"timer {data.timer_id} {_key(data)}")
+        if data.activation is not UNSET:  # else of a join, whose round closes
+            self._clocks.stop(f"timer {data.timer_id} {_key(data)}")
         self._moves(ts)
 
     # -- requests
@@ -332,7 +345,10 @@ class RunFold:
             self._moves(ts)
             if data.deadline is not UNSET:
                 self._clocks.due[f"approval {data.request_id}"] = micros(data.deadline)
-        if isinstance(data, ev.ApprovalRequested) and data.kind == "step":
+        if isinstance(data, ev.InputRequested) and self._asks_by_message(data.step_id):
+            if data.deadline is not UNSET:  # its activation ends, and the answer is a message
+                self._clocks.due[f"input {data.request_id}"] = micros(data.deadline)
+        elif isinstance(data, ev.ApprovalRequested) and data.kind == "step":
             self._steps[data.step_id].state = "waiting"
         else:
             work = self._open[_key(data)]
@@ -349,8 +365,11 @@ class RunFold:
             self._steps[request.step_id].state = "pending"
 
     def _answered(self, data: ev.InputReceived | ev.InputCancelled, offset: int, ts: int) -> None:
+        self._clocks.stop(f"input {data.request_id}")
         request = self._close_request(data.request_id, ts)
         if request is None or request.request_type != "budget" or isinstance(data, ev.InputCancelled):
+            return
+        if self._asks_by_message(request.step_id):
             return
         if data.value["choice"] != "fail":
             scope, limit = request.subject["scope"], request.subject["limit"]
@@ -360,6 +379,12 @@ class RunFold:
                 self._limits = raised
             else:
                 self._step_limits[scope] = raised
+
+    def _asks_by_message(self, step_id: Any) -> bool:
+        return self._steps[step_id].has_handler
+
+    def _superstep_started(self, data: ev.SuperstepStarted, offset: int, ts: int) -> None:
+        self._moves(ts)
 
     def _close_request(self, request_id: str, ts: int) -> RequestRecord | None:
         """Take a request out of the open ones; work whose last request it was goes on, and its clocks do."""
@@ -478,6 +503,7 @@ class RunFold:
         ev.ToolCallStarted: _tool_started,
         ev.ToolCallCompleted: _tool_ended,
         ev.ToolCallFailed: _tool_ended,
+        ev.SuperstepStarted: _superstep_started,
     }
 
 
@@ -497,12 +523,16 @@ def _items(step: _Step, data: ev.WorkflowStepStarted, key: str) -> dict[int, _Wo
     return found
 
 
-def _nodes_of(workflow: Workflow, prefix: str = "") -> list[tuple[str, NodeBase]]:
-    """Return the nodes of a graph by the ids of their events, those of its inline graphs behind its own."""
+def _nodes_of(workflow: Workflow, prefix: str = "") -> list[tuple[str, NodeBase, bool]]:
+    """Return the nodes of a graph by the ids of their events, those of its inline graphs behind its own.
+
+    With each: whether an error edge leaves it.
+    """
     nodes = sorted(workflow.nodes, key=lambda node: (node.index, node.id))
+    routed = {edge.source for edge in workflow.edges if edge.kind == "error"}
     steps = [node for node in nodes if not kind_of(node).is_border]
-    found = [(prefix + node.id, node) for node in steps]
-    found += [(prefix + node.id, node) for node in nodes if kind_of(node).is_border]
+    borders = [node for node in nodes if kind_of(node).is_border]
+    found = [(prefix + node.id, node, node.id in routed) for node in [*steps, *borders]]
     for node in steps:
         inner = kind_of(node).inner(node)
         if inner is not None:

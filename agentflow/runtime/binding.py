@@ -18,6 +18,7 @@ from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import (
     AgentNode,
     AgentSpec,
+    ExecutorNode,
     FunctionRef,
     MapNode,
     ModelRef,
@@ -128,6 +129,8 @@ class _Binder:
                 self._agent(node)
             elif isinstance(node, ToolNode | MapNode) and node.tool is not None:
                 self._tool(node, node.tool)
+            elif isinstance(node, ExecutorNode):
+                self._executor(node)
         self._report_missing_default()
         for service in self.registry.services.values():
             self.bound.services.setdefault(service.name, service)
@@ -166,6 +169,12 @@ class _Binder:
                 hint=hint,
             )
         )
+
+    def _executor(self, node: ExecutorNode) -> None:
+        """Report an executor: no code is registered under any name."""
+        place = next(i for i, other in enumerate(self.workflow.nodes) if other is node)
+        message = f'no executor is registered as "{node.executor}"'
+        self._report("E_UNREGISTERED_CALLABLE", message, f"/nodes/{place}/executor")
 
     # -- agents ---------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-WALL_CLOCK = ("retry ", "approval ", "timer ")
+WALL_CLOCK = ("retry ", "approval ", "input ", "timer ")
 """Timers that stand for a time of day and so run on while the run stands still."""
 
 

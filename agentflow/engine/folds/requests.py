@@ -13,6 +13,8 @@ from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.approvals import denial
 from agentflow.engine.arrivals import dispatched, enqueue, mirror
 from agentflow.engine.folds.common import record_of, settle_tool, wake
+from agentflow.engine.folds.messages import message_answered, message_asked
+from agentflow.engine.handler_results import INPUT_TIMEOUT, unanswered
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.machine import activation_of, at_work
 from agentflow.engine.state import OpenRequest, RunState
@@ -63,6 +65,8 @@ def _approval_decided(
         return
     if state.status == "waiting":
         state.status = "running"
+    if data.via not in ("deadline", "policy"):
+        state.mail.since_outside = 0
     activation = request.activation
     reason = data.reason if data.reason is not UNSET else None
     error = None
@@ -101,9 +105,14 @@ def _step_decided(state: RunState, activation: Activation, error: Any) -> None:
 
 def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: int) -> None:
     activation = at_work(state, data)
-    request: Any = data.request
-    call_id: str = request.get("tool_call_id", "")
+    asks_by_message = activation.node.kind.sends
+    call_id: str = "" if asks_by_message else data.request.get("tool_call_id", "")
     state.requests[data.request_id] = OpenRequest(data.request_id, activation, call_id, data, offset, ts)
+    if asks_by_message:
+        message_asked(state, activation, data)
+        if data.deadline is not UNSET:
+            state.timers[f"input {data.request_id}"] = micros(data.deadline)
+        return
     if not call_id:
         state.call_queue.pop(activation.key, None)
     _stands_still(state, activation, ts)
@@ -136,6 +145,12 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
         return
     if state.status == "waiting":
         state.status = "running"
+    if data.via != "deadline":
+        state.mail.since_outside = 0
+    if request.activation.node.kind.sends:
+        state.timers.pop(f"input {data.request_id}", None)
+        message_answered(state, request, data.value, None, is_withdrawn=False)
+        return
     _input_settled(state, request, data.value, ts)
 
 
@@ -187,6 +202,12 @@ def _input_cancelled(state: RunState, data: ev.InputCancelled, offset: int, ts: 
         return
     if state.status == "waiting":
         state.status = "running"
+    if request.activation.node.kind.sends:
+        state.timers.pop(f"input {data.request_id}", None)
+        expired = data.reason == INPUT_TIMEOUT
+        problem = unanswered(request) if expired else None
+        message_answered(state, request, None, problem, is_withdrawn=not expired)
+        return
     _input_settled(state, request, {"choice": "fail"}, ts)
 
 

@@ -80,6 +80,7 @@ def _cancel_requested(state: RunState, data: ev.WorkflowCancelRequested, offset:
 
 def _signal(state: RunState, data: ev.SignalReceived, offset: int, ts: int) -> None:
     state.signals[data.signal_id] = data
+    state.mail.since_outside = 0
 
 
 def _completed(state: RunState, data: ev.WorkflowCompleted, offset: int, ts: int) -> None:

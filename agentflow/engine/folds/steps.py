@@ -12,6 +12,7 @@ from agentflow.engine.activation import EXPRESSION_STATUS, Activation, StepStatu
 from agentflow.engine.arrivals import dispatched, leave, mirror, reached_end, retry_in_place, route
 from agentflow.engine.budgets import time_limit
 from agentflow.engine.folds.common import settle, wake, wake_after
+from agentflow.engine.folds.messages import messages_sent, sender_failed
 from agentflow.engine.globals import fold_writes
 from agentflow.engine.machine import activation_of
 from agentflow.engine.path import NodeState
@@ -62,6 +63,8 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
 def _leave_queues(state: RunState, activation: Activation, place: NodeState) -> None:
     if state.awaiting_approval.pop(activation.key, None) is not None:
         state.denied.pop(activation.key, None)
+    elif activation.node.kind.one_at_a_time and place.turns is not None and place.turns.current is activation:
+        state.mail.begin(activation)
     elif activation in state.arrived:
         state.arrived.remove(activation)
     else:
@@ -113,7 +116,9 @@ def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int
         path.frame.set("last", node.kind.said, data.output)
     node.kind.ended(activation, place, data)
     _show(state, activation, place, "succeeded", outputs, None, data.output, offset)
-    if node.join.takes_tokens:
+    if data.messages is not UNSET:
+        messages_sent(state, activation, data, ts)
+    elif node.join.takes_tokens:
         port = "next" if data.next is UNSET or data.next is None else data.next
         if node.kind.is_end:
             reached_end(state, path, node, data.output)
@@ -132,8 +137,10 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
     if activation.outer is not None:
         _iteration_ended(state, activation)
         return
-    handled = status == "failed" and node.on_error is not None and handles_error(node.spec, data.error.code)
-    counts = status == "failed" and node.required and not handled
+    absorbed = status == "failed" and node.kind.absorbs(node)
+    handled = not absorbed and status == "failed" and node.on_error is not None
+    handled = handled and handles_error(node.spec, data.error.code)
+    counts = status == "failed" and node.required and not (absorbed or handled)
     if counts and path.opener is None and state.on_failure == "hold" and not was_held:
         place.status = status
         activation.phase = "held"
@@ -150,6 +157,8 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
     place.excused = handled
     node.kind.ended(activation, place, data)
     _show(state, activation, place, status, outputs, data.error, None, offset)
+    if node.out:
+        sender_failed(state, activation, data.error)
     if handled and node.join.takes_tokens:
         port = "next" if node.on_error == "skip" else "on_error/next"
         route(state, activation, port, node.kind.payload(activation))
@@ -188,6 +197,7 @@ def _step_retrying(state: RunState, data: ev.WorkflowStepRetrying, offset: int, 
     state.timers[f"retry {activation.key}"] = activation.due_at
     state.timers.pop(f"attempt {activation.key}", None)
     wake_after(state, activation, data.delay_ms)
+    activation.node.kind.retried(state, activation, data, ts)
 
 
 def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts: int) -> None:
@@ -221,6 +231,7 @@ def _close(state: RunState, activation: Activation, place: NodeState) -> None:
     del state.activations[key]
     if state.open.pop(key, None) is None:  # it never started
         _leave_queues(state, activation, place)
+        state.mail.end_turn(activation, place)
         if activation.iteration is None:
             place.visits = max(place.visits, activation.visit + 1)
             place.next_attempt = 1

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import UNSET
+
 from agentflow.engine.arrivals import dispatched
+from agentflow.engine.folds.messages import round_expired
 from agentflow.engine.machine import at_work
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -23,6 +26,10 @@ def _scheduled(state: RunState, data: ev.TimerScheduled, offset: int, ts: int) -
 
 
 def _over(state: RunState, data: ev.TimerFired | ev.TimerCancelled, offset: int, ts: int) -> None:
+    if data.activation is UNSET:  # of a join, which no activation armed
+        state.timers.pop(data.timer_id, None)
+        round_expired(state, data.timer_id)
+        return
     activation = at_work(state, data)
     name = f"timer {data.timer_id} {activation.key}"
     state.timers.pop(name, None)

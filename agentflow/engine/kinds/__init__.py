@@ -18,6 +18,7 @@ def _load() -> None:
         batch,
         condition,
         end,
+        executor,
         loop,
         map,
         merge,
@@ -29,7 +30,7 @@ def _load() -> None:
         wait,
     )
 
-    modules = (agent, batch, condition, end, loop, map, merge, parallel, router)
+    modules = (agent, batch, condition, end, executor, loop, map, merge, parallel, router)
     for module in (*modules, start, subgraph, tool, wait):
         KINDS[module.KIND.name] = module.KIND
 

@@ -177,7 +177,8 @@ class Spawning(Kind):
             path.stopped = path.ended = True
             for work in list(path.work.values()):
                 arrivals.drop(state, work)
-            del state.paths[path.key]
+            arrivals.forget(state, path)
+            arrivals.leave_path(state, path)
         activation.paths = {}
         activation.path.frame.close(group.opening)
 
@@ -211,6 +212,7 @@ class Spawning(Kind):
             if path.stopped:
                 for work in path.work.values():
                     moves += limits.abort(state, work, error, now)
+                moves += limits.close_requests(state, error.code, path)
         if moves or paths or not group.is_over:
             return moves
         return self.finish(state, activation, group, now)

@@ -64,6 +64,13 @@ class Kind:
     those move tokens and leave no trace in the log."""
     events: frozenset[type] = frozenset()
     """The events of its work that are legal while it is open, beside those of every step."""
+    sends = False
+    """True if a handler does its work, which begins with `workflow.step_started`; its messages are what that
+    sent, and not its output."""
+    yields = False
+    """True if what it gives out while it runs is the output of the run (page 002 §12)."""
+    one_at_a_time = False
+    """True for an actor: one message at a time, first come first served (page 002 §1)."""
     retry: RetryPolicy | None = None
     """The policy of a node that states none."""
     join: Join | None = None
@@ -196,6 +203,9 @@ class Kind:
         """Return the ends of what is open below the activation; the end of the step itself follows."""
         return []
 
+    def retried(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
+        """Fold `workflow.step_retrying`: what only this kind keeps of the next attempt."""
+
     def closed(self, state: RunState, activation: Activation) -> None:
         """Fold the end of the activation: let go of what only this kind keeps for it outside."""
 
@@ -206,6 +216,18 @@ class Kind:
     def context(self, state: RunState, activation: Activation) -> Any:
         """Return what its functions get beside their arguments; no model sees it and no event holds it."""
         return None
+
+    def retry_of(self, node: Node) -> RetryPolicy:
+        """Return the policy by which its attempts are repeated."""
+        return node.retry
+
+    def absorbs(self, node: Node) -> bool:
+        """Return whether a failure of the node is none of the run: an error edge takes it."""
+        return bool(node.targets("error"))
+
+    def accepts(self, node: Node, tags: tuple[str, ...], *, element: bool = False) -> bool:
+        """Return whether the node takes a message of these types, or (`element`) a list of such."""
+        return True
 
     def payload(self, activation: Activation) -> Any:
         """Return what its token carries on: its output."""

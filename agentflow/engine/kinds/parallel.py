@@ -177,7 +177,7 @@ def _region(entry: Node, closer: Node) -> set[str]:
         if node is closer or node.id in found:
             continue
         found.add(node.id)
-        todo += [edge.target for edges in node.out.values() for edge in edges]
+        todo += [edge.target for edge in node.edges()]
     return found
 
 

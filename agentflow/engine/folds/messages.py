@@ -1,0 +1,179 @@
+"""How messages, supersteps and outputs change the state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from agentflow.definition.failure import ErrorInfo
+from agentflow.engine.activation import Activation
+from agentflow.engine.arrivals import close_round, count_queued, deliver, dispatched, limit_round, release
+from agentflow.engine.illegal import IllegalEvent
+from agentflow.engine.machine import at_work
+from agentflow.engine.mail import Taken
+from agentflow.engine.policies import begin_superstep, complete_superstep
+from agentflow.engine.rounds import Arrived, Entry, expired_round
+from agentflow.engine.shared_state import Writes
+from agentflow.engine.state import OpenRequest, RunState
+from agentflow.events import catalogue as ev
+
+__all__ = ["FOLDS", "message_answered", "message_asked", "messages_sent", "round_expired", "sender_failed"]
+
+
+def messages_sent(state: RunState, activation: Activation, data: ev.WorkflowStepCompleted, ts: int) -> None:
+    """Bring the messages of an activation where its completion says, and commit what it wrote."""
+    node, path = activation.node, activation.path
+    edges = {(edge.name, edge.target.id): edge for edge in node.targets("next")}
+    buffered: dict[int, Entry] = {}
+    is_taken = False
+    assert data.messages is not UNSET
+    for message in data.messages:
+        for delivery in message.deliveries:
+            if delivery.status not in ("delivered", "buffered"):
+                continue
+            edge = edges.get((delivery.edge, delivery.target))
+            if edge is None:
+                raise IllegalEvent(data, f"{node.id} has no edge {delivery.edge} to {delivery.target}")
+            is_taken = True
+            if edge.fan is not None:
+                entry = buffered.setdefault(edge.fan.index, Entry(activation.key, [], ts))
+                entry.messages.append(Arrived(edge, message.index, message.type, message.payload))
+                continue
+            source = ev.MessageRef(activation=activation.key, edge=edge.name, index=message.index)
+            order = (1, edge.index, activation.visit, message.index)
+            taken = Taken(message.type, (source,))
+            deliver(state, path, edge.target, message.payload, taken, order, activation)
+    if not is_taken and path.opener is not None and not path.stopped:
+        path.output, path.terminal = data.output, node
+    for index, entry in buffered.items():
+        held = path.rounds[index]
+        if held.add(node.id, entry):
+            path.due.add(index)
+            limit_round(state, path, held)
+    if data.state is not UNSET:
+        _write(state, activation, data.state)
+
+
+def _write(state: RunState, activation: Activation, writes: ev.StateWrites) -> None:
+    node, path = activation.node, activation.path
+    if writes.private:
+        state.shared.private.setdefault(node.id, {}).update(writes.private)
+    if writes.shared:
+        pairs = tuple((write.key, write.value) for write in writes.shared)
+        path.graph.policy.commit(state, Writes(node.id, activation.visit, path.key, pairs))
+
+
+def sender_failed(state: RunState, activation: Activation, error: ErrorInfo) -> None:
+    """Send NodeFailure along the error edges of a node that failed; what it owes to closed rounds lapses."""
+    node, path = activation.node, activation.path
+    for edge in node.targets("next"):
+        if edge.fan is not None:
+            path.rounds[edge.fan.index].charged[node.id] = 0
+    if error.category == "cancelled" or _ends_run(state, error):
+        return
+    failure = {
+        "activation": activation.key,
+        "error": msgspec.to_builtins(error),
+        "input": activation.input,
+    }
+    for edge in node.targets("error"):
+        source = ev.MessageRef(activation=activation.key, edge=edge.name, index=0)
+        taken = Taken("NodeFailure", (source,))
+        deliver(state, path, edge.target, failure, taken, (1, edge.index, activation.visit, 0))
+
+
+def _ends_run(state: RunState, error: ErrorInfo) -> bool:
+    """Return whether a step was ended with its run, so that nothing follows from its failure."""
+    if error.code == "state_conflict":
+        return state.graph.policy.keeps_messages
+    if error.code == "budget_exceeded":
+        return (error.details or {}).get("limit") == "max_steps"
+    return error.code in _RUN_ENDS
+
+
+_RUN_ENDS = frozenset(
+    {
+        "join_incomplete",
+        "max_iterations_exceeded",
+        "message_undelivered",
+        "reducer_failed",
+        "run_deadline",
+        "step_limit_exceeded",
+    }
+)
+
+# -- requests: the answer is a message to the node that asked (page 002 §10) ------------------------
+
+
+def message_asked(state: RunState, activation: Activation, data: ev.InputRequested) -> None:
+    """Keep the node that asked live: its activation ends, and the answer is yet to come."""
+    count_queued(activation.path, activation.node)
+
+
+def message_answered(
+    state: RunState, request: OpenRequest, value: Any, problem: ErrorInfo | None, *, is_withdrawn: bool
+) -> None:
+    """Bring an answer to the node that asked, before other messages; none if the question was withdrawn."""
+    asking = request.activation
+    node, path = asking.node, asking.path
+    if not is_withdrawn and not (path.stopped and path.opener is not None):
+        data = request.data
+        assert isinstance(data, ev.InputRequested)
+        source = ev.MessageRef(activation=asking.key, edge="", index=request.offset)
+        taken = Taken("response", (source,), (), request.request_id, data.request)
+        path.graph.policy.deliver(state, path, node, value, taken, (0, request.offset), problem)
+    release(state, path, node, path.node(node))
+
+
+# -- rounds, supersteps, outputs --------------------------------------------------------------------
+
+
+def round_expired(state: RunState, name: str) -> None:
+    """Close the round whose time is over; `name` is that of its timer."""
+    path_key, _, index = name.removeprefix("join ").rpartition("|")
+    path = state.paths[path_key]
+    held = path.rounds[int(index)]
+    closing = expired_round(held)
+    if closing is not None:
+        close_round(state, path, closing, first=True)
+    if state.status == "waiting":
+        state.status = "running"
+
+
+def _superstep_started(state: RunState, data: ev.SuperstepStarted, offset: int, ts: int) -> None:
+    if state.mail.stepping or data.superstep != state.mail.superstep + 1:
+        raise IllegalEvent(data, f"superstep {state.mail.superstep} is the latest")
+    dispatched(state, ts)
+    if tuple(begin_superstep(state)) != data.activations:
+        raise IllegalEvent(data, "other activations wait")
+
+
+def _superstep_completed(state: RunState, data: ev.SuperstepCompleted, offset: int, ts: int) -> None:
+    if not state.mail.stepping or data.superstep != state.mail.superstep:
+        raise IllegalEvent(data, f"superstep {data.superstep} is not under way")
+    complete_superstep(state)
+
+
+def _undelivered(state: RunState, data: ev.MessageUndelivered, offset: int, ts: int) -> None:
+    state.mail.told.add((data.activation, data.index))
+    if state.graph.options.on_undelivered == "fail" and data.reason not in ("join_incomplete", "join_closed"):
+        details = {"activation": data.activation, "index": data.index, "reason": data.reason}
+        message = f"no edge delivered message {data.index} of {data.activation}: {data.reason}"
+        error = ErrorInfo(category="agent", code="message_undelivered", message=message, details=details)
+        state.mail.fatal = state.mail.fatal or error
+
+
+def _output(state: RunState, data: ev.Output, offset: int, ts: int) -> None:
+    activation = at_work(state, data)
+    given = (offset, activation.superstep, activation.visit, data)
+    state.mail.outputs.setdefault(data.activation, []).append(given)
+
+
+FOLDS: dict[type, Any] = {
+    ev.SuperstepStarted: _superstep_started,
+    ev.SuperstepCompleted: _superstep_completed,
+    ev.MessageUndelivered: _undelivered,
+    ev.Output: _output,
+}

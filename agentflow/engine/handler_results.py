@@ -1,0 +1,201 @@
+"""What handlers of executors gave, as events: outputs, completions and failures (page 002 §3, §7, §8, §10).
+
+A completion is atomic: messages, writes and requests stand in one append with its `workflow.step_completed`.
+Routing and retries are decided here, once; afterwards they stand in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET
+
+from agentflow.definition.failure import ErrorInfo
+from agentflow.engine.activation import Activation
+from agentflow.engine.call_results import attempt_failed
+from agentflow.engine.decisions import (
+    Decisions,
+    due,
+    elapsed_ms,
+    scope_fields,
+    size_of,
+    step_failed,
+    step_fields,
+    undelivered,
+)
+from agentflow.engine.ids import derive
+from agentflow.engine.mail import MAX_QUEUED, MAX_SENT
+from agentflow.engine.messages import Outgoing, route_messages
+from agentflow.engine.shared_state import SharedView, Writes
+from agentflow.engine.state import OpenRequest, RunState
+from agentflow.events import catalogue as ev
+
+__all__ = [
+    "INPUT_TIMEOUT",
+    "Question",
+    "handler_completed",
+    "handler_failed",
+    "handler_output",
+    "input_expired",
+    "request_id_of",
+    "shared_of",
+    "unanswered",
+]
+
+INPUT_TIMEOUT = "input_timeout"
+
+_MISUSE = frozenset(
+    {"message_type_undeclared", "unknown_target", "no_response_handler", "message_not_encodable"}
+)
+"""Codes of mistakes that another attempt would repeat (page 002 §16)."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that a handler staged: what is asked, the type and schema of the answer, and until when.
+
+    `timeout` is in seconds; `on_timeout` is the answer that counts then, without one the node fails.
+    """
+
+    request: Any
+    response_type: str
+    response_schema: Any = True
+    timeout: float | None = None
+    on_timeout: Any = UNSET
+
+
+def request_id_of(state: RunState, activation: Activation, ordinal: int) -> str:
+    """Return the id of the request that an attempt makes as the `ordinal`th, counted from 0."""
+    started = activation.attempt_started
+    return derive("req_", started, state.workflow_id, activation.key, activation.attempt, ordinal)
+
+
+def shared_of(state: RunState, activation_key: str) -> SharedView:
+    """Return the shared state that a handler reads: as it was when its activation began."""
+    return SharedView(state.shared, state.mail.open[activation_key].local.base)
+
+
+def handler_output(
+    state: RunState,
+    activation_key: str,
+    attempt: int,
+    *,
+    type: str,
+    value: Any,
+    kind: Literal["output", "intermediate"] = "output",
+) -> Decisions:
+    """The handler gave something out while it runs. Empty if this attempt is over."""
+    activation = _at_work(state, activation_key, attempt)
+    if activation is None:
+        return []
+    index = len(state.mail.outputs.get(activation_key, ()))
+    return [ev.Output(**scope_fields(activation), kind=kind, index=index, type=type, value=value)]
+
+
+def handler_completed(
+    state: RunState,
+    activation_key: str,
+    attempt: int,
+    *,
+    now: int,
+    messages: Sequence[Outgoing] = (),
+    private: Mapping[str, Any] | None = None,
+    shared: Sequence[tuple[str, Any]] = (),
+    requests: Sequence[Question] = (),
+    output: Any = None,
+) -> Decisions:
+    """The handler returned. Empty if this attempt is over."""
+    activation = _at_work(state, activation_key, attempt)
+    if activation is None:
+        return []
+    writes = Writes(activation.node.id, activation.visit, activation.path.key, tuple(shared))
+    error = _too_many(state, activation, messages)
+    error = error or state.graph.policy.conflict(state, writes, activation.local.base)
+    if error is not None:
+        return step_failed(activation, error, now)
+    sent = route_messages(activation.node, messages, state.shared.values)
+    if isinstance(sent, ErrorInfo):
+        return step_failed(activation, sent, now)
+    moves: Decisions = [
+        _requested(state, activation, question, i, now) for i, question in enumerate(requests)
+    ]
+    kept = ev.StateWrites(
+        private=dict(private or {}),
+        shared=tuple(ev.SharedWrite(key=key, value=value) for key, value in shared),
+    )
+    moves.append(
+        ev.WorkflowStepCompleted(
+            **step_fields(activation),
+            duration_ms=elapsed_ms(activation.started, now),
+            output=output,
+            output_size=size_of(output),
+            messages=sent,
+            state=kept if kept.private or kept.shared else UNSET,
+        )
+    )
+    return moves + undelivered(state, activation, sent)
+
+
+def handler_failed(
+    state: RunState, activation_key: str, attempt: int, error: ErrorInfo, *, now: int, draw: float
+) -> Decisions:
+    """The handler raised: try again by the policy of its node, or fail. Empty if this attempt is
+    over."""
+    activation = _at_work(state, activation_key, attempt)
+    if activation is None:
+        return []
+    if error.code in _MISUSE:
+        return step_failed(activation, error, now)
+    return attempt_failed(state, activation, error, now, draw)
+
+
+def _at_work(state: RunState, activation_key: str, attempt: int) -> Activation | None:
+    activation = state.mail.open.get(activation_key)
+    return activation if activation is not None and activation.attempt == attempt else None
+
+
+def _too_many(state: RunState, activation: Activation, messages: Sequence[Outgoing]) -> ErrorInfo | None:
+    if len(messages) > MAX_SENT:
+        text = f"{activation.node.id} sent {len(messages)} messages, the limit is {MAX_SENT}"
+        return _limit("message_limit_exceeded", text, MAX_SENT)
+    waiting = len(state.mail.queue) + len(state.activations) - len(state.open)
+    if messages and waiting + len(messages) > MAX_QUEUED:
+        text = f"{waiting} messages wait and {len(messages)} come, the limit is {MAX_QUEUED}"
+        return _limit("pending_limit_exceeded", text, MAX_QUEUED)
+    return None
+
+
+def _limit(code: str, message: str, limit: int) -> ErrorInfo:
+    return ErrorInfo(category="agent", code=code, message=message, details={"limit": limit})
+
+
+def _requested(state: RunState, activation: Activation, question: Question, ordinal: int, now: int) -> Any:
+    return ev.InputRequested(
+        **scope_fields(activation),
+        request_id=request_id_of(state, activation, ordinal),
+        request_type=question.response_type,
+        request=question.request,
+        response_schema=question.response_schema,
+        deadline=UNSET if question.timeout is None else due(now, question.timeout)[1],
+        on_timeout=question.on_timeout,
+    )
+
+
+def input_expired(state: RunState, request_id: str) -> Decisions:
+    """The time of a question is over: its `on_timeout` is the answer, or the node that asked fails."""
+    request = state.requests.get(request_id)
+    if request is None or not isinstance(request.data, ev.InputRequested):
+        return []
+    fields = scope_fields(request.activation)
+    if request.data.on_timeout is UNSET:
+        return [ev.InputCancelled(**fields, request_id=request_id, reason=INPUT_TIMEOUT)]
+    value = request.data.on_timeout
+    return [ev.InputReceived(**fields, request_id=request_id, value=value, by="system", via="deadline")]
+
+
+def unanswered(request: OpenRequest) -> ErrorInfo:
+    """Return the error of a node whose question had no answer in time."""
+    message = f"{request.request_id} of {request.activation.node.id} had no answer in time"
+    details = {"request_id": request.request_id}
+    return ErrorInfo(category="timeout", code=INPUT_TIMEOUT, message=message, details=details)

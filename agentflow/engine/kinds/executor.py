@@ -1,0 +1,96 @@
+"""`executor`: Python code with typed handlers, reached by messages (page 002).
+
+The handler itself runs in the runtime: `workflow.step_started` has it begin, `handler_results` turns what
+came of it into events.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentflow.definition.ir import ExecutorNode
+from agentflow.definition.policy import RetryPolicy
+from agentflow.engine.activation import Activation
+from agentflow.engine.kinds.kind import Kind
+from agentflow.engine.mail import Handling
+from agentflow.engine.state import RunState
+from agentflow.events import catalogue as ev
+
+if TYPE_CHECKING:
+    from agentflow.engine.graph import Node
+
+__all__ = ["KIND"]
+
+_ANY = frozenset({"Any", "object"})
+_ALWAYS = ("transient", "timeout", "rate_limited", "invalid_output", "agent", "tool", "interrupted")
+_UNSTATED = RetryPolicy().retry_on
+
+
+class Executor(Kind):
+    """One handling of one message, or of one round; a node handles one message at a time."""
+
+    name = "executor"
+    events = frozenset({ev.InputRequested, ev.Output})
+    sends = True
+    yields = True
+    one_at_a_time = True
+
+    def started(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
+        """Note the version of the shared state that the handler reads, and limit its attempt."""
+        activation.local = Handling(state.shared.version)
+        state.mail.open[activation.key] = activation
+        state.changed.pop(activation.key, None)  # nothing follows until the handler has returned
+        limit = activation.node.retry.timeout
+        if limit is not None:
+            state.timers[f"attempt {activation.key}"] = ts + round(limit * 1e6)
+
+    def retried(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
+        """Begin anew: the handler itself waits for the end of the backoff, and reads the same state."""
+        state.timers.pop(f"retry {activation.key}", None)
+        state.mail.outputs.pop(activation.key, None)
+        assert activation.due_at is not None
+        activation.local.due_at = activation.due_at
+        limit = activation.node.retry.timeout
+        if limit is not None:
+            state.timers[f"attempt {activation.key}"] = activation.due_at + round(limit * 1e6)
+
+    def closed(self, state: RunState, activation: Activation) -> None:
+        """Let the next message have its turn."""
+        state.mail.open.pop(activation.key, None)
+        state.mail.end_turn(activation, state.node_of(activation))
+
+    def is_idle(self, activation: Activation) -> bool:
+        """Return True: only its handler can go on."""
+        return True
+
+    def retry_of(self, node: Node) -> RetryPolicy:
+        """Return its policy; one that names no categories repeats all that another attempt may mend."""
+        policy = node.retry
+        if policy.retry_on != _UNSTATED:
+            return policy
+        return RetryPolicy(
+            max_attempts=policy.max_attempts,
+            backoff=policy.backoff,
+            jitter=policy.jitter,
+            max_elapsed=policy.max_elapsed,
+            timeout=policy.timeout,
+            retry_on=_ALWAYS,
+        )
+
+    def absorbs(self, node: Node) -> bool:
+        """Return whether an error edge takes the failure, or `on_error: skip` leaves it out."""
+        return node.spec.on_error == "skip" or super().absorbs(node)
+
+    def accepts(self, node: Node, tags: tuple[str, ...], *, element: bool = False) -> bool:
+        """Return whether one of its handlers takes a message of these types, or a list of such."""
+        spec = node.spec
+        assert isinstance(spec, ExecutorNode)
+        if not spec.accepts or not _ANY.isdisjoint(spec.accepts):
+            return True
+        if not element:
+            return not set(tags).isdisjoint(spec.accepts)
+        lists = {"list", "list[Any]", "list[object]", *(f"list[{tag}]" for tag in tags)}
+        return not lists.isdisjoint(spec.accepts)
+
+
+KIND = Executor()

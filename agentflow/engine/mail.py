@@ -1,0 +1,151 @@
+"""Messages on their way: what waits for a turn, a barrier or a round, and which handlers are at work."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agentflow.definition.failure import ErrorInfo
+from agentflow.events.catalogue import MessageRef
+
+if TYPE_CHECKING:
+    from agentflow.engine.activation import Activation
+    from agentflow.engine.graph import Node
+    from agentflow.engine.path import NodeState, Path
+    from agentflow.engine.rounds import Arrived
+    from agentflow.events.catalogue import Output
+
+__all__ = ["MAX_HANDLERS", "MAX_QUEUED", "MAX_SENT", "Handling", "Mail", "Queued", "Taken", "Turns"]
+
+MAX_HANDLERS = 256
+"""Handlers that a run has at work at once (`max_in_flight`, page 002 §8)."""
+MAX_QUEUED = 100_000
+"""Messages of a run that wait."""
+MAX_SENT = 10_000
+"""Messages that one activation may send."""
+
+
+class Taken(NamedTuple):
+    """What an activation took: the type of its message, where it came from, and of a round who is missing.
+
+    Of an answer `request_id` names the question and `request` is what was asked.
+    """
+
+    type: str
+    sources: tuple[MessageRef, ...] = ()
+    missing: tuple[str, ...] = ()
+    request_id: str | None = None
+    request: Any = None
+
+
+class Queued(NamedTuple):
+    """A message that waits for the next superstep. `order` decides among those at one target."""
+
+    path: Path
+    node: Node
+    payload: Any
+    taken: Taken | None
+    order: tuple[int, ...]
+    problem: ErrorInfo | None = None
+    sender: Activation | None = None
+
+
+class Turns:
+    """The messages of a node that handles one at a time: the one whose turn it is, and those behind it."""
+
+    __slots__ = ("current", "waiting")
+
+    def __init__(self) -> None:
+        self.current: Activation | None = None
+        self.waiting: deque[Activation] = deque()
+
+
+class Handling:
+    """A handler at work on its activation. `base` is the version of the shared state that it reads.
+
+    `due_at` (µs) is when the attempt begins, after a backoff; 0 for at once.
+    """
+
+    __slots__ = ("base", "due_at")
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.due_at = 0
+
+
+class Mail:
+    """The messages of a run."""
+
+    __slots__ = (
+        "fatal",
+        "inbox",
+        "left",
+        "next_order",
+        "open",
+        "outputs",
+        "queue",
+        "since_outside",
+        "stepping",
+        "superstep",
+        "told",
+    )
+
+    def __init__(self) -> None:
+        self.inbox: deque[Activation] = deque()
+        """Activations whose turn it is at their node; they wait for one of MAX_HANDLERS."""
+        self.open: dict[str, Activation] = {}
+        """Activations whose handler is at work, by key."""
+        self.queue: list[Queued] = []
+        """What waits for the next superstep."""
+        self.next_order = 0
+        self.superstep = 0
+        """The number of the latest superstep, counted from 1."""
+        self.stepping = False
+        """True between `superstep.started` and `superstep.completed`."""
+        self.since_outside = 0
+        """Supersteps since an answer or a signal came from outside."""
+        self.outputs: dict[str, list[tuple[int, int, int, Output]]] = {}
+        """By activation: what its latest attempt gave out, each with offset, superstep and visit."""
+        self.told: set[tuple[str, int]] = set()
+        """Messages of which the log says that they stay undelivered, as (activation, index)."""
+        self.left: list[tuple[str, Arrived]] = []
+        """By activation: what child paths left in the buffers of their joins when they ended."""
+        self.fatal: ErrorInfo | None = None
+        """Why the run cannot go on, if a join, a reducer or an undelivered message decided that."""
+
+    def wait_turn(self, activation: Activation, place: NodeState, *, front: bool = False) -> None:
+        """Put an activation behind the others of its node."""
+        turns = place.turns
+        if turns is None:
+            turns = place.turns = Turns()
+        if front:
+            turns.waiting.appendleft(activation)
+        else:
+            turns.waiting.append(activation)
+        if turns.current is None:
+            self._promote(turns)
+
+    def end_turn(self, activation: Activation, place: NodeState) -> None:
+        """Let the next message of a node have its turn: this one has ended, or waits."""
+        turns = place.turns
+        if turns is None:
+            return
+        if turns.current is activation:
+            turns.current = None
+            if activation in self.inbox:
+                self.inbox.remove(activation)
+            self._promote(turns)
+        elif activation in turns.waiting:
+            turns.waiting.remove(activation)
+
+    def begin(self, activation: Activation) -> None:
+        """Take an activation whose handler begins out of the inbox."""
+        if self.inbox and self.inbox[0] is activation:
+            self.inbox.popleft()
+        elif activation in self.inbox:
+            self.inbox.remove(activation)
+
+    def _promote(self, turns: Turns) -> None:
+        if turns.waiting:
+            turns.current = turns.waiting.popleft()
+            self.inbox.append(turns.current)
