@@ -180,6 +180,9 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "E_UNREACHABLE_NODE": CodeInfo(
         "A node cannot be reached from the start.", "Add an edge, or remove the node."
     ),
+    "E_UNREGISTERED_CALLABLE": CodeInfo(
+        "A graph names Python code that is not registered here.", "Register it, or leave the node out."
+    ),
     "E_VALUE": CodeInfo(
         "A value is blank, out of range, or none of those allowed.", "Write one of the values of the hint."
     ),
@@ -269,6 +272,30 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
 }
 
 FAILURES: dict[str, CodeInfo] = {
+    "join_incomplete": CodeInfo(
+        "A fan-in with `on_missing: fail` cannot get a message from one of its sources.",
+        "See which source is missing in `details`.",
+    ),
+    "max_iterations_exceeded": CodeInfo(
+        "The run began more supersteps than its limit, and messages were left.",
+        "Raise `max_iterations`.",
+    ),
+    "message_undelivered": CodeInfo(
+        "No edge delivered a message, and `on_undelivered` is `fail`.",
+        "Add an edge for it, or record such messages.",
+    ),
+    "reducer_failed": CodeInfo(
+        "A reducer of the shared state does not fit a value written to its key.",
+        "Correct the value or the reducer.",
+    ),
+    "routing_failed": CodeInfo(
+        "A condition or selection of an edge failed after its sender had run.",
+        "Correct it; the sender is not tried again.",
+    ),
+    "unknown_target": CodeInfo(
+        "A message names a target that no edge of its sender reaches.",
+        "Add the edge, or name another target.",
+    ),
     "batch_item_limit_exceeded": CodeInfo(
         "The array of a batch has more items than `max_batch_items`.", "Raise the limit, or batch less."
     ),

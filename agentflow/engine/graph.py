@@ -241,7 +241,7 @@ class Graph:
         self.ends = [n for n in self.nodes.values() if n.kind.is_end]
         self._edges = 0
         self._connect(prefix)
-        self.dependency_nodes = [n for n in self.nodes.values() if n.is_dependency_node]
+        self.dependency_nodes = tuple(n for n in self.nodes.values() if n.is_dependency_node)
         self.roots = [n for n in self.dependency_nodes if not n.dependencies]
         self.leaves = [n.id for n in self.dependency_nodes if not n.dependents]
         self.outputs: dict[str, Template] | None = None
