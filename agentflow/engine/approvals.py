@@ -137,7 +137,7 @@ def decided(
 
 
 def expired(state: RunState, request_id: str) -> Decisions:
-    """Nobody decided in time."""
+    """Return the denial of an approval whose deadline has passed."""
     request = state.requests.get(request_id)
     if request is None:
         return []

@@ -1,6 +1,6 @@
 """Results that serve again: what a result is kept under, and what a hit makes of a step (page 001 §5.8).
 
-Pure: whoever drives the engine looks keys up and says what was found.
+Pure: the caller of the engine looks keys up and says what was found.
 """
 
 from __future__ import annotations

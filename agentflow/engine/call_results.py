@@ -37,7 +37,7 @@ def model_completed(
     duration_ms: int,
     first_token_ms: float | None,
 ) -> Decisions:
-    """The model answered. Empty when nobody waits for this call any more."""
+    """Return what follows from a model's answer; empty if the call is closed."""
     call = state.calls.get(call_id)
     if call is None:
         return []
@@ -173,7 +173,7 @@ def _delay(
 
 
 def tool_completed(state: RunState, call_id: str, output: Any, duration_ms: int) -> Decisions:
-    """The tool answered. Empty when nobody waits for this call any more."""
+    """Return what follows from a tool's answer; empty if the call is closed."""
     call = state.calls.get(call_id)
     if call is None:
         return []

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 Decisions = list[Any]
-"""Event data, in order. Whoever appends them folds them first, so that the next decision sees them."""
+"""Event data, in order. The caller folds them before it asks for the next decision."""
 
 
 def elapsed_ms(since: int, now: int) -> int:

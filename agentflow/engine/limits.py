@@ -83,8 +83,8 @@ def has_wake_up(state: RunState) -> bool:
 
 
 def waiting(state: RunState) -> ev.WorkflowWaiting:
-    """Nothing runs. Of the timers the next one is named, with its time: whoever finds the run in a store
-    knows by it when to wake it."""
+    """Return the event of a run at rest. It names the next timer with its time, so that a Runtime which finds
+    the run in a store knows when to wake it."""
     timers = state.timers
     following = () if not timers else (min(timers, key=timers.__getitem__),)
     named = tuple(f"{key} {iso(timers[key])}" for key in following)

@@ -1,4 +1,4 @@
-"""Tool calls: what is begun, what cannot be made, what to do when nobody knows the outcome (page 000 §4)."""
+"""Tool calls: what is begun, what cannot be made, what follows an unknown outcome (page 000 §4)."""
 
 from __future__ import annotations
 

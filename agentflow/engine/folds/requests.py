@@ -71,7 +71,7 @@ def _approval_decided(
     reason = data.reason if data.reason is not UNSET else None
     error = None
     if not granted:
-        # Withdrawn by the runtime: the run ends, nobody refused anything.
+        # Withdrawn by the runtime because the run ends: that is no refusal.
         withdrawn = data.via == "policy"
         why = reason or f"{data.by} denied it"
         error = fault("cancelled", "cancelled", why) if withdrawn else denial(why)
@@ -195,7 +195,7 @@ def _budget_answered(
 
 
 def _input_cancelled(state: RunState, data: ev.InputCancelled, offset: int, ts: int) -> None:
-    """Nobody will answer: what asked has failed. If its step is being ended, that stands behind this."""
+    """Fold a withdrawn question: the call or step that asked has failed. The end of its step may follow."""
     state.withdrawn.add(data.request_id)
     request = state.requests.pop(data.request_id, None)
     if request is None:

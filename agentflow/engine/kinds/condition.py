@@ -40,7 +40,7 @@ class Condition(Kind):
         )
 
     def payload(self, activation: Activation) -> Any:
-        """Return the payload that it got: the boolean has chosen the way, and nobody needs it there."""
+        """Return the payload that it got, because the boolean has done its work by choosing the way."""
         return activation.input
 
 
