@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, KeysView
+from functools import partial
 from typing import Any
 
 from actors.errors import ActorStopped, AskTimeout, HandlerCancelled, MailboxFull, SpecError
@@ -39,6 +40,7 @@ class _Job:
         "envelope",
         "keep",
         "key",
+        "on_error",
         "on_timeout",
         "pipe",
         "placed",
@@ -57,6 +59,7 @@ class _Job:
         self.key: Hashable = None
         self.timeout: float | None = None
         self.on_timeout: Callable[[], Any] | None = None
+        self.on_error: Callable[[BaseException], Any] | None = None
         self.tell_back = self.keep = False
         self.pipe: Pipe | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -100,6 +103,11 @@ class Limiter:
         """Pieces of work that wait for a place."""
         return len(self._waiting)
 
+    @property
+    def keys(self) -> KeysView[Hashable]:
+        """Keys of the work that waits for a place or is at work."""
+        return self._keyed.keys()
+
     def submit(
         self,
         work: Callable[[], Awaitable[Any]],
@@ -108,16 +116,18 @@ class Limiter:
         timeout: float | None = None,
         on_timeout: Callable[[], Any] | None = None,
         tell_back: bool = False,
+        on_error: Callable[[BaseException], Any] | None = None,
         keep: bool = False,
     ) -> bool:
         """Take the message in hand over: call `work` once a place is free, and answer with its result.
 
         Never waits; for the mailbox to be the queue, `await vacancy()` first. An exception of `work` goes
         to the asker, or to the log if the message was told; it does not fail the actor. `tell_back`: the
-        result of a message that was told is told to the actor that sent it. `timeout` (seconds) counts from
-        the beginning of the work; then the work is cancelled and the answer is at once what `on_timeout`
-        returns, or else `AskTimeout`. When the asker stops waiting, the work is dropped or cancelled; with
-        `keep`, only dropped. `key` is for `cancel`; earlier work of the same key is cancelled.
+        result of a message that was told is told to the actor that sent it; what `on_error` makes of an
+        exception of `work` is told likewise. `timeout` (seconds) counts from the beginning of the work; then
+        the work is cancelled and the answer is at once what `on_timeout` returns, or else `AskTimeout`. When
+        the asker stops waiting, the work is dropped or cancelled; with `keep`, only dropped. `key` is for
+        `cancel`; earlier work of the same key is cancelled.
 
         A place is free again when the work has ended. Cancelled work that goes on all the same is cancelled
         again every second; after 5 s its place is given away and the log names it. Returns false if the
@@ -131,6 +141,7 @@ class Limiter:
             return False
         job = _Job(work, reply, cell.taken())
         job.timeout, job.on_timeout, job.tell_back, job.keep = timeout, on_timeout, tell_back, keep
+        job.on_error = on_error
         if key is not None:
             self.cancel(key)
             job.key = key
@@ -223,6 +234,8 @@ class Limiter:
             error = cancelled
         if job.reply.asked:
             job.reply.fail(error)
+        elif job.tell_back and job.on_error is not None:
+            self._answer(job, self._cell.scheduler.call(self._cell, partial(job.on_error, error)))
         elif not job.settled:
             message = type(job.envelope[0]).__name__
             log.error("%s: the work of %s failed", self._cell.path, message, exc_info=error)

@@ -2,6 +2,7 @@
 
     AgentflowError
     ├── DefinitionError        a document, its bindings or its inputs were refused; carries every diagnostic
+    │   └── WorkflowValidationError   a graph was refused by `build()`, or given as one
     ├── ConfigurationError     the environment does not allow it (store path, model, unknown option)
     ├── StoreError             the event log cannot do what was asked
     │   ├── OffsetConflict     the log is not at the offset that the writer expected
@@ -24,7 +25,13 @@
     ├── InvalidOutput          the output of a completed run does not fit the type that was asked for
     ├── CommandRefused         a command does not fit the state of its run; `.code` says why
     │   ├── UnknownRequest     no open request of that id
-    │   └── InvalidAnswer      the answer does not satisfy what the request asks for
+    │   ├── InvalidAnswer      the answer does not satisfy what the request asks for
+    │   ├── CheckpointNotFound no checkpoint of that id
+    │   ├── GraphSignatureMismatch  the run began with a graph that is joined in another way
+    │   └── InvalidEdit        a fork cannot begin with what an edit says
+    ├── HandlerMisuse          a handler of an executor did what it did not declare; carries details
+    │   ├── MessageTypeUndeclared, UnknownTarget, NoResponseHandler, MessageNotEncodable
+    ├── OutcomeUnknown         a recorded call may have been executed, and its result is lost
     └── WorkflowFailed         a run ended without success; carries its result
         └── WorkflowCancelled
 
@@ -44,19 +51,27 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentflowError",
+    "CheckpointNotFound",
     "CommandRefused",
     "ConfigurationError",
     "DefinitionError",
     "Fenced",
+    "GraphSignatureMismatch",
+    "HandlerMisuse",
     "IdempotencyConflict",
     "InvalidAnswer",
+    "InvalidEdit",
     "InvalidExport",
     "InvalidOutput",
     "LogClosed",
     "LogCorrupt",
     "LogFailed",
+    "MessageNotEncodable",
+    "MessageTypeUndeclared",
+    "NoResponseHandler",
     "OffsetConflict",
     "OffsetTrimmed",
+    "OutcomeUnknown",
     "OutputNotReady",
     "QueueFull",
     "RunExists",
@@ -67,9 +82,12 @@ __all__ = [
     "StorageUnavailable",
     "StoreError",
     "UnknownRequest",
+    "UnknownSpeaker",
+    "UnknownTarget",
     "Unsupported",
     "WorkflowCancelled",
     "WorkflowFailed",
+    "WorkflowValidationError",
     "refused",
 ]
 
@@ -94,6 +112,10 @@ class DefinitionError(AgentflowError):
     def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
         self.diagnostics = list(diagnostics)
         super().__init__("\n".join(d.render() for d in self.diagnostics) or None)
+
+
+class WorkflowValidationError(DefinitionError):
+    """The graph was refused; see `.diagnostics`, which name the places or calls that are wrong."""
 
 
 class ConfigurationError(AgentflowError):
@@ -262,6 +284,24 @@ class InvalidAnswer(CommandRefused):
     code = "invalid_response"
 
 
+class CheckpointNotFound(CommandRefused):
+    """There is no checkpoint of that id; `list_checkpoints` shows those of a run."""
+
+    code = "checkpoint_not_found"
+
+
+class GraphSignatureMismatch(CommandRefused):
+    """The run began with a graph that is joined in another way; `.details` names what differs."""
+
+    code = "graph_signature_mismatch"
+
+
+class InvalidEdit(CommandRefused):
+    """The fork cannot begin with this; `.details` names the edit."""
+
+    code = "invalid_edit"
+
+
 def refused(code: str, message: str, details: dict[str, Any] | None = None) -> AgentflowError:
     """The error of a refused command, by its code in page 000 §8.2."""
     if code == RunTerminal.code:
@@ -280,6 +320,55 @@ class InvalidOutput(AgentflowError):
     def __init__(self, message: str | None = None, *, result: Any = None) -> None:
         super().__init__(message, hint="state the same shape as the `outputs` of the workflow")
         self.result = result
+
+
+class HandlerMisuse(AgentflowError):
+    """A handler of an executor did what it did not declare. Uncaught, its step fails with this code, without
+    another attempt; `.details` names types and targets."""
+
+    code = "handler_misuse"
+
+    def __init__(
+        self, message: str | None = None, *, hint: str | None = None, details: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.details = details or {}
+
+
+class MessageTypeUndeclared(HandlerMisuse):
+    """The handler's WorkflowContext does not declare this type; add it there."""
+
+    code = "message_type_undeclared"
+
+
+class UnknownTarget(HandlerMisuse):
+    """No edge leads from this node to the target."""
+
+    code = "unknown_target"
+
+
+class UnknownSpeaker(HandlerMisuse):
+    """A manager picked a speaker who does not take part."""
+
+    code = "unknown_speaker"
+
+
+class NoResponseHandler(HandlerMisuse):
+    """No response handler of the executor takes this request and this answer."""
+
+    code = "no_response_handler"
+
+
+class MessageNotEncodable(HandlerMisuse):
+    """The value has no JSON form; see agentflow.register_type."""
+
+    code = "message_not_encodable"
+
+
+class OutcomeUnknown(AgentflowError):
+    """A recorded call may have been executed and its result is lost; it is not made again."""
+
+    code = "outcome_unknown"
 
 
 class WorkflowFailed(AgentflowError):

@@ -34,6 +34,18 @@ def _workflow() -> bytes:
     return workflow_schema()
 
 
+def _graph() -> bytes:
+    from agentflow.definition.editor_schema import graph_schema
+
+    return graph_schema()
+
+
+def _node_yaml() -> bytes:
+    from agentflow.definition.editor_schema import node_yaml_schema
+
+    return node_yaml_schema()
+
+
 def _ir() -> bytes:
     from agentflow.definition.ir import Workflow
 
@@ -80,8 +92,10 @@ class _Published(NamedTuple):
 
 _PUBLISHED = {
     "event": _Published("event.json", _event),
+    "graph": _Published("graph-v0.json", _graph),
     "ir": _Published("ir-v0.json", _ir),
     "workflow": _Published("workflow-1.0.json", _workflow),
+    "yaml": _Published("node-yaml-1.json", _node_yaml),
 }
 
 SCHEMA_NAMES = tuple(_PUBLISHED)

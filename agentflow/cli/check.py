@@ -44,6 +44,7 @@ def check(
 ) -> Exit:
     """Check a workflow FILE without running it.
 
+    FILE may be MODULE:WORKFLOW, a workflow built in Python, whose module is imported.
     Reports every problem at once, with its place and a hint. Nothing is started, no model is needed, and no
     daemon is asked but for --against-runs. Files that services name are looked at; with --bind the services
     are opened in this process, and models resolved. Exit code 3 when the document has errors, or when a run
@@ -56,9 +57,9 @@ def check(
         _tell(file, diagnostics, code is Exit.DONE, color)
     if against_runs and code is Exit.DONE:
         from agentflow.cli.against_runs import fit_of_runs, render_fits
-        from agentflow.definition.loader import load_file
+        from agentflow.cli.python_workflows import definition_of_subject, load_subject
 
-        fits = fit_of_runs(where, load_file(file))
+        fits = fit_of_runs(where, definition_of_subject(load_subject(file)))
         report["runs"] = fits
         if not as_json:
             emit(render_fits(fits))
@@ -71,19 +72,20 @@ def check(
 
 def _diagnose(file: str, strict: bool, binds: bool, where: Where) -> list[Diagnostic]:
     """Return all that is wrong with the file, sorted."""
+    from agentflow.cli.python_workflows import definition_of_subject, load_subject
     from agentflow.definition.diagnostics import sort_diagnostics
-    from agentflow.definition.loader import load_file
     from agentflow.errors import DefinitionError
 
     try:
-        definition = load_file(file, strict=strict)
+        subject = load_subject(file, strict=strict)
+        definition = definition_of_subject(subject)
     except DefinitionError as error:
         return list(error.diagnostics)
     from msgspec.structs import replace
 
     from agentflow.cli.check_binding import bind_problems, nearby_problems
 
-    found = bind_problems(definition, where.config()) if binds else nearby_problems(definition, where.config)
+    found = bind_problems(subject, where.config()) if binds else nearby_problems(definition, where.config)
     if strict:
         found = [replace(diagnostic, severity="error") for diagnostic in found]
     return sort_diagnostics([*definition.warnings, *found])

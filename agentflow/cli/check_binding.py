@@ -12,14 +12,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from agentflow.definition.bound_nodes import BoundNode, bound_nodes
 from agentflow.definition.diagnostics import Diagnostic, Severity, did_you_mean
-from agentflow.definition.ir import AgentNode, ModelRef
+from agentflow.definition.ir import AgentSpec, ModelRef
 from agentflow.definition.source_tree import child_pointer
 from agentflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from agentflow.config import Config
     from agentflow.definition.loader import Definition
+    from agentflow.graphs import Workflow
 
 __all__ = ["bind_problems", "nearby_problems"]
 
@@ -27,17 +29,22 @@ _MAX_MODULE = 1 << 20
 """Bytes of a module that is parsed; a longer one is left to --bind."""
 
 
-def bind_problems(definition: Definition, config: Config) -> list[Diagnostic]:
+def bind_problems(subject: Definition | Workflow, config: Config) -> list[Diagnostic]:
     """Return what phase B of page 001 reports. Imports modules, starts and connects services."""
     import asyncio
 
     from agentflow import logs
+    from agentflow.cli.python_workflows import definition_of_subject
+    from agentflow.definition.loader import Definition
     from agentflow.models import Models
     from agentflow.runtime import Runtime
 
+    definition = definition_of_subject(subject)
+
     async def bind() -> list[Diagnostic]:
         async with Runtime("memory:", models=Models(config=config.for_models())) as runtime:
-            return (await runtime.bind(definition)).diagnostics
+            code = None if isinstance(subject, Definition) else subject.callables
+            return (await runtime.bind(definition, code=code)).diagnostics
 
     logs.configure()
     return asyncio.run(bind())
@@ -101,9 +108,9 @@ class _Nearby:
         """Report aliases that neither the document nor the configuration, by its table of models, has."""
         table = cast("dict[str, Any]", configured) if isinstance(configured, dict) else {}
         known = [*self._definition.workflow.models, *table]
-        for node, place in self._agents():
-            refs = [(node.agent.model, f"{place}/model")]
-            refs += [(ref, f"{place}/fallback/{i}") for i, ref in enumerate(node.agent.fallback)]
+        for node, agent in self._agents():
+            refs = [(agent.model, f"{node.agent_place}/model")]
+            refs += [(ref, f"{node.agent_place}/fallback/{i}") for i, ref in enumerate(agent.fallback)]
             for ref, pointer in refs:
                 alias = ref.model if isinstance(ref, ModelRef) and not ref.provider else ref
                 if isinstance(alias, str) and alias and ":" not in alias and alias not in known:
@@ -111,25 +118,19 @@ class _Nearby:
                     hint = did_you_mean(alias, known) or "write provider:model, or declare it under models"
                     self._add("W_MODEL_UNDECLARED", message, pointer, hint, "warning")
 
-    def _agents(self) -> list[tuple[AgentNode, str]]:
-        linear = self._definition.format == "linear"
-        return [
-            (node, f"/agents/{node.index}" if linear else f"/workflow/steps/{node.index}/agent")
-            for node in self._definition.workflow.nodes
-            if isinstance(node, AgentNode)
-        ]
+    def _agents(self) -> list[tuple[BoundNode, AgentSpec]]:
+        nodes = bound_nodes(self._definition.workflow, self._definition.format)
+        return [(node, node.agent) for node in nodes if node.agent is not None]
 
     def _functions(self, service: str) -> list[tuple[str, str]]:
         """Return the functions of a service that the document names, with their pointers."""
-        linear = self._definition.format == "linear"
         spec, home = self._definition.workflow.services[service], child_pointer("/services", service)
         found = [(name, f"{home}/include/{i}") for i, name in enumerate(spec.include or ())]
         found += [(name, child_pointer(f"{home}/functions", name)) for name in spec.functions]
-        for node, place in self._agents():
-            for i, ref in enumerate(node.agent.functions or ()):
+        for node, agent in self._agents():
+            for i, ref in enumerate(agent.functions or ()):
                 if ref.service == service and ref.function != "*":
-                    pointer = f"{place}/tools/{i}" if linear else f"{place}/attachedFunctions/{i}/function"
-                    found.append((ref.function, pointer))
+                    found.append((ref.function, node.function_place(i, "function")))
         return found
 
     def _add(

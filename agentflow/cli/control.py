@@ -1,4 +1,4 @@
-"""Commands to one run: `answer`, `approve`, `deny`, `cancel`, `pause`, `retry`, `fork`, `signal`; `inbox`.
+"""Commands to one run, such as `answer`, `approve`, `pause`, `retry`, `fork` and `replay`; `inbox`.
 
 Those that move a run on follow it afterwards, as `resume` does.
 """
@@ -15,9 +15,10 @@ from agentflow.cli.errors import CommandError, Exit
 from agentflow.cli.names import complete_parts
 from agentflow.cli.options import json_option, new_run_id, run_id
 from agentflow.cli.output import emit, emit_json
+from agentflow.cli.python_workflows import load_option
 from agentflow.cli.target import Target, Where, target_options
 
-__all__ = ["answer", "approve", "cancel", "deny", "fork", "inbox", "pause", "retry", "signal"]
+__all__ = ["answer", "approve", "cancel", "deny", "fork", "inbox", "pause", "replay", "retry", "signal"]
 
 _JSON = "Print the result of the run as JSON, as `run --json` does."
 
@@ -60,6 +61,7 @@ def _tell(where: Where, id: str, command: str, said: str, **more: Any) -> Exit:
 @click.argument("value")
 @json_option(_JSON)
 @target_options
+@load_option
 def answer(id: str, request: str, value: str, as_json: bool, where: Where) -> Exit:
     """Answer the open REQUEST of the run ID.
 
@@ -122,6 +124,7 @@ def _decide(
 )
 @json_option(_JSON)
 @target_options
+@load_option
 def approve(id: str, what: str, reason: str | None, digest: str | None, as_json: bool, where: Where) -> Exit:
     """Approve what the run ID asks for, and follow it.
 
@@ -136,6 +139,7 @@ def approve(id: str, what: str, reason: str | None, digest: str | None, as_json:
 @click.option("--reason", help="Why; it stands in the log, and the model is told.")
 @json_option(_JSON)
 @target_options
+@load_option
 def deny(id: str, what: str, reason: str | None, as_json: bool, where: Where) -> Exit:
     """Deny what the run ID asks for, and follow it."""
     return _decide(where, id, what, False, reason, None, as_json)
@@ -154,6 +158,7 @@ def deny(id: str, what: str, reason: str | None, as_json: bool, where: Where) ->
 @click.option("--output", metavar="VALUE", help="The output of the step, JSON or text; for --action done.")
 @json_option(_JSON)
 @target_options
+@load_option
 def retry(
     id: str,
     step: str,
@@ -183,14 +188,24 @@ def retry(
 @click.option("--from", "step", metavar="STEP", help="Do this step and all that come after it again.")
 @click.option("--offset", type=click.IntRange(min=0), help="Go on from this offset of the log.")
 @click.option("--from-failure", is_flag=True, help="Do the steps that failed again, and all after them.")
+@click.option(
+    "--edit",
+    "given",
+    multiple=True,
+    metavar="PLACE=JSON",
+    help="Begin with this in place of what was there: outputs.STEP=JSON, shared.KEY=JSON, or input=JSON"
+    " before a step has begun. May be repeated.",
+)
 @click.option("--id", "as_id", type=new_run_id, metavar="NEW", help="The id of the new run.")
 @json_option(_JSON)
 @target_options
+@load_option
 def fork(
     id: str,
     step: str | None,
     offset: int | None,
     from_failure: bool,
+    given: tuple[str, ...],
     as_id: str | None,
     as_json: bool,
     where: Where,
@@ -201,11 +216,55 @@ def fork(
     """
     if (step is not None) + (offset is not None) + from_failure != 1:
         raise click.UsageError("name one point: --from STEP, --offset N, or --from-failure")
+    from agentflow.cli.inputs import parse_edits
+
+    edits = parse_edits(given)
 
     async def act(target: Target) -> str:
         return await target.tell(
-            "fork", id, offset=offset, from_step=step, from_failure=from_failure, as_id=as_id
+            "fork",
+            id,
+            offset=offset,
+            from_step=step,
+            from_failure=from_failure,
+            as_id=as_id,
+            edits=edits,
         )
+
+    return _and_follow(where, id, act, as_json=as_json)
+
+
+@click.command("replay", cls=Command)
+@click.argument("id", type=run_id)
+@click.option(
+    "--policy",
+    type=click.Choice(["Always", "Refresh", "Mixed"]),
+    default="Refresh",
+    show_default=True,
+    help="Serve all from the record and send nothing; execute all anew; serve what is asked alike.",
+)
+@click.option("--input", metavar="VALUE", help="Another input, JSON or text.")
+@click.option("--id", "as_id", type=new_run_id, metavar="NEW", help="The id of the new run.")
+@json_option(_JSON)
+@target_options
+def replay(
+    id: str,
+    policy: Literal["Always", "Refresh", "Mixed"],
+    input: str | None,
+    as_id: str | None,
+    as_json: bool,
+    where: Where,
+) -> Exit:
+    """Run the recorded run ID again as a new run, and follow it.
+
+    With `--policy Always` each model call, function, answer and timer is answered from the record.
+    """
+    from agentflow.cli.inputs import parse_value
+
+    value = None if input is None else parse_value(input)
+
+    async def act(target: Target) -> str:
+        return await target.tell("replay", id, policy=policy, input=value, as_id=as_id)
 
     return _and_follow(where, id, act, as_json=as_json)
 

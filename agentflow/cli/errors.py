@@ -99,6 +99,7 @@ _DAEMON = {
     "too_many_streams": Exit.UNREACHABLE,
     "too_many_connections": Exit.UNREACHABLE,
     "storage_unavailable": Exit.UNREACHABLE,
+    "definition_not_found": Exit.NOT_FOUND,
     "unauthorized": Exit.NOT_AUTHORISED,
     "forbidden": Exit.NOT_AUTHORISED,
     "host_not_allowed": Exit.NOT_AUTHORISED,

@@ -41,7 +41,8 @@ def graph(subject: str, drawing: str, output: str | None, where: Where) -> Exit:
     """Draw the graph of a FILE or of the run ID.
 
     That of a run is the one it is pinned to, whatever became of its file, with the states of its steps. An
-    exported .ndjson file is a run. svg and png need Graphviz.
+    exported .ndjson file is a run. FILE may be MODULE:WORKFLOW, a workflow built in
+    Python. svg and png need Graphviz.
     """
     tool = _tool() if drawing in ("svg", "png") else None  # before any work
     if drawing == "png" and output is None and sys.stdout.isatty():
@@ -51,9 +52,9 @@ def graph(subject: str, drawing: str, output: str | None, where: Where) -> Exit:
     if is_export(subject):
         subject = ExportedRun.of_file(subject)
     elif not _RUN_ID.fullmatch(subject) or Path(subject).exists():
-        from agentflow.definition.loader import load_file
+        from agentflow.cli.python_workflows import definition_of_subject, load_subject
 
-        return _draw(load_file(subject).workflow, {}, drawing, tool, output)
+        return _draw(definition_of_subject(load_subject(subject)).workflow, {}, drawing, tool, output)
     else:
         subject = resolve(where, run_id.convert(subject, None, None))
 

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from agentflow.definition.source import Media
     from agentflow.errors import DefinitionError
 
-__all__ = ["parse_budget", "parse_inputs", "parse_labels", "parse_value", "read_json"]
+__all__ = ["parse_budget", "parse_edits", "parse_inputs", "parse_labels", "parse_value", "read_json"]
 
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)=(.*)", re.DOTALL)
 _SUFFIXES: dict[str, Media] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
+_EDITS = {("input", False), ("outputs", True), ("shared", True)}
 _FORMS = "write k=v, JSON (a text in quotes: '\"…\"'), or @FILE"
 
 
@@ -64,6 +65,26 @@ def parse_budget(given: Sequence[str]) -> dict[str, Any] | None:
             raise click.BadParameter(f'"{text}" is not written as k=v', param_hint="--budget")
         budget[key.strip()] = parse_value(value)
     return budget or None
+
+
+def parse_edits(given: Sequence[str]) -> dict[str, Any] | None:
+    """Parse `input=JSON`, `outputs.STEP=JSON` and `shared.KEY=JSON`; None without any.
+
+    Raises click.BadParameter.
+    """
+    edits: dict[str, Any] = {}
+    for text in given:
+        place, equals, value = text.partition("=")
+        member, dot, name = place.partition(".")
+        if not equals or (member, bool(dot and name)) not in _EDITS:
+            forms = "input=JSON, outputs.STEP=JSON or shared.KEY=JSON"
+            raise click.BadParameter(f'"{text}" is not written as {forms}', param_hint="--edit")
+        found = read_json(value, "--edit")
+        if name:
+            edits.setdefault(member, {})[_text(name, "--edit")] = found
+        else:
+            edits[member] = found
+    return edits or None
 
 
 def parse_value(text: str) -> Any:

@@ -25,12 +25,15 @@ __all__ = [
     "suggested_raise",
 ]
 
+_LOADING = frozenset({"answer", "approve", "deny", "fork", "resume", "retry"})
+"""Verbs that take --load."""
 _MAX_HELD = 10  # steps whose commands are printed
 
 
 def command_line(verb: str, run_id: str, where: Where, *more: str) -> str:
     """Return a command about this run, as a shell takes it."""
-    return shlex.join(["agentflow", verb, run_id, *more, *where.flags])
+    loads = [word for reference in where.load for word in ("--load", reference)] if verb in _LOADING else []
+    return shlex.join(["agentflow", verb, run_id, *more, *loads, *where.flags])
 
 
 def pause_hint(paused: WorkflowPaused | None, run_id: str, where: Where, *, is_local: bool) -> str:
@@ -55,6 +58,13 @@ def pause_hint(paused: WorkflowPaused | None, run_id: str, where: Where, *, is_l
         if is_local:
             return f"the provider takes requests again at {paused.resume_after}; then go on with `{resume}`"
         return f"the daemon goes on with it at {paused.resume_after}; sooner with `{resume}`"
+    if paused.reason == "definition_unavailable" and not where.load:
+        by = (
+            "`--load MODULE:WORKFLOW` of the command"
+            if is_local
+            else "`agentflow serve --load MODULE:WORKFLOW`"
+        )
+        return f"a workflow built in Python is imported by {by}; then go on with `{resume}`"
     return f"go on with `{resume}`"
 
 

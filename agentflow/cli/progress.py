@@ -12,7 +12,8 @@ from typing import Any, ClassVar, cast
 
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.ir import EndNode, StartNode, Workflow
+from agentflow.definition.ir import Workflow
+from agentflow.definition.kinds import kind_of
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Event, micros
 
@@ -46,7 +47,7 @@ class Progress:
     """The steps of one run, in declared order, and the run itself."""
 
     def __init__(self, workflow: Workflow) -> None:
-        nodes = [n for n in workflow.nodes if not isinstance(n, StartNode | EndNode)]
+        nodes = [n for n in workflow.nodes if not kind_of(n).is_border]
         nodes.sort(key=lambda node: node.index)
         maps = {node.id for node in nodes if node.for_each is not None}
         self._begin(workflow.name, [node.id for node in nodes], maps)

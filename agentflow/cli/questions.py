@@ -58,5 +58,10 @@ def _answers(question: RequestRecord) -> list[list[str]]:
     if question.request_type == "budget":
         return [["answer", raise_answer(question.subject)], ["answer", "fail"]]
     schema: Any = question.response_schema
-    choices = schema.get("properties", {}).get("choice", {}).get("enum", ())
+    if not isinstance(schema, dict):
+        return []
+    members = cast("dict[str, Any]", schema)
+    if members.get("type") == "boolean":
+        return [["answer", "true"], ["answer", "false"]]
+    choices = members.get("properties", {}).get("choice", {}).get("enum", ())
     return [["answer", choice] for choice in choices]

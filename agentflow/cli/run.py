@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,15 +12,24 @@ from agentflow.cli.errors import Exit
 from agentflow.cli.names import resolve
 from agentflow.cli.options import json_option, new_run_id, run_id
 from agentflow.cli.output import emit, emit_json, say
+from agentflow.cli.python_workflows import load_option
 from agentflow.cli.target import Where, target_options
 
 if TYPE_CHECKING:
     from agentflow.cli.target import Target
+    from agentflow.client import RegisteredDefinition
     from agentflow.config import Config
     from agentflow.definition.loader import Definition
+    from agentflow.graphs import Workflow
+
+    Submitted = Definition | Workflow | RegisteredDefinition
 
 __all__ = ["resume", "run"]
 
+_NAME = re.compile(
+    r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?<!\.yaml)(?<!\.yml)(?<!\.json)(@[A-Za-z0-9_][A-Za-z0-9_.+-]*)?"
+)
+"""A registered definition, NAME or NAME@VERSION."""
 _RESULT = (
     "Print one JSON object {workflow_id, state, output, steps, usage, duration_ms} instead of the output."
 )
@@ -88,12 +98,18 @@ def run(
 ) -> Exit:
     """Run the workflow FILE and follow it.
 
+    FILE may be MODULE:WORKFLOW, a workflow built in Python: a Workflow, a WorkflowBuilder, or a function that
+    returns one. With a daemon it must be one that `agentflow serve --load` has loaded, or the NAME or
+    NAME@VERSION of a registered definition.
+
     Ends when the run has ended or only a person can move it on (exit code 9). Ctrl-C parks the run: nothing
     is lost, `agentflow resume ID` goes on with it. A second Ctrl-C stops at once.
     """
+    from dataclasses import replace
+
     from agentflow.cli.dry_run import check_run
     from agentflow.cli.inputs import parse_budget, parse_inputs, parse_labels
-    from agentflow.definition.loader import load_file
+    from agentflow.cli.python_workflows import is_python_workflow
 
     if as_name is not None and input_from is None:
         raise click.BadParameter("goes with --input-from", param_hint="--as")
@@ -108,12 +124,28 @@ def run(
         "budget": parse_budget(budget),
         "input_from": _source(where, input_from, as_name),
     }
-    definition, value = load_file(file), parse_inputs(inputs)
+    definition, value = _subject(file, where), parse_inputs(inputs)
+    if is_python_workflow(file) and where.daemon() is None:
+        where = replace(where, load=(file,))  # hints name it
     if dry_run:
         return check_run(where, config, definition, value, as_json=as_json)
     if detach:
         return _detached(where, definition, value, more, as_json)
     return _run(config, definition, value, more, as_json=as_json, quiet=quiet, where=where)
+
+
+def _subject(file: str, where: Where) -> Submitted:
+    """Return what FILE means: a document, a workflow built in Python, or with a daemon a registered name."""
+    from pathlib import Path
+
+    from agentflow.cli.python_workflows import load_subject
+
+    if _NAME.fullmatch(file) and not Path(file).exists() and where.daemon() is not None:
+        from agentflow.client import RegisteredDefinition
+
+        name, _, version = file.partition("@")
+        return RegisteredDefinition(name, version or None)
+    return load_subject(file)
 
 
 def _set_model(where: Where, model: str) -> None:
@@ -125,7 +157,7 @@ def _set_model(where: Where, model: str) -> None:
     os.environ["AGENTFLOW_MODEL"] = model
 
 
-def _detached(where: Where, definition: Definition, value: Any, more: dict[str, Any], as_json: bool) -> Exit:
+def _detached(where: Where, definition: Submitted, value: Any, more: dict[str, Any], as_json: bool) -> Exit:
     from agentflow.cli.session import Interrupts, run_async
     from agentflow.cli.target import open_target
 
@@ -155,7 +187,7 @@ def _source(where: Where, given: str | None, name: str | None) -> dict[str, str]
 
 def _run(
     config: Config,
-    definition: Definition,
+    definition: Submitted,
     value: Any,
     more: dict[str, Any],
     *,
@@ -164,16 +196,21 @@ def _run(
     where: Where,
 ) -> Exit:
     from agentflow.cli.follow import Follower
+    from agentflow.cli.python_workflows import definition_of_subject
     from agentflow.cli.session import Interrupts, run_async
     from agentflow.cli.target import open_target
 
+    known = None if isinstance(definition, tuple) else definition_of_subject(definition)
+    warned = () if known is None else known.warnings
+
     async def work(interrupts: Interrupts) -> Exit:
-        follower = Follower(interrupts, as_json=as_json, where=where, warned=definition.warnings, quiet=quiet)
+        follower = Follower(interrupts, as_json=as_json, where=where, warned=warned, quiet=quiet)
         async with open_target(where, config=config) as target:
             id = more["workflow_id"]
             since = -1 if id is None else await _last_offset(target, id)
             id = await target.submit(definition, value, **more)
-            await follower.follow(target, id, definition.workflow, since=since)
+            graph = await target.reader.graph(id) if known is None else known.workflow
+            await follower.follow(target, id, graph, since=since)
         return await follower.conclude()
 
     return run_async(work)
@@ -200,6 +237,7 @@ async def _last_offset(target: Target, run_id: str) -> int:
 )
 @json_option(_RESULT)
 @target_options
+@load_option
 def resume(
     id: str | None,
     all_runs: bool,

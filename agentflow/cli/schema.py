@@ -15,11 +15,13 @@ __all__ = ["schema"]
 @click.command("schema", cls=Command)
 @click.argument("name")
 def schema(name: str) -> Exit:
-    """Print the JSON Schema NAME: workflow, ir or event.
+    """Print the JSON Schema NAME: workflow, graph, yaml, ir or event.
 
     \b
     workflow   workflow documents, for editors:
                # yaml-language-server: $schema=workflow.schema.json
+    graph      graph documents (ir/v0), for editors
+    yaml       node-graph YAML, for editors
     ir         the graph that every document compiles to
     event      one event of the log of a run
     """

@@ -30,9 +30,22 @@ __all__ = ["drain", "health", "serve"]
     "--listen", "addresses", multiple=True, metavar="HOST:PORT", help="Also listen there. May be repeated."
 )
 @click.option("--store", metavar="URL", help="The store of the runs: sqlite:FILE, file:DIR or memory:.")
+@click.option(
+    "--load",
+    "references",
+    multiple=True,
+    metavar="MODULE:WORKFLOW",
+    help="Import a workflow that was built in Python: a definition by its name, whose runs go on. May be"
+    " repeated.",
+)
 @click.option("--print-unit", is_flag=True, help="Print a systemd user unit that runs this, and end.")
 def serve(
-    socket: str | None, no_socket: bool, addresses: tuple[str, ...], store: str | None, print_unit: bool
+    socket: str | None,
+    no_socket: bool,
+    addresses: tuple[str, ...],
+    store: str | None,
+    references: tuple[str, ...],
+    print_unit: bool,
 ) -> Exit:
     """Run the daemon.
 
@@ -42,10 +55,12 @@ def serve(
     if print_unit:
         from agentflow.server.notify import unit_file
 
-        emit(unit_file(_arguments(socket, no_socket, addresses, store)).rstrip())
+        loads = [word for reference in references for word in ("--load", reference)]
+        emit(unit_file([*_arguments(socket, no_socket, addresses, store), *loads]).rstrip())
         return Exit.DONE
     config = _with_flags(settings_of(store), "" if no_socket else socket, addresses)
     from agentflow import logs
+    from agentflow.cli.python_workflows import load_python_workflow
     from agentflow.errors import ConfigurationError
     from agentflow.server.daemon import serve as run_daemon
 
@@ -54,7 +69,8 @@ def serve(
         logs.configure(level)
     except ValueError as error:
         raise ConfigurationError(f"AGENTFLOW_LOG_LEVEL: {error}") from None
-    run_daemon(config, on_ready=_say_where)
+    workflows = [load_python_workflow(reference) for reference in references]
+    run_daemon(config, workflows=workflows, on_ready=_say_where)
     return Exit.DONE
 
 

@@ -22,7 +22,6 @@ from agentflow.cli.options import ExportedRun
 if TYPE_CHECKING:
     from agentflow.client import Client
     from agentflow.config import Config
-    from agentflow.definition.loader import Definition
     from agentflow.events.log import EventLog
     from agentflow.records.commands import Resumed
     from agentflow.records.read_model import ReadModel
@@ -53,6 +52,8 @@ class Where:
     local: bool
     read_only: bool = False
     """Whether the store is opened beside the process that writes to it, if there is one."""
+    load: tuple[str, ...] = ()
+    """Workflows built in Python, `module:attribute`, that a Runtime of this process registers."""
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -162,7 +163,7 @@ class Target(Protocol):
     reader: ReadModel | Client
     """What answers questions about recorded runs, here or with the daemon."""
 
-    async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
+    async def submit(self, definition: Any, value: Any, **more: Any) -> str:
         """Begin a run and return its id. A repeated id goes on with its run."""
         ...
 
@@ -282,8 +283,12 @@ class LocalTarget(StoreTarget):
         self.hub = runtime.hub
         self._handles: dict[str, Any] = {}
 
-    async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
+    async def submit(self, definition: Any, value: Any, **more: Any) -> str:
         """Implement `Target.submit`."""
+        from agentflow.definition.loader import Definition
+
+        if not isinstance(definition, Definition):
+            value = definition.read_input(value)
         handle = await self.runtime.submit(definition, value, by="cli", **more)
         if more.get("workflow_id") is not None:
             handle = await self.runtime.resume(handle.workflow_id, by="cli")
@@ -319,8 +324,13 @@ class RemoteTarget(_Reading):
         super().__init__(client)
         self.client = client
 
-    async def submit(self, definition: Definition, value: Any, **more: Any) -> str:
-        """Implement `Target.submit`."""
+    async def submit(self, definition: Any, value: Any, **more: Any) -> str:
+        """Implement `Target.submit`; a workflow built in Python is the one that the daemon has loaded."""
+        from agentflow.client import RegisteredDefinition
+        from agentflow.definition.loader import Definition
+
+        if not isinstance(definition, Definition | RegisteredDefinition):
+            definition = RegisteredDefinition(definition.name, definition.version)
         return (await self.client.submit(definition, value, **more)).workflow_id
 
     async def tell(self, command: str, workflow_id: str, **more: Any) -> str:
@@ -372,11 +382,20 @@ async def open_target(
     raises RunNotFound."""
     url = where.daemon()
     if url is None:
+        from agentflow.cli.python_workflows import load_python_workflow
         from agentflow.cli.session import open_runtime
 
+        workflows = [load_python_workflow(reference) for reference in where.load]
         async with open_runtime(config or where.config(), run_id=run_id) as runtime:
+            for workflow in workflows:
+                runtime.register(workflow)
             yield LocalTarget(runtime)
         return
+    if where.load:
+        raise click.UsageError(
+            "--load imports a workflow into this process, and the daemon has its own:"
+            " `agentflow serve --load`, or add --local"
+        )
     async with _open_remote(url) as target:
         yield target
 

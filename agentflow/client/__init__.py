@@ -2,6 +2,7 @@
 
 from agentflow.client.client import Client, Health, Validation, Version
 from agentflow.client.errors import ClientError, NotAuthorised, ProblemError, Unavailable, Unreachable
+from agentflow.client.registered import RegisteredDefinition
 from agentflow.client.run import RemoteRun
 from agentflow.client.sync import SyncClient, SyncRun
 
@@ -11,6 +12,7 @@ __all__ = [
     "Health",
     "NotAuthorised",
     "ProblemError",
+    "RegisteredDefinition",
     "RemoteRun",
     "SyncClient",
     "SyncRun",

@@ -19,6 +19,7 @@ import msgspec
 from agentflow.client.errors import ProblemError
 from agentflow.client.follow import PATIENCE
 from agentflow.client.reading import Reading
+from agentflow.client.registered import RegisteredDefinition
 from agentflow.client.run import RemoteRun
 from agentflow.client.transport import Transport
 from agentflow.definition.ir import Workflow
@@ -71,7 +72,7 @@ class Client(Reading):
     @overload
     async def submit(
         self,
-        submission: Submission,
+        submission: Submission | RegisteredDefinition,
         input: Any = None,
         *,
         workflow_id: str | None = None,
@@ -85,7 +86,7 @@ class Client(Reading):
     @overload
     async def submit(
         self,
-        submission: Submission,
+        submission: Submission | RegisteredDefinition,
         input: Any = None,
         *,
         workflow_id: str | None = None,
@@ -99,7 +100,7 @@ class Client(Reading):
 
     async def submit(
         self,
-        submission: Submission,
+        submission: Submission | RegisteredDefinition,
         input: Any = None,
         *,
         workflow_id: str | None = None,
@@ -133,7 +134,7 @@ class Client(Reading):
     @overload
     async def run(
         self,
-        submission: Submission,
+        submission: Submission | RegisteredDefinition,
         input: Any = None,
         *,
         raise_on_failure: bool = True,
@@ -144,7 +145,7 @@ class Client(Reading):
     @overload
     async def run(
         self,
-        submission: Submission,
+        submission: Submission | RegisteredDefinition,
         input: Any = None,
         *,
         raise_on_failure: bool = True,
@@ -154,7 +155,7 @@ class Client(Reading):
 
     async def run(
         self,
-        submission: Submission,
+        submission: Submission | RegisteredDefinition,
         input: Any = None,
         *,
         raise_on_failure: bool = True,
@@ -165,19 +166,23 @@ class Client(Reading):
         handle = await self.submit(submission, input, output_type=output_type, **more)
         return await handle.result(raise_on_failure=raise_on_failure)
 
-    async def validate(self, submission: Submission, input: Any = msgspec.UNSET) -> Validation:
+    async def validate(
+        self, submission: Submission | RegisteredDefinition, input: Any = msgspec.UNSET
+    ) -> Validation:
         """All that the daemon finds wrong with a submission; with `input` that is checked too."""
         body = {**self._document(submission), "input": input}
         if input is msgspec.UNSET:
             del body["input"]
         return await self._ask("POST", "/validate", Validation, body=body)
 
-    def _document(self, submission: Submission) -> dict[str, Any]:
+    def _document(self, submission: Submission | RegisteredDefinition) -> dict[str, Any]:
         # Only who submits pays for the loader.
         from agentflow.definition.loader import Definition, definition_of, load_file
 
         if isinstance(submission, Workflow):
             submission = definition_of(submission)
+        if isinstance(submission, RegisteredDefinition):
+            return {"definition_ref": submission.reference}
         if isinstance(submission, Definition):
             folder = None if submission.folder is None else submission.folder
             found: dict[str, Any] = {"definition": submission.source, "format": submission.format}

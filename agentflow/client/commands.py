@@ -131,8 +131,12 @@ class Commands:
         from_failure: bool = False,
         as_id: str | None = None,
         labels: Mapping[str, str] | None = None,
+        edits: Mapping[str, Any] | None = None,
     ) -> RemoteRun:
-        """A new run that goes on from a point of another; recorded results are kept and not repeated."""
+        """A new run that goes on from a point of another; recorded results are kept and not repeated.
+
+        `edits` are JSON in place of what was there: `input`, `outputs` by step, `shared` by key.
+        """
         return await self._tell(
             "fork",
             workflow_id,
@@ -141,6 +145,24 @@ class Commands:
             from_failure=from_failure,
             as_id=as_id,
             labels=labels,
+            edits=edits,
+        )
+
+    async def replay(
+        self,
+        workflow_id: str,
+        policy: Literal["Always", "Refresh", "Mixed"] = "Refresh",
+        *,
+        input: Any = None,
+        definition: Any = None,
+        as_id: str | None = None,
+    ) -> RemoteRun:
+        """A new run of a recorded one, served from its results as `policy` says. See `Runtime.replay`.
+
+        `definition`: another document, as a mapping.
+        """
+        return await self._tell(
+            "replay", workflow_id, policy=policy, input=input, definition=definition, as_id=as_id
         )
 
     async def signal(
@@ -181,9 +203,13 @@ class Commands:
         reason: str | None = None,
         digest: str | None = None,
         claimed_actor: str | None = None,
+        response: Any = None,
         expected_offset: int | None = None,
     ) -> RemoteRun:
-        """Grant or deny an approval, named by its id or by its step. `claimed_actor`: on whose behalf."""
+        """Grant or deny an approval, named by its id or by its step. `claimed_actor`: on whose behalf.
+
+        `response`: any JSON value for the step that asked.
+        """
         return await self._tell(
             "decide",
             workflow_id,
@@ -193,6 +219,7 @@ class Commands:
             reason=reason,
             digest=digest,
             claimed_actor=claimed_actor,
+            response=response,
             expected_offset=expected_offset,
         )
 

@@ -20,7 +20,8 @@ from agentflow.definition.ir import Workflow
 from agentflow.events.deltas import ModelDelta
 from agentflow.events.envelope import Event, decode
 from agentflow.events.rows import Order, Page
-from agentflow.records.answers import RecordList, RunList, ToolList, ToolView
+from agentflow.records.answers import CheckpointList, RecordList, RunList, ToolList, ToolView
+from agentflow.records.checkpoints import Checkpoint
 from agentflow.records.comparison import Comparison
 from agentflow.records.executions import AgentContext, StepRecord
 from agentflow.records.runs import (
@@ -33,6 +34,8 @@ from agentflow.records.runs import (
     raise_for_failure,
     result_of,
 )
+from agentflow.records.timeline import NodeTimeline
+from agentflow.records.trace import TraceClock, WorkflowTrace
 from agentflow.typed_output import check_output_type, typed_result
 
 __all__ = ["Reading"]
@@ -248,6 +251,18 @@ class Reading(Commands):
     async def compare(self, workflow_id: str, other: str) -> Comparison:
         """Where this run and the run `other` part."""
         return await self._ask("GET", _path(workflow_id, "compare"), Comparison, query={"with": other})
+
+    async def trace(self, workflow_id: str, clock: TraceClock = "wall") -> WorkflowTrace:
+        """The trace of a run up to now, with times of the wall clock or counted events."""
+        return await self._ask("GET", _path(workflow_id, "trace"), WorkflowTrace, query={"clock": clock})
+
+    async def timeline(self, workflow_id: str) -> NodeTimeline:
+        """What happened to the nodes of a run up to now, and how often what was tried again."""
+        return await self._ask("GET", _path(workflow_id, "timeline"), NodeTimeline)
+
+    async def checkpoints(self, workflow_id: str) -> builtins.list[Checkpoint]:
+        """The checkpoints of a run up to now, in the order of its log."""
+        return (await self._ask("GET", _path(workflow_id, "checkpoints"), CheckpointList)).items
 
     async def definition(self, workflow_id: str) -> DefinitionView:
         """The definition that the run is pinned to."""

@@ -6,16 +6,16 @@ if that has the same signature: the same steps, joined in the same way. Pure.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
 
-from agentflow.definition.ir import Edge, Node, Workflow, agent_of, canonical_json
-from agentflow.definition.kinds import kind_of, targets_of
+from agentflow.definition.ir import Node, Workflow, agent_of
+from agentflow.definition.kinds import kind_of
+from agentflow.definition.signature import conditions_of, edge_shape, node_shape, signature
 
-__all__ = ["Difference", "compare", "signature", "unfit_results"]
+__all__ = ["Difference", "compare", "unfit_results"]
 
 _SHOWN = 60
 
@@ -29,16 +29,6 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     structural: bool
 
 
-def signature(workflow: Workflow) -> str:
-    """`sha256:` + hex over what the steps are and how they are joined: ids, kinds, dependencies, joins,
-    conditions, targets, edges. Prompts, models, policies, limits and descriptions do not count."""
-    shape = {
-        "nodes": {node.id: _joined(node) for node in workflow.nodes},
-        "edges": sorted((_edge(edge) for edge in workflow.edges), key=canonical_json),
-    }
-    return "sha256:" + hashlib.sha256(canonical_json(shape)).hexdigest()
-
-
 def compare(old: Workflow, new: Workflow) -> list[Difference]:
     """What differs from `old` to `new`; empty if they do the same. Structural differences come first, each
     group in the order of the steps. There is a structural one exactly if the signatures differ."""
@@ -50,9 +40,10 @@ def compare(old: Workflow, new: Workflow) -> list[Difference]:
         if node_id in before:
             found += _changes(before[node_id], node)
     found += _edges(old, new, {d.node for d in found if d.structural})
-    if not any(d.structural for d in found) and signature(old) != signature(new):
+    whole = list(_whole(old, new))
+    if not any(d.structural for d in (*found, *whole)) and signature(old) != signature(new):
         found.append(Difference(node=None, message="the edges are others", structural=True))
-    found += _whole(old, new)
+    found += whole
     return sorted(found, key=lambda d: not d.structural)
 
 
@@ -86,38 +77,10 @@ def _about(node: Node, message: str, structural: bool) -> Difference:
     return Difference(node=node.id, message=message, structural=structural)
 
 
-def _edge(edge: Edge) -> list[Any]:
-    """What of an edge belongs to the signature: its ends, its kind, and what else is written of it."""
-    more = msgspec.to_builtins(edge)
-    return [edge.kind, more.pop("source"), more.pop("target"), *([more] if more.keys() - {"kind"} else [])]
-
-
-def _joined(node: Node) -> dict[str, Any]:
-    """What of a node belongs to the signature."""
-    structure = kind_of(node).structure
-    return {
-        **(structure(node) if structure is not None else {}),
-        "kind": kind_of(node).name,
-        "depends_on": sorted(set(node.depends_on)),
-        "join": node.join,
-        "conditions": _conditions(node),
-        "targets": _targets(node),
-    }
-
-
-def _conditions(node: Node) -> dict[str, str]:
-    given = {"if": node.guard, "for_each": node.for_each}
-    routing = kind_of(node).routing
-    if routing is not None:
-        given |= routing(node)
-    return {name: text for name, text in given.items() if text is not None}
-
-
 def _targets(node: Node) -> dict[str, str]:
     """Return the target of each port, by the label that it has if it chooses its way."""
-    kind = kind_of(node)
-    named = kind.routing is not None
-    return {(named and kind.label(node, port)) or port: target for port, target in targets_of(node)}
+    targets: dict[str, str] = node_shape(node)["targets"]
+    return targets
 
 
 def _changes(old: Node, new: Node) -> Iterator[Difference]:
@@ -134,9 +97,9 @@ def _changes(old: Node, new: Node) -> Iterator[Difference]:
         if was.get(port) != now.get(port):
             text = f'"{new.id}" leads to {_quoted(now.get(port))}, it led to {_quoted(was.get(port))}'
             yield _about(new, text, True)
-    if old.join != new.join and _conditions(old) == _conditions(new):
+    if old.join != new.join and conditions_of(old) == conditions_of(new):
         yield _about(new, f'"{new.id}" waits by rule {new.join}, it was {old.join}', True)
-    if _joined(old) != _joined(new) and not _differ(old, new, _conditions, _targets):
+    if node_shape(old) != node_shape(new) and not _differ(old, new, conditions_of, _targets):
         yield _about(new, f'"{new.id}" joins in another way', True)
     for name in _details(old, new):
         yield _about(new, f'{name} of "{new.id}" changed', False)
@@ -149,7 +112,7 @@ def _differ(old: Node, new: Node, *parts: Callable[[Node], Any]) -> bool:
 
 
 def _expressions(old: Node, new: Node) -> Iterator[Difference]:
-    was, now = _conditions(old), _conditions(new)
+    was, now = conditions_of(old), conditions_of(new)
     for name in {**was, **now}:
         if was.get(name) == now.get(name):
             continue
@@ -216,11 +179,16 @@ def _edges(old: Workflow, new: Workflow, told: set[str | None]) -> Iterator[Diff
 def _edges_of(workflow: Workflow) -> dict[tuple[str, str], list[Any]]:
     found: dict[tuple[str, str], list[Any]] = {}
     for edge in workflow.edges:
-        found.setdefault((edge.source, edge.target), []).append(_edge(edge))
+        found.setdefault((edge.source, edge.target), []).append(edge_shape(edge))
     return found
 
 
 def _whole(old: Workflow, new: Workflow) -> Iterator[Difference]:
+    for key in dict.fromkeys([*old.shared, *new.shared]):
+        was, now = (w.shared[key].reducer if key in w.shared else None for w in (old, new))
+        if was != now:
+            words = f'the shared key "{key}" has {_reducer(now)} now, it had {_reducer(was)}'
+            yield Difference(node=None, message=words, structural=True)
     parts = {
         "inputs": "the declared inputs",
         "outputs": "the outputs",
@@ -233,6 +201,10 @@ def _whole(old: Workflow, new: Workflow) -> Iterator[Difference]:
     for key, words in parts.items():
         if getattr(old, key) != getattr(new, key):
             yield Difference(node=None, message=f"{words} changed", structural=False)
+
+
+def _reducer(name: str | None) -> str:
+    return "no reducer" if name is None else f'the reducer "{name}"'
 
 
 def _article(node: Node) -> str:

@@ -176,7 +176,7 @@ def _report_unknown(node: Node, dependency: str, path: str, found: Connections, 
 
 def _connect_edges(edges: tuple[Edge, ...], found: Connections, report: IrReport) -> None:
     by_field = {(way.source, way.target) for way in found.ways}
-    seen: set[tuple[str, str, str | None]] = set()
+    seen: set[tuple[str, str, str | None, bool]] = set()  # failures go along edges of their own
     for i, edge in enumerate(edges):
         path = f"/edges/{i}"
         if not all(
@@ -186,10 +186,10 @@ def _connect_edges(edges: tuple[Edge, ...], found: Connections, report: IrReport
             ]
         ):
             continue
-        key = (edge.source, edge.target, edge.name)
+        key = (edge.source, edge.target, edge.name, edge.kind == "error")
         if key in seen or (edge.name is None and edge.kind == "single" and key[:2] in by_field):
             message = f'the edge from "{edge.source}" to "{edge.target}" is repeated'
-            hint = "give each a name of its own" if edge.kind != "single" or edge.when else None
+            hint = "give each a name of its own" if edge.kind != "single" or _is_conditional(edge) else None
             report.error("E_DUPLICATE_EDGE", message, path, hint)
             continue
         seen.add(key)
@@ -198,8 +198,13 @@ def _connect_edges(edges: tuple[Edge, ...], found: Connections, report: IrReport
         source = found.by_id[edge.source]
         if _followed(edge, source, found.by_id[edge.target], path, report):
             asks = source.approval is not None and source.approval.before == "step"
-            bounded = asks or edge.when is not None or edge.kind in _CONDITIONAL
+            bounded = asks or _is_conditional(edge) or edge.kind in _CONDITIONAL
+            bounded = bounded or "next" in kind_of(source).bounded(source)
             found.ways.append(Way(edge.source, edge.target, path, bounded=bounded))
+
+
+def _is_conditional(edge: Edge) -> bool:
+    return edge.when is not None or edge.predicate is not None
 
 
 def _exists(target: str, path: str, found: Connections, report: IrReport) -> bool:

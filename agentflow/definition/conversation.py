@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-__all__ = ["Message", "ToolCall", "ToolSchema", "Usage", "add_usage"]
+__all__ = ["NO_USAGE", "Message", "ToolCall", "ToolSchema", "Usage", "add_tool_call", "add_usage"]
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +61,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 def add_usage(a: Usage, b: Usage) -> Usage:
     """The sum. A cost is known only when both are, and an empty usage costs nothing."""
-    if a == _NOTHING:
+    if a is NO_USAGE or a == NO_USAGE:
         return b
-    if b == _NOTHING:
+    if b == NO_USAGE:
         return a
     cost = None if a.cost_usd is None or b.cost_usd is None else a.cost_usd + b.cost_usd
     return Usage(
@@ -79,4 +79,14 @@ def add_usage(a: Usage, b: Usage) -> Usage:
     )
 
 
-_NOTHING = Usage()
+def add_tool_call(usage: Usage) -> Usage:
+    """Return the usage with one more call of a function, which itself costs nothing."""
+    if usage is NO_USAGE or usage == NO_USAGE:
+        return _ONE_TOOL_CALL
+    return msgspec.structs.replace(usage, tool_calls=usage.tool_calls + 1)
+
+
+_ONE_TOOL_CALL = Usage(tool_calls=1, cost_usd=0.0)
+
+NO_USAGE = Usage()
+"""What nothing costs: shared, and recognised at a glance."""

@@ -6,13 +6,39 @@ Stable across releases: code, severity, path, line and column. Messages may be r
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from enum import StrEnum
 from typing import Literal
 
 import msgspec
 
-__all__ = ["Diagnostic", "Severity", "did_you_mean", "nearest", "or_which", "sort_diagnostics"]
+__all__ = [
+    "Diagnostic",
+    "DiagnosticCode",
+    "Severity",
+    "did_you_mean",
+    "nearest",
+    "or_which",
+    "sort_diagnostics",
+]
 
 Severity = Literal["error", "warning"]
+
+
+class DiagnosticCode(StrEnum):
+    """The structural checks that document 003 names, with the code that each has in a Diagnostic."""
+
+    UnsupportedVersion = "E_UNSUPPORTED_VERSION"
+    EmptyWorkflowName = "E_EMPTY_WORKFLOW_NAME"
+    EmptyWorkflow = "E_EMPTY_WORKFLOW"
+    EmptyNodeId = "E_EMPTY_NODE_ID"
+    DuplicateNodeId = "E_DUPLICATE_NODE_ID"
+    UnknownTarget = "E_UNKNOWN_TARGET"
+    MissingStart = "E_MISSING_START"
+    MultipleStart = "E_MULTIPLE_START"
+    MissingEnd = "E_MISSING_END"
+    UnreachableNode = "E_UNREACHABLE_NODE"
+    NoPathToEnd = "E_NO_PATH_TO_END"
+    EmptyField = "E_EMPTY_FIELD"
 
 
 class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):

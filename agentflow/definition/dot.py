@@ -6,11 +6,11 @@ as markup.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from agentflow.definition.drawing import STATE_COLOURS, inner_of, joins_of, nodes_of, ways_of
 from agentflow.definition.ir import Node, Workflow
 from agentflow.definition.kinds import kind_of
-from agentflow.definition.mermaid import STATE_COLOURS, edges_of
 
 __all__ = ["to_dot"]
 
@@ -18,22 +18,48 @@ _FONT = 'fontname="Helvetica,Arial,sans-serif"'
 
 
 def to_dot(workflow: Workflow, states: Mapping[str, str] | None = None) -> str:
-    """A `digraph` with all nodes in id order, then all edges. With `states` (step to state) each step says
-    its state and has its colour. Ends in a newline."""
-    nodes = sorted(workflow.nodes, key=lambda node: node.id.encode())
-    names = {node.id: f"n{i}" for i, node in enumerate(nodes)}
+    """Return a `digraph`: all nodes in id order, each fan-in behind them, then all edges.
+
+    A node that runs a graph of its own stands with it in a cluster. Edges with a condition are dashed. With
+    `states` (step to state) each step says its state and has its colour. Ends in a newline.
+    """
+    names: dict[str, str] = {}
+    body = list(_nodes(workflow, "", names, states or {}, "  "))
     lines = [
         f"digraph {quoted(workflow.name)} {{",
         "  rankdir=TB;",
         f"  node [{_FONT}, fontsize=11];",
         f"  edge [{_FONT}, fontsize=9];",
+        *body,
     ]
-    states = states or {}
-    lines += [f"  {names[node.id]} [{_attributes(node, states.get(node.id))}];" for node in nodes]
-    for source, target, label in edges_of(workflow):
-        told = f" [label={quoted(label)}]" if label else ""
-        lines.append(f"  {names[source]} -> {names[target]}{told};")
+    for way in ways_of(workflow):
+        told = [f"label={quoted(way.label)}"] if way.label else []
+        told += ["style=dashed"] if way.dashed else []
+        attributes = f" [{', '.join(told)}]" if told else ""
+        lines.append(f"  {names[way.source]} -> {names[way.target]}{attributes};")
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def _nodes(
+    workflow: Workflow, prefix: str, names: dict[str, str], states: Mapping[str, str], indent: str
+) -> Iterator[str]:
+    """Yield the lines of the nodes, and name each node `n0`, `n1`, … on the way."""
+    for node in nodes_of(workflow):
+        node_id = prefix + node.id
+        name = names.setdefault(node_id, f"n{len(names)}")
+        line = f"{name} [{_attributes(node, states.get(node_id))}];"
+        inner = inner_of(node)
+        if inner is None:
+            yield indent + line
+            continue
+        yield f"{indent}subgraph cluster_{name} {{"
+        yield f"{indent}  label={quoted(node.id)};"
+        yield f"{indent}  {line}"
+        yield from _nodes(inner, f"{node_id}/", names, states, indent + "  ")
+        yield indent + "}"
+    for join in joins_of(workflow, prefix):
+        name = names.setdefault(join, f"n{len(names)}")
+        yield f'{indent}{name} [label="join", shape=circle];'
 
 
 def quoted(text: str) -> str:

@@ -13,17 +13,19 @@ from agentflow.definition.report import shown
 __all__ = ["check_edges"]
 
 _FIELDS: dict[str, tuple[str, ...]] = {
-    "single": ("when",),
+    "single": ("when", "predicate"),
     "fan_out": ("group",),
     "multi": ("group", "selection"),
-    "switch": ("group", "when"),
+    "switch": ("group", "when", "predicate"),
     "fan_in": ("group", "on_missing", "quorum", "timeout"),
     "error": (),
 }
 """By kind of edge: the fields that have an effect."""
 
-_OPTIONAL = {"group": None, "when": None, "selection": None, "on_missing": "partial", "quorum": None}
-_OPTIONAL["timeout"] = None
+_OPTIONAL = {
+    **dict.fromkeys(("group", "when", "predicate", "selection", "quorum", "timeout")),
+    "on_missing": "partial",
+}
 
 Group = list[tuple[int, Edge]]
 
@@ -44,6 +46,9 @@ def _check_fields(edge: Edge, path: str, report: IrReport) -> None:
             message = f"{field} has no effect on an edge of kind {edge.kind}"
             kinds = [kind for kind, fields in _FIELDS.items() if field in fields]
             report.error("E_CONFLICTING_FIELDS", message, f"{path}/{field}", f"it is for {', '.join(kinds)}")
+    if edge.predicate is not None and edge.when is not None:
+        message = "an edge has a when or a predicate, not both"
+        report.error("E_CONFLICTING_FIELDS", message, f"{path}/predicate", "keep one of them")
     if edge.kind == "multi" and not (edge.selection or "").strip():
         report.error("E_EMPTY_FIELD", "the edge has no selection", f"{path}/selection", "name its function")
     if edge.timeout is not None and not 0 < edge.timeout <= MAX_SECONDS:
@@ -65,7 +70,7 @@ def _check_group(group: Group, report: IrReport) -> None:
     name = f"the {first.kind} {'to' if first.kind == 'fan_in' else 'from'} "
     name += f'"{shown(first.target if first.kind == "fan_in" else first.source)}"'
     if first.kind == "switch":
-        defaults = [i for i, edge in group if edge.when is None]
+        defaults = [i for i, edge in group if edge.when is None and edge.predicate is None]
         if not defaults:
             hint = "add an edge without when"
             report.error("E_MISSING_DEFAULT", f"{name} has no default", f"/edges/{index}", hint)

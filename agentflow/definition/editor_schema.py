@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from agentflow.definition.ir_vocabulary import ir_document
+from agentflow.definition.node_yaml_vocabulary import node_yaml
 from agentflow.definition.policy import MAX_SECONDS
 from agentflow.definition.shapes import (
     ArrayOf,
@@ -32,8 +34,17 @@ from agentflow.definition.shapes import (
 )
 from agentflow.definition.vocabulary import AGENT_LIST, STEP_DOCUMENT
 
-__all__ = ["SCHEMA_FILE", "SCHEMA_ID", "make_workflow_schema", "workflow_schema"]
+__all__ = [
+    "SCHEMA_FILE",
+    "SCHEMA_ID",
+    "graph_schema",
+    "make_workflow_schema",
+    "node_yaml_schema",
+    "workflow_schema",
+]
 
+GRAPH_SCHEMA_ID = "urn:agentflow:schema:graph:v0"
+NODE_YAML_SCHEMA_ID = "urn:agentflow:schema:yaml:1"
 SCHEMA_ID = "urn:agentflow:schema:workflow:1.0"
 SCHEMA_FILE = Path(__file__).parent / "workflow-1.0.schema.json"
 
@@ -53,6 +64,23 @@ def workflow_schema() -> bytes:
 def make_workflow_schema() -> bytes:
     """The same, made anew from the tables."""
     return msgspec.json.format(msgspec.json.encode(_Maker().document()), indent=2) + b"\n"
+
+
+def graph_schema() -> bytes:
+    """Return the schema of graph documents (`ir/v0`, page 003 §2), made from the present kinds."""
+    about = ("agentflow graph document", "A graph of nodes, as a person or a program writes it.")
+    return _schema_of(ir_document(), GRAPH_SCHEMA_ID, *about)
+
+
+def node_yaml_schema() -> bytes:
+    """Return the schema of node-graph YAML (page 003 §12)."""
+    about = ("agentflow node graph", "A graph of nodes that says where it enters, in node-graph YAML.")
+    return _schema_of(node_yaml(), NODE_YAML_SCHEMA_ID, *about)
+
+
+def _schema_of(shape: Shape, identifier: str, title: str, about: str) -> bytes:
+    made = {"$schema": _DIALECT, "$id": identifier, **_Maker().whole(shape, title, about)}
+    return msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
 
 
 class _Maker:
@@ -76,6 +104,11 @@ class _Maker:
             "else": steps,
             "$defs": dict(sorted(self._defs.items())),
         }
+
+    def whole(self, shape: Shape, title: str, about: str) -> dict[str, Any]:
+        """Return the schema of one shape."""
+        reference = self._define(shape, shape.name)
+        return {"title": title, "description": about, **reference, "$defs": dict(sorted(self._defs.items()))}
 
     def _define(self, shape: Shape, name: str) -> dict[str, Any]:
         """A reference to the definition of a shape."""
@@ -119,7 +152,10 @@ class _Maker:
         return made
 
     def _field(self, field: Field) -> dict[str, Any]:
+        exact = Enum(field.values, trim=True) if isinstance(field.kind, Text) else None
         made = {"enum": list(field.values)} if field.values else self._kind(field.kind)
+        if field.values and exact is not None:
+            made = _leaf(exact)
         made = {"description": field.about, **made}
         if field.default is not msgspec.UNSET:
             made["default"] = field.default
@@ -195,7 +231,9 @@ def _leaf(kind: Text | Id | ErrorName | Duration | Number | Const | Enum) -> dic
         case Const():
             return {"type": "boolean"} if len(kind.allowed) > 1 else {"enum": list(kind.allowed)}
         case Enum():
-            return {"enum": list(kind.values)}
+            words: dict[str, Any] = {"enum": list(kind.values)}
+            padded = {"type": "string", "pattern": rf"^\s*(?:{'|'.join(kind.values)})\s*$"}
+            return {"anyOf": [words, padded]} if kind.trim else words
 
 
 def _id_pattern(longest: int) -> str:

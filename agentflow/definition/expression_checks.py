@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 import msgspec
 
 from agentflow.definition.connections import Ancestors, Connections, waits_by_rule
 from agentflow.definition.expression_lints import Lint, lint_comparison, lint_condition, text_references
+from agentflow.definition.expression_size import exceeded
 from agentflow.definition.expressions import Expression, ExpressionError, compile_template, parse, parse_whole
 from agentflow.definition.expressions.nodes import (
     Call,
@@ -44,10 +46,13 @@ from agentflow.definition.static_types import (
     walk,
 )
 
-__all__ = ["EDGE_ROOTS", "ExpressionChecks", "InputUse", "Scope"]
+__all__ = ["EDGE_ROOTS", "ExpressionChecks", "InputUse", "Read", "Scope"]
 
 EDGE_ROOTS = frozenset({"message", "state"})
 """The names that begin a path in `when` of an edge (page 002 §4)."""
+
+_ELSEWHERE = {"signal": ("match",), "message": ("when",)}
+"""Names that only expressions of certain fields know."""
 
 _STATUS_FUNCTIONS = ("success", "failure", "cancelled", "always")
 _STEP_PROPERTIES = ("outputs", "status", "error")
@@ -76,6 +81,20 @@ class InputUse(msgspec.Struct, frozen=True):
     path: str
 
 
+class Read(msgspec.Struct, frozen=True):
+    """A path that an expression reads: its root, and the members behind it as far as their names are known.
+
+    `place` and `path` say where in the source; `where` is the field of the node.
+    """
+
+    node_id: str | None
+    where: str
+    root: str
+    members: tuple[str, ...]
+    place: Place
+    path: str
+
+
 class ExpressionChecks:
     """Checks the expressions of one graph. `uses`: of inputs; `named`: inputs that stand in texts."""
 
@@ -83,6 +102,7 @@ class ExpressionChecks:
         self.uses: list[InputUse] = []
         self.all_inputs_used = False
         self.named: set[str] = set()
+        self.reads: list[Read] = []
         self._report = report
         self._origin = report.origin
         self._found = found
@@ -169,6 +189,10 @@ class ExpressionChecks:
             try:
                 if form == "path":
                     expression = parse_path(written.text, roots)
+                elif form == "signal":
+                    expression = parse_whole(
+                        written.text, bare=True, roots=(roots or frozenset[str]()) | {"signal"}
+                    )
                 elif form in ("expression", "edge"):
                     expression = parse(written.text, roots=EDGE_ROOTS if form == "edge" else roots)
                 else:
@@ -219,6 +243,11 @@ class ExpressionChecks:
 
     def _check(self, expression: Expression, at: _At, scope: Scope) -> None:
         optional = {r.offsets[0] for r in expression.references if r.optional}
+        limit = self._origin.limits and exceeded(expression, self._origin.limits)
+        if limit:
+            message = f"expression has more than {limit}"
+            self._error("E_EXPR_LIMIT", message, at, _begin(expression), "split it over several nodes")
+            return
         for node in _nodes(expression.tree):
             if isinstance(node, Compare):
                 lint = lint_comparison(node, self._roots(scope))
@@ -231,10 +260,16 @@ class ExpressionChecks:
                 self._path(node, node.base, at, scope, node.offset in optional)
 
     def _path(self, node: Path, root: str, at: _At, scope: Scope, optional: bool) -> None:
+        members = tuple(takewhile(bool, (_name(node, i) or "" for i in range(2))))
+        place = at.place(node.offset)
+        self.reads.append(Read(scope.node_id, scope.where, root, members, place, at.written.pointer))
         if root in ("steps", "nodes"):
             self._node_reference(node, root, at, scope)
         elif root == "inputs":
             self._input_reference(node, at, optional)
+        elif root in _ELSEWHERE and scope.where not in _ELSEWHERE[root]:
+            message = f'"{root}" is not known in {scope.where}'
+            self._error("E_EXPR_SCOPE", message, at, node.offset, f"it is for {_ELSEWHERE[root][0]}")
         elif root not in ("item", "index"):
             return
         elif scope.item is None:

@@ -46,7 +46,8 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     its function) or one switch: the first case whose `when` is true, else the edge without `when`. Edges of
     kind `fan_in` with one target and `group` are one join: `on_missing`, `quorum` and `timeout` (page 002 §5)
     are the same on each. An `error` edge is followed when the attempts of its source are used up. `when` is
-    an expression over `message` and `state`; `name` tells edges between the same nodes apart.
+    an expression over `message` and `state`, `predicate` the name of a registered function in its place;
+    `name` tells edges between the same nodes apart.
     """
 
     source: str
@@ -55,6 +56,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str | None = None
     group: str | None = None
     when: str | None = None
+    predicate: str | None = None
     selection: str | None = None
     on_missing: Literal["partial", "wait", "fail"] = "partial"
     quorum: int | None = None
@@ -86,6 +88,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_steps: int = 1_000
     max_iterations: int | None = None
     max_map_items: int = 4_096
+    max_filter_items: int = 8_192
     max_batch_items: int = 8_192
     max_parallel_branches: int = 128
     scheduler_max_in_flight: int = 8
@@ -96,7 +99,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The whole graph. `inputs` None = not declared (names are inferred from references).
 
-    `globals` are initial values of `globals.<key>`, `shared` declares keys of the shared `state`.
+    `input_schema` is the JSON Schema of the whole input. `globals` are initial values of `globals.<key>`,
+    `shared` declares keys of the shared `state`.
+    `graphs` are those that subgraphs name; each sees the services, models and graphs of this one, too.
     """
 
     name: str
@@ -110,4 +115,7 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: Options = Options()
     globals: dict[str, Any] = {}
     shared: dict[str, SharedKey] = {}
+    graphs: dict[str, Workflow] = {}
     metadata: dict[str, Any] = {}
+    id: str | None = None
+    input_schema: dict[str, Any] | bool | None = None

@@ -5,13 +5,14 @@ A run of an agent list takes any JSON.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
 
-from agentflow.definition.ir import InputSpec, Workflow
+from agentflow.definition.ir import InputSpec, NodeBase, Workflow
 from agentflow.definition.json_values import json_problems
+from agentflow.definition.kinds import kind_of
 from agentflow.definition.report import Report, shown
 from agentflow.definition.source_tree import Place, child_pointer
 
@@ -21,6 +22,7 @@ __all__ = [
     "RequiredInput",
     "breach",
     "check_input_values",
+    "check_whole_input",
     "needs_of",
 ]
 
@@ -103,6 +105,24 @@ def check_input_values(
             hint = report.did_you_mean(name, needs.known)
             report.warning("W_INPUT_EXTRA", f'input "{shown(name)}" is not used', hint=hint)
     return values
+
+
+def _input_schema(start: Any) -> dict[str, Any] | bool | None:
+    return start.input_schema
+
+
+def check_whole_input(workflow: Workflow, places: Locate, value: Any, report: Report) -> None:
+    """Check the input of one run by `input_schema` of the graph and of its start (page 003 §4)."""
+    starts: Iterable[NodeBase] = (node for node in workflow.nodes if kind_of(node).is_start)
+    for pointer, schema in (
+        ("/input_schema", workflow.input_schema),
+        *(("/nodes", _input_schema(start)) for start in starts),
+    ):
+        problem = breach(schema, value) if schema is not None else None
+        if problem is not None:
+            where = f", at {shown(problem[0])}" if problem[0] else ""
+            message = f"input: {shown(problem[1], 200)}{where}"
+            report.error("E_INPUT_INVALID", message, places(pointer), pointer)
 
 
 def _check_one(name: str, spec: InputSpec, values: dict[str, Any], places: Locate, report: Report) -> None:

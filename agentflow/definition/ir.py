@@ -13,26 +13,38 @@ from typing import Any, cast
 import msgspec
 
 from agentflow.definition.graph import Edge, EdgeKind, InputSpec, Options, ServiceSpec, SharedKey, Workflow
-from agentflow.definition.kinds import KINDS, union_of
+from agentflow.definition.kinds import KINDS, agent_of, union_of
 from agentflow.definition.kinds.agent import AgentNode
 from agentflow.definition.kinds.batch import BatchNode
+from agentflow.definition.kinds.cache_read import CacheReadNode
+from agentflow.definition.kinds.cache_write import CacheWriteNode
 from agentflow.definition.kinds.condition import ConditionNode
+from agentflow.definition.kinds.debounce import DebounceNode
 from agentflow.definition.kinds.end import EndNode
+from agentflow.definition.kinds.event_trigger import EventTriggerNode
 from agentflow.definition.kinds.executor import ExecutorNode
+from agentflow.definition.kinds.filter import FilterNode
+from agentflow.definition.kinds.human_in_the_loop import HumanNode
+from agentflow.definition.kinds.llm import LlmNode
 from agentflow.definition.kinds.loop import LoopNode
 from agentflow.definition.kinds.map import MapNode
 from agentflow.definition.kinds.merge import MergeNode
 from agentflow.definition.kinds.parallel import ParallelNode
+from agentflow.definition.kinds.reduce import ReduceNode
+from agentflow.definition.kinds.retry_compensate import RetryCompensateNode
 from agentflow.definition.kinds.router import Route, RouterNode
 from agentflow.definition.kinds.start import StartNode
 from agentflow.definition.kinds.subgraph import SubgraphNode
+from agentflow.definition.kinds.throttle import ThrottleNode
 from agentflow.definition.kinds.tool import ToolNode
+from agentflow.definition.kinds.transform import TransformNode
 from agentflow.definition.kinds.wait import WaitNode
 from agentflow.definition.node import (
     AgentSpec,
     Approval,
     Budget,
     Cache,
+    Capabilities,
     ErrorRoute,
     FunctionRef,
     GlobalUpdate,
@@ -40,7 +52,6 @@ from agentflow.definition.node import (
     ModelRef,
     NodeBase,
     Policy,
-    agent_of,
 )
 
 __all__ = [
@@ -50,16 +61,24 @@ __all__ = [
     "BatchNode",
     "Budget",
     "Cache",
+    "CacheReadNode",
+    "CacheWriteNode",
+    "Capabilities",
     "ConditionNode",
+    "DebounceNode",
     "Edge",
     "EdgeKind",
     "EndNode",
     "ErrorRoute",
+    "EventTriggerNode",
     "ExecutorNode",
+    "FilterNode",
     "FunctionRef",
     "GlobalUpdate",
+    "HumanNode",
     "InputSpec",
     "Join",
+    "LlmNode",
     "LoopNode",
     "MapNode",
     "MergeNode",
@@ -69,13 +88,17 @@ __all__ = [
     "Options",
     "ParallelNode",
     "Policy",
+    "ReduceNode",
+    "RetryCompensateNode",
     "Route",
     "RouterNode",
     "ServiceSpec",
     "SharedKey",
     "StartNode",
     "SubgraphNode",
+    "ThrottleNode",
     "ToolNode",
+    "TransformNode",
     "WaitNode",
     "Workflow",
     "agent_of",

@@ -10,6 +10,7 @@ import re
 
 import msgspec
 
+from agentflow.definition.capability_checks import check_capabilities
 from agentflow.definition.connections import connect
 from agentflow.definition.edge_checks import check_edges
 from agentflow.definition.expression_checks import ExpressionChecks
@@ -19,6 +20,7 @@ from agentflow.definition.ir_report import IrReport
 from agentflow.definition.ir_values import check_values
 from agentflow.definition.json_values import json_problems
 from agentflow.definition.kinds import kind_of
+from agentflow.definition.passed_checks import check_passed
 from agentflow.definition.report import NOWHERE, Fatal, Report, shown
 from agentflow.definition.type_errors import explain
 from agentflow.definition.way_checks import (
@@ -78,8 +80,10 @@ def check_graph(workflow: Workflow, report: IrReport) -> ExpressionChecks | None
         check_loops(workflow, found, report)
     expressions = check_values(workflow, found, regions, report)
     check_edges(workflow, expressions, report)
+    check_capabilities(workflow, expressions.reads, report)
     if not report.failed:
         check_choices(workflow, found, report)
+        check_passed(workflow, found, regions, expressions.reads, report)
     return expressions
 
 
@@ -111,7 +115,8 @@ def _identify(workflow: Workflow, report: IrReport) -> dict[str, Node]:
 def _check_ends(workflow: Workflow, report: IrReport) -> None:
     starts = [i for i, node in enumerate(workflow.nodes) if kind_of(node).is_start]
     if not starts:
-        report.error("E_MISSING_START", "the workflow has no start", "/nodes", "add a StartNode")
+        hint = report.origin.words.start_hint
+        report.error("E_MISSING_START", "the workflow has no start", "/nodes", hint)
     for i in starts[1:]:
         report.error("E_MULTIPLE_START", "the workflow has more than one start", f"/nodes/{i}")
     if not any(kind_of(node).is_end for node in workflow.nodes):

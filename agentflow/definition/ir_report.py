@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentflow.definition.node import Capabilities
 from agentflow.definition.origin import Origin
 from agentflow.definition.report import Report
 from agentflow.definition.source_tree import Place
@@ -23,6 +24,8 @@ class IrReport:
         self.origin = origin or Origin()
         self.base = base
         self.failed = False
+        self.grants: tuple[Capabilities, ...] = ()
+        """What the subgraph nodes around this graph allow."""
 
     def error(self, code: str, message: str, path: str, hint: Any = None) -> None:
         """Record an error at a pointer within the graph."""

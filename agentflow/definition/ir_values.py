@@ -23,6 +23,7 @@ _COUNTS = (
     "max_steps",
     "max_iterations",
     "max_map_items",
+    "max_filter_items",
     "max_batch_items",
     "max_parallel_branches",
     "scheduler_max_in_flight",
@@ -124,6 +125,8 @@ def _check_whole(workflow: Workflow, at: NodeReport) -> None:
         at.range("options/timeout", options.timeout, above=0, most=MAX_SECONDS)
     if options.budget is not None:
         _check_budget(options.budget, "options/budget", at)
+    if workflow.input_schema is not None:
+        at.schema("input_schema", workflow.input_schema)
     at.template("outputs", workflow.outputs)
     for name, spec in (workflow.inputs or {}).items():
         path = f"inputs/{_escape(name)}"

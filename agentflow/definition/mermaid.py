@@ -1,26 +1,15 @@
-"""A graph as Mermaid text (page 003 §11), and what drawings of a graph share. Pure; the same graph gives the
-same text."""
+"""A graph as Mermaid text (page 003 §11, page 002 §14). Pure; the same graph gives the same text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 
+from agentflow.definition.drawing import STATE_COLOURS, inner_of, joins_of, nodes_of, ways_of
 from agentflow.definition.ir import Node, Workflow
-from agentflow.definition.kinds import kind_of, targets_of
+from agentflow.definition.kinds import kind_of
 
-__all__ = ["STATE_COLOURS", "edges_of", "to_mermaid"]
-
-STATE_COLOURS = {
-    "pending": ("#ffffff", "#8a8a8a"),
-    "running": ("#cfe8ff", "#1f6fb2"),
-    "waiting": ("#fff3bf", "#b08900"),
-    "succeeded": ("#d3f9d8", "#2b8a3e"),
-    "failed": ("#ffe3e3", "#c92a2a"),
-    "skipped": ("#f1f3f5", "#868e96"),
-    "cancelled": ("#ffe8cc", "#d9480f"),
-}
-"""State of a step to the colours of its area and its line."""
+__all__ = ["to_mermaid"]
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 # Words that Mermaid would not take for the name of a node.
@@ -31,26 +20,58 @@ _RESERVED = frozenset(
 
 
 def to_mermaid(workflow: Workflow, states: Mapping[str, str] | None = None) -> str:
-    """`flowchart TD` with all nodes in id order, then all edges: of target fields, of `depends_on`, of
-    `edges[]`. Ends in a newline. With `states` (step to state) each step says its state, in its colour."""
-    nodes = sorted(workflow.nodes, key=lambda node: node.id.encode())
-    names = _names([node.id for node in nodes])
-    lines = ["flowchart TD"]
+    """Return a `flowchart TD`: all nodes in id order, each fan-in behind them, then all edges.
+
+    A node that runs a graph of its own is a `subgraph`. Edges with a condition are dashed. Ends in a newline.
+    With `states` (step to state) each step says its state, in its colour.
+    """
     states = states or {}
-    lines += [f'  {names[node.id]}["{_label(node, states.get(node.id))}"]' for node in nodes]
-    for source, target, label in edges_of(workflow):
-        arrow = f'-- "{label}" -->' if label else "-->"
-        lines.append(f"  {names[source]} {arrow} {names[target]}")
-    lines += _colours({names[n.id]: states[n.id] for n in nodes if n.id in states})
+    names = _names(list(_ids(workflow)))
+    lines = ["flowchart TD", *_nodes(workflow, "", names, states, "  ")]
+    for way in ways_of(workflow):
+        label = None if way.label is None else f'"{_escaped(way.label)}"'
+        if way.dashed:
+            arrow = f"-. {label} .->" if label else "-.->"
+        else:
+            arrow = f"-- {label} -->" if label else "-->"
+        lines.append(f"  {names[way.source]} {arrow} {names[way.target]}")
+    lines += _colours({names[i]: states[i] for i in _ids(workflow) if i in states})
     return "\n".join(lines) + "\n"
 
 
+def _ids(workflow: Workflow, prefix: str = "") -> Iterator[str]:
+    """Yield the ids of nodes and joins, those of inner graphs behind their node."""
+    for node in nodes_of(workflow):
+        yield prefix + node.id
+        inner = inner_of(node)
+        if inner is not None:
+            yield from _ids(inner, f"{prefix}{node.id}/")
+    yield from joins_of(workflow, prefix)
+
+
+def _nodes(
+    workflow: Workflow, prefix: str, names: Mapping[str, str], states: Mapping[str, str], indent: str
+) -> Iterator[str]:
+    for node in nodes_of(workflow):
+        node_id = prefix + node.id
+        box = f'{names[node_id]}["{_label(node, states.get(node_id))}"]'
+        inner = inner_of(node)
+        if inner is None:
+            yield indent + box
+        else:
+            yield f"{indent}subgraph {box}"
+            yield from _nodes(inner, f"{node_id}/", names, states, indent + "  ")
+            yield f"{indent}end"
+    for join in joins_of(workflow, prefix):
+        yield f'{indent}{names[join]}(("join"))'
+
+
 def _names(ids: list[str]) -> dict[str, str]:
-    """Names that Mermaid reads as one word, distinct."""
+    """Return names that Mermaid reads as one word, distinct."""
     names: dict[str, str] = {}
     used: set[str] = set()
     for node_id in ids:
-        base = _UNSAFE.sub("_", node_id)
+        base = _UNSAFE.sub("_", node_id.rstrip("\0"))
         if base in _RESERVED or (not base[:1].isalpha() and not base.startswith("_")):
             base = f"n_{base}"
         name, suffix = base, 2
@@ -62,8 +83,11 @@ def _names(ids: list[str]) -> dict[str, str]:
 
 
 def _label(node: Node, state: str | None) -> str:
-    text = f"{node.id}\\n({kind_of(node).name})" + (f"\\n{state}" if state else "")
-    return text.replace('"', '\\"')
+    return _escaped(node.id) + f"\\n({kind_of(node).name})" + (f"\\n{state}" if state else "")
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text).replace('"', '\\"')
 
 
 def _colours(states: dict[str, str]) -> Iterator[str]:
@@ -71,19 +95,3 @@ def _colours(states: dict[str, str]) -> Iterator[str]:
         fill, line = STATE_COLOURS[state]
         yield f"  classDef {state} fill:{fill},stroke:{line},color:#000000"
         yield f"  class {','.join(name for name, s in states.items() if s == state)} {state}"
-
-
-def edges_of(workflow: Workflow) -> Iterator[tuple[str, str, str | None]]:
-    """Source, target and label of every edge, nodes in id order."""
-    nodes = sorted(workflow.nodes, key=lambda node: node.id.encode())
-    for node in nodes:
-        for port, target in targets_of(node):
-            yield node.id, target, "error" if port == "on_error/next" else kind_of(node).label(node, port)
-    for node in nodes:
-        for _, source in kind_of(node).references(node):
-            yield source, node.id, "source"
-    for node in nodes:
-        for dependency in node.depends_on:
-            yield dependency, node.id, None
-    for edge in workflow.edges:
-        yield edge.source, edge.target, "error" if edge.kind == "error" else edge.name

@@ -5,7 +5,7 @@ All Structs are frozen and encode to canonical JSON and back. Durations are seco
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -14,16 +14,19 @@ from agentflow.definition.policy import RetryPolicy
 __all__ = [
     "AgentSpec",
     "Approval",
+    "Binds",
     "Budget",
     "Cache",
+    "Capabilities",
     "ErrorRoute",
     "FunctionRef",
     "GlobalUpdate",
     "Join",
     "ModelRef",
+    "Needed",
     "NodeBase",
     "Policy",
-    "agent_of",
+    "ToolDeclaration",
     "handles_error",
     "next_port",
 ]
@@ -60,7 +63,11 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `functions` None = every function that the run may use, () = none. `plain_result` says what an
     answer without `output_schema` becomes: `text` (page 000) or `object` (page 001 §5.5: a JSON object as
-    it is, other text as {"text": …}).
+    it is, other text as {"text": …}). Without `send_schema` the provider does not get `output_schema`. An
+    agent that `exchanges` messages is told the conversation that it is sent, and sends AgentResponse along
+    its edges (page 002 §11); others take and give values.
+    `handoffs` are those to whom it may hand over, by id, each with what it is good for: a call of
+    `handoff_to_<id>` ends its work.
     """
 
     name: str
@@ -69,6 +76,9 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fallback: tuple[ModelRef | str, ...] = ()
     output_schema: dict[str, Any] | bool | None = None
     plain_result: Literal["text", "object"] = "text"
+    send_schema: bool = True
+    exchanges: Literal["values", "messages"] = "values"
+    handoffs: dict[str, str] = {}
     functions: tuple[FunctionRef, ...] | None = ()
     context: Any = None
     tags: dict[str, Any] = {}
@@ -121,6 +131,19 @@ class ErrorRoute(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     codes: tuple[str, ...] = ()
 
 
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node may do at most (page 003 §3); None: what its kind may.
+
+    `read` has areas: `input`, `nodes`, `globals`, `state`, or finer ones, as `nodes.a`; so has `write`:
+    `globals`, `state`. `tools`: names as `service.function` or `service.*`. `models`: names of models.
+    """
+
+    read: tuple[str, ...] | None = None
+    write: tuple[str, ...] | None = None
+    tools: tuple[str, ...] | None = None
+    models: tuple[str, ...] | None = None
+
+
 class GlobalUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A change of a global value (page 003 §12). `source` (`from` on the wire) is the path of the operand;
     `increment` adds `by` without one."""
@@ -166,12 +189,42 @@ class NodeBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     set_globals: dict[str, str] = {}
     update_globals: dict[str, GlobalUpdate] = {}
     metadata: dict[str, Any] = {}
+    capabilities: Capabilities | None = None
 
 
-def agent_of(node: NodeBase) -> AgentSpec | None:
-    """Return the agent that works in a node, of those kinds that have one."""
-    agent = getattr(node, "agent", None)
-    return agent if isinstance(agent, AgentSpec) else None
+class ToolDeclaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A function as a node describes it to its model. The registered function of that name is called."""
+
+    name: str
+    """`service.function`, or the name of exactly one registered function."""
+    input_schema: dict[str, Any] | bool | None = None
+    output_schema: dict[str, Any] | bool | None = None
+    description: str | None = None
+
+
+class Needed(NamedTuple):
+    """A name that a node has in one of its fields, and that is found when the graph is bound."""
+
+    field: str
+    """The path of the field in the node, `tool` or `routes/0/tool`."""
+    name: str
+    role: str = "executor"
+    """What kind of code a callable is; messages say it."""
+
+
+class Binds(NamedTuple):
+    """What a node needs from outside before a run can begin. Binding reads this and asks for no kind."""
+
+    agent: AgentSpec | None = None
+    """Its models and the functions that it is offered."""
+    agent_field: str = "agent"
+    """The path of the agent in the node; "" if the fields of the agent are the node's own."""
+    declared: tuple[tuple[int, ToolDeclaration], ...] = ()
+    """What the node says itself about functions of its agent, by their position."""
+    tools: tuple[Needed, ...] = ()
+    """Functions that it calls itself, each as `service.function`."""
+    callables: tuple[Needed, ...] = ()
+    """Python code that is registered by name."""
 
 
 def next_port(spec: Any) -> tuple[tuple[str, str], ...]:

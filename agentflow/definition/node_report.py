@@ -45,6 +45,10 @@ class NodeReport:
         """Record an error at a field."""
         self._report.error(code, message, self._at(field), hint)
 
+    def warning(self, code: str, message: str, field: str = "", hint: Any = None) -> None:
+        """Record a warning at a field."""
+        self._report.warning(code, message, self._at(field), hint)
+
     def conflict(self, field: str, why: str, hint: str) -> None:
         """Refuse a field that has no effect beside the others."""
         name = field.rpartition("/")[2]
@@ -55,6 +59,8 @@ class NodeReport:
         from agentflow.definition.ir_checks import check_graph
 
         inner = IrReport(self._report.report, self._report.origin, self._whole(field))
+        own = self._node.capabilities if self._node is not None else None
+        inner.grants = self._report.grants if own is None else (*self._report.grants, own)
         check_graph(graph, inner)
         self._report.failed |= inner.failed
 
@@ -110,9 +116,12 @@ class NodeReport:
 
     # -- expressions ----------------------------------------------------------------------------
 
-    def expression(self, field: str, text: str) -> None:
-        """Check a field that is one expression, without braces."""
-        self._expressions.expression(self._whole(field), text, self._scope(field))
+    def expression(
+        self, field: str, text: str, form: str = "expression", *, item: bool | None = None
+    ) -> None:
+        """Check a field that is one expression, without braces; of form `signal` it may read that root.
+        `item`: as for a template."""
+        self._expressions.expression(self._whole(field), text, self._with_item(field, item), form)
 
     def path(self, field: str, text: str) -> None:
         """Check a `*_path` field."""
@@ -135,12 +144,13 @@ class NodeReport:
         """
         if value is None or value is msgspec.UNSET:
             return False
+        return self._expressions.template(self._whole(field), value, self._with_item(field, item))
+
+    def _with_item(self, field: str, item: bool | None) -> Scope:
         scope = self._scope(field)
-        if item is not None:
-            scope = msgspec.structs.replace(
-                scope, item=(self._item or True) if item else None, may_have_item=item
-            )
-        return self._expressions.template(self._whole(field), value, scope)
+        if item is None:
+            return scope
+        return msgspec.structs.replace(scope, item=(self._item or True) if item else None, may_have_item=item)
 
     def _whole(self, field: str) -> str:
         return self._report.base + self._at(field)

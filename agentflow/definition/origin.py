@@ -16,9 +16,14 @@ from agentflow.definition.source_text import Source
 from agentflow.definition.source_tree import Place, Positions, Scalar, child_pointer
 from agentflow.definition.structure import Found, strings_of
 
-__all__ = ["DocumentOrigin", "Origin", "Words", "Written"]
+__all__ = ["DocumentOrigin", "ExpressionLimits", "Origin", "Words", "Written"]
 
-ROOTS = frozenset({"steps", "inputs", "item", "index", "input", "nodes", "globals", "state"})
+ROOTS = frozenset(
+    {
+        *("steps", "inputs", "item", "index", "input", "nodes", "globals", "state"),
+        *("last_llm_output", "last_tool_output", "map_item", "map_index", "item_index", "signal", "message"),
+    }
+)
 """The names that begin a path in the expressions of a graph (page 003 §3)."""
 
 
@@ -32,6 +37,16 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
     duplicate: str = "E_DUPLICATE_NODE_ID"
     reserved: str = "E_INVALID_NODE_ID"
     reserved_hint: str | None = "choose another id"
+    start_hint: str = "add a StartNode"
+
+
+class ExpressionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How large an expression of a format may be (page 003 §6)."""
+
+    characters: int = 2_048
+    operators: int = 64
+    depth: int = 24
+    segments: int = 16
 
 
 class Written(NamedTuple):
@@ -41,12 +56,14 @@ class Written(NamedTuple):
     pointer: str
     source: Source | None = None
     scalar: Scalar | None = None
+    start: int = 0
+    """Characters of the scalar before the text: blanks, braces, `$.`."""
 
     def place(self, offset: int) -> Place:
         """Return the place of the character at an offset."""
         if self.source is None or self.scalar is None:
             return NOWHERE
-        return self.source.place(self.scalar, offset)
+        return self.source.place(self.scalar, offset + self.start)
 
     @property
     def is_cut(self) -> bool:
@@ -68,6 +85,7 @@ class Origin:
     hidden: frozenset[str] = frozenset()
     lints = False
     counts = True
+    limits: ExpressionLimits | None = None
 
     def find(self, pointer: str) -> tuple[Place, str] | None:
         """Return place and pointer in the source of a value, None for one that the front end made itself."""

@@ -58,10 +58,14 @@ class Report:
         self._add("error", code, message, place, path, hint)
         return Fatal(code)
 
-    def take(self, other: Report) -> None:
-        """Record what another report of the same text has found."""
+    def take(self, other: Report, pointer: Callable[[str], str] | None = None) -> None:
+        """Record what another report of the same text has found; `pointer` translates its paths."""
         for key, (diagnostic, hint) in other._found.items():
-            self._found.setdefault(key, (msgspec.structs.replace(diagnostic, file=self._file), hint))
+            path = diagnostic.path
+            if pointer is not None and path is not None:
+                path = pointer(path)
+            found = msgspec.structs.replace(diagnostic, file=self._file, path=path)
+            self._found.setdefault(key, (found, hint))
 
     @property
     def has_errors(self) -> bool:

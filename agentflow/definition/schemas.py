@@ -24,6 +24,7 @@ from agentflow.definition.schema_cost import (
     MAX_PARTS,
     MAX_UNITS,
     cost_of,
+    has_at_most,
     measure,
     shape_of,
 )
@@ -296,7 +297,13 @@ class Validator:
             return [SchemaIssue("", _short(f"value cannot be judged: {error}"))]
 
     def is_costly(self, value: Any) -> bool:
-        """True if judging `value`, or saying why not, may take more than 20 ms and has not been done yet."""
+        """True if judging `value`, or saying why not, may take more than 20 ms and has not been done yet.
+
+        Takes at most some 10 ms itself: a value of more than 150,000 nodes is costly without another look,
+        also if its answer is known; a thread finds that.
+        """
+        if not has_at_most(value, _LARGE_NODES):
+            return True
         try:
             body = msgspec.json.encode(value)
             if not self._is_long:
@@ -391,6 +398,8 @@ class Validator:
         return SchemaIssue("", "value does not satisfy its schema; saying where would take too many steps")
 
 
+_LARGE_NODES = 150_000
+"""Nodes of a value beyond which it is not even written as JSON to find its cost: 10 million took 4.9 s."""
 _MAX_ANSWERS = 64
 """Costly answers that one validator keeps."""
 _EXPLAINED = 256 * 1024

@@ -70,9 +70,10 @@ class Const(msgspec.Struct, frozen=True):
 
 
 class Enum(msgspec.Struct, frozen=True):
-    """One of these strings."""
+    """One of these strings; with `trim` blanks around it are ignored."""
 
     values: tuple[str, ...]
+    trim: bool = False
 
 
 class Json(msgspec.Struct, frozen=True):
@@ -132,7 +133,8 @@ class Shape(msgspec.Struct, frozen=True):
 
     `other` = what further keys may hold (None: there are none). `refused` keys are unknown even then.
     `code`: reported instead of E_TYPE and E_VALUE inside. `by`: a key whose value chooses the further
-    fields, from `variants`. `synonyms`: what other tools call a key, in snake case.
+    fields, from `variants`; `lenient`: without a known variant any key goes. `synonyms`: what other tools
+    call a key, in snake case.
     """
 
     name: str
@@ -143,6 +145,7 @@ class Shape(msgspec.Struct, frozen=True):
     by: str | None = None
     variants: Mapping[str, Mapping[str, Field]] = {}
     synonyms: Mapping[str, str] = {}
+    lenient: bool = False
 
 
 Kind = Text | Id | ErrorName | Duration | Number | Const | Enum | Json | ArrayOf | Map | OneOf | Shape

@@ -35,7 +35,7 @@ from agentflow.definition.source_tree import (
     to_value,
 )
 
-__all__ = ["Found", "check_structure", "strings_of"]
+__all__ = ["Found", "check_structure", "fields_of", "strings_of"]
 
 _SHORTEST_BEGINNING = 4
 """Characters of a key that is written in part: `max_cost` for `max_cost_usd`."""
@@ -105,18 +105,44 @@ def check_structure(root: Object, shape: Shape, report: Report) -> Found:
     return _Checker(report).shape(root, shape, "", (1, 1) if root.line is not None else (None, None))
 
 
+def fields_of(shape: Shape, node: Node) -> Mapping[str, Field]:
+    """Return the fields that an object of a shape may have: those of its variant, if it chooses one."""
+    if shape.by is None or not isinstance(node, Object):
+        return shape.fields
+    chooser = node.members.get(shape.by)
+    chosen = to_value(chooser.node) if chooser and isinstance(chooser.node, Scalar) else None
+    if isinstance(chosen, str) and chosen.strip() in shape.variants:
+        return {**shape.fields, **shape.variants[chosen.strip()]}
+    # What a key holds that two of them have cannot be known without the one that is meant.
+    every: dict[str, Field] = {}
+    for variant in shape.variants.values():
+        for key, field in variant.items():
+            known = every.get(key, shape.fields.get(key, field))
+            kind = field.kind if known.kind == field.kind else Json()
+            every[key] = msgspec.structs.replace(field, required=False, kind=kind)
+    return {**shape.fields, **every}
+
+
+def _has_variant(shape: Shape, node: Object) -> bool:
+    chooser = node.members.get(shape.by or "")
+    chosen = to_value(chooser.node) if chooser and isinstance(chooser.node, Scalar) else None
+    return isinstance(chosen, str) and chosen.strip() in shape.variants
+
+
 class _Checker:
     def __init__(self, report: Report) -> None:
         self._report = report
 
     def shape(self, node: Object, shape: Shape, pointer: str, key_place: Place) -> Found:
-        fields = self._fields(node, shape)
+        fields = fields_of(shape, node)
         values: dict[str, Found] = {}
         meant: set[str] = set()
         for key, member in node.members.items():
             at = child_pointer(pointer, key)
             kind = fields[key].kind if key in fields else shape.other if key not in shape.refused else None
             if key.startswith("x-") and key not in fields:
+                continue
+            if kind is None and shape.lenient and not _has_variant(shape, node):
                 continue
             if kind is None:
                 absent = [name for name in fields if name not in node.members and name not in meant]
@@ -127,22 +153,6 @@ class _Checker:
             if wanted.required and key not in node.members and key not in meant:
                 self._missing(key, wanted, shape, pointer, key_place)
         return Found(values, node, pointer, key_place, frozenset(meant))
-
-    def _fields(self, node: Object, shape: Shape) -> Mapping[str, Field]:
-        if shape.by is None:
-            return shape.fields
-        chooser = node.members.get(shape.by)
-        chosen = to_value(chooser.node) if chooser and isinstance(chooser.node, Scalar) else None
-        if isinstance(chosen, str) and chosen in shape.variants:
-            return {**shape.fields, **shape.variants[chosen]}
-        # What a key holds that two of them have cannot be known without the one that is meant.
-        every: dict[str, Field] = {}
-        for variant in shape.variants.values():
-            for key, field in variant.items():
-                known = every.get(key, shape.fields.get(key, field))
-                kind = field.kind if known.kind == field.kind else Json()
-                every[key] = msgspec.structs.replace(field, required=False, kind=kind)
-        return {**shape.fields, **every}
 
     def _missing(self, key: str, wanted: Field, shape: Shape, pointer: str, place: Place) -> None:
         name = shape.name

@@ -20,7 +20,19 @@ from agentflow.definition.shapes import (
     Text,
 )
 
-__all__ = ["APPROVAL", "BUDGET", "CACHE", "COUNT", "DEFAULTS", "FLAG", "INPUT", "MODEL", "RETRY", "SERVICE"]
+__all__ = [
+    "APPROVAL",
+    "BUDGET",
+    "CACHE",
+    "COUNT",
+    "DEFAULTS",
+    "FLAG",
+    "INPUT",
+    "MODEL",
+    "RETRY",
+    "RETRY_OF_NODES",
+    "SERVICE",
+]
 
 COUNT = Number(minimum=1, integer=True)
 FLAG = Const((True, False))
@@ -62,6 +74,24 @@ _RETRY_POLICY = Shape(
 )
 
 RETRY = OneOf({"boolean": Const((False,)), "object": _RETRY_POLICY}, code="E_RETRY_POLICY")
+
+_TYPED_BACKOFF = Shape(
+    "backoff",
+    {
+        "type": Field(Enum(("exponential", "fixed")), "Whether the wait grows.", "exponential"),
+        **_BACKOFF.fields,
+    },
+)
+_RETRY_FIELDS: dict[str, Field] = {
+    **_RETRY_POLICY.fields,
+    "max_retries": Field(Number(minimum=0, integer=True), "How often it is tried again."),
+    "backoff": Field(
+        OneOf({"string": Duration(), "number": Duration(), "object": _TYPED_BACKOFF}),
+        "The wait between two attempts.",
+    ),
+}
+RETRY_OF_NODES = OneOf({"boolean": Const((False,)), "object": Shape("retry", _RETRY_FIELDS)})
+"""The retry of node-graph YAML, whose backoff has a type."""
 
 BUDGET = Shape(
     "budget",

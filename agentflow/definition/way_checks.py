@@ -91,6 +91,10 @@ class Regions:
         """The nodes of child paths."""
         return {node_id for node_id, path in self._owner.items() if path.way is not None}
 
+    def nodes_of(self, way: Way) -> list[str]:
+        """Return the nodes of the child path that a way opens, without those of child paths in it."""
+        return [node_id for node_id, path in self._owner.items() if path.way is way]
+
     def has_item(self, node_id: str) -> bool:
         """Return True for a node on a child path of a map."""
         return node_id in self._owner and self._owner[node_id].has_item
@@ -131,8 +135,10 @@ def _check_sources(opener: str, found: Connections, regions: Regions, report: Ir
     """Warn of sources of a merge that closes a group, which are on none of its branches."""
     joined = dict(kind_of(found.by_id[opener]).ports(found.by_id[opener])).get("next")
     node = found.by_id.get(joined or "")
-    for field, source in kind_of(node).references(node) if node is not None else ():
-        if node is not None and not regions.is_inside(source, opener):
+    if node is None or not kind_of(node).closes_groups:
+        return
+    for field, source in kind_of(node).references(node):
+        if not regions.is_inside(source, opener):
             message = f'"{source}" is on no branch of "{opener}", which "{node.id}" joins'
             pointer = f"/nodes/{found.order[node.id]}/{field}"
             report.warning("W_MERGE_SOURCE_OUTSIDE_BRANCHES", message, pointer)
@@ -208,7 +214,8 @@ def check_choices(workflow: Workflow, found: Connections, report: IrReport) -> N
 def _check_choice(node: Node, pointer: str, onward: Links, report: IrReport) -> None:
     kind = kind_of(node)
     ports = dict(kind.ports(node))
-    if kind.routing is not None and len(set(ports.values())) == 1:
+    chooses = kind.routing is not None and (bool(kind.routing(node)) or len(ports) > 1)
+    if chooses and len(set(ports.values())) == 1:
         message = f'every way of "{node.id}" leads to "{next(iter(ports.values()))}"'
         report.warning("W_GATE_WITHOUT_ALTERNATE", message, pointer, "give its outcomes targets of their own")
     elif kind.returns is not None:

@@ -21,6 +21,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "testing",
         "operations",
         "fork-and-compare",
+        "graphs",
         "actors",
     ),
     "Reference": ("keys", "expressions", "configuration", "codes", "event-types", "commands", "api"),

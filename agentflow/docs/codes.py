@@ -19,6 +19,10 @@ class CodeInfo(NamedTuple):
 
 DIAGNOSTICS: dict[str, CodeInfo] = {
     "E_AGENT_FIELD": CodeInfo("An agent of an agent list has no name or no system prompt.", "Add the key."),
+    "E_ASYNC_PREDICATE": CodeInfo(
+        "A condition or a selection of an edge is an async function; routing awaits nothing.",
+        "Write it with `def`; do what must be awaited in the handler.",
+    ),
     "E_BRANCH_ESCAPE": CodeInfo(
         "A branch of a parallel node, or the body of a map, reaches a node outside its group.",
         "Let it leave through `next` of the parallel or map node alone.",
@@ -27,25 +31,59 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
         "A step has `cache`, and one of its functions may change something.",
         "Remove `cache`, or attach functions that only read.",
     ),
+    "E_CAPABILITY_DENIED": CodeInfo(
+        "A node reads, writes or calls what its capabilities, or those of its subgraph, do not allow.",
+        "Add it to the capabilities, or remove the use.",
+    ),
     "E_CONFLICTING_FIELDS": CodeInfo(
         "A key of a node or an edge has no effect on it, or beside another key.", "Follow the hint."
     ),
     "E_CYCLE": CodeInfo("Steps depend on each other in a circle.", "Remove one of the dependencies shown."),
+    "E_CYCLE_NOT_ALLOWED": CodeInfo(
+        "A graph that is declared acyclic has a cycle.", "Take one of the edges shown away."
+    ),
     "E_DEAD_END": CodeInfo("A node of a graph leads nowhere.", "Add an edge, or make it an end."),
     "E_DUPLICATE_BRANCH": CodeInfo(
         "A parallel node names a branch twice, or a merge a source.", "Remove one."
     ),
     "E_DUPLICATE_EDGE": CodeInfo("A graph has the same edge twice.", "Remove one."),
+    "E_DUPLICATE_EDGE_FROM": CodeInfo(
+        "Two ways lead on from one node of node-graph YAML.", "Keep one, or use a switch."
+    ),
+    "E_DUPLICATE_HANDLER": CodeInfo(
+        "Two handlers of an executor take one type.",
+        "Take one of them away, or narrow its type.",
+    ),
     "E_DUPLICATE_ID": CodeInfo("Two steps or agents have one id.", "Rename one of them."),
     "E_DUPLICATE_KEY": CodeInfo("A key stands in a mapping twice.", "Remove one of them."),
     "E_DUPLICATE_NODE_ID": CodeInfo("Two nodes of a graph have one id.", "Rename one of them."),
+    "E_DUPLICATE_TOOL_NAME": CodeInfo("An llm_call lists two tools of one name.", "Remove one."),
+    "E_EDGE_FROM_END": CodeInfo("An edge leads on from an end.", "Remove the edge."),
+    "E_EDGE_FROM_SWITCH": CodeInfo(
+        "An edge leads on from a node that has targets of its own, such as a switch.",
+        "Remove the edge, or name the target in the node.",
+    ),
     "E_EMPTY_FIELD": CodeInfo("A required field of a node is absent or blank.", "Fill it."),
+    "E_EMPTY_METADATA": CodeInfo(
+        "A trace does not say which run, workflow or version it is of.",
+        "Export it again with `agentflow trace`.",
+    ),
+    "E_EMPTY_GLOBAL_KEY": CodeInfo("The name of a global is blank.", "Give it a name."),
     "E_EMPTY_NODE_ID": CodeInfo("A node of a graph has a blank id.", "Give it a name."),
+    "E_EMPTY_TOOL_NAME": CodeInfo("A tool of an llm_call has no name.", "Give it a name."),
     "E_EMPTY_WORKFLOW": CodeInfo("A graph has no nodes.", "Add one."),
     "E_EMPTY_WORKFLOW_NAME": CodeInfo("A graph has no name.", "Add a name."),
     "E_END_IN_BRANCH": CodeInfo(
         "A branch of a parallel node, or the body of a map, reaches an end.",
         "Lead it to `next` of the parallel or map node, or let its last node have no `next`.",
+    ),
+    "E_EVENT_AFTER_TERMINAL": CodeInfo(
+        "A trace goes on after its terminal event.",
+        "Export it again with `agentflow trace`.",
+    ),
+    "E_EXECUTOR_NOT_COPYABLE": CodeInfo(
+        "An executor cannot be copied, which each run does.",
+        "Pass its class or a factory, or name the field in `Executor.shared`.",
     ),
     "E_EXPR_ARITY": CodeInfo(
         "A function of an expression gets too few or too many arguments.", "See help expressions."
@@ -87,12 +125,19 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "E_FOR_EACH_TYPE": CodeInfo(
         "for_each goes over a value that is not an array.", "Choose an array inside it."
     ),
+    "E_ILLEGAL_TRANSITION": CodeInfo(
+        "A trace enters a node although none that leads to it was entered before.",
+        "Check it with the definition of its own run.",
+    ),
     "E_INPUT_INVALID": CodeInfo(
         "An input or a default breaks the schema of the input.", "Give a value that fits."
     ),
     "E_INPUT_MISSING": CodeInfo("A required input is not given.", "Add `--input NAME=VALUE`."),
     "E_INPUT_SCHEMA": CodeInfo(
         "The schema of an input or of an HTTP function is not JSON Schema.", "Correct the schema."
+    ),
+    "E_INVALID_FORM_SCHEMA": CodeInfo(
+        "The form_schema of a person's form is not JSON Schema.", "Correct the schema."
     ),
     "E_INVALID_NODE_ID": CodeInfo(
         "The id of a node has characters that are not allowed.", "Use letters, digits, _ and -."
@@ -101,25 +146,85 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
         "A `*_path` field is an expression, and no path.",
         "Write the name of each member: nodes.a.output.rows.",
     ),
+    "E_INVALID_TOOLS_FORMAT": CodeInfo(
+        "tools_format is neither openai nor simplified.", "Write one of the two."
+    ),
+    "E_INVALID_TOOL_CHOICE": CodeInfo(
+        "tool_choice has none of its forms.", "Write auto, none or required, or name a function."
+    ),
+    "E_INVALID_TOOL_ROUNDTRIPS": CodeInfo("max_tool_roundtrips is no integer from 1 on.", "Write 1 or more."),
+    "E_INVALID_TOOL_SCHEMA": CodeInfo(
+        "The schema of a tool of an llm_call is not JSON Schema.", "Correct the schema."
+    ),
     "E_LIMIT": CodeInfo(
         "The document is too large, or has more than 200 problems.", "Split it, or mend the first problems."
+    ),
+    "E_MISMATCHED_NODE_LIFECYCLE": CodeInfo(
+        "A trace leaves a node that was not entered, or enters one twice.",
+        "Export it again with `agentflow trace`.",
+    ),
+    "E_MISSING_CHOICE_OPTIONS": CodeInfo(
+        "A person is asked to choose, and there are no options.", "Add options."
     ),
     "E_MISSING_DEFAULT": CodeInfo(
         "A switch has no edge without `when`.",
         "Add one: it is taken when no case is true.",
     ),
     "E_MISSING_END": CodeInfo("A graph has no end.", "Add one."),
+    "E_MISSING_ENTRY": CodeInfo(
+        "Node-graph YAML does not say at which node it begins, or names none that exists.",
+        "Add entry_node with the id of a node.",
+    ),
+    "E_MISSING_FORM_SCHEMA": CodeInfo(
+        "A person is asked to fill in a form, and there is no form_schema.", "Add form_schema."
+    ),
     "E_MISSING_NEXT": CodeInfo("A node does not say what comes next.", "Name the next node."),
+    "E_MISSING_NODE_TYPE": CodeInfo(
+        "A node of node-graph YAML has no node_type.", "Add node_type with one kind."
+    ),
     "E_MISSING_START": CodeInfo("A graph has no start.", "Add one."),
+    "E_MISSING_TERMINAL_EVENT": CodeInfo(
+        "A trace has no terminal event: its run goes on, or it was cut.",
+        "Export it when the run has ended.",
+    ),
+    "E_MISSING_TOOL_SCHEMA": CodeInfo(
+        "A tool of an llm_call has no schema of its arguments.",
+        "Add parameters (openai) or input_schema (simplified).",
+    ),
+    "E_MISSING_UPDATE_FROM": CodeInfo("An update of a global has no operand.", "Add from with a path."),
+    "E_MISSING_WORKER": CodeInfo(
+        "No handler of a worker's name is registered.", "Register it, or correct the name."
+    ),
     "E_MODEL_CAPABILITY": CodeInfo(
         "The model cannot do what the agent needs.", "Choose another model, or attach fewer functions."
+    ),
+    "E_MODULE": CodeInfo(
+        "MODULE:WORKFLOW names no workflow: the module or the attribute is missing, or importing it failed.",
+        "Run the command in the folder of the module, and name a Workflow, a builder or a function.",
     ),
     "E_MULTIPLE_DEFAULT": CodeInfo(
         "A switch has more than one edge without `when`.",
         "Keep one of them.",
     ),
+    "E_MULTIPLE_NODE_TYPES": CodeInfo("A node of node-graph YAML has more than one kind.", "Keep one."),
     "E_MULTIPLE_START": CodeInfo("A graph has several starts.", "Keep one."),
+    "E_MULTIPLE_TERMINAL_EVENTS": CodeInfo(
+        "A trace has more than one terminal event.",
+        "Export it again with `agentflow trace`.",
+    ),
+    "E_NON_MONOTONIC_SEQUENCE": CodeInfo(
+        "The events of a trace are not numbered without gap from 0.",
+        "Export it again with `agentflow trace`.",
+    ),
+    "E_NOT_ENCODABLE": CodeInfo(
+        "A handler or a shared key names a type whose values have no JSON form.",
+        "Use a dataclass or a Struct, or call `agentflow.register_type`.",
+    ),
     "E_NO_AGENTS": CodeInfo("`agents` is empty.", "Add an agent."),
+    "E_NO_HANDLER": CodeInfo(
+        "An executor has no handler, or one that cannot be read.",
+        "Mark an async method `(self, message: T, ctx)` with `@handler`.",
+    ),
     "E_NO_PATH_TO_END": CodeInfo("No end of a graph can be reached.", "Add the missing edge."),
     "E_NO_STEPS": CodeInfo("`steps` is empty.", "Add a step."),
     "E_REF": CodeInfo(
@@ -146,6 +251,14 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "E_SYNTAX": CodeInfo(
         "The text is not YAML or JSON.", 'Quote values with special characters: "${{ … }}".'
     ),
+    "E_TERMINAL_STATUS_MISMATCH": CodeInfo(
+        "A trace says that its run completed, but a failure stood last on a path.",
+        "Export it again with `agentflow trace`.",
+    ),
+    "E_TIMESTAMP_REGRESSION": CodeInfo(
+        "The times of a trace step back.",
+        "Export it again with `agentflow trace`.",
+    ),
     "E_TOOL_DUPLICATE": CodeInfo(
         "Two functions would have one name for the model.", "Rename a service or a function."
     ),
@@ -156,17 +269,43 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
         "An agent names a function that does not exist, or several.", "Write SERVICE.FUNCTION."
     ),
     "E_TYPE": CodeInfo("A value has the wrong JSON type.", "Follow the hint."),
+    "E_TYPE_INCOMPATIBLE": CodeInfo(
+        "Nothing that a node sends can be taken by the node that an edge leads to.",
+        "Add a handler of that type, or a node between them that converts.",
+    ),
+    "E_TYPE_TAG_CLASH": CodeInfo(
+        "Two classes of a workflow have one name, by which messages are known.",
+        "Give one of them another name.",
+    ),
+    "E_UNCLOSED_NODE_LIFECYCLE": CodeInfo(
+        "A trace ends although a node was not left.",
+        "Export it when the run has ended.",
+    ),
     "E_UNKNOWN_DEPENDENCY": CodeInfo("`depends_on` names an unknown step.", "Correct the name."),
+    "E_UNKNOWN_EDGE_FROM": CodeInfo("An edge begins at an unknown node.", "Correct the name."),
+    "E_UNKNOWN_EDGE_TO": CodeInfo("An edge leads to an unknown node.", "Correct the name."),
     "E_UNKNOWN_FUNCTION": CodeInfo(
         "The service has no such function.", "Correct the name; `agentflow tools` lists registered ones."
+    ),
+    "E_UNKNOWN_GLOBAL_OP": CodeInfo(
+        "An update of a global has an unknown op.", "Write set, append, increment or merge."
     ),
     "E_UNKNOWN_INPUT": CodeInfo(
         "An expression reads an input that is not declared.", "Declare it under `inputs`."
     ),
     "E_UNKNOWN_KEY": CodeInfo("A key is not of the format.", "Correct it; see help keys."),
+    "E_UNKNOWN_KIND": CodeInfo("A node of a graph has an unknown type.", "Correct it; see help keys."),
     "E_UNKNOWN_MODEL": CodeInfo(
         "No model is set up, or its alias or provider is unknown.",
         "Install the embedded model, set OPENAI_API_KEY, or set AGENTFLOW_MODEL.",
+    ),
+    "E_UNKNOWN_NODE": CodeInfo(
+        "A trace names a node that the definition does not have.",
+        "Check it with the definition of its own run.",
+    ),
+    "E_UNKNOWN_OUTPUT_NODE": CodeInfo(
+        "`output_from` names a node that the graph does not have.",
+        "Correct the id.",
     ),
     "E_UNKNOWN_PROPERTY": CodeInfo(
         "A step or its outputs have no such member.", "Read `steps.ID.outputs.result`."
@@ -177,11 +316,15 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     ),
     "E_UNKNOWN_STEP": CodeInfo("An expression names an unknown step.", "Correct the name."),
     "E_UNKNOWN_TARGET": CodeInfo("An edge of a graph leads to an unknown node.", "Correct the name."),
+    "E_UNKNOWN_TOOL_CHOICE": CodeInfo("tool_choice names a tool that is not listed.", "Correct the name."),
     "E_UNREACHABLE_NODE": CodeInfo(
         "A node cannot be reached from the start.", "Add an edge, or remove the node."
     ),
     "E_UNREGISTERED_CALLABLE": CodeInfo(
         "A graph names Python code that is not registered here.", "Register it, or leave the node out."
+    ),
+    "E_UNSUPPORTED_VERSION": CodeInfo(
+        "The version of a graph document is not supported.", 'Write version: "v0", or remove it.'
     ),
     "E_VALUE": CodeInfo(
         "A value is blank, out of range, or none of those allowed.", "Write one of the values of the hint."
@@ -192,6 +335,10 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     ),
     "W_ALL_FUNCTIONS": CodeInfo(
         "An agent may call every function.", "List the functions, or write `attachedFunctions: none`."
+    ),
+    "W_ANONYMOUS_CONDITION": CodeInfo(
+        "A condition is a lambda without a name: any change of its code changes the graph signature.",
+        "Name the edge or case, or write a function with `def`.",
     ),
     "W_BRANCH_OVERLAP": CodeInfo(
         "One node is on two branches of a parallel node; the last output wins.",
@@ -206,6 +353,9 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
         "Compare with one of the values that the schema allows.",
     ),
     "W_DUPLICATE": CodeInfo("A dependency or a function is listed twice.", "Remove one."),
+    "W_FORM_SCHEMA_NOT_OBJECT": CodeInfo(
+        "A form_schema does not describe an object, so the form has no fields.", "Write type: object."
+    ),
     "W_GATE_WITHOUT_ALTERNATE": CodeInfo(
         "Every outcome of a node that chooses leads to the same node.",
         "Give its outcomes targets of their own, or use `next`.",
@@ -217,6 +367,7 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "W_IF_STRING": CodeInfo(
         "A condition is a text; every text but the empty one is true.", 'Compare: … == "yes".'
     ),
+    "W_IGNORED_FIELD": CodeInfo("A field has no effect on its node.", "Remove it."),
     "W_INPUT_EXTRA": CodeInfo(
         "A given input is neither declared nor used.", "Correct its name, or leave it out."
     ),
@@ -228,6 +379,10 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "W_LOOP_BODY_NO_RETURN": CodeInfo(
         "The body of a loop never leads back to the loop.",
         "Let its last node lead to the loop.",
+    ),
+    "W_MAYBE_UNSET": CodeInfo(
+        "A node reads another that some way to it does not pass: the value is null then.",
+        "Give it a default with `||`, or lead every way through the node.",
     ),
     "W_MERGE_SOURCE_OUTSIDE_BRANCHES": CodeInfo(
         "A source of a merge is on none of the branches that the merge joins.",
@@ -241,20 +396,39 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
         "A reference stands outside `${{ }}` and stays text.",
         "Write ${{ inputs.x }}.",
     ),
+    "W_NO_OUTPUT": CodeInfo(
+        "No node of a graph gives an output of the run.",
+        "Declare it in `WorkflowContext[Out, WOut]` and call `yield_output`.",
+    ),
     "W_PROMPT_INJECTION": CodeInfo(
         "The result of a step or an item enters a system prompt.", "Pass it in `input`."
     ),
     "W_RESULT_SCHEMA_MISSING": CodeInfo(
         "An agent has no `resultSchema`.", "Add one, so that the result is checked."
     ),
+    "W_SELF_LOOP": CodeInfo(
+        "An edge leads from a node to itself.",
+        "Give it a condition that ends the loop.",
+    ),
     "W_SERVICE_UNDECLARED": CodeInfo(
         "A service is not declared in this document.", "Declare it, unless the daemon has it registered."
+    ),
+    "W_STREAM_HEAL_CONFLICT": CodeInfo(
+        "An llm_call has stream and heal: healing needs the whole answer, so it is not streamed.",
+        "Keep one of the two.",
+    ),
+    "W_TEXT_OPTIONS_IGNORED": CodeInfo(
+        "A person is asked for text, and options are given.", "Remove them, or ask for a choice."
     ),
     "W_UNBOUNDED_CYCLE": CodeInfo(
         "A cycle of a graph has no limit, wait or approval on it.", "Bound the number of visits."
     ),
     "W_UNKNOWN_RESULT_PROPERTY": CodeInfo(
         "The `resultSchema` of a step has no such property.", "Correct the name."
+    ),
+    "W_UNTYPED_HANDLER": CodeInfo(
+        "A handler takes every message, because it has no annotation.",
+        "Annotate it with its type, or with Any.",
     ),
     "W_UNUSED_INPUT": CodeInfo(
         "No part of the document uses an input.",
@@ -272,25 +446,90 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
 }
 
 FAILURES: dict[str, CodeInfo] = {
+    "dynamic_graph_invalid": CodeInfo(
+        "The value that `graph_path` of a subgraph names is not a valid graph, or has more than 256 nodes.",
+        "Read `diagnostics` in the details.",
+    ),
+    "event_timeout": CodeInfo(
+        "No signal that an event trigger waits for came within its `timeout`.",
+        "Send it, raise `timeout`, or add `on_timeout`.",
+    ),
+    "executor_failed": CodeInfo(
+        "A handler of an executor raised an exception; `details.type` is its class.",
+        "Correct the handler, or give the executor a `retry`.",
+    ),
+    "handler_ended": CodeInfo(
+        "A handler ended while a call that it recorded was under way.",
+        "Await the call before the handler returns.",
+    ),
+    "input_withdrawn": CodeInfo(
+        "The question of a step that asks a person was withdrawn.",
+        "None: a person or the parent run withdrew it; `reason` says why.",
+    ),
+    "invalid_event_value": CodeInfo("`event_path` of an event trigger gave no text.", "Correct the path."),
+    "invalid_human_decision": CodeInfo(
+        "`decision_path` gave neither a boolean nor a word such as approve or reject.",
+        "Correct the value, or let it be null to ask a person.",
+    ),
+    "invalid_messages": CodeInfo(
+        "`messages_path` of an LLM node gave no list of messages, or an empty one.",
+        "Give a list of `{role, content}`.",
+    ),
     "join_incomplete": CodeInfo(
         "A fan-in with `on_missing: fail` cannot get a message from one of its sources.",
         "See which source is missing in `details`.",
+    ),
+    "llm_retry_exhausted": CodeInfo(
+        "The model calls of an LLM node failed as often as its policy allows.",
+        "The cause names the last error.",
+    ),
+    "llm_timeout": CodeInfo(
+        "A model call of an LLM node took longer than its time limit, in every attempt.",
+        "Raise `retry.timeout` or `timeout`.",
     ),
     "max_iterations_exceeded": CodeInfo(
         "The run began more supersteps than its limit, and messages were left.",
         "Raise `max_iterations`.",
     ),
+    "message_not_encodable": CodeInfo(
+        "A handler sent or kept a value that has no JSON form.",
+        "Use a dataclass or a Struct, or call `agentflow.register_type`.",
+    ),
+    "message_type_undeclared": CodeInfo(
+        "A handler sent a type that its WorkflowContext does not declare.",
+        "Add the type to `WorkflowContext[Out, WOut]`.",
+    ),
     "message_undelivered": CodeInfo(
         "No edge delivered a message, and `on_undelivered` is `fail`.",
         "Add an edge for it, or record such messages.",
+    ),
+    "no_response_handler": CodeInfo(
+        "A handler asked for an answer that no response handler takes.",
+        "Add an `@response_handler` for both types.",
     ),
     "reducer_failed": CodeInfo(
         "A reducer of the shared state does not fit a value written to its key.",
         "Correct the value or the reducer.",
     ),
+    "retry_compensate_failed": CodeInfo(
+        "A function failed, and so did the one that makes up for it.",
+        "The details name both errors; what is left half done must be settled by hand.",
+    ),
     "routing_failed": CodeInfo(
         "A condition or selection of an edge failed after its sender had run.",
         "Correct it; the sender is not tried again.",
+    ),
+    "subgraph_not_found": CodeInfo(
+        "A subgraph names a graph that neither the document nor the Runtime has.",
+        "Add it to `graphs`, or register it.",
+    ),
+    "tool_roundtrips_exceeded": CodeInfo(
+        "The model asked for functions in more turns than `max_tool_roundtrips`.",
+        "Raise `max_tool_roundtrips`.",
+    ),
+    "unknown_speaker": CodeInfo(
+        "The manager of a team picked a speaker who takes no part in it.",
+        "Pick one of the `participants` in `details`; name them in the prompt of the manager.",
     ),
     "unknown_target": CodeInfo(
         "A message names a target that no edge of its sender reaches.",
@@ -305,6 +544,23 @@ FAILURES: dict[str, CodeInfo] = {
     "branch_failed": CodeInfo(
         "A branch of a parallel node failed.",
         "The cause is named; `on_branch_error: collect` goes on without it.",
+    ),
+    "cache_key_not_string": CodeInfo(
+        "The key of a cache, debounce or throttle is not a text.", "Correct `key_path`, or write a `key`."
+    ),
+    "filter_item_limit_exceeded": CodeInfo(
+        "The array of a filter has more items than `max_filter_items`.", "Raise the limit, or filter less."
+    ),
+    "filter_items_not_array": CodeInfo(
+        "`items_path` of a filter gave something else than an array.", "Correct the path."
+    ),
+    "invalid_reduce_input": CodeInfo(
+        "The input of a reduce does not fit its operation: `reason`, and `index` of the element, say how.",
+        "Correct the source, or choose another operation.",
+    ),
+    "end_failed": CodeInfo(
+        "The run reached an end with `status: failed` that states no code.",
+        "See what leads there; `error` of the end can name a code and a message.",
     ),
     "depth_exceeded": CodeInfo(
         "Graphs are nested deeper than the run allows.", "Raise `max_depth`, or nest less."
@@ -337,7 +593,8 @@ FAILURES: dict[str, CodeInfo] = {
         "The sources of a merge did not finish in its time.", "Raise `timeout`, or set `on_timeout`."
     ),
     "missing_merge_source": CodeInfo(
-        "A merge on one path names a node that has given nothing.", "Let the way pass the node first."
+        "A merge on one path, or a reduce, names a node that has given nothing.",
+        "Let the way pass the node first.",
     ),
     "parallel_branch_limit_exceeded": CodeInfo(
         "A parallel node has more branches than `max_parallel_branches`.", "Raise the limit."
@@ -345,7 +602,7 @@ FAILURES: dict[str, CodeInfo] = {
     "state_conflict": CodeInfo(
         "Two child paths set one global value to different values.", "Use `append`, `increment` or `merge`."
     ),
-    "subgraph_failed": CodeInfo("A node of an inline graph failed.", "The cause is named."),
+    "subgraph_failed": CodeInfo("The graph or the child run of a subgraph failed.", "The cause is named."),
     "agent_error": CodeInfo(
         "The model adapter or the agent failed in a way that has no code.", "Read the message."
     ),
@@ -434,6 +691,14 @@ FAILURES: dict[str, CodeInfo] = {
         "The provider asks to wait.", "None: the call is repeated when the provider says."
     ),
     "response_timeout": CodeInfo("The provider sent nothing in time.", "None: the call is repeated."),
+    "replay_divergence": CodeInfo(
+        "A replay with the policy Always asks for something else than the recorded run did.",
+        "See `diff` in the details; replay with Mixed to execute what differs.",
+    ),
+    "replay_miss": CodeInfo(
+        "A replay with the policy Always needs a result that the recorded run does not have.",
+        "See `key` in the details; replay with Mixed to execute what is missing.",
+    ),
     "run_deadline": CodeInfo(
         "The run took longer than `workflow.timeout` or `max_duration_s`.", "Raise the limit."
     ),

@@ -19,12 +19,23 @@ from agentflow.engine.call_results import (
     tool_completed,
     tool_failed,
 )
+from agentflow.engine.child_runs import (
+    ChildReport,
+    ChildRequest,
+    awaits,
+    child_request,
+    open_children,
+    report_of,
+    reported,
+)
 from agentflow.engine.decide import Found, decide
 from agentflow.engine.effects import (
     Effect,
+    PassOn,
     Release,
     ReleaseIdle,
     StartCall,
+    StartChild,
     StartHandler,
     effect_of,
     open_handlers,
@@ -40,17 +51,21 @@ from agentflow.engine.handler_results import (
     shared_of,
 )
 from agentflow.engine.illegal import IllegalEvent
+from agentflow.engine.judging import Judgement
 from agentflow.engine.limits import (
     activation_lost,
     cancel_finished,
+    end_run,
     expire,
     interrupted,
     next_due,
     resume_is_due,
 )
-from agentflow.engine.messages import Outgoing, offered
+from agentflow.engine.messages import Outgoing, acceptance, offered
+from agentflow.engine.recorded_calls import Begun, call_begun, call_ended
 from agentflow.engine.replay import BaseEvent, base_of, cut_of
 from agentflow.engine.run_end import outputs_of
+from agentflow.engine.shared_store import StoreAccess, answer_prefix
 from agentflow.engine.state import OpenCall, RunState
 
 if TYPE_CHECKING:
@@ -59,33 +74,47 @@ if TYPE_CHECKING:
 __all__ = [
     "Activation",
     "BaseEvent",
+    "Begun",
     "Bindings",
     "CacheHit",
+    "ChildReport",
+    "ChildRequest",
     "Effect",
     "Found",
     "Graph",
     "IllegalEvent",
+    "Judgement",
     "Lookup",
     "ModelTerms",
     "OpenCall",
     "Outgoing",
+    "PassOn",
     "Question",
     "Release",
     "ReleaseIdle",
     "RunState",
     "StartCall",
+    "StartChild",
     "StartHandler",
     "StepBinding",
+    "StoreAccess",
     "ToolInfo",
+    "acceptance",
     "activation_lost",
+    "answer_prefix",
     "attempt_failed",
+    "awaits",
     "base_of",
+    "call_begun",
+    "call_ended",
     "cancel_finished",
+    "child_request",
     "commands",
     "compile_graph",
     "cut_of",
     "decide",
     "effect_of",
+    "end_run",
     "evolve",
     "expire",
     "handler_completed",
@@ -96,8 +125,11 @@ __all__ = [
     "model_failed",
     "next_due",
     "offered",
+    "open_children",
     "open_handlers",
     "outputs_of",
+    "report_of",
+    "reported",
     "request_id_of",
     "result_key",
     "resume_is_due",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from agentflow.definition.conversation import Usage
+from agentflow.definition.conversation import NO_USAGE
 from agentflow.definition.failure import ErrorInfo
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ EXPRESSION_STATUS = {
 }
 """The words of expressions for how a step ended (page 001 §5.3)."""
 
-NO_USAGE = Usage()
 _NO_CHILDREN: dict[int, Activation] = {}  # shared and never changed: most activations have none
 _NO_TIMERS: dict[str, int] = {}
 

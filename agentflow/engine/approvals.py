@@ -24,7 +24,16 @@ from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
 
-__all__ = ["ask_call", "ask_step", "call_needs_consent", "decided", "expired", "refusal_moves", "withdrawn"]
+__all__ = [
+    "ask_call",
+    "ask_person",
+    "ask_step",
+    "call_needs_consent",
+    "decided",
+    "expired",
+    "refusal_moves",
+    "withdrawn",
+]
 
 
 def ask_step(state: RunState, activation: Activation, subject: dict[str, Any], now: int) -> Decisions:
@@ -61,6 +70,14 @@ def _message(state: RunState, activation: Activation, template: Template) -> Any
         return f"the message of this approval cannot be made: {error}"
 
 
+def ask_person(
+    state: RunState, activation: Activation, subject: dict[str, Any], timeout: float | None, now: int
+) -> Decisions:
+    """Return the question of a step whose work is to ask a person (kind `human`)."""
+    seed = f"{activation.key} {activation.attempt}"
+    return _ask(state, activation, "human", subject, now, seed=seed, timeout=timeout)
+
+
 def _ask(
     state: RunState,
     activation: Activation,
@@ -69,12 +86,14 @@ def _ask(
     now: int,
     *,
     seed: str,
+    timeout: float | None = None,
     **more: Any,
 ) -> Decisions:
     policy = activation.node.spec.approval
     deadline: Any = UNSET
-    if policy is not None and policy.timeout is not None:
-        deadline = iso(now + round(policy.timeout * 1e6))
+    limit = policy.timeout if policy is not None else timeout
+    if limit is not None:
+        deadline = iso(now + round(limit * 1e6))
     request_id = derive("req_", now, state.workflow_id, "approval", seed)
     digest = hashlib.sha256(canonical_json([state.workflow_id, activation.key, subject])).hexdigest()
     return [
@@ -116,6 +135,7 @@ def decided(
     via: Any,
     reason: str | None = None,
     claimed_actor: str | None = None,
+    response: Any = None,
 ) -> Decisions:
     """The decision of an open request."""
     data = request.data
@@ -132,6 +152,7 @@ def decided(
             claimed_actor=UNSET if claimed_actor is None else claimed_actor,
             via=via,
             reason=UNSET if reason is None else reason,
+            response=UNSET if response is None else response,
         )
     ]
 

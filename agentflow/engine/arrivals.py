@@ -116,7 +116,8 @@ def deliver(
 
 def reached_end(state: RunState, path: Path, end: Node, payload: Any) -> None:
     """Note what a path has reached. An end that does not wait for the other tokens stops the path."""
-    path.output, path.terminal = payload, end
+    if path.terminal is None or not path.terminal.kind.fails(path.terminal):  # a failure is not outrun
+        path.output, path.terminal = payload, end
     if end.kind.stops(end):
         stop_path(state, path)
 
@@ -346,7 +347,7 @@ def close_round(state: RunState, path: Path, closing: Closing, *, first: bool = 
     messages = [(entry.activation, m) for entry in closing.entries for m in entry.messages]
     sources = tuple(MessageRef(activation=a, edge=m.edge.name, index=m.number) for a, m in messages)
     order = (0 if first else 1, fan.edges[0].index, number, 0)
-    taken = Taken("list", sources, closing.missing)
+    taken = Taken("list", sources, closing.missing, types=tuple(m.type for _, m in messages))
     deliver(state, path, fan.target, [m.payload for _, m in messages], taken, order)
 
 

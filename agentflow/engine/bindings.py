@@ -40,6 +40,8 @@ class ToolInfo(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float
     sensitive: bool = False
     self_checked: bool = False
+    output_schema: dict[str, Any] | bool | None = None
+    """What the node itself demands of results, beside the function's own schema."""
     declared: bool = False
     approval: bool = False
     implied: bool = False

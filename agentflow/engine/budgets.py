@@ -13,6 +13,7 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.limits import LIMITS, Limits, limits_of, merged, used_of
 from agentflow.engine.activation import NO_USAGE, Activation
 from agentflow.engine.agents.failure import agent_failed
+from agentflow.engine.bounding_steps import bounding_steps
 from agentflow.engine.decisions import Decisions, scope_fields, step_fields
 from agentflow.engine.ids import derive
 from agentflow.engine.state import OpenCall, RunState
@@ -82,15 +83,14 @@ def how_of(limits: Limits) -> Literal["pause", "ask", "fail"]:
 
 
 def scopes_of(state: RunState, activation: Activation) -> list[Scope]:
-    """Return the budgets that bound this activation: that of the run, then that of its step."""
+    """Return the budgets that bound this activation: of the run, of its step, of the steps around it."""
     found: list[Scope] = []
     calls = [call for call in state.calls.values() if call.kind == "model"]
     if state.budget:
         found.append(Scope("run", state.budget, state.usage, calls))
-    step = activation.node.id
-    if limits := state.step_budgets.get(step):
-        own = [call for call in calls if call.activation.node is activation.node]
-        found.append(Scope(step, limits, state.step_usage.get(step, NO_USAGE), own))
+    for step in bounding_steps(state, activation):
+        own = [call for call in calls if step in bounding_steps(state, call.activation)]
+        found.append(Scope(step, state.step_budgets[step], state.step_usage.get(step, NO_USAGE), own))
     return found
 
 

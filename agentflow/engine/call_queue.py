@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents.progress import model_of
+from agentflow.engine.bounding_steps import bounding_steps
 from agentflow.engine.budgets import Exceeded, Scope, exceeded, scopes_of, used_of
 from agentflow.engine.reservations import Need, need_of
 from agentflow.engine.state import RunState
@@ -31,8 +32,9 @@ def bounds_output(state: RunState, activation: Activation) -> bool:
     return any("max_tokens" in limits or "max_cost_usd" in limits for limits in _limits(state, activation))
 
 
-def _limits(state: RunState, activation: Activation) -> tuple[dict[str, object], dict[str, object]]:
-    return state.budget, state.step_budgets.get(activation.node.id, {})
+def _limits(state: RunState, activation: Activation) -> tuple[dict[str, object], ...]:
+    steps = bounding_steps(state, activation)
+    return state.budget, *(state.step_budgets[step] for step in steps)
 
 
 def is_queued(state: RunState, activation_key: str, now: int) -> bool:
@@ -63,7 +65,9 @@ def next_calls(state: RunState, now: int) -> Iterator[tuple[Activation, Need, in
     """
     short: set[str] = set()  # steps for whose budget an earlier call waits
     for activation in sorted(state.call_queue.values(), key=lambda waiting: waiting.touched):
-        if activation.node.id in short or not is_queued(state, activation.key, now):
+        if short and not short.isdisjoint(bounding_steps(state, activation)):
+            continue
+        if not is_queued(state, activation.key, now):
             continue
         need = need_of_next(state, activation)
         output = need.output
@@ -75,7 +79,7 @@ def next_calls(state: RunState, now: int) -> Iterator[tuple[Activation, Need, in
             if fitting is None:
                 if scope.limits is state.budget:
                     return  # all later calls wait for the budget of the run too
-                short.add(activation.node.id)
+                short.add(scope.name)
                 break
             output = min(output, fitting)
         else:

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from agentflow.definition.conversation import Message, Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.policy import MAX_SECONDS, RetryPolicy
+from agentflow.definition.schemas import validate
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents.failure import agent_failed
 from agentflow.engine.agents.progress import AgentProgress, ToolRecord, model_of
@@ -51,7 +52,7 @@ def model_completed(
         ev.ModelCallCompleted(
             **scope_fields(activation),
             model_call_id=call_id,
-            agent_name=activation.node.agent.name if activation.node.agent else None,
+            agent_name=activation.node.agent_name,
             duration_ms=duration_ms,
             first_token_ms=UNSET if first_token_ms is None else round(first_token_ms),
             message=message,
@@ -80,7 +81,7 @@ def _cut(call: OpenCall, partial: str | None, usage: Usage, duration_ms: int, te
     return ev.ModelCallFailed(
         **scope_fields(activation),
         model_call_id=call.call_id,
-        agent_name=activation.node.agent.name if activation.node.agent else None,
+        agent_name=activation.node.agent_name,
         duration_ms=duration_ms,
         error=ErrorInfo(category="budget", code="output_truncated", message=text),
         will_retry=True,
@@ -123,7 +124,7 @@ def model_failed(
     failed = ev.ModelCallFailed(
         **scope_fields(activation),
         model_call_id=call_id,
-        agent_name=activation.node.agent.name if activation.node.agent else None,
+        agent_name=activation.node.agent_name,
         duration_ms=duration_ms,
         error=error,
         will_retry=lost or delay is not None,
@@ -172,15 +173,36 @@ def _delay(
     return delay if since_first + delay <= policy.max_elapsed else None
 
 
+def _breach(record: ToolRecord, output: Any) -> ErrorInfo | None:
+    """Return the error of a result that breaks the schema that the node declares for it."""
+    schema = None if record.info is None else record.info.output_schema
+    issues = [] if schema is None else validate(schema, output)
+    if not issues:
+        return None
+    return ErrorInfo(
+        category="invalid_output",
+        code="invalid_tool_output",
+        message=f"the result of {record.name} does not satisfy its output_schema",
+        details={"errors": [{"path": i.path, "message": i.message} for i in issues[:10]]},
+    )
+
+
 def tool_completed(state: RunState, call_id: str, output: Any, duration_ms: int) -> Decisions:
     """Return what follows from a tool's answer; empty if the call is closed."""
     call = state.calls.get(call_id)
     if call is None:
         return []
     activation = call.activation
+    error = _breach(_tool(activation, call_id), output)
+    if error is not None:  # only of an agent's call, which is not retried: time and jitter are not used
+        return tool_failed(
+            state, call_id, error, executed=True, unknown=False, duration_ms=duration_ms, now=0, draw=0.0
+        )
     return [
         ev.ToolCallCompleted(
-            **scope_fields(activation),
+            step_id=activation.node.id,
+            iteration=activation.iteration,
+            activation=activation.base_key,
             tool_call_id=call_id,
             tool_name=_tool(activation, call_id).name,
             duration_ms=duration_ms,
@@ -221,7 +243,13 @@ def tool_failed(
     delay = None
     if record is activation.tool and not lost and outcome != "unknown" and (safe or not unknown):
         delay = _delay(
-            activation.node.retry, error, activation.failures + 1, activation.first_failure, None, now, draw
+            activation.node.kind.call_policy(activation),
+            error,
+            activation.failures + 1,
+            activation.first_failure,
+            None,
+            now,
+            draw,
         )
     failed = ev.ToolCallFailed(
         **scope_fields(activation),
@@ -237,7 +265,7 @@ def tool_failed(
         return [failed]
     if delay is not None:
         return [failed, *retrying(activation, "tool", error, delay, now)]
-    if record is activation.tool and outcome != "unknown":
+    if record is activation.tool and outcome != "unknown" and not activation.node.kind.takes_calls:
         return [failed, *step_failed(activation, error, now)]
     return [failed]
 
@@ -258,7 +286,6 @@ def attempt_failed(
 
 
 def _tool(activation: Activation, call_id: str) -> ToolRecord:
-    if activation.tool is not None and activation.tool.call.id == call_id:
-        return activation.tool
-    assert activation.agent is not None
-    return activation.agent.tools[call_id]
+    record = activation.node.kind.call(activation, call_id)
+    assert record is not None
+    return record

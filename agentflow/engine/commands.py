@@ -17,6 +17,7 @@ from agentflow.definition.schemas import validate
 from agentflow.engine import approvals
 from agentflow.engine.activation import NO_USAGE
 from agentflow.engine.budgets import LIMITS, used_of
+from agentflow.engine.child_runs import ChildReport, awaits, reported
 from agentflow.engine.decisions import Decisions
 from agentflow.engine.held_steps import HeldAction, retry_all, settle_held
 from agentflow.engine.limits import closed_call
@@ -24,7 +25,17 @@ from agentflow.engine.reservations import terms_of
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
-__all__ = ["Refused", "answer", "decide_request", "pause", "resume", "retry", "signal", "withdraw"]
+__all__ = [
+    "Refused",
+    "answer",
+    "decide_request",
+    "pause",
+    "report_child",
+    "resume",
+    "retry",
+    "signal",
+    "withdraw",
+]
 
 
 class Refused(Exception):
@@ -132,6 +143,7 @@ def decide_request(
     reason: str | None = None,
     digest: str | None = None,
     claimed_actor: str | None = None,
+    response: Any = None,
 ) -> Decisions:
     """Grant or deny an approval, named by its id or by its step."""
     wanted = "granted" if granted else "denied"
@@ -152,7 +164,13 @@ def decide_request(
             "digest_mismatch", f"{request_id} asks about {request.data.digest}", digest=request.data.digest
         )
     return approvals.decided(
-        request, granted=granted, by=by, via=via, reason=reason, claimed_actor=claimed_actor
+        request,
+        granted=granted,
+        by=by,
+        via=via,
+        reason=reason,
+        claimed_actor=claimed_actor,
+        response=response,
     )
 
 
@@ -242,3 +260,10 @@ def signal(state: RunState, signal_id: str, name: str, data: Any) -> Decisions:
         return []
     _must_not_be_over(state)
     return [ev.SignalReceived(signal_id=signal_id, name=name, data=data)]
+
+
+def report_child(state: RunState, report: ChildReport, now: int) -> Decisions:
+    """Take note of where a child run stands. Raises Refused if no step of this run waits for it."""
+    if not awaits(state, report):
+        raise Refused("invalid_transition", f"{state.workflow_id} does not wait for {report.workflow_id}")
+    return reported(state, report, now)

@@ -21,7 +21,9 @@ What comes first, when several things are due:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
+
+from msgspec import UNSET
 
 from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
@@ -30,8 +32,9 @@ from agentflow.engine.activation import Activation
 from agentflow.engine.agents import turns
 from agentflow.engine.approvals import refusal_moves, withdrawn
 from agentflow.engine.caching import CacheHit, Lookup, cached_completion, key_of
-from agentflow.engine.decisions import Decisions, step_completed, step_failed, step_fields
+from agentflow.engine.decisions import Decisions, step_completed, step_failed
 from agentflow.engine.held_steps import held_moves
+from agentflow.engine.judging import Unjudged, with_judgements
 from agentflow.engine.kinds.kind import Prepared
 from agentflow.engine.mail import MAX_HANDLERS
 from agentflow.engine.state import RunState
@@ -42,22 +45,34 @@ __all__ = ["Found", "decide"]
 
 MAX_INTERRUPTIONS = 5
 
-Found = Mapping[str, CacheHit | Literal["asked"] | None]
-"""By activation key, what came of a Lookup: `asked` while it is under way, None if there is no result."""
+Found = Mapping[str, Any]
+"""What came of a Lookup, by activation key, and of a StoreAccess, by its `answer_key`: `asked` while it is
+under way, then a CacheHit or None, or the answer of the store; by the key of a Judgement, the message with
+its results."""
 
 _NOTHING: Found = {}
+_NOTHING_MORE: dict[str, Any] = {}
 
 
 def decide(state: RunState, now: int, found: Found = _NOTHING) -> Decisions:
     """Return the next decision at the time `now` (microseconds since the epoch); empty when there is none.
 
-    A decision may be a Lookup instead of events: the caller asks for it, notes `asked` in `found`, and asks
-    on; its answer comes with `found`, too.
+    A decision may be a Lookup or a StoreAccess instead of events: the caller asks for it, notes `asked` in
+    `found`, and asks on; its answer comes with `found`, too. An access waits until the events before it are
+    durable.
+    A Judgement is answered at once, likewise.
     """
+    moves = _decide(state, now, found)
+    if any(move.__class__ is Unjudged for move in moves):
+        return with_judgements(moves, found)
+    return moves
+
+
+def _decide(state: RunState, now: int, found: Found) -> Decisions:
     if state.next_offset == 0 or state.cancel_requested is not None:
         return []  # a cancel first stops the work; `limits.cancel_finished` ends the log
     if state.status == "paused":
-        return _in_flight(state, now) if state.draining else []
+        return _in_flight(state, now, found) if state.draining else []
     if state.ended is not None:
         return []
     if state.timers and (moves := limits.overdue(state, now)):
@@ -66,43 +81,50 @@ def decide(state: RunState, now: int, found: Found = _NOTHING) -> Decisions:
         return held_moves(state)
     if state.has_mail and state.mail.fatal is not None and not state.mail.stepping:
         return limits.end_run(state, state.mail.fatal, now)
-    if moves := _in_flight(state, now):
+    if moves := _in_flight(state, now, found):
         return moves
     if state.root.stopped:
         return limits.stop(state, now) or run_end.run_ended(state, now)
     if state.on_failure == "halt" and state.has_failed and not state.mail.stepping:
         return _halted(state, now, found)
-    if moves := _dispatch(state, now, found):
+    examines = state.arrived or state.has_mail
+    if moves := (_dispatch(state, now, found) if examines else _grant(state, now, found)):
         return moves
     if state.has_mail and (moves := state.graph.policy.next(state, now)):
         return moves
     if state.open or state.requests or state.arrived or state.ready:
-        return _waiting(state, now, found)
+        return [] if state.running or state.calls else _waiting(state, now, found)
     return (state.has_mail and run_end.leftovers(state)) or run_end.run_ended(state, now)
 
 
-def _in_flight(state: RunState, now: int) -> Decisions:
+def _in_flight(state: RunState, now: int, found: Found) -> Decisions:
     """What has begun comes to its end; nothing new begins."""
     if state.settled:
         return _end_of(state, next(iter(state.settled.values())), now)
     if state.denied and state.status != "paused":
         return refusal_moves(state, next(iter(state.denied.values())), now)
     for activation in state.changed.values():
-        if moves := _next(state, activation, now):
+        if moves := _next(state, activation, now, found):
             return moves
     if state.timers:
         for activation in limits.due_retries(state, now):
-            if moves := _next(state, activation, now):
+            if moves := _next(state, activation, now, found):
                 return moves
     return turns.admit_calls(state, now) if state.call_queue else []
 
 
-def _next(state: RunState, activation: Activation, now: int) -> Decisions:
+def _next(state: RunState, activation: Activation, now: int, found: Found) -> Decisions:
     if activation.interruptions > MAX_INTERRUPTIONS:
         node, count = activation.node, activation.interruptions
         detail = f"the actor at work on {node.id} died {count} times without getting further"
         return [ev.WorkflowPaused(reason="recovery_limit", detail=detail)]
-    return activation.node.kind.next(state, activation, now)
+    kind = activation.node.kind
+    if kind.uses_store and (access := kind.access(state, activation)) is not None:
+        if access.answer_key not in found:
+            return [access]
+        answer = found[access.answer_key]
+        return [] if isinstance(answer, str) else kind.store_answered(state, activation, answer, now)
+    return kind.next(state, activation, now)
 
 
 def _end_of(state: RunState, activation: Activation, now: int) -> Decisions:
@@ -178,7 +200,8 @@ def _grant(state: RunState, now: int, found: Found, *, only_below: bool = False)
     """Give a free slot to the next ready activation."""
     if not state.ready or state.running >= state.graph.options.max_parallel:
         return []
-    for activation in state.ready.in_turn():
+    first = state.ready.sole()
+    for activation in state.ready.in_turn() if first is None else (first,):
         if only_below and not _is_below(activation):
             continue
         if found.get(activation.key) == "asked":
@@ -233,7 +256,7 @@ def _begin(state: RunState, activation: Activation, now: int, found: Found) -> D
             except EvaluationError as error:
                 return step_failed(activation, expression_error(error, "/cache/key"), now, clock=clock)
         known = found[activation.key]
-        assert known != "asked"
+        assert known is None or isinstance(known, CacheHit)
         hit = known
     moves: Decisions = [_started(state, activation, prepared)]
     if hit is not None:
@@ -242,22 +265,25 @@ def _begin(state: RunState, activation: Activation, now: int, found: Found) -> D
 
 
 def _started(state: RunState, activation: Activation, prepared: Prepared) -> Any:
-    node = activation.node
-    more: dict[str, Any] = {} if node.agent is None else {"agent_name": node.agent.name}
-    taken = activation.taken
-    if taken is not None and taken.sources:
-        more["sources"] = taken.sources
-    if taken is not None and taken.missing:
-        more["missing"] = taken.missing
-    if node.dependencies:
-        more["depends_on"] = node.dependencies
-    clock = state.clock if activation.iteration is None else None
+    node, taken = activation.node, activation.taken
+    more = node.kind.started_fields(state, activation, prepared) if node.kind.adds_to_start else _NOTHING_MORE
     return ev.WorkflowStepStarted(
-        **step_fields(activation, clock),
+        step_id=node.id,
+        iteration=activation.iteration,
+        activation=activation.base_key,
+        step_index=node.index,
+        attempt=activation.attempt,
+        path=activation.path.key,
+        visit=activation.visit,
+        clock=state.clock if activation.iteration is None else activation.clock,
+        superstep=activation.superstep or UNSET,
         kind=node.kind.name,
         input=prepared.input,
+        agent_name=UNSET if node.agent_name is None else node.agent_name,
+        depends_on=node.dependencies or UNSET,
+        sources=UNSET if taken is None else taken.sources or UNSET,
+        missing=UNSET if taken is None else taken.missing or UNSET,
         **more,
-        **node.kind.started_fields(activation, prepared),
     )
 
 

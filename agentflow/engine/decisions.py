@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -11,7 +12,8 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import canonical_json
 from agentflow.engine.activation import Activation
 from agentflow.engine.globals import written
-from agentflow.engine.messages import Outgoing, route_messages, type_of, undelivered_reason
+from agentflow.engine.judging import Judgement, Unjudged, has_code
+from agentflow.engine.messages import NO_EDGE, Outgoing, route_messages, undelivered_reason
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
@@ -89,20 +91,40 @@ def step_completed(
     next_port: str | None = None,
     items: Any = msgspec.UNSET,
     global_writes: dict[str, Any] | None = None,
+    judged: Outgoing | None = None,
+    messages: Sequence[Outgoing] | None = None,
 ) -> Decisions:
     """The end of a step that succeeded; for an agent its state record goes before (page 000 §5).
 
-    `global_writes`: those of its child paths; what the node itself writes comes on top.
+    `global_writes`: those of its child paths; what the node itself writes comes on top. `judged`: its message
+    with the results of the code on its edges; without it, a node with such edges gives an Unjudged.
+    `messages`: what goes along its edges, already judged; None for what its kind makes of the output.
     """
     moves: Decisions = []
     node = activation.node
-    messages: tuple[ev.SentMessage, ...] = ()
-    if node.routes and activation.iteration is None and next_port in (None, "next"):
-        sent = route_messages(node, [Outgoing(type=type_of(output), payload=output)], state.shared.values)
+    routed: tuple[ev.SentMessage, ...] | None = None
+    if messages is not None or (node.routes and activation.iteration is None and next_port in (None, "next")):
+        message = judged or node.kind.message(activation, output)
+        if judged is None and messages is None and has_code(node):
+
+            def complete(found: Outgoing) -> Decisions:
+                return step_completed(
+                    state,
+                    activation,
+                    now,
+                    output=output,
+                    next_port=next_port,
+                    items=items,
+                    global_writes=global_writes,
+                    judged=found,
+                )
+
+            return [Unjudged(Judgement(f"route {activation.key}", node, message), complete)]
+        outgoing = [message] if messages is None else messages
+        sent = route_messages(node, outgoing, state.shared.values)
         if isinstance(sent, ErrorInfo):
             return step_failed(activation, sent, now)
-        messages = sent
-    fields = step_fields(activation)
+        routed = sent
     ref: Any = msgspec.UNSET
     writes = global_writes
     if activation.node.writes is not None and activation.iteration is None:
@@ -111,40 +133,53 @@ def step_completed(
             return step_failed(activation, found, now)
         writes = {**(writes or {}), **found}
     duration = elapsed_ms(activation.started, now)
-    if activation.agent is not None:
-        record = state_record(state, activation, output, now)
-        body = canonical_json(record)
-        ref = f"state:{activation.key}"
-        moves.append(
-            ev.SystemStateSaved(
-                kind="step",
-                step_id=activation.node.id,
-                step_index=activation.node.index,
-                iteration=activation.iteration,
-                activation=activation.base_key,
-                ref=ref,
-                schema_version=1,
-                size=len(body),
-                sha256=hashlib.sha256(body).hexdigest(),
-            )
-        )
+    tool = activation.tool
+    is_result = tool is not None and output is tool.output and tool.output_size > 0
+    if activation.agent is not None and node.agent_name is not None:
+        saved = _state_saved(state, activation, output, now)
+        ref = saved.ref
+        moves.append(saved)
     moves.append(
         ev.WorkflowStepCompleted(
-            **fields,
+            step_id=node.id,
+            iteration=activation.iteration,
+            activation=activation.base_key,
+            step_index=node.index,
+            attempt=activation.attempt,
+            path=activation.path.key,
+            visit=activation.visit,
+            clock=activation.clock,
+            superstep=activation.superstep or msgspec.UNSET,
             duration_ms=duration,
             output=output,
-            output_size=size_of(output),
+            output_size=tool.output_size if tool is not None and is_result else size_of(output),
             state_ref=ref,
             items=items,
             next=msgspec.UNSET if next_port is None else next_port,
-            messages=messages or msgspec.UNSET,
+            messages=msgspec.UNSET if routed is None else routed,
             state=ev.StateWrites(globals=writes) if writes else msgspec.UNSET,
             usage=activation.usage if activation.agent is not None else msgspec.UNSET,
         )
     )
-    if messages:
-        moves += undelivered(state, activation, messages)
+    if routed:
+        moves += undelivered(state, activation, routed)
     return moves
+
+
+def _state_saved(state: RunState, activation: Activation, output: Any, now: int) -> ev.SystemStateSaved:
+    """Return the event of the state record of an agent's step."""
+    body = canonical_json(state_record(state, activation, output, now))
+    return ev.SystemStateSaved(
+        kind="step",
+        step_id=activation.node.id,
+        step_index=activation.node.index,
+        iteration=activation.iteration,
+        activation=activation.base_key,
+        ref=f"state:{activation.key}",
+        schema_version=1,
+        size=len(body),
+        sha256=hashlib.sha256(body).hexdigest(),
+    )
 
 
 def undelivered(state: RunState, activation: Activation, messages: tuple[ev.SentMessage, ...]) -> Decisions:
@@ -156,6 +191,8 @@ def undelivered(state: RunState, activation: Activation, messages: tuple[ev.Sent
         taken = [d for d in message.deliveries if d.status in ("delivered", "buffered")]
         if taken and all(d.status == "buffered" and f"{d.edge}>{d.target}" in late for d in taken):
             reason = "join_closed"
+        if reason == NO_EDGE and message.index == 0 and activation.path.opener is not None:
+            continue  # what a child path ends with is its result
         if reason is not None:
             moves.append(
                 ev.MessageUndelivered(
@@ -239,7 +276,8 @@ def retrying(
     """`agent.retrying` of an agent, else `workflow.step_retrying`. The delay is drawn once and stored."""
     delay_ms, due_at = due(now, delay)
     agent = activation.agent
-    if agent is None or activation.node.agent is None:
+    name = activation.node.agent_name
+    if agent is None or name is None:
         return [
             ev.WorkflowStepRetrying(
                 **step_fields(activation),
@@ -261,7 +299,7 @@ def retrying(
     return [
         ev.AgentRetrying(
             **scope_fields(activation),
-            agent_name=activation.node.agent.name,
+            agent_name=name,
             context_id=agent.context_id,
             kind=kind,
             next_attempt=next_attempt,

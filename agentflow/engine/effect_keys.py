@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from agentflow.definition.ir import NodeBase, canonical_json
 from agentflow.engine.activation import Activation
 
-__all__ = ["EffectKey", "effect_key"]
+__all__ = ["EffectKey", "effect_key", "input_hash"]
 
 
 class EffectKey(NamedTuple):
@@ -25,6 +25,10 @@ class EffectKey(NamedTuple):
 
 def effect_key(activation: Activation, ordinal: int, request: Any) -> EffectKey:
     """Return the key of an effect. It changes with the resolved request and with the node's configuration."""
-    spec: NodeBase = activation.node.spec
-    digest = hashlib.sha256(canonical_json([spec, request])).hexdigest()
-    return EffectKey(activation.base_key, activation.iteration, ordinal, f"sha256:{digest}")
+    digest = input_hash(activation.node.spec, request)
+    return EffectKey(activation.base_key, activation.iteration, ordinal, digest)
+
+
+def input_hash(spec: NodeBase, request: Any) -> str:
+    """Return the hash of a resolved request and the node's configuration."""
+    return f"sha256:{hashlib.sha256(canonical_json([spec, request])).hexdigest()}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from msgspec import UNSET
+
 from agentflow.engine.kinds import KINDS
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -17,9 +19,11 @@ from agentflow.events.envelope import iso
 __all__ = [
     "EFFECTFUL",
     "Effect",
+    "PassOn",
     "Release",
     "ReleaseIdle",
     "StartCall",
+    "StartChild",
     "StartHandler",
     "effect_of",
     "open_handlers",
@@ -43,6 +47,19 @@ class StartHandler(NamedTuple):
     due_at: str | None = None
 
 
+class StartChild(NamedTuple):
+    """Begin the run that does the work of this activation, or find it begun."""
+
+    activation_key: str
+
+
+class PassOn(NamedTuple):
+    """Tell the other side of a parent and its child run how this request was closed."""
+
+    activation_key: str
+    data: Any
+
+
 class Release(NamedTuple):
     """Stop the workers of this activation: it has ended, or its attempt has."""
 
@@ -53,7 +70,7 @@ class ReleaseIdle(NamedTuple):
     """Stop the workers of all agents that have no call under way."""
 
 
-Effect = StartCall | StartHandler | Release | ReleaseIdle
+Effect = StartCall | StartChild | StartHandler | PassOn | Release | ReleaseIdle
 
 
 def _key(data: Any) -> str:
@@ -73,11 +90,17 @@ def _paused(data: ev.WorkflowPaused) -> Effect | None:
 
 
 def _started(data: ev.WorkflowStepStarted) -> Effect | None:
+    if data.child is not UNSET:
+        return StartChild(_key(data))
     return StartHandler(_key(data), data.attempt) if KINDS[data.kind].sends else None
 
 
 def _repeated(data: ev.WorkflowStepRetrying) -> Effect | None:
     return StartHandler(_key(data), data.next_attempt, data.due_at) if data.kind == "restart" else None
+
+
+def _closed(data: Any) -> Effect | None:
+    return None if data.activation is UNSET else PassOn(_key(data), data)
 
 
 _EFFECTS: dict[type, Callable[[Any], Effect | None]] = {
@@ -90,6 +113,10 @@ _EFFECTS: dict[type, Callable[[Any], Effect | None]] = {
     ev.WorkflowStepSkipped: _release,
     ev.AgentRetrying: _retrying,
     ev.WorkflowPaused: _paused,
+    ev.ApprovalGranted: _closed,
+    ev.ApprovalDenied: _closed,
+    ev.InputReceived: _closed,
+    ev.InputCancelled: _closed,
 }
 
 

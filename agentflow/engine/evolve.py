@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import UNSET
+
 from agentflow.definition.conversation import Usage
+from agentflow.engine.edits import apply_edits
 from agentflow.engine.folds import agents, messages, requests, run, steps, timers, tools
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.state import RunState
-from agentflow.events.catalogue import SystemStateSaved
+from agentflow.events.catalogue import SystemStateSaved, WorkflowStarted
 
 __all__ = ["evolve"]
 
@@ -31,13 +34,24 @@ _FOLDS: dict[type, Callable[[RunState, Any, int, int], None]] = {
 
 def _fork(state: RunState, data: Any, offset: int, ts: int) -> None:
     """Fold the base of a fork: what the other run had reached, without its costs and its clocks."""
-    if data.kind != "fork_base" or not state.base:
+    if data.kind != "fork_base":
         return
+    if state.base:
+        _fold_base(state, offset, ts)
+    assert state.begin is not None
+    if state.begin.edits is not UNSET:
+        apply_edits(state, state.begin.edits)
+
+
+def _fold_base(state: RunState, offset: int, ts: int) -> None:
     state.last_ts = state.base[0].ts
     for event in state.base:
         if event.ts < state.last_ts:
             state.shift_times(event.ts - state.last_ts)
         state.last_ts = event.ts
+        if isinstance(event.data, WorkflowStarted):  # of a fork that was forked again
+            apply_edits(state, event.data.edits or {})
+            continue
         fold = _FOLDS.get(event.data.__class__)
         if fold is not None:
             fold(state, event.data, offset, event.ts)

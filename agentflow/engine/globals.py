@@ -60,7 +60,9 @@ def written(state: RunState, activation: Activation, output: Any) -> dict[str, A
     assert writes is not None
     node = activation.node
     scope = state.scope(activation)
-    view = {"output": output, "status": "succeeded", "error": None}
+    view: dict[str, Any] = {"output": output, "status": "succeeded", "error": None}
+    if node.kind.shows_more:
+        view |= node.kind.view(activation, activation.path.node(node))
     scope["nodes"] = {**scope["nodes"], node.name: {**(scope["nodes"].get(node.name) or {}), **view}}
     found: dict[str, Any] = {}
     before: dict[str, Any] = {}

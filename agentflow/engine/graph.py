@@ -69,6 +69,11 @@ class Edge:
         return None if self.terms is None else self.terms.when
 
     @property
+    def predicate(self) -> str | None:
+        """The name of its predicate, if that is Python code: the verdict comes with the message."""
+        return None if self.terms is None else self.terms.spec.predicate
+
+    @property
     def fan(self) -> Fan | None:
         """The join that it leads to, if it is of kind fan_in."""
         return None if self.terms is None else self.terms.fan
@@ -148,7 +153,7 @@ class Node:
         self.is_silent = self.kind.moves_tokens_only and spec.id.startswith(_SYNTHETIC)
         self.agent: AgentSpec | None = None
         policy = spec.policy
-        self.retry: RetryPolicy = (policy.retry if policy else None) or self.kind.retry or NO_RETRY
+        self.retry: RetryPolicy = (policy.retry if policy else None) or kind_of(spec).retry or NO_RETRY
         self.timeout = policy.timeout if policy else None
         self.guard: Expression | None = expression(spec.guard) if spec.guard else None
         self.guard_per_item = self.guard is not None and bool(self.guard.roots & {"item", "index"})
@@ -166,6 +171,11 @@ class Node:
         self.program: Any = self.kind.compile(self)
         self.rare_roots = rare_roots(self._compiled())
         self._reads: Reads | None = None
+
+    @property
+    def agent_name(self) -> str | None:
+        """The name of its agent, which its events have; None if its turns are those of a plain model call."""
+        return None if self.agent is None or not self.kind.has_agent_events else self.agent.name
 
     @property
     def reads(self) -> Reads:
@@ -311,8 +321,8 @@ class Graph:
         if source.is_dependency_node or target.is_dependency_node:
             return
         self._edge(out, source, port, target, spec)
-        if source.agent is not None:
-            target.previous_agent = source.agent.name
+        if source.agent_name is not None:
+            target.previous_agent = source.agent_name
 
     def _edge(
         self,
@@ -382,7 +392,7 @@ def _reaching(back: dict[str, list[str]], source: str, avoid: str) -> set[str]:
 def _routes(node: Node) -> tuple[Route, ...]:
     """Return the groups of a node's edges; nothing if a token simply takes every edge of its port."""
     edges = node.targets("next")
-    if not node.kind.sends and all(e.spec is None or _is_plain(e.spec) for e in edges):
+    if not node.kind.is_typed(node.spec) and all(e.spec is None or _is_plain(e.spec) for e in edges):
         return ()
     groups: dict[tuple[str, str], list[Edge]] = {}
     for edge in edges:
@@ -396,11 +406,11 @@ def _routes(node: Node) -> tuple[Route, ...]:
 
 
 def _is_bare(spec: EdgeSpec) -> bool:
-    return spec.kind == "single" and spec.when is None and not spec.name
+    return spec.kind == "single" and spec.when is None and spec.predicate is None and not spec.name
 
 
 def _is_plain(spec: EdgeSpec) -> bool:
-    return spec.kind in ("single", "fan_out") and spec.when is None
+    return spec.kind in ("single", "fan_out") and spec.when is None and spec.predicate is None
 
 
 def _kind(spec: NodeBase) -> Kind:

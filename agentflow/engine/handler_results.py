@@ -28,6 +28,7 @@ from agentflow.engine.decisions import (
 from agentflow.engine.ids import derive
 from agentflow.engine.mail import MAX_QUEUED, MAX_SENT
 from agentflow.engine.messages import Outgoing, route_messages
+from agentflow.engine.recorded_calls import calls_left_open
 from agentflow.engine.shared_state import SharedView, Writes
 from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
@@ -45,6 +46,8 @@ __all__ = [
 ]
 
 INPUT_TIMEOUT = "input_timeout"
+OUTCOME_UNKNOWN = "outcome_unknown"
+"""A recorded call may have been made, and must not be repeated."""
 
 _MISUSE = frozenset(
     {"message_type_undeclared", "unknown_target", "no_response_handler", "message_not_encodable"}
@@ -84,12 +87,23 @@ def handler_output(
     type: str,
     value: Any,
     kind: Literal["output", "intermediate"] = "output",
+    index: int | None = None,
 ) -> Decisions:
-    """The handler gave something out while it runs. Empty if this attempt is over."""
+    """The handler gave something out while it runs, as the `index`th of its attempt, from 0.
+
+    Empty if this attempt is over, and if the log has the value already: a handler whose process died begins
+    its attempt once more.
+    """
     activation = _at_work(state, activation_key, attempt)
     if activation is None:
         return []
-    index = len(state.mail.outputs.get(activation_key, ()))
+    given = state.mail.outputs.get(activation_key, [])
+    if index is None:
+        index = len(given)
+    elif index < len(given):
+        before = given[index][3]
+        if (before.type, before.value) == (type, value):
+            return []
     return [ev.Output(**scope_fields(activation), kind=kind, index=index, type=type, value=value)]
 
 
@@ -109,15 +123,16 @@ def handler_completed(
     activation = _at_work(state, activation_key, attempt)
     if activation is None:
         return []
+    left = calls_left_open(state, activation, now)
     writes = Writes(activation.node.id, activation.visit, activation.path.key, tuple(shared))
     error = _too_many(state, activation, messages)
     error = error or state.graph.policy.conflict(state, writes, activation.local.base)
     if error is not None:
-        return step_failed(activation, error, now)
+        return left + step_failed(activation, error, now)
     sent = route_messages(activation.node, messages, state.shared.values)
     if isinstance(sent, ErrorInfo):
-        return step_failed(activation, sent, now)
-    moves: Decisions = [
+        return left + step_failed(activation, sent, now)
+    moves: Decisions = left + [
         _requested(state, activation, question, i, now) for i, question in enumerate(requests)
     ]
     kept = ev.StateWrites(
@@ -145,9 +160,12 @@ def handler_failed(
     activation = _at_work(state, activation_key, attempt)
     if activation is None:
         return []
+    left = calls_left_open(state, activation, now)
     if error.code in _MISUSE:
-        return step_failed(activation, error, now)
-    return attempt_failed(state, activation, error, now, draw)
+        return left + step_failed(activation, error, now)
+    if error.code == OUTCOME_UNKNOWN:
+        return left + step_failed(activation, error, now, outcome="unknown")
+    return left + attempt_failed(state, activation, error, now, draw)
 
 
 def _at_work(state: RunState, activation_key: str, attempt: int) -> Activation | None:

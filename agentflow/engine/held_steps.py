@@ -51,7 +51,9 @@ def settle_held(
             ev.WorkflowStepSkipped(**step_fields(activation), reason="operator", detail=detail, caused_by=())
         ]
     elif action == "done":
-        moves = step_completed(state, activation, now, output=output)
+        # A command evaluates no code on edges: where there is some, the step fails with routing_failed.
+        message = activation.node.kind.message(activation, output)
+        moves = step_completed(state, activation, now, output=output, judged=message)
     else:
         moves = step_failed(activation, held.error, now)
     if len(state.held_steps) == 1 and state.status == "paused":

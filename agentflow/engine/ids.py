@@ -29,10 +29,11 @@ def derive(prefix: str, now: int, *parts: object) -> str:
     digest = blake2b("\x1f".join(map(str, parts)).encode(), digest_size=10).digest()
     n = int.from_bytes(digest, "big")
     p = _PAIRS
-    # Written out: ids are made for every call, and a loop takes three times as long.
+    # Written out, and by 20 bits: ids are made for every call, and small integers are quick.
+    a, b, c, d = n >> 60, n >> 40 & 0xFFFFF, n >> 20 & 0xFFFFF, n & 0xFFFFF
     return (
-        f"{prefix}{head}{p[n >> 70]}{p[n >> 60 & 1023]}{p[n >> 50 & 1023]}{p[n >> 40 & 1023]}"
-        f"{p[n >> 30 & 1023]}{p[n >> 20 & 1023]}{p[n >> 10 & 1023]}{p[n & 1023]}"
+        f"{prefix}{head}{p[a >> 10]}{p[a & 1023]}{p[b >> 10]}{p[b & 1023]}"
+        f"{p[c >> 10]}{p[c & 1023]}{p[d >> 10]}{p[d & 1023]}"
     )
 
 

@@ -96,13 +96,14 @@ class AllSucceeded(AllTerminal):
 
     def skip(self, path: Path, node: Node) -> Skip | None:
         """Return the gravest of the reasons, with all dependencies that share it."""
-        by_status: dict[str, list[str]] = {}
+        by_status: dict[str, list[str]] | None = None
         for dependency in node.dependencies:
             place = path.nodes[dependency]
             status = place.status
             if status != "succeeded" and not (place.excused and status == "failed"):
+                by_status = {} if by_status is None else by_status
                 by_status.setdefault(status, []).append(dependency)
-        if not by_status:
+        if by_status is None:
             return None
         for status, reason in _REASONS:
             if status in by_status:

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents.failure import agent_failed
@@ -78,8 +79,8 @@ def _waits(state: RunState, timer: str, now: int) -> bool:
 
 
 def has_wake_up(state: RunState) -> bool:
-    """Return whether a timer that a step armed for itself will move the run on."""
-    return bool(state.scheduled)
+    """Return whether a timer that a step armed for itself, a signal or a child run will move the run on."""
+    return bool(state.scheduled or state.awaited)
 
 
 def waiting(state: RunState) -> ev.WorkflowWaiting:
@@ -88,7 +89,9 @@ def waiting(state: RunState) -> ev.WorkflowWaiting:
     timers = state.timers
     following = () if not timers else (min(timers, key=timers.__getitem__),)
     named = tuple(f"{key} {iso(timers[key])}" for key in following)
-    return ev.WorkflowWaiting(requests=tuple(state.requests), timers=named, signals=())
+    return ev.WorkflowWaiting(
+        requests=tuple(state.requests), timers=named, signals=tuple(state.awaited.values())
+    )
 
 
 def due_of(data: ev.WorkflowWaiting) -> int | None:
@@ -187,8 +190,9 @@ def _timeout(code: str, message: str) -> ErrorInfo:
 
 def _run_deadline(state: RunState, now: int) -> Decisions:
     limits = [state.graph.options.timeout, state.budget.get("max_duration_s")]
-    limit = min((x for x in limits if x is not None), default=0)
-    return end_run(state, _timeout("run_deadline", f"the run did not end within {limit:g} s"), now)
+    limit = min((x for x in limits if x is not None), default=None)
+    within = "before the deadline of its parent" if limit is None else f"within {limit:g} s"
+    return end_run(state, _timeout("run_deadline", f"the run did not end {within}"), now)
 
 
 def too_many_steps(state: RunState, now: int, *, more: int = 1) -> Decisions:
@@ -294,7 +298,7 @@ def closed_call(state: RunState, call: OpenCall, error: ErrorInfo, now: int) -> 
         return ev.ModelCallFailed(
             **scope_fields(activation),
             model_call_id=call.call_id,
-            agent_name=activation.node.agent.name if activation.node.agent else None,
+            agent_name=activation.node.agent_name,
             duration_ms=elapsed_ms(activation.attempt_started, now),
             error=error,
             will_retry=error.category == "interrupted",
@@ -316,10 +320,9 @@ def closed_call(state: RunState, call: OpenCall, error: ErrorInfo, now: int) -> 
 
 
 def _record(activation: Activation, call_id: str) -> ToolRecord:
-    if activation.tool is not None and activation.tool.call.id == call_id:
-        return activation.tool
-    assert activation.agent is not None
-    return activation.agent.tools[call_id]
+    record = activation.node.kind.call(activation, call_id)
+    assert record is not None
+    return record
 
 
 def interrupted(state: RunState, now: int, *, stopped: bool = False) -> Decisions:
@@ -374,10 +377,19 @@ def cancel_finished(state: RunState, now: int, *, forced: bool) -> Decisions:
             cancelled_steps=tuple(steps),
             unknown_calls=tuple(unknown),
             duration_ms=elapsed_ms(state.started_at, now),
-            usage=state.usage,
+            usage=_used_with(state, moves),
         )
     )
     return moves
+
+
+def _used_with(state: RunState, moves: Decisions) -> Usage:
+    """Return the usage of the run once these events are folded: calls that are closed with it count, too."""
+    usage = state.usage
+    for move in moves:
+        if isinstance(move, ev.ModelCallFailed) and move.usage is not UNSET:
+            usage = add_usage(usage, move.usage)
+    return usage
 
 
 def _cause(category: Category, code: str, message: str) -> ErrorInfo:

@@ -20,7 +20,7 @@ __all__ = ["LIFECYCLE", "activation_of", "at_work"]
 LIFECYCLE: dict[type, frozenset[Phase]] = {
     ev.WorkflowStepStarted: frozenset({"pending"}),
     ev.WorkflowStepSkipped: frozenset({"pending", "denied", "held"}),
-    ev.WorkflowStepFailed: frozenset({"pending", "asked", "denied", "open", "held"}),
+    ev.WorkflowStepFailed: frozenset({"pending", "denied", "open", "held"}),
     ev.WorkflowStepCompleted: frozenset({"open", "held"}),
     ev.WorkflowStepRetrying: frozenset({"open", "held"}),
     ev.WorkflowStepWaiting: frozenset({"asked", "open"}),

@@ -10,6 +10,7 @@ from agentflow.events.catalogue import MessageRef
 
 if TYPE_CHECKING:
     from agentflow.engine.activation import Activation
+    from agentflow.engine.agents.progress import ToolRecord
     from agentflow.engine.graph import Node
     from agentflow.engine.path import NodeState, Path
     from agentflow.engine.rounds import Arrived
@@ -28,7 +29,8 @@ MAX_SENT = 10_000
 class Taken(NamedTuple):
     """What an activation took: the type of its message, where it came from, and of a round who is missing.
 
-    Of an answer `request_id` names the question and `request` is what was asked.
+    Of an answer `request_id` names the question and `request` is what was asked. `types` has the types of the
+    messages of a round, in the order of `sources`; of an answer the type that was asked for.
     """
 
     type: str
@@ -36,6 +38,7 @@ class Taken(NamedTuple):
     missing: tuple[str, ...] = ()
     request_id: str | None = None
     request: Any = None
+    types: tuple[str, ...] = ()
 
 
 class Queued(NamedTuple):
@@ -63,13 +66,15 @@ class Turns:
 class Handling:
     """A handler at work on its activation. `base` is the version of the shared state that it reads.
 
-    `due_at` (µs) is when the attempt begins, after a backoff; 0 for at once.
+    `due_at` (µs) is when the attempt begins, after a backoff; 0 for at once. `calls` are the recorded calls
+    of all its attempts, by id.
     """
 
-    __slots__ = ("base", "due_at")
+    __slots__ = ("base", "calls", "due_at")
 
     def __init__(self, base: int) -> None:
         self.base = base
+        self.calls: dict[str, ToolRecord] = {}
         self.due_at = 0
 
 

@@ -7,7 +7,7 @@ and their results come with the message. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -19,9 +19,24 @@ from agentflow.events.catalogue import Delivery, SentMessage
 if TYPE_CHECKING:
     from agentflow.engine.graph import Edge, Node, Route
 
-__all__ = ["NO_EDGE", "Outgoing", "offered", "route_messages", "type_of", "undelivered_reason"]
+__all__ = [
+    "NO_EDGE",
+    "Outgoing",
+    "acceptance",
+    "offered",
+    "packed",
+    "route_messages",
+    "takes_type",
+    "type_of",
+    "undelivered_reason",
+]
 
 NO_EDGE = "no_edge"
+
+_ANY = frozenset({"Any", "object"})
+
+_PLAIN = ("None", "bool", "int", "float", "str")
+"""Types whose values are their JSON, also inside a list."""
 
 _FURTHEST = ("target_mismatch", "type_mismatch", "condition_false", "not_selected")
 """Statuses of what was not delivered, in the order of the tests."""
@@ -92,11 +107,33 @@ def offered(node: Node, message: Outgoing) -> dict[str, list[str]]:
     """Return the targets that each selection of a node may choose from for this message, by its name."""
     return {
         route.edges[0].spec.selection or route.name: [
-            e.target.id for e in route.edges if _accepted(e, message) is None
+            e.target.id for e in route.edges if acceptance(e, message) is None
         ]
         for route in node.routes
         if route.kind == "multi" and route.edges[0].spec is not None
     }
+
+
+def packed(value: Any, tag: str) -> Any:
+    """Return an element of a list of several types as JSON that carries its tag."""
+    if tag in _PLAIN:
+        return value
+    if isinstance(value, dict) and "$type" not in value:
+        return {"$type": tag, **cast("dict[str, Any]", value)}
+    return {"$type": tag, "$value": cast("Any", value)}
+
+
+def takes_type(accepted: Sequence[str], tags: Sequence[str], *, element: bool = False) -> bool:
+    """Return whether one of the accepted types is among those of a message; none accepted: all are taken.
+
+    With `element` the message is one of the list that a fan-in delivers.
+    """
+    if not accepted or not _ANY.isdisjoint(accepted):
+        return True
+    if not element:
+        return not set(tags).isdisjoint(accepted)
+    lists = {"list", "list[Any]", "list[object]", *(f"list[{tag}]" for tag in tags)}
+    return not lists.isdisjoint(accepted)
 
 
 def undelivered_reason(sent: SentMessage) -> str | None:
@@ -110,7 +147,7 @@ def undelivered_reason(sent: SentMessage) -> str | None:
 Statuses = list[tuple["Edge", str]]
 
 
-def _accepted(edge: Edge, message: Outgoing) -> str | None:
+def acceptance(edge: Edge, message: Outgoing) -> str | None:
     """Return why an edge cannot take a message at all; None if it can."""
     if message.target is not None and message.target != edge.target.id:
         return "target_mismatch"
@@ -125,6 +162,8 @@ def _holds(edge: Edge, message: Outgoing, shared: Mapping[str, Any]) -> bool:
         raise _Refused(edge.name, verdict)
     if verdict is not None:
         return verdict
+    if edge.predicate is not None:
+        raise _Refused(edge.name, f"its predicate {edge.predicate} was not evaluated")
     if edge.when is None:
         return True
     try:
@@ -136,7 +175,7 @@ def _holds(edge: Edge, message: Outgoing, shared: Mapping[str, Any]) -> bool:
 def _each(route: Route, message: Outgoing, shared: Mapping[str, Any]) -> Statuses:
     found: Statuses = []
     for edge in route.edges:
-        status = _accepted(edge, message)
+        status = acceptance(edge, message)
         if status is None and not _holds(edge, message, shared):
             status = "condition_false"
         found.append((edge, status or "delivered"))
@@ -144,11 +183,11 @@ def _each(route: Route, message: Outgoing, shared: Mapping[str, Any]) -> Statuse
 
 
 def _buffered(route: Route, message: Outgoing, shared: Mapping[str, Any]) -> Statuses:
-    return [(edge, _accepted(edge, message) or "buffered") for edge in route.edges]
+    return [(edge, acceptance(edge, message) or "buffered") for edge in route.edges]
 
 
 def _selected(route: Route, message: Outgoing, shared: Mapping[str, Any]) -> Statuses:
-    tested = [(edge, _accepted(edge, message)) for edge in route.edges]
+    tested = [(edge, acceptance(edge, message)) for edge in route.edges]
     targets = [edge.target.id for edge, status in tested if status is None]
     if not targets:
         return [(edge, status or "not_selected") for edge, status in tested]
@@ -167,9 +206,12 @@ def _first_case(route: Route, message: Outgoing, shared: Mapping[str, Any]) -> S
     """Test the cases in order and the default last; report them in the order in which they stand."""
     found: dict[int, str] = {}
     taken = False
-    is_default = [edge.when is None and edge.name not in message.verdicts for edge in route.edges]
+    is_default = [
+        edge.when is None and edge.predicate is None and edge.name not in message.verdicts
+        for edge in route.edges
+    ]
     for edge, _ in sorted(zip(route.edges, is_default, strict=True), key=lambda case: case[1]):
-        status = _accepted(edge, message)
+        status = acceptance(edge, message)
         if status is None and taken:
             status = "not_selected"
         elif status is None and not _holds(edge, message, shared):

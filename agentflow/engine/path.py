@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agentflow.engine.graph import Graph, Node
     from agentflow.engine.mail import Turns
     from agentflow.engine.rounds import Round
+    from agentflow.engine.run_memory import Gates
 
 __all__ = ["NodeState", "Path"]
 
@@ -104,6 +105,7 @@ class Path:
         "ended",
         "error",
         "frame",
+        "gates",
         "graph",
         "index",
         "input",
@@ -114,8 +116,10 @@ class Path:
         "nodes",
         "opener",
         "output",
+        "output_type",
         "parent",
         "rounds",
+        "steps",
         "stop_at",
         "stopped",
         "terminal",
@@ -142,6 +146,8 @@ class Path:
         self.work: dict[str, Activation] = {}
         """Those of a child path, by key."""
         self.output: Any = None
+        self.output_type = "None"
+        """The type tag of `output`, if a message of an executor is."""
         """The last token that came to an end of this path."""
         self.terminal: Node | None = None
         """The end that it came to, or the node behind which the path ends."""
@@ -156,6 +162,10 @@ class Path:
         """The buffers of the fan-ins, by the index of the fan-in."""
         self.due: set[int] = set()
         """Fan-ins that may be complete."""
+        self.steps = 0
+        """How many steps have begun on this path: windows of steps are counted by it."""
+        self.gates: Gates = {}
+        """What the gates whose windows are steps remember."""
         self.frame = Frame()
         self.writes: dict[str, list[GlobalWrite]] = {}
         """The global values that were written on this child path, in order."""

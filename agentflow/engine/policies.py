@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentflow.definition.failure import ErrorInfo
-from agentflow.engine.arrivals import activate, close_rounds, count_queued, end_path, make_activation
+from agentflow.engine.arrivals import close_rounds, count_queued, end_path, make_activation
 from agentflow.engine.limits import end_run, too_many_steps
 from agentflow.engine.mail import Queued, Taken
 from agentflow.engine.rounds import closings
@@ -51,7 +51,8 @@ class Eager:
         sender: Activation | None = None,
     ) -> None:
         """Activate the target."""
-        activation = activate(state, path, node, payload, taken=taken, problem=problem)
+        place = count_queued(path, node)
+        activation = make_activation(state, path, place, node, payload, taken=taken, problem=problem)
         if sender is not None and sender.paths is not None:
             node.kind.entered(activation, sender)
 

@@ -10,7 +10,9 @@ from agentflow.definition.expressions.references import collect_references
 
 __all__ = ["NO_ROOTS", "Reads", "expressions_in", "rare_roots", "reads_of"]
 
-_RARE = frozenset({"globals", "last_llm_output", "last_tool_output", "map_item", "map_index", "item_index"})
+_RARE = frozenset(
+    {"globals", "state", "last_llm_output", "last_tool_output", "map_item", "map_index", "item_index"}
+)
 _COUNTS = ("count", "visits")
 NO_ROOTS: frozenset[str] = frozenset()
 

@@ -7,13 +7,17 @@ belong to the old run and stay there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+from msgspec import UNSET
+
 from agentflow.engine.graph import Graph
+from agentflow.engine.ids import named
 from agentflow.events import catalogue as ev
 
-__all__ = ["BaseEvent", "base_of", "cut_of"]
+__all__ = ["BaseEvent", "asked_by_message", "base_of", "cut_of", "forked_request_id", "rewritten"]
 
 
 class BaseEvent(NamedTuple):
@@ -39,18 +43,17 @@ _OWN = (
 
 def base_of(events: Sequence[BaseEvent], cut: frozenset[str] = frozenset()) -> list[int]:
     """Indexes of the events that a fork keeps: nothing of the steps in `cut`, of the others (when there is a
-    cut) only what has come to its end, and no question that was open."""
-    closed = {_request(e.data) for e in events if isinstance(e.data, _CLOSED)}
-    unanswered = {
-        e.data.request_id
-        for e in events
-        if isinstance(e.data, ev.ApprovalRequested | ev.InputRequested) and e.data.request_id not in closed
-    }
+    cut) only what has come to its end, and no open question that its activation will ask again. An open
+    question of a handler that has returned stays: nothing would ask it a second time."""
+    unanswered = _open_requests(events) - asked_by_message(events)
     over = {e.data.step_id for e in events if isinstance(e.data, _ENDS) and e.data.iteration is None}
     begun = {e.data.activation: e.data.step_id for e in events if isinstance(e.data, ev.WorkflowStepStarted)}
     kept: list[int] = []
     for index, event in enumerate(events):
         data = event.data
+        if isinstance(data, ev.WorkflowStarted) and data.edits is not UNSET:
+            kept.append(index)  # the edits of a fork that is forked again
+            continue
         if isinstance(data, _OWN) or _request(data) in unanswered:
             continue
         step = getattr(data, "step_id", None)
@@ -60,6 +63,40 @@ def base_of(events: Sequence[BaseEvent], cut: frozenset[str] = frozenset()) -> l
                 continue
         kept.append(index)
     return kept
+
+
+def _open_requests(events: Sequence[BaseEvent]) -> set[str]:
+    closed = {_request(e.data) for e in events if isinstance(e.data, _CLOSED)}
+    return {
+        e.data.request_id
+        for e in events
+        if isinstance(e.data, ev.ApprovalRequested | ev.InputRequested) and e.data.request_id not in closed
+    }
+
+
+def asked_by_message(events: Sequence[BaseEvent]) -> set[str]:
+    """Return the open requests of activations that have ended: their answers are messages."""
+    still_open = _open_requests(events)
+    asked: dict[str, list[str]] = {}
+    for event in events:
+        if isinstance(event.data, ev.InputRequested) and event.data.request_id in still_open:
+            asked.setdefault(str(event.data.activation), []).append(event.data.request_id)
+    ended = {e.data.activation for e in events if isinstance(e.data, ev.WorkflowStepCompleted)}
+    return {request for activation in asked.keys() & ended for request in asked[activation]}
+
+
+def forked_request_id(workflow_id: str, request_id: str) -> str:
+    """Return the id under which a fork asks an open question of the run that it goes on from."""
+    return named("req_", workflow_id, request_id)
+
+
+def rewritten(event: Any, workflow_id: str, asked: Container[str], outputs: Mapping[str, Any]) -> Any:
+    """Return the data of an event as a fork's base has it: open questions under new ids, edited outputs."""
+    if isinstance(event, ev.InputRequested) and event.request_id in asked:
+        return msgspec.structs.replace(event, request_id=forked_request_id(workflow_id, event.request_id))
+    if isinstance(event, ev.WorkflowStepCompleted) and event.step_id in outputs:
+        return msgspec.structs.replace(event, output=outputs[event.step_id])
+    return event
 
 
 def _openers(activation: str) -> list[str]:

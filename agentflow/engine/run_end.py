@@ -12,13 +12,15 @@ from agentflow.engine.path import Path
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
-__all__ = ["failure_of", "leftovers", "output_of", "outputs_of", "run_ended", "run_failed"]
+__all__ = ["end_failure", "failure_of", "leftovers", "output_of", "outputs_of", "run_ended", "run_failed"]
 
 
 def run_ended(state: RunState, now: int) -> Decisions:
     """Nothing is left to do: completed, or failed when a required step failed."""
     if state.has_failed:
         return run_failed(state, failure_of(state), now)
+    if (failure := end_failure(state, state.root)) is not None:
+        return run_failed(state, failure, now, output=_declared_output(state))
     try:
         output = output_of(state)
     except EvaluationError as error:
@@ -87,9 +89,30 @@ def _ordered(state: RunState) -> Iterator[tuple[tuple[Any, ...], ev.Output]]:
             yield (superstep, data.step_id, visit, data.index) if keeps else (offset,), data
 
 
-def run_failed(state: RunState, error: ErrorInfo, now: int) -> Decisions:
-    """`workflow.failed`, with what the leaves had reached."""
-    partial = _leaves(state.root) if state.graph.dependency_nodes else None
+def end_failure(state: RunState, path: Path) -> ErrorInfo | None:
+    """Return the error of an end with `status: failed` that a path has reached; None if it reached none."""
+    end = path.terminal
+    return None if end is None else end.kind.path_failure(state, path, end)
+
+
+def _declared_output(state: RunState) -> Any:
+    """Return the output that the failing end declares; None without one, or if it cannot be made."""
+    end = state.root.terminal
+    if end is None or end.program.output is None:
+        return None
+    if not end.is_silent:
+        return state.root.output
+    try:
+        return end.program.output.evaluate(state.scope(path=state.root))
+    except EvaluationError:
+        return None
+
+
+def run_failed(state: RunState, error: ErrorInfo, now: int, *, output: Any = None) -> Decisions:
+    """`workflow.failed`, with what the leaves had reached, or what the end that fails the run gives out."""
+    partial = output
+    if partial is None and state.graph.dependency_nodes:
+        partial = _leaves(state.root)
     return [
         ev.WorkflowFailed(
             error=error,
@@ -110,8 +133,8 @@ def output_of(state: RunState, path: Path | None = None) -> Any:
         scope = state.scope(path=path)
         return {name: template.evaluate(scope) for name, template in graph.outputs.items()}
     for end in graph.ends:
-        if end.is_silent and end.program is not None:
-            return end.program.evaluate(state.scope(path=path))
+        if end.is_silent and end.program.output is not None:
+            return end.program.output.evaluate(state.scope(path=path))
     if graph.yields:
         given = [output.value for output in outputs_of(state, path) if output.kind == "output"]
         return given[-1] if given else None

@@ -117,6 +117,11 @@ class SharedState:
         """Commit what one activation wrote; `bases` are the versions that handlers at work began with."""
         return self._commit([writes], bases)
 
+    def edit(self, key: str, value: Any) -> None:
+        """Set a value of a fork, as if it had been there from the start."""
+        self.values[key] = value
+        self._history[key] = [_Version(0, "", value)]
+
     def next_version(self) -> int:
         """Return the version that the barrier will have."""
         return self.version + bool(self.pending)

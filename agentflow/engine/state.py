@@ -15,6 +15,7 @@ from agentflow.engine.bindings import Bindings
 from agentflow.engine.frames import ABSENT, Frame, Root
 from agentflow.engine.mail import Mail
 from agentflow.engine.path import NodeState, Path
+from agentflow.engine.run_memory import RunMemory
 from agentflow.engine.shared_state import SharedState
 from agentflow.events.catalogue import (
     ApprovalRequested,
@@ -195,6 +196,10 @@ class ReadyQueue:
         if at < len(self._order) and self._order[at] == key:
             del self._order[at]
 
+    def sole(self) -> Activation | None:
+        """Return the activation whose turn it is if only one node has one waiting, as in a chain."""
+        return self._nodes[self._order[0]].ready[0] if len(self._order) == 1 else None
+
     def in_turn(self) -> Iterator[Activation]:
         """Yield the first activation of each node, that whose turn it is first."""
         order = self._order
@@ -214,6 +219,7 @@ class RunState:
     __slots__ = (
         "activations",
         "arrived",
+        "awaited",
         "awaiting_approval",
         "base",
         "begin",
@@ -239,6 +245,7 @@ class RunState:
         "last_approval",
         "last_ts",
         "mail",
+        "memory",
         "name",
         "next_offset",
         "on_failure",
@@ -265,6 +272,7 @@ class RunState:
         "steps_done",
         "timers",
         "usage",
+        "used_signals",
         "withdrawn",
         "workflow_id",
     )
@@ -324,6 +332,7 @@ class RunState:
         self.has_mail = graph.has_mail
         """False if no message can wait: `decide` need not look."""
         self.shared = SharedState(graph)
+        self.memory = RunMemory()
         self.call_queue: dict[str, Activation] = {}
         """Agents whose next model call waits for room in a budget."""
         self.requests: dict[str, OpenRequest] = {}
@@ -334,6 +343,10 @@ class RunState:
         self.last_approval: dict[str, str] = {}
         """By step: its last approval that was decided."""
         self.signals: dict[str, SignalReceived] = {}
+        self.used_signals: set[str] = set()
+        """The signals that a step has taken, by id."""
+        self.awaited: dict[str, str] = {}
+        """By activation key: what it waits for outside, as `signal NAME` or `child WORKFLOW_ID`."""
         self.timers = Timers()
         self.scheduled: dict[str, TimerScheduled] = {}
         """The timers that steps armed for themselves, by their name in `timers`."""
@@ -402,7 +415,7 @@ class RunState:
             if self.graph.workflow.globals or frame.globals:
                 scope["globals"] = frame.all("globals")
         elif node.rare_roots:
-            _add_rare(scope, frame, node)
+            _add_rare(scope, frame, node, self.shared)
         return scope
 
     def shift_times(self, step: int) -> None:
@@ -411,6 +424,7 @@ class RunState:
         What events recorded stays, and so does what is left of clocks that stand still.
         """
         self.timers.shift(step)
+        self.memory.shift(step)
         self.started_at += step
         self.last_ts += step
         if self.dispatched_at is not None:
@@ -438,11 +452,13 @@ def _seen(frame: Frame, root: Root, names: frozenset[str] | None) -> dict[str, A
     return {name: value for name in names if (value := frame.get(root, name)) is not ABSENT}
 
 
-def _add_rare(scope: dict[str, Any], frame: Frame, node: Node) -> None:
+def _add_rare(scope: dict[str, Any], frame: Frame, node: Node, shared: SharedState) -> None:
     """Add the roots that few nodes read."""
     for root in node.rare_roots:
         if root == "globals":
             scope[root] = _seen(frame, root, node.reads.globals)
+        elif root == "state":
+            scope[root] = dict(shared.values)
         elif root == "map_item":
             scope[root] = scope.get("item")
         elif root in ("map_index", "item_index"):

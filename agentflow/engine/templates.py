@@ -35,6 +35,7 @@ ROOTS = frozenset(
         "input",
         "nodes",
         "globals",
+        "state",
         "last_llm_output",
         "last_tool_output",
         "map_item",

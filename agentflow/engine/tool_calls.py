@@ -103,12 +103,14 @@ def start_tool(state: RunState, activation: Activation, record: ToolRecord, now:
         return ask_call(state, activation, record, parameters, now)
     moves: Decisions = [
         ev.ToolCallStarted(
-            **scope_fields(activation),
+            step_id=activation.node.id,
+            iteration=activation.iteration,
+            activation=activation.base_key,
             tool_call_id=call_id,
             tool_name=record.name,
             service=info.service if info is not None else UNSET,
             parameters=parameters,
-            agent_name=activation.node.agent.name if activation.node.agent else None,
+            agent_name=activation.node.agent_name,
             side_effect=info.side_effect if info else "none",
             idempotency_key=idempotency_key(state, activation, call_id),
             request_id=UNSET if record.approval is None else record.approval,

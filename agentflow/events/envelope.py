@@ -1,6 +1,6 @@
 """The envelope of an event, and its bytes (page 000 §6).
 
-A `Draft` is what the engine decides; sealing gives it an id, an offset and a time. `encode` and `decode` are
+What the engine decides is the data alone; `sealing` makes the envelope around it. `encode` and `decode` are
 the only place where events become JSON and back. Readers ignore fields and types that they do not know.
 This module never reads a clock by itself and does no I/O.
 """
@@ -19,7 +19,6 @@ from agentflow.events.ids import Ids, iso, micros, new_id
 __all__ = [
     "SCHEMA_VERSION",
     "UPCASTERS",
-    "Draft",
     "Event",
     "Ids",
     "StoredEvent",
@@ -31,7 +30,7 @@ __all__ = [
     "iso",
     "micros",
     "new_id",
-    "seal",
+    "type_of",
     "upcast",
 ]
 
@@ -79,20 +78,6 @@ class Event(msgspec.Struct, Generic[D], frozen=True, kw_only=True, omit_defaults
     schema_version: int = 1
 
 
-class Draft(msgspec.Struct, frozen=True):
-    """An event that is decided but not yet in the log. `step` defaults to the `step_id` of its data."""
-
-    data: RunEvent
-    step: str | None = None
-    attempt: int | None = None
-    trace: Trace | None = None
-
-    @property
-    def type(self) -> str:
-        """The type as it will stand in the envelope."""
-        return self.data.event_type
-
-
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
     """An event as the log keeps it: `ts` in microseconds since the epoch, `body` the JSON of the envelope."""
 
@@ -102,29 +87,13 @@ class StoredEvent(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-def seal(draft: Draft, *, workflow_id: str, offset: int, ts: int, id: str) -> tuple[Event[Any], StoredEvent]:
-    """Make the event of `draft` at this offset and time, and its stored form."""
-    data = draft.data
-    step = draft.step
-    if step is None:
-        step = getattr(data, "step_id", None) or None
-    event_type = data.EVENT_TYPE if data.__class__ not in _OPEN else data.event_type
-    event: Event[Any] = Event(
-        id=id,
-        offset=offset,
-        timestamp=iso(ts),
-        type=event_type,
-        workflow_id=workflow_id,
-        data=data,
-        trace=draft.trace,
-        step=step,
-        attempt=draft.attempt,
-        schema_version=SCHEMA_VERSION,
-    )
-    return event, StoredEvent(offset, ts, event_type, encode(event))
-
-
 _OPEN = frozenset({Custom, Unknown})  # their type is not that of the class, and their object is the data
+
+
+def type_of(data: RunEvent) -> str:
+    """Return the type of an event as it stands in the envelope."""
+    return data.EVENT_TYPE if data.__class__ not in _OPEN else data.event_type
+
 
 _encoder = msgspec.json.Encoder()
 

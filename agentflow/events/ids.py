@@ -62,6 +62,18 @@ class Ids:
         self._low = low
         return f"{prefix}{self._head}{_PAIRS[low >> 10]}{_PAIRS[low & 1023]}"
 
+    def ulids(self, prefix: str, count: int) -> list[str]:
+        """Return the next `count` ids; the clock is read once for all, unless they do not fit its moment."""
+        found = [self.ulid(prefix)]
+        low = self._low
+        if low + count > _LOW_MASK:
+            found += [self.ulid(prefix) for _ in range(count - 1)]
+            return found
+        self._low = low + count - 1
+        head = prefix + self._head
+        found += [f"{head}{_PAIRS[n >> 10]}{_PAIRS[n & 1023]}" for n in range(low + 1, low + count)]
+        return found
+
 
 def _wall_clock() -> int:
     return time.time_ns() // 1000

@@ -19,7 +19,7 @@ a random number, and nothing here needs OpenTelemetry.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -156,6 +156,7 @@ class RunTracer:
 
     __slots__ = (
         "_agents",
+        "_batches",
         "_calls",
         "_hash",
         "_root",
@@ -182,6 +183,7 @@ class RunTracer:
         self._agents: dict[str, str] = {}  # by unit
         self._calls: dict[str, str] = {}
         self._tries: dict[str, int] = {}  # failed attempts of a tool call, where there were any
+        self._batches: dict[int, list[Trace | None]] = {}  # by first offset, until they are acknowledged
 
     @property
     def sampled(self) -> bool:
@@ -198,10 +200,31 @@ class RunTracer:
         span_id = self._calls.get(call_id, self._root)
         return SpanContext(self.workflow_id, self.trace_id, span_id, self.sampled, self.tracestate)
 
+    def step(self, key: str) -> str | None:
+        """Return the `traceparent` of an open step or iteration: what it begins elsewhere is a part of it."""
+        span_id = self._steps.get(key)
+        if span_id is None:
+            return None
+        return str(TraceParent(self.root.trace_id, span_id, self.sampled))
+
     def take(self, data: ev.RunEvent) -> Trace | None:
         """Take the run's next event; the span that it opens, or None."""
         move = _MOVES.get(data.__class__)
         return None if move is None else move(self, data)
+
+    def take_batch(self, first: int, events: Iterable[ev.RunEvent]) -> list[Trace | None]:
+        """Take the run's next events, which stand from offset `first` on; return the span that each opens.
+
+        A batch that is sent to the log again gets the spans that it had, until it is acknowledged.
+        """
+        found = self._batches.get(first)
+        if found is None:
+            found = self._batches[first] = [self.take(data) for data in events]
+        return found
+
+    def acknowledge(self, first: int) -> None:
+        """Forget the spans of the batch at this offset: it is in the log."""
+        self._batches.pop(first, None)
 
     def parent_of(self, data: ev.RunEvent) -> str:
         """Return the innermost open span that an event which opens none belongs to."""

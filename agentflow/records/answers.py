@@ -7,10 +7,21 @@ from typing import Any
 import msgspec
 
 from agentflow.definition.diagnostics import Diagnostic
+from agentflow.records.checkpoints import Checkpoint
 from agentflow.records.requests import RequestRecord
 from agentflow.records.runs import RunRecord, RunSummary
 
-__all__ = ["Health", "RecordList", "RequestList", "RunList", "ToolList", "ToolView", "Validation", "Version"]
+__all__ = [
+    "CheckpointList",
+    "Health",
+    "RecordList",
+    "RequestList",
+    "RunList",
+    "ToolList",
+    "ToolView",
+    "Validation",
+    "Version",
+]
 
 
 class RunList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,6 +46,12 @@ class RequestList(msgspec.Struct, frozen=True, kw_only=True):
     """Open questions, oldest first."""
 
     items: list[RequestRecord]
+
+
+class CheckpointList(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoints of a run, in the order of its log."""
+
+    items: list[Checkpoint]
 
 
 class ToolView(msgspec.Struct, frozen=True, kw_only=True):

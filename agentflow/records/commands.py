@@ -24,6 +24,7 @@ __all__ = [
     "ForkBody",
     "InputsBody",
     "PauseBody",
+    "ReplayBody",
     "ResumeAllBody",
     "ResumeBody",
     "Resumed",
@@ -116,7 +117,8 @@ class ForkBody(
     omit_defaults=True,
     rename={"from_failure": "from", "as_id": "workflow_id"},
 ):
-    """Where a new run goes on: at an offset, before a step, or before what failed."""
+    """Where a new run goes on: at an offset, before a step, or before what failed. `edits` {input, outputs,
+    shared} stand in place of what was there."""
 
     offset: Offset | None = None
     from_step: StepId | None = None
@@ -129,7 +131,7 @@ class ForkBody(
     def arguments(self) -> dict[str, Any]:
         """As `CommandBody.arguments`, without what no fork takes yet."""
         given = {**super().arguments(), "from_failure": self.from_failure == "failure"}
-        return {name: value for name, value in given.items() if name not in ("edits", "definition")}
+        return {name: value for name, value in given.items() if name != "definition"}
 
     @classmethod
     def on_the_wire(cls, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -137,6 +139,16 @@ class ForkBody(
         return super().on_the_wire(
             arguments | {"from_failure": "failure" if arguments["from_failure"] else None}
         )
+
+
+class ReplayBody(CommandBody, frozen=True, kw_only=True, omit_defaults=True, rename={"as_id": "workflow_id"}):
+    """How a recorded run is run again: served from its record, anew, or both; with another input or
+    definition."""
+
+    policy: Literal["Always", "Refresh", "Mixed"] = "Refresh"
+    input: Any = None
+    definition: Any = None
+    as_id: RunId | None = None
 
 
 class SignalBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
@@ -154,7 +166,9 @@ class ApprovalBody(
     omit_defaults=True,
     rename={"granted": "decision", "claimed_actor": "actor"},
 ):
-    """A decision; with `digest` only what was seen is granted. `actor` is kept as a claim of the caller."""
+    """A decision; with `digest` only what was seen is granted. `actor` is kept as a claim of the caller.
+    `response` is what a person says beside it: any JSON value, for the step that asked.
+    """
 
     granted: Literal["grant", "deny"]
     request_id: Name | None = None
@@ -162,6 +176,7 @@ class ApprovalBody(
     digest: Name | None = None
     reason: Text | None = None
     claimed_actor: Name | None = None
+    response: Any = None
 
     def arguments(self) -> dict[str, Any]:
         """As `CommandBody.arguments`."""
@@ -286,6 +301,16 @@ _ALL = (
         ev.WorkflowStarted,  # of the new run
         statuses=(201,),
         problems=("step_not_found", "not_failed", "run_exists", "invalid_edit", "queue_full"),
+        checks_trust=True,
+    ),
+    _on_run(
+        "replay",
+        ReplayBody,
+        "A new run of this recorded one",
+        ev.WorkflowStarted,  # of the new run
+        statuses=(201,),
+        problems=("run_exists", "queue_full", "invalid_parameter"),
+        needs_body=False,
         checks_trust=True,
     ),
     _on_run("signal", SignalBody, "Send a signal", ev.SignalReceived, at="signals", statuses=_TAKEN),

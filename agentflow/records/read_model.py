@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Literal, TypeVar
 
@@ -23,6 +23,7 @@ from agentflow.events.envelope import Event, decode
 from agentflow.events.ids import iso, micros
 from agentflow.events.log import EventLog, RunRow
 from agentflow.events.rows import Order, Page
+from agentflow.records.checkpoints import Checkpoint, checkpoints_of
 from agentflow.records.comparison import Comparison, compare
 from agentflow.records.damage import warn_of_damage
 from agentflow.records.executions import AgentContext, StepRecord
@@ -37,6 +38,8 @@ from agentflow.records.runs import (
     RunSummary,
     StepNotFound,
 )
+from agentflow.records.timeline import NodeTimeline, TimelineFold
+from agentflow.records.trace import TraceClock, TraceFold, WorkflowTrace
 from agentflow.records.trimmed import STATE, kept, kept_record, kept_step
 
 __all__ = ["ReadModel", "base_of_fork", "started_of"]
@@ -157,6 +160,24 @@ class ReadModel:
     async def compare(self, workflow_id: str, other: str) -> Comparison:
         """Return where this run and the run `other` part. Raises RunNotFound, RunGone or OffsetTrimmed."""
         return compare(await self.history(workflow_id), await self.history(other))
+
+    async def trace(self, workflow_id: str, clock: TraceClock = "wall") -> WorkflowTrace:
+        """Return the trace of a run up to now. Raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt."""
+        fold = TraceFold(clock)
+        await self._feed(workflow_id, fold.take)
+        return fold.trace()
+
+    async def timeline(self, workflow_id: str) -> NodeTimeline:
+        """Return what happened to the nodes of a run up to now. Raises as `trace`."""
+        fold = TimelineFold()
+        await self._feed(workflow_id, fold.take)
+        return fold.timeline()
+
+    async def checkpoints(self, workflow_id: str) -> builtins.list[Checkpoint]:
+        """Return the checkpoints of a run up to now, in the order of its log. Raises as `trace`."""
+        events: builtins.list[Event[Any]] = []
+        await self._feed(workflow_id, events.append)
+        return checkpoints_of(events, await self.graph(workflow_id))
 
     async def definition(self, workflow_id: str) -> DefinitionView:
         """Return the definition that the run is pinned to. Raises RunNotFound, RunGone."""
@@ -329,6 +350,17 @@ class ReadModel:
                 done.take(event)
             offset = rows[-1].offset + 1
         return done
+
+    async def _feed(self, workflow_id: str, take: Callable[[Event[Any]], None]) -> None:
+        """Give all events of a run up to now to `take`, page by page."""
+        row = await self.log.run(workflow_id)
+        offset = 0
+        while rows := await self.log.read(workflow_id, offset, min(_PAGE, row.last_offset + 1 - offset)):
+            for event in await decode_page(rows):
+                take(event)
+            offset = rows[-1].offset + 1
+            if offset > row.last_offset:
+                return
 
     async def _base(self, event: Event[Any]) -> builtins.list[Event[Any]]:
         """Return the events that a fork begins with, which this event of it names."""

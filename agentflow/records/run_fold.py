@@ -14,11 +14,11 @@ from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.ir import AgentNode, ExecutorNode, NodeBase, Workflow
+from agentflow.definition.ir import NodeBase, Workflow
 from agentflow.definition.kinds import kind_of
 from agentflow.definition.limits import Limits, limits_of, merged
 from agentflow.definition.node import handles_error
-from agentflow.definition.policy import NO_RETRY, RetryPolicy
+from agentflow.definition.policy import NO_RETRY
 from agentflow.errors import LogCorrupt
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Event
@@ -51,12 +51,12 @@ class _Step:
 
     def __init__(self, node: NodeBase, *, has_error_edge: bool = False) -> None:
         self.node = node
-        self.has_handler = isinstance(node, ExecutorNode)  # its work begins with workflow.step_started
+        kind = kind_of(node)
+        self.has_handler = kind.is_handled  # its work begins with workflow.step_started
         self.absorbs = has_error_edge or (self.has_handler and node.on_error == "skip")
         policy = node.policy
-        default = RetryPolicy() if isinstance(node, AgentNode) else NO_RETRY
-        self.retry = (policy.retry if policy else None) or default
-        self.is_map = bool(node.for_each) or kind_of(node).spreads(node)
+        self.retry = (policy.retry if policy else None) or kind.retry or NO_RETRY
+        self.is_map = bool(node.for_each) or kind.spreads(node)
         self.state = "pending"
         self.attempt = 0  # of the latest activation; 0 before the first
         self.visits = 0
@@ -118,6 +118,7 @@ class RunFold:
         self._requests: dict[str, RequestRecord] = {}
         self._waits: dict[str, str] = {}  # id of an open request to the key of the work that waits for it
         self._children: list[str] = []
+        self._linked: set[str] = set()  # keys of open work that child runs do
         self._started_at = 0
         self._dispatched_at: int | None = None
         self._ended_at: int | None = None
@@ -166,7 +167,8 @@ class RunFold:
             if at < self._last_ts:
                 self._shift(at - self._last_ts)
             self._last_ts = at
-            self._project(event.data, offset, at)
+            if not isinstance(event.data, ev.WorkflowStarted):  # the edits of a fork that was forked again
+                self._project(event.data, offset, at)
         self._clocks.shift(ts - self._last_ts, but=RUN)
         self._usage = _NO_USAGE
 
@@ -194,6 +196,9 @@ class RunFold:
         limit = _shortest(options.timeout, self._limits.get("max_duration_s"))
         if limit is not None:
             self._clocks.start(RUN, ts, limit)
+        if data.deadline is not UNSET:  # of the parent run
+            due = micros(data.deadline)
+            self._clocks.due[RUN] = min(due, self._clocks.due.get(RUN, due))
 
     def _waiting(self, data: ev.WorkflowWaiting, offset: int, ts: int) -> None:
         self._state = "waiting"
@@ -255,6 +260,8 @@ class RunFold:
             work = self._items[data.activation][data.iteration]
         work.state = "running"
         self._open[key] = work
+        if data.child is not UNSET:
+            self._linked.add(key)
         limit = _shortest(
             step.node.policy.timeout if step.node.policy else None,
             self._step_limits.get(data.step_id, {}).get("max_duration_s"),
@@ -265,12 +272,19 @@ class RunFold:
             self._clocks.start(f"attempt {key}", ts, step.retry.timeout)
 
     def _step_completed(self, data: ev.WorkflowStepCompleted, offset: int, ts: int) -> None:
+        if self._state == "waiting":
+            self._moves(ts)  # a child run has ended
+        if data.usage is not UNSET and _key(data) in self._linked:
+            self._usage = add_usage(self._usage, data.usage)
         step = self._close(data, "succeeded")
         if data.iteration is None:
             step.state, step.output, step.error = "succeeded", data.output, None
 
     def _step_failed(self, data: ev.WorkflowStepFailed, offset: int, ts: int) -> None:
         self._moves(ts)
+        details = data.error.details or {}
+        if _key(data) in self._linked and "usage" in details:
+            self._usage = add_usage(self._usage, msgspec.convert(details["usage"], Usage))
         was_held = self._steps[data.step_id].is_held
         state = "cancelled" if data.error.category == "cancelled" else "failed"
         step = self._close(data, state)
@@ -291,6 +305,8 @@ class RunFold:
             step.state, step.output, step.error = "skipped", None, None
 
     def _step_waiting(self, data: ev.WorkflowStepWaiting, offset: int, ts: int) -> None:
+        if data.for_ == "child":
+            self._stand_still(self._open[_key(data)], ts)
         if data.iteration is None:
             self._steps[data.step_id].state = "waiting"
 
@@ -299,6 +315,8 @@ class RunFold:
         if data.iteration is None and step.is_held:  # it goes back to where it was before it was dispatched
             step.is_held, step.state = False, "pending"
             return
+        if data.path:  # a step of several child paths is shown as the last event left it
+            step.state = "running"
         self._restart(self._open[_key(data)], step, data, ts)
 
     def _restart(
@@ -310,12 +328,14 @@ class RunFold:
             if step.retry.timeout is not None:
                 self._clocks.start(f"attempt {work.key}", ts, data.delay_ms / 1000 + step.retry.timeout)
             return
-        self._clocks.start(f"retry {work.key}", ts, data.delay_ms / 1000)
+        if data.kind != "repair":  # a repair goes on at once, in the same conversation
+            self._clocks.start(f"retry {work.key}", ts, data.delay_ms / 1000)
 
     def _close(self, data: Any, state: str) -> _Step:
         """Take what ends out of the open work, and return its step; it may end without having begun."""
         step, key = self._steps[data.step_id], _key(data)
         work = self._open.pop(key, None)
+        self._linked.discard(key)
         if work is not None:
             self._clocks.stop(f"deadline {key}", f"attempt {key}", f"retry {key}")
         elif data.iteration is None:
@@ -324,6 +344,8 @@ class RunFold:
             work = self._items[data.activation][data.iteration]
         if data.iteration is None:
             self._items.pop(key, None)
+            if data.path and work is not None:
+                step.attempt = data.attempt
         if work is not None:
             work.state = state
         return step
@@ -343,31 +365,48 @@ class RunFold:
     def _asked(self, data: ev.ApprovalRequested | ev.InputRequested, offset: int, ts: int) -> None:
         if isinstance(data, ev.ApprovalRequested):
             self._moves(ts)
-            if data.deadline is not UNSET:
+            if data.deadline is not UNSET and _key(data) not in self._linked:
                 self._clocks.due[f"approval {data.request_id}"] = micros(data.deadline)
         if isinstance(data, ev.InputRequested) and self._asks_by_message(data.step_id):
             if data.deadline is not UNSET:  # its activation ends, and the answer is a message
                 self._clocks.due[f"input {data.request_id}"] = micros(data.deadline)
-        elif isinstance(data, ev.ApprovalRequested) and data.kind == "step":
+        elif isinstance(data, ev.ApprovalRequested) and data.kind == "step" and not self._is_linked(data):
             self._steps[data.step_id].state = "waiting"
         else:
             work = self._open[_key(data)]
-            if work.state == "running":  # waiting for a person counts against no limit of the step
-                work.state = "waiting"
-                work.left = self._clocks.hold([f"attempt {work.key}", f"deadline {work.key}"], ts)
+            self._stand_still(work, ts)
+            if (
+                isinstance(data, ev.InputRequested)
+                and data.deadline is not UNSET
+                and not self._is_linked(data)
+            ):
+                self._clocks.due[f"input {data.request_id}"] = micros(data.deadline)
             self._waits[data.request_id] = work.key
         self._requests[data.request_id] = request_record(self.workflow_id, data, offset, ts)
+
+    def _is_linked(self, data: Any) -> bool:
+        """Return whether a child run asks."""
+        return _key(data) in self._linked
+
+    def _stand_still(self, work: _Work, ts: int) -> None:
+        """Let work wait for a person or a child run: that counts against no limit of the step."""
+        if work.state == "running":
+            work.state = "waiting"
+            work.left = self._clocks.hold([f"attempt {work.key}", f"deadline {work.key}"], ts)
 
     def _decided(self, data: ev.ApprovalGranted | ev.ApprovalDenied, offset: int, ts: int) -> None:
         self._clocks.stop(f"approval {data.request_id}")
         request = self._close_request(data.request_id, ts)
-        if request is not None and request.kind == "step" and isinstance(data, ev.ApprovalGranted):
+        is_start = request is not None and request.kind == "step" and not self._is_linked(data)
+        if request is not None and is_start and isinstance(data, ev.ApprovalGranted):
             self._steps[request.step_id].state = "pending"
 
     def _answered(self, data: ev.InputReceived | ev.InputCancelled, offset: int, ts: int) -> None:
         self._clocks.stop(f"input {data.request_id}")
         request = self._close_request(data.request_id, ts)
         if request is None or request.request_type != "budget" or isinstance(data, ev.InputCancelled):
+            return
+        if self._is_linked(data):
             return
         if self._asks_by_message(request.step_id):
             return
@@ -414,6 +453,10 @@ class RunFold:
     def _agent_processing(self, data: ev.AgentProcessing, offset: int, ts: int) -> None:
         self._open[_key(data)].asked_at = ts
 
+    def _input_resolved(self, data: ev.NodeLlmInputResolved, offset: int, ts: int) -> None:
+        work = self._open[_key(data)]
+        work.has_agent, work.asked_at = True, ts
+
     def _agent_retrying(self, data: ev.AgentRetrying, offset: int, ts: int) -> None:
         work = self._open[_key(data)]
         if data.kind == "restart":
@@ -455,6 +498,9 @@ class RunFold:
 
     def _tool_ended(self, data: ev.ToolCallCompleted | ev.ToolCallFailed, offset: int, ts: int) -> None:
         self._calls.pop(data.tool_call_id, None)
+        is_over = isinstance(data, ev.ToolCallCompleted) or not data.will_retry
+        if data.replayed is not UNSET and is_over:  # nothing was called
+            self._usage = msgspec.structs.replace(self._usage, tool_calls=self._usage.tool_calls - 1)
         if isinstance(data, ev.ToolCallFailed):
             self._interrupted(data.error, ts)
 
@@ -497,6 +543,7 @@ class RunFold:
         ev.AgentInitialized: _agent_initialized,
         ev.AgentProcessing: _agent_processing,
         ev.AgentRetrying: _agent_retrying,
+        ev.NodeLlmInputResolved: _input_resolved,
         ev.ModelCallStarted: _model_started,
         ev.ModelCallCompleted: _model_completed,
         ev.ModelCallFailed: _model_failed,

@@ -73,6 +73,26 @@ class RunResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """Why the run is paused."""
     pending_requests: tuple[RequestRecord, ...] = ()
     """The open requests of a run that has not ended, oldest first."""
+    outputs: tuple[Any, ...] = ()
+    """All outputs of a graph run, in the order of page 002 §16; `output` is the last of them."""
+    intermediate_outputs: tuple[Any, ...] = ()
+    """What nodes gave out that are not in `output_from`."""
+    events: tuple[Any, ...] = ()
+    """The whole log of a graph run, as events."""
+    undelivered: tuple[Any, ...] = ()
+    """The messages of a graph run that no edge delivered: `message.undelivered`."""
+    checkpoint: str | None = None
+    """Id of the last checkpoint of a graph run."""
+    forked_from: ForkOrigin | None = None
+    """Where the run was forked from."""
+
+    def get_outputs(self) -> list[Any]:
+        """Return the outputs of a graph run; of an activation those of its last attempt."""
+        return list(self.outputs)
+
+    def get_intermediate_outputs(self) -> list[Any]:
+        """Return what nodes gave out that are not in `output_from`."""
+        return list(self.intermediate_outputs)
 
     @property
     def failed_steps(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from agentflow.events.deltas import DeltaHub
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.binding import Bound
+from agentflow.runtime.clock import Clock
 from agentflow.runtime.model_actor import ModelActor
 from agentflow.runtime.tool_actor import ToolActor
 from agentflow.tools import Service, ServiceLoader
@@ -27,13 +28,16 @@ class ActorPools:
     itself: it only maps keys to actors, on the loop of its system.
 
     `loader` holds the declared services; it is closed when no actor is left. `call_started` is called with
-    the id of a run when one of its calls has got a slot of its provider or service.
+    the id of a run when one of its calls has got a slot of its provider or service. `clock` times calls.
     """
 
-    def __init__(self, system: ActorSystem, deltas: DeltaHub, call_started: Callable[[str], None]) -> None:
+    def __init__(
+        self, system: ActorSystem, deltas: DeltaHub, call_started: Callable[[str], None], clock: Clock
+    ) -> None:
         self._system = system
         self._work_began = call_started
         self._deltas = deltas
+        self._clock = clock
         self._providers: dict[str, tuple[dict[str, ModelProvider], Ref[Any] | None]] = {}
         self._services: dict[tuple[Any, ...], tuple[Service, Ref[Any]]] = {}
         self._numbers = itertools.count()
@@ -46,7 +50,10 @@ class ActorPools:
         }
         services = dict(bound.services)
         return Directory(
-            lambda name: self._provider(providers[name]), lambda name: self._service(services[name])
+            lambda name: self._provider(providers[name]),
+            lambda name: self._service(services[name]),
+            bound.code,
+            lambda name, function: services[name].tools.get(function) if name in services else None,
         )
 
     def _provider(self, provider: ModelProvider) -> Ref[Any]:
@@ -56,7 +63,9 @@ class ActorPools:
         sharing[provider.name] = provider
         if ref is None or not ref.is_alive:
             name = f"model-{provider.name}-{next(self._numbers)}"
-            factory = partial(ModelActor, provider.max_concurrency, sharing, self._deltas, self._work_began)
+            factory = partial(
+                ModelActor, provider.max_concurrency, sharing, self._deltas, self._work_began, self._clock
+            )
             ref = self._system.spawn_soon(ChildSpec(name, factory))
             self._providers[key] = (sharing, ref)
         return ref
@@ -66,7 +75,7 @@ class ActorPools:
         known = self._services.get(service.identity)
         if known is None or not known[1].is_alive:
             name = f"tools-{service.name}-{next(self._numbers)}"
-            factory = partial(ToolActor, service, self._work_began)
+            factory = partial(ToolActor, service, self._work_began, self._clock)
             ref = self._system.spawn_soon(ChildSpec(name, factory, shutdown=_STOP_TIMEOUT_S))
             # Keeps the functions, and so what they are known by.
             known = self._services[service.identity] = (service, ref)

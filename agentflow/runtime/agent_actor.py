@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from actors import Actor, ActorStopped, Ref, on
-from agentflow import known_secrets
-from agentflow.definition.failure import ErrorInfo
+from agentflow.executors.callables import Callables
 from agentflow.runtime.messages import HANDLER_LIMIT_S
 from agentflow.runtime.model_calls import CallModel, Complete, ModelCallFailure, ModelCallSuccess
-from agentflow.runtime.tool_actor import CallTool, ToolCallFailure
+from agentflow.runtime.tool_actor import CallTool, ToolCallFailure, lost_call
+from agentflow.tools import Tool
 
-__all__ = ["AgentActor", "Directory", "lost_call"]
+__all__ = ["AgentActor", "Directory"]
 
 _MAX_LOST = 3
 """Attempts in a row that may fail by a bug of the model's actor before the call has failed."""
@@ -27,9 +27,19 @@ class Directory:
     """Where the calls of a run go: the actor of a provider, the actor of a service. Asked for each call, so
     that one that is gone for good is replaced."""
 
-    def __init__(self, model: Callable[[str], Ref[Any]], tool: Callable[[str], Ref[Any]]) -> None:
+    def __init__(
+        self,
+        model: Callable[[str], Ref[Any]],
+        tool: Callable[[str], Ref[Any]],
+        code: Callables | None = None,
+        function: Callable[[str, str], Tool | None] = lambda service, function: None,
+    ) -> None:
         self.model = model
         self.tool = tool
+        self.code = code
+        """The executors, predicates and selections of the run's workflow."""
+        self.function = function
+        """Return a function of a service; None if there is none."""
 
 
 class AgentActor(Actor, mailbox=1_000, handler_timeout=HANDLER_LIMIT_S):
@@ -72,18 +82,3 @@ class AgentActor(Actor, mailbox=1_000, handler_timeout=HANDLER_LIMIT_S):
 
     def _report(self, result: Any) -> None:
         self._supervisor.tell(result)
-
-
-def lost_call(kind: str, error: BaseException, *, again: bool = False) -> ErrorInfo:
-    """Return why a call has no answer: its actor ended (interrupted, so made again), or has a bug.
-
-    `again`: report a bug as an interruption too, because the call is safe to make again.
-    """
-    if isinstance(error, ActorStopped):
-        message = f"the {kind} call was lost: {error}"
-        return ErrorInfo(category="interrupted", code="worker_lost", message=message)
-    message = f"the {kind} call failed inside the runtime: {type(error).__name__}: {error}"
-    message = known_secrets.hide(message)
-    if again:
-        return ErrorInfo(category="interrupted", code="worker_lost", message=message)
-    return ErrorInfo(category="system", code="internal_error", message=message)

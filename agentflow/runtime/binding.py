@@ -7,33 +7,30 @@ run.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import msgspec
 
+from agentflow.definition.bound_nodes import BoundNode, bound_nodes
 from agentflow.definition.diagnostics import Diagnostic
-from agentflow.definition.ir import (
-    AgentNode,
-    AgentSpec,
-    ExecutorNode,
-    FunctionRef,
-    MapNode,
-    ModelRef,
-    NodeBase,
-    ToolNode,
-    Workflow,
-)
+from agentflow.definition.ir import AgentSpec, FunctionRef, ModelRef, Workflow, canonical_json
 from agentflow.definition.kinds import kind_of
+from agentflow.definition.node import ToolDeclaration
 from agentflow.engine import Bindings, ModelTerms, StepBinding, ToolInfo
+from agentflow.engine.agents.handoffs import handoff_tools
+from agentflow.engine.effect_replay import Policy, Recording
+from agentflow.engine.reducers import REDUCERS
+from agentflow.executors.callables import NO_CALLABLES, Callables
 from agentflow.models import ModelProfile, ModelResolutionError, Models
 from agentflow.models.parameters import parameter_problems
 from agentflow.runtime.adapters import import_adapters
 from agentflow.tools import PythonTool, Service, ServiceLoader, Tool, ToolRegistry
 
-__all__ = ["Bound", "Implicit", "Pins", "bind"]
+__all__ = ["Bound", "Implicit", "Pins", "ReplaySource", "bind"]
 
 Implicit = Literal["ask", "allow", "deny"]
 """What becomes of functions that are declared to change something and granted only by "all" or `*`: offered,
@@ -57,6 +54,13 @@ class Pins:
         self.grants = {step: frozenset(names) for step, names in grants.items()}
 
 
+class ReplaySource(NamedTuple):
+    """The recorded run that serves the effects of a run, and how."""
+
+    recording: Recording
+    policy: Policy
+
+
 class Bound:
     """The result: what the engine needs, the services that were loaded, and what a run must remember."""
 
@@ -65,6 +69,9 @@ class Bound:
         self.services: dict[str, Service] = {}
         self.diagnostics: list[Diagnostic] = []
         self.grants: dict[str, list[str]] = {}
+        self.code: Callables | None = None
+        """The Python code of the workflow, if it was built in Python."""
+        self.replay: ReplaySource | None = None
 
     @property
     def bindings(self) -> Bindings:
@@ -91,19 +98,23 @@ class _Binder:
         models: Models,
         locate: Locate,
         file: str | None,
-        linear: bool,
+        format: str,
         pins: Pins | None,
         implicit: Implicit,
+        code: Callables | None,
     ) -> None:
         self.workflow = workflow
+        self.code = code
         self.models = models
         self.locate = locate
         self.file = file
         self.pins = pins
         self.implicit: Implicit = implicit
         self.bound = Bound()
+        self.bound.code = code
         self.registry = registry.copy()
-        self.linear = linear
+        self.format = format
+        self.nodes = tuple(bound_nodes(workflow, format))
         self.reported: set[tuple[str, str]] = set()  # code and place
         self.without_model: list[tuple[str, str, ModelResolutionError]] = []
         self.broken: set[str] = set()  # what refers to these services is not reported once more
@@ -124,13 +135,13 @@ class _Binder:
                 self.broken.add(name)
                 self.registry.services.pop(name, None)
         await import_adapters(self.models, self._wanted(), self._resolve)
-        for node in _all_nodes(self.workflow):
-            if isinstance(node, AgentNode):
-                self._agent(node)
-            elif isinstance(node, ToolNode | MapNode) and node.tool is not None:
-                self._tool(node, node.tool)
-            elif isinstance(node, ExecutorNode):
-                self._executor(node)
+        for node in self.nodes:
+            if node.agent is not None:
+                self._agent(node, node.agent)
+            if node.binds.tools:
+                self._tools(node)
+            self._callables(node)
+        self._check_code(self.workflow)
         self._report_missing_default()
         for service in self.registry.services.values():
             self.bound.services.setdefault(service.name, service)
@@ -139,8 +150,8 @@ class _Binder:
     def _wanted(self) -> Iterator[ModelRef | str | None]:
         """Yield every model that an agent may call, as the document or the bound run names it."""
         default = self.workflow.models.get("default")
-        for node in _all_nodes(self.workflow):
-            if not isinstance(node, AgentNode):
+        for node in self.nodes:
+            if node.agent is None:
                 continue
             if self.pins is not None and node.id in self.pins.models:
                 yield from self.pins.models[node.id]
@@ -170,27 +181,50 @@ class _Binder:
             )
         )
 
-    def _executor(self, node: ExecutorNode) -> None:
-        """Report an executor: no code is registered under any name."""
-        place = next(i for i, other in enumerate(self.workflow.nodes) if other is node)
-        message = f'no executor is registered as "{node.executor}"'
-        self._report("E_UNREGISTERED_CALLABLE", message, f"/nodes/{place}/executor")
+    def _callables(self, node: BoundNode) -> None:
+        """Report the callables that a node names and that are not registered here."""
+        for needed in node.binds.callables:
+            if self.code is None or needed.name not in self.code.executors:
+                self._unregistered(needed.role, needed.name, f"{node.place}/{needed.field}")
+
+    def _check_code(self, workflow: Workflow) -> None:
+        """Report predicates, selections and reducers that are not registered here."""
+        code = self.code or NO_CALLABLES
+        for i, edge in enumerate(workflow.edges):
+            if edge.predicate is not None and edge.predicate not in code.predicates:
+                self._unregistered("predicate", edge.predicate, f"/edges/{i}/predicate")
+            if edge.selection is not None and edge.selection not in code.selections:
+                self._unregistered("selection", edge.selection, f"/edges/{i}/selection")
+        for key, shared in workflow.shared.items():
+            if shared.reducer is not None and shared.reducer not in REDUCERS:
+                self._unregistered("reducer", shared.reducer, f"/shared/{_escape(key)}/reducer")
+        for node in workflow.nodes:
+            inner = kind_of(node).inner(node)
+            if inner is not None:
+                self._check_code(inner)
+
+    def _unregistered(self, what: str, name: str, path: str) -> None:
+        hint = (
+            "register the workflow that has it: Runtime.register(workflow), or serve --load module:workflow"
+        )
+        if what == "reducer":
+            hint = "call agentflow.reducers.register in this process"
+        self._report("E_UNREGISTERED_CALLABLE", f'no {what} is registered as "{name}"', path, hint)
 
     # -- agents ---------------------------------------------------------------------------------
 
-    def _agent(self, node: AgentNode) -> None:
-        spec = node.agent
-        place = f"/agents/{node.index}" if self.linear else f"/workflow/steps/{node.index}/agent"
-        tools = self._functions(node, spec, place)
-        refs = self._models(node.id, spec, place)
-        self._check_capability(node.id, spec, refs, tools, place)
+    def _agent(self, node: BoundNode, spec: AgentSpec) -> None:
+        tools = self._functions(node, spec)
+        refs = self._models(node.id, spec, node.agent_place)
+        self._check_capability(node, spec, refs, tools)
         terms = {ref.name: _terms(self.models.profile(ref)) for ref in refs}
-        self.bound.steps[node.id] = StepBinding(models=refs, tools=tools, terms=terms)
+        offered = {**tools, **handoff_tools(spec)}
+        self.bound.steps[node.id] = StepBinding(models=refs, tools=offered, terms=terms)
         self.bound.grants[node.id] = [f"{t.service}.{t.function}" for t in tools.values()]
-        if node.cache is not None:
-            self._check_cache(node, tools, place.removesuffix("/agent"))
+        if node.spec.cache is not None:
+            self._check_cache(node, tools)
 
-    def _check_cache(self, node: AgentNode, tools: dict[str, ToolInfo], place: str) -> None:
+    def _check_cache(self, node: BoundNode, tools: dict[str, ToolInfo]) -> None:
         """Report a cached agent whose functions may change something: a cached result repeats no effect."""
         for tool in tools.values():
             if tool.side_effect not in ("none", "read"):
@@ -200,7 +234,10 @@ class _Binder:
                 )
                 message = f'step "{node.id}" may {effect} ({name}) and cannot be cached'
                 self._report(
-                    "E_CACHE_SIDE_EFFECT", message, f"{place}/cache", "take the function or the cache away"
+                    "E_CACHE_SIDE_EFFECT",
+                    message,
+                    f"{node.place}/cache",
+                    "take the function or the cache away",
                 )
                 return
 
@@ -234,8 +271,7 @@ class _Binder:
             self._report_once(problem.code, problem.message, path, problem.hint)
 
     def _alias_places(self, name: str, key: str) -> list[str]:
-        home = "/models" if self.linear else "/workflow/models"
-        roots = dict.fromkeys([home, "/models"])
+        roots = ("/models",) if self.format == "linear" else ("/workflow/models", "/models")
         return [
             f"{root}/{_escape(alias)}/{key}"
             for root in roots
@@ -280,45 +316,50 @@ class _Binder:
         return msgspec.structs.replace(base, parameters={**base.parameters, **wanted.parameters})
 
     def _check_capability(
-        self, step: str, spec: AgentSpec, refs: tuple[ModelRef, ...], tools: dict[str, ToolInfo], place: str
+        self, node: BoundNode, spec: AgentSpec, refs: tuple[ModelRef, ...], tools: dict[str, ToolInfo]
     ) -> None:
         for ref in refs:
             profile = self.models.profile(ref)
             lacks = profile.lacks(functions=len(tools), json_schema=spec.output_schema is not None)
             if lacks is None:
                 continue
-            offered = f', "{step}" attaches {len(tools)}' if len(tools) != 1 else f', step "{step}"'
-            key = "tools" if self.linear else "attachedFunctions"
+            offered = f', "{node.id}" attaches {len(tools)}' if len(tools) != 1 else f', step "{node.id}"'
             hint = "attach one function, or choose another model" if tools else "choose another model"
-            self._report("E_MODEL_CAPABILITY", f"{ref.name} {lacks}{offered}", f"{place}/{key}", hint)
+            self._report("E_MODEL_CAPABILITY", f"{ref.name} {lacks}{offered}", node.functions_place, hint)
 
-    def _functions(self, node: AgentNode, spec: AgentSpec, place: str) -> dict[str, ToolInfo]:
+    def _functions(self, node: BoundNode, spec: AgentSpec) -> dict[str, ToolInfo]:
+        own = dict(node.binds.declared)
+        declared: dict[Tool, ToolDeclaration] = {}
         granted: dict[Tool, bool] = {}  # whether it is granted only by "all" or `*`
         places: dict[Tool, str] = {}
         if spec.functions is None:
             granted = dict.fromkeys(self.registry.all_public(), True)
         else:
-            key = "tools" if self.linear else "attachedFunctions"
             for i, ref in enumerate(spec.functions):
-                for tool in self._resolve_ref(ref, f"{place}/{key}/{i}"):
+                for tool in self._resolve_ref(ref, node, i):
                     granted[tool] = granted.get(tool, True) and ref.function == "*"
-                    places.setdefault(tool, f"{place}/{key}/{i}")
+                    places.setdefault(tool, node.function_place(i))
+                    if i in own:
+                        declared[tool] = own[i]
         tools = [tool for tool, implied in granted.items() if not implied or self._offered(tool)]
         for tool, problem in self.registry.duplicates(tools):
-            self._report(problem.code, problem.message, places.get(tool, place), problem.hint)
+            self._report(problem.code, problem.message, places.get(tool, node.agent_place), problem.hint)
         if self.pins is not None and node.id in self.pins.grants:
             kept = self.pins.grants[node.id]
             tools = [t for t in tools if f"{t.service}.{t.function}" in kept]
         asks = self.implicit == "ask"
-        return {t.name: _info(t, implied=granted[t] and _changes(t), asks=asks) for t in tools}
+        infos = (
+            _declared(_info(t, implied=granted[t] and _changes(t), asks=asks), declared.get(t)) for t in tools
+        )
+        return {info.name: info for info in infos}
 
-    def _resolve_ref(self, ref: FunctionRef, place: str) -> list[Tool]:
+    def _resolve_ref(self, ref: FunctionRef, node: BoundNode, index: int) -> list[Tool]:
         found, problems = self.registry.resolve(ref)
         if ref.service in self.broken or (self.broken and not ref.service and not found):
             return []  # reported where the service is declared
         for problem in problems:
-            member = "" if self.linear else "/service" if "SERVICE" in problem.code else "/function"
-            self._report(problem.code, problem.message, f"{place}{member}", problem.hint)
+            place = node.function_place(index, "service" if "SERVICE" in problem.code else "function")
+            self._report(problem.code, problem.message, place, problem.hint)
         return found
 
     def _offered(self, tool: Tool) -> bool:
@@ -326,23 +367,21 @@ class _Binder:
         named, unless the Runtime allows it (page 001 §5.6)."""
         return self.implicit != "deny" or not _changes(tool)
 
-    def _tool(self, node: NodeBase, tool: str) -> None:
-        service, _, function = tool.rpartition(".")
-        found, problems = self.registry.resolve(FunctionRef(service, function))
-        if service not in self.broken:
-            for problem in problems:
-                self._report(problem.code, problem.message, f"/nodes/{node.index}/tool", problem.hint)
-        self.bound.steps[node.id] = StepBinding(tools={t.name: _info(t) for t in found[:1]})
-        self.bound.grants[node.id] = [f"{t.service}.{t.function}" for t in found[:1]]
-
-
-def _all_nodes(workflow: Workflow, prefix: str = "") -> Iterator[NodeBase]:
-    """Yield the nodes of a graph and of its inline graphs, each with the id that it has in the run."""
-    for node in workflow.nodes:
-        yield msgspec.structs.replace(node, id=prefix + node.id) if prefix else node
-        inner = kind_of(node).inner(node)
-        if inner is not None:
-            yield from _all_nodes(inner, f"{prefix}{node.id}/")
+    def _tools(self, node: BoundNode) -> None:
+        """Bind the functions that a node calls itself, beside those that its agent is offered."""
+        tools: dict[str, ToolInfo] = {}
+        for needed in node.binds.tools:
+            service, _, function = needed.name.rpartition(".")
+            found, problems = self.registry.resolve(FunctionRef(service, function))
+            if service not in self.broken:
+                for problem in problems:
+                    code = "E_MISSING_WORKER" if needed.name.startswith("worker:") else problem.code
+                    self._report(code, problem.message, f"{node.place}/{needed.field}", problem.hint)
+            tools |= {t.name: _info(t) for t in found[:1]}
+        before = self.bound.steps.get(node.id, StepBinding())
+        self.bound.steps[node.id] = msgspec.structs.replace(before, tools={**tools, **before.tools})
+        granted = self.bound.grants.setdefault(node.id, [])
+        granted += [name for t in tools.values() if (name := f"{t.service}.{t.function}") not in granted]
 
 
 def _terms(profile: ModelProfile) -> ModelTerms:
@@ -396,6 +435,23 @@ def _info(tool: Tool, *, implied: bool = False, asks: bool = False) -> ToolInfo:
     return known
 
 
+def _declared(info: ToolInfo, declaration: ToolDeclaration | None) -> ToolInfo:
+    """Return a function as the node declares it to its model: name, description and schemas are its own."""
+    if declaration is None:
+        return info
+    given = declaration.input_schema
+    schema: dict[str, Any] = given if isinstance(given, dict) else {"type": "object"}
+    return msgspec.structs.replace(
+        info,
+        name=info.name if "." in declaration.name else declaration.name,
+        description=declaration.description or info.description,
+        input_schema=schema,
+        schema_hash="sha256:" + hashlib.sha256(canonical_json(schema)).hexdigest(),
+        self_checked=False,
+        output_schema=declaration.output_schema,
+    )
+
+
 async def bind(
     workflow: Workflow,
     *,
@@ -405,17 +461,20 @@ async def bind(
     folder: Path | None = None,
     locate: Locate = lambda _: (None, None),
     file: str | None = None,
-    linear: bool = False,
+    format: str = "ir/v0",
     pins: Pins | None = None,
     implicit: Implicit = "deny",
     trusted: bool = True,
+    code: Callables | None = None,
 ) -> Bound:
     """Resolve every model and function of the graph; see `Bound.diagnostics`.
+
+    `code` is what the names of executors, predicates and selections mean.
 
     Imports the modules of its python services and starts, connects and lists its other ones, all at the same
     time, each for 30 s at most. A submission that is not `trusted` gets no service that runs code, needs a
     secret or has a private address. With `pins`, an existing run keeps its models and is offered no function
     that it was not granted.
     """
-    binder = _Binder(workflow, registry, models, locate, file, linear, pins, implicit)
+    binder = _Binder(workflow, registry, models, locate, file, format, pins, implicit, code)
     return await binder.run(loader, folder, trusted)

@@ -1,27 +1,32 @@
 """Executes a run's open calls once their start event is durable, and cancels them.
 
-An agent's calls go through its AgentActor, which is killed when its step ends; those of tool nodes go to the
-actor of the service directly. It decides nothing.
+An agent's calls go through its AgentActor, which is killed when its step ends; those of tool nodes are told
+to the actor of the service, which is watched: a call that it loses by a failure or its end is reported as
+interrupted, as if it had been asked. It decides nothing.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
-from actors import ActorStopped, ChildSpec, Context, Ref, tracing
-from agentflow.engine import Activation, Effect, OpenCall, Release, RunState, StartCall
+from actors import ActorStopped, ChildSpec, Context, MailboxFull, Pipe, Ref, tracing
+from agentflow.engine import Activation, Effect, OpenCall, Release, RunState, StartCall, StartHandler
 from agentflow.engine.agents.progress import model_of
 from agentflow.engine.decisions import idempotency_key
 from agentflow.events.tracing import RunTracer
 from agentflow.models import ModelRequest
-from agentflow.runtime.agent_actor import AgentActor, Directory, lost_call
+from agentflow.runtime.agent_actor import AgentActor, Directory
+from agentflow.runtime.handler_dispatcher import HandlerDispatcher
 from agentflow.runtime.model_calls import CallModel
-from agentflow.runtime.tool_actor import CallTool, CancelCall, ToolCallFailure, ToolCallSuccess
+from agentflow.runtime.tool_actor import CallTool, CancelCall, CheckCalls, ToolCallFailure, lost_call
 
 __all__ = ["CallDispatcher", "model_call", "tool_call"]
+
+_MAX_LOST = 3
+"""Times that the actor of a service may lose one call by a bug before the call has failed."""
 
 
 def model_call(state: RunState, call: OpenCall) -> CallModel:
@@ -36,7 +41,7 @@ def model_call(state: RunState, call: OpenCall) -> CallModel:
         model=ref.model,
         messages=tuple(progress.messages),
         tools=tools,
-        output_schema=spec.output_schema,
+        output_schema=spec.output_schema if spec.send_schema else None,
         parameters=call.parameters,
         parallel_tool_calls=spec.parallel_tool_calls,
     )
@@ -49,6 +54,7 @@ def model_call(state: RunState, call: OpenCall) -> CallModel:
         request=request,
         id_seed=call.call_id,
         timeout=activation.node.retry.timeout,
+        shown=activation.node.kind.shown_as(activation),
     )
 
 
@@ -77,21 +83,33 @@ class CallDispatcher:
     """The children of one RunSupervisor, by the key of the activation that they work for. Used by that actor
     alone, so it needs no mailbox of its own."""
 
-    def __init__(self, ctx: Context, state: RunState, directory: Directory, tracer: RunTracer) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        state: RunState,
+        directory: Directory,
+        tracer: RunTracer,
+        now: Callable[[], int],
+    ) -> None:
         self._ctx = ctx
         self._state = state
         self._directory = directory
         self._tracer = tracer
         self._workers: dict[str, Ref[Any]] = {}
         self._activations: dict[Ref[Any], str] = {}
-        self._direct: dict[str, tuple[str, Ref[Any]]] = {}
-        self._launched: set[str] = set()
+        self._direct: dict[str, Ref[Any]] = {}  # told calls, and the service of each
+        self._unsent: dict[str, Pipe] = {}  # those that wait for a slot of the mailbox of the service
+        self._services: set[Ref[Any]] = set()  # watched
+        self._losses: Counter[str] = Counter()  # by call, where there were any
+        self._launched: dict[str, list[str]] = {}  # calls by activation, until it is released
+        self.handlers = HandlerDispatcher(ctx, state, directory, now)
 
     @property
     def is_busy(self) -> bool:
-        """True if a call that was launched here is still open."""
-        self._launched.intersection_update(self._state.calls)
-        return bool(self._launched)
+        """True if a call that was launched here is still open, or a handler is at work."""
+        if self.handlers.is_busy:
+            return True
+        return any(i in self._state.calls for call_ids in self._launched.values() for i in call_ids)
 
     def execute(self, effect: Effect) -> None:
         """Execute the effect of a durable event. A call that was closed meanwhile is not made."""
@@ -99,15 +117,20 @@ class CallDispatcher:
             call = self._state.calls.get(effect.call_id)
             if call is not None:
                 self._launch(call)
+        elif isinstance(effect, StartHandler):
+            self.handlers.begin(effect)
         elif isinstance(effect, Release):
             self.cancel_work(effect.activation_key)
         else:
             busy = {call.activation.key for call in self._state.calls.values()}
+            self.handlers.release_all(but=busy)
             for key in [key for key in self._workers if key not in busy]:
                 self.cancel_work(key)
 
     def _launch(self, call: OpenCall) -> None:
-        self._launched.add(call.call_id)
+        self._launched.setdefault(call.activation.key, []).append(call.call_id)
+        if call.activation.node.kind.sends:
+            return  # a recorded call, which its handler makes itself
         with tracing(self._tracer.call(call.call_id)):
             if call.kind == "model":
                 self._worker(call.activation).tell(model_call(self._state, call))
@@ -120,14 +143,49 @@ class CallDispatcher:
                 target = self._directory.tool(message.service)
             except ActorStopped:
                 return  # the Runtime is being closed: the call stays open, and `resume` closes it
-            self._direct[call.call_id] = (call.activation.key, target)
+            self._tell(target, message)
 
-            def lost(error: BaseException) -> ToolCallFailure:
-                info = lost_call("tool", error)
-                return ToolCallFailure(call_id=message.call_id, error=info, duration_ms=0, unknown=True)
+    def _tell(self, target: Ref[Any], message: CallTool) -> None:
+        if target not in self._services:
+            self._services.add(target)
+            self._ctx.watch(target)
+        self._direct[message.call_id] = target
+        try:
+            target.tell(message)
+        except MailboxFull:  # sent once there is a slot; that the service ends first is seen by watching it
+            sent = partial(self._sent, message.call_id)
+            self._unsent[message.call_id] = self._ctx.pipe(target.send(message), sent, sent)
 
-            # Asked, not told: a service's actor that fails with the call in hand must not leave it open.
-            self._ctx.pipe(target.ask_soon(message, timeout=math.inf), _identity, lost)
+    def _sent(self, call_id: str, _: object) -> None:
+        self._unsent.pop(call_id, None)
+
+    def check_calls(self, service: Ref[Any]) -> None:
+        """Ask the actor of a service, which a failure has restarted, which calls it has lost."""
+        direct = self._direct.items()
+        told = tuple(i for i, target in direct if target is service and i not in self._unsent)
+        if told:
+            service.tell(CheckCalls(workflow_id=self._state.workflow_id, call_ids=told))
+
+    def lost(self, call_ids: Iterable[str]) -> list[ToolCallFailure]:
+        """Return the failures of told calls that a service which failed has lost; none if it has answered.
+
+        They are made again if that is safe, but a call that is lost three times has failed.
+        """
+        found: list[ToolCallFailure] = []
+        for call_id in call_ids:
+            if call_id in self._direct:
+                self._losses[call_id] += 1
+                kind = ActorStopped if self._losses[call_id] < _MAX_LOST else RuntimeError
+                found.append(_failure(call_id, kind("the actor of its service failed")))
+        return found
+
+    def service_ended(self, service: Ref[Any]) -> list[ToolCallFailure]:
+        """Forget the actor of a service; return the failures of the calls that it was told."""
+        if service not in self._services:
+            return []
+        self._services.remove(service)
+        error = ActorStopped(f"{service.path} has ended")
+        return [_failure(call_id, error) for call_id, t in self._direct.items() if t is service]
 
     def _worker(self, activation: Activation) -> Ref[Any]:
         key = activation.key
@@ -144,9 +202,10 @@ class CallDispatcher:
 
     def cancel_work(self, key: str) -> None:
         """Cancel all calls of an activation and kill its AgentActor."""
-        if self._launched:
-            self._launched -= {c.call_id for c in self._state.calls.values() if c.activation.key == key}
-        self._cancel_direct(key)
+        for call_id in self._launched.pop(key, ()):
+            if call_id in self._direct:
+                self._cancel_direct(call_id)
+        self.handlers.release(key)
         ref = self._workers.pop(key, None)
         if ref is not None:
             self._activations.pop(ref, None)
@@ -155,15 +214,18 @@ class CallDispatcher:
 
     def cancel_all(self, but: Collection[str] = ()) -> None:
         """Cancel all calls, except those of the activations in `but`."""
-        for key in {*self._workers, *(key for key, _ in self._direct.values())}:
+        for key in dict.fromkeys((*self._workers, *self._launched)):
             if key not in but:
                 self.cancel_work(key)
+        self.handlers.release_all(but)
 
-    def _cancel_direct(self, key: str) -> None:
-        for call_id, (activation_key, target) in list(self._direct.items()):
-            if key == activation_key:
-                del self._direct[call_id]
-                target.tell(CancelCall(workflow_id=self._state.workflow_id, call_id=call_id))
+    def _cancel_direct(self, call_id: str) -> None:
+        target = self._direct.pop(call_id)
+        unsent = self._unsent.pop(call_id, None)
+        if unsent is not None:
+            unsent.cancel()
+        else:
+            target.tell(CancelCall(workflow_id=self._state.workflow_id, call_id=call_id))
 
     def call_ended(self, call_id: str) -> None:
         """Forget a call of a tool node that has its result."""
@@ -177,5 +239,5 @@ class CallDispatcher:
         return key
 
 
-def _identity(answer: ToolCallSuccess | ToolCallFailure) -> ToolCallSuccess | ToolCallFailure:
-    return answer
+def _failure(call_id: str, error: BaseException) -> ToolCallFailure:
+    return ToolCallFailure(call_id=call_id, error=lost_call("tool", error), duration_ms=0, unknown=True)

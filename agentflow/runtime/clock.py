@@ -12,10 +12,12 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from agentflow.engine.state import RunState
 from agentflow.events.rows import RunRow
+
+if TYPE_CHECKING:
+    from agentflow.engine.state import RunState
 
 __all__ = ["Clock", "SystemClock", "Timeline", "monotonic_of"]
 

@@ -5,14 +5,15 @@ RunRegistry sends a command, the RunSupervisor receives it and asks `decide_comm
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from agentflow import engine
-from agentflow.engine import RunState
-from agentflow.engine.decisions import Decisions
 from agentflow.runtime.messages import Message
+
+if TYPE_CHECKING:
+    from agentflow.engine import ChildReport, RunState
+    from agentflow.engine.decisions import Decisions
 
 __all__ = [
     "Answer",
@@ -23,6 +24,7 @@ __all__ = [
     "Done",
     "Pause",
     "Refusal",
+    "ReportChild",
     "Resume",
     "RetryStep",
     "Signal",
@@ -84,6 +86,7 @@ class DecideRequest(Command, frozen=True, kw_only=True):
     digest: str | None = None
     claimed_actor: str | None = None
     via: str = "api"
+    response: Any = None
 
 
 class Answer(Command, frozen=True, kw_only=True):
@@ -109,6 +112,12 @@ class Signal(Command, frozen=True, kw_only=True):
     data: Any
 
 
+class ReportChild(Command, frozen=True, kw_only=True):
+    """Where a child run stands, for the step that waits for it."""
+
+    report: ChildReport
+
+
 class Done(Message, frozen=True, kw_only=True):
     """The command is durable. Not `changed`: its effect held already, and nothing was written."""
 
@@ -126,6 +135,8 @@ class Refusal(Message, frozen=True, kw_only=True):
 
 def check_offset(state: RunState, command: Command) -> None:
     """Reject a stale command: raises `Refused` if the log is longer than `expected_offset`."""
+    from agentflow import engine
+
     last = state.next_offset - 1
     if command.expected_offset is not None and last > command.expected_offset:
         raise engine.commands.Refused(
@@ -137,6 +148,8 @@ def check_offset(state: RunState, command: Command) -> None:
 
 def decide_command(state: RunState, command: Command, now: int) -> Decisions:
     """Return the events of a command, none if it changes nothing. Raises `Refused`."""
+    from agentflow import engine
+
     check_offset(state, command)
     match command:
         case Attach():
@@ -169,6 +182,7 @@ def decide_command(state: RunState, command: Command, now: int) -> Decisions:
                 reason=command.reason,
                 digest=command.digest,
                 claimed_actor=command.claimed_actor,
+                response=command.response,
             )
         case Answer():
             return engine.commands.answer(
@@ -182,5 +196,7 @@ def decide_command(state: RunState, command: Command, now: int) -> Decisions:
             return engine.commands.withdraw(state, command.request_id, reason=command.reason, by=command.by)
         case Signal():
             return engine.commands.signal(state, command.signal_id, command.name, command.data)
+        case ReportChild():
+            return engine.commands.report_child(state, command.report, now)
         case _:
             raise TypeError(f"{type(command).__name__} is not a command of the engine")

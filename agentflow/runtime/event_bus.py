@@ -1,6 +1,6 @@
 """The EventBus: the one actor through which every event enters the log.
 
-It gives offsets and ids in the order of the batches of each run, hands them to the log's writer, and
+It gives events their envelopes in the order of the batches of each run, hands them to the log's writer, and
 after the commit publishes and then acknowledges. Nothing is visible to a reader before it is durable.
 It never waits for the disk: an append returns a future, and many runs share one commit.
 """
@@ -16,27 +16,32 @@ import msgspec
 
 from actors import Actor, Ref, on
 from agentflow.errors import StorageUnavailable, StoreError
-from agentflow.events.envelope import Draft, Ids, StoredEvent, seal
+from agentflow.events.catalogue import RunEvent
+from agentflow.events.envelope import Ids, StoredEvent
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, EventLog, RunMeta
 from agentflow.events.owner import Owner
+from agentflow.events.sealing import seal
+from agentflow.events.tracing import RunTracer
 from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 
 __all__ = ["Barrier", "Commit", "CommitFailed", "Committed", "EventBus", "Observer", "Republish"]
 
 
 class Commit(Message, frozen=True, kw_only=True):
-    """Append these drafts at `expected` at the time `ts`; answered by Committed or CommitFailed.
+    """Append these events at `expected` at the time `ts`; answered by Committed or CommitFailed.
 
-    `state` is the run's state after the batch, `name` and `labels` go with the first batch of a run.
+    `state` is the run's state after the batch, `name` and `labels` go with the first batch of a run. `tracer`
+    follows the run: it gives the spans when the EventBus makes the envelopes. It stays in this process.
     """
 
     workflow_id: str
     epoch: int
     expected: int
     ts: int
-    drafts: tuple[Draft, ...]
+    events: tuple[RunEvent, ...]
     state: str
+    tracer: RunTracer | None = None
     definition_hash: str | None = None
     name: str | None = None
     labels: dict[str, str] = msgspec.field(default_factory=dict[str, str])
@@ -70,8 +75,8 @@ class CommitFailed(Message, frozen=True, kw_only=True):
     transient: bool = False
 
 
-Observer = Callable[[str, int, Sequence[Draft], float], None]
-"""Told of each batch that is durable: workflow id, time of the events (µs), drafts, seconds that it took."""
+Observer = Callable[[str, int, Sequence[RunEvent], float], None]
+"""Told of each batch that is durable: workflow id, time of the events (µs), events, seconds that it took."""
 
 
 _PAGE_EVENTS = 1_024
@@ -151,13 +156,14 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             return refused
 
     def _seal(self, batch: Commit) -> list[StoredEvent]:
-        offset, ulid = batch.expected, self._ids.ulid
-        stored: list[StoredEvent] = []
-        for draft in batch.drafts:
-            sealed = seal(draft, workflow_id=batch.workflow_id, offset=offset, ts=batch.ts, id=ulid("evt_"))
-            stored.append(sealed[1])
-            offset += 1
-        return stored
+        return seal(
+            batch.events,
+            workflow_id=batch.workflow_id,
+            first=batch.expected,
+            ts=batch.ts,
+            ids=self._ids,
+            tracer=batch.tracer,
+        )
 
     @on(Barrier)
     def barrier(self, message: Barrier) -> None:
@@ -195,7 +201,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             if sender is not None:
                 sender.tell(Committed(offset=batch.expected + len(stored) - 1))
             if self._observer is not None:
-                self._observer(batch.workflow_id, batch.ts, batch.drafts, time.perf_counter() - began)
+                self._observer(batch.workflow_id, batch.ts, batch.events, time.perf_counter() - began)
         elif sender is not None:
             kind = error.code if isinstance(error, StoreError) else "storage_unavailable"
             transient = isinstance(error, StorageUnavailable)

@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from agentflow.definition.diagnostics import or_which
-from agentflow.engine import BaseEvent, Graph, RunState, base_of, cut_of
-from agentflow.errors import CommandRefused, RunExists, RunNotFound
-from agentflow.events.catalogue import ForkOrigin, SystemStateSaved
-from agentflow.events.envelope import decode, micros
+from agentflow.definition.loader import Definition
+from agentflow.errors import CommandRefused, DefinitionError, RunExists, RunNotFound
+from agentflow.events.catalogue import ForkOrigin, SystemStateSaved, WorkflowStarted
+from agentflow.events.envelope import decode, encode, micros
 from agentflow.events.log import EventLog
 from agentflow.records.read_model import base_of_fork
-from agentflow.runtime.binding import Bound
-from agentflow.runtime.log_replay import decode_base
 from agentflow.runtime.recovery import RecoveryCommands
 from agentflow.runtime.submission import checked_labels
 
 if TYPE_CHECKING:
+    from agentflow.engine import BaseEvent, Graph, RunState
+    from agentflow.runtime.binding import Bound
     from agentflow.runtime.run_handle import RunHandle
 
 __all__ = ["ForkBase", "ForkCommand", "fork_base"]
@@ -40,24 +40,38 @@ class ForkBase(NamedTuple):
 
 
 async def fork_base(
-    log: EventLog, source: RunState, plan: Graph, *, offset: int, from_step: str | None, from_failure: bool
+    log: EventLog,
+    source: RunState,
+    plan: Graph,
+    *,
+    run_id: str,
+    offset: int,
+    from_step: str | None,
+    from_failure: bool,
+    outputs: Mapping[str, Any] | None = None,
 ) -> ForkBase:
-    """Store the base of a fork of `source` at `offset`, or before a step (or the failed steps) and all that
-    follows.
+    """Store the base of the fork `run_id` of `source` at `offset`, or before a step (or the failed steps) and
+    all that follows. `outputs` stand in place of those of steps that have ended.
 
     Raises CommandRefused if there is no such step or failure.
     """
-    steps = [from_step] if from_step is not None else list(source.failed_steps) if from_failure else []
-    if from_failure and not steps:
-        raise CommandRefused(f"no step of {source.workflow_id} has failed", code="not_failed")
-    try:
-        cut = cut_of(plan, steps)
-    except KeyError:
-        which = or_which(from_step or "", plan.step_ids)
-        raise CommandRefused(f'there is no step "{from_step}"{which}', code="step_not_found") from None
+    from agentflow.engine import base_of
+    from agentflow.engine.replay import asked_by_message, rewritten
+
+    cut = _cut(source, plan, from_step, from_failure)
     bodies, events = await _read(log, source.workflow_id, offset)
-    kept = base_of(events, cut)
-    blob = b"\n".join(bodies[i] for i in kept)
+    asked, edited = asked_by_message(events), outputs or {}
+    kept: list[BaseEvent] = []
+    lines: list[bytes] = []
+    for index in base_of(events, cut):
+        event, body = events[index], bodies[index]
+        data = rewritten(event.data, run_id, asked, edited)
+        if data is not event.data:
+            event = event._replace(data=data)
+            body = encode(msgspec.structs.replace(decode(body), data=data))
+        kept.append(event)
+        lines.append(body)
+    blob = b"\n".join(lines)
     ref = await log.put_blob(blob)
     saved = SystemStateSaved(
         kind="fork_base",
@@ -67,11 +81,28 @@ async def fork_base(
         size=len(blob),
         sha256=hashlib.sha256(blob).hexdigest(),
     )
-    return ForkBase([events[i] for i in kept], saved)
+    return ForkBase(kept, saved)
+
+
+def _cut(source: RunState, plan: Graph, from_step: str | None, from_failure: bool) -> frozenset[str]:
+    """Return the steps that a fork begins anew. Raises CommandRefused."""
+    from agentflow.engine import cut_of
+
+    steps = [from_step] if from_step is not None else list(source.failed_steps) if from_failure else []
+    if from_failure and not steps:
+        raise CommandRefused(f"no step of {source.workflow_id} has failed", code="not_failed")
+    try:
+        return cut_of(plan, steps)
+    except KeyError:
+        which = or_which(from_step or "", plan.step_ids)
+        raise CommandRefused(f'there is no step "{from_step}"{which}', code="step_not_found") from None
 
 
 async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes], list[BaseEvent]]:
     """Return the events up to an offset, with the base of a run that is a fork itself."""
+    from agentflow.engine import BaseEvent
+    from agentflow.runtime.log_replay import decode_base
+
     bodies: list[bytes] = []
     events: list[BaseEvent] = []
     position = 0
@@ -82,13 +113,33 @@ async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes]
             event = decode(row.body)
             if isinstance(event.data, SystemStateSaved) and event.data.kind == "fork_base":
                 inner = await base_of_fork(log, event.data.ref)
-                bodies += [line for line in inner.split(b"\n") if line]
-                events += decode_base(inner)
+                began = bodies.pop(), events.pop()  # its edits come behind the base
+                bodies += [*(line for line in inner.split(b"\n") if line), began[0]]
+                events += [*decode_base(inner), began[1]]
                 continue
             bodies.append(row.body)
             events.append(BaseEvent(event.data, micros(event.timestamp)))
         position = rows[-1].offset + 1
     return bodies, events
+
+
+def _forked(
+    begin: WorkflowStarted,
+    origin: ForkOrigin,
+    by: str,
+    labels: Mapping[str, str],
+    edits: dict[str, Any] | UnsetType,
+) -> WorkflowStarted:
+    """Return the first event of a fork of the run that began with `begin`."""
+    return msgspec.structs.replace(
+        begin,
+        forked_from=origin,
+        by=by,
+        labels=dict(labels),
+        edits=edits,
+        idempotency_key=UNSET,
+        body_hash=UNSET,
+    )
 
 
 class ForkCommand(RecoveryCommands):
@@ -111,15 +162,20 @@ class ForkCommand(RecoveryCommands):
         from_failure: bool = False,
         as_id: str | None = None,
         labels: Mapping[str, str] | None = None,
+        edits: Mapping[str, Any] | None = None,
         by: str = "local",
         trusted: bool = True,
     ) -> RunHandle:
         """Begin a new run that goes on from a point of another: from an offset of its log (by default its
         end), or before a step, or before the steps that failed, and all that comes after them.
 
+        `edits` are JSON in place of what was there: `input` (before a step has begun), `outputs` of steps
+        that are kept, by id, and `shared` values by key.
+
         Recorded results are kept and not repeated; the old log stays as it is. The fork is trusted if both
         the caller and the old run are. Raises RunNotFound,
-        RunExists, CommandRefused (invalid_parameter, step_not_found, not_failed), DefinitionError.
+        RunExists, CommandRefused (invalid_parameter, step_not_found, not_failed), InvalidEdit and
+        DefinitionError.
         """
         if sum((offset is not None, from_step is not None, from_failure)) > 1:
             raise CommandRefused("give one of offset, from_step and from_failure", code="invalid_parameter")
@@ -131,28 +187,105 @@ class ForkCommand(RecoveryCommands):
         begin = await self._begin(workflow_id)
         plan, bound = await self._prepare(workflow_id, True, trusted=trusted)
         source = await self.fold(workflow_id, at=upto)
+        changed: dict[str, Any] = {}
+        if edits is not None:
+            from agentflow.runtime.fork_edits import checked_edits
+
+            cut = _cut(source, plan, from_step, from_failure)
+            changed = checked_edits(edits, source, begin, cut, bound.code)
+        run_id = self._run_id(as_id)
         base = await fork_base(
-            self.log, source, plan, offset=upto, from_step=from_step, from_failure=from_failure
+            self.log,
+            source,
+            plan,
+            run_id=run_id,
+            offset=upto,
+            from_step=from_step,
+            from_failure=from_failure,
+            outputs=changed.get("outputs"),
         )
         origin = ForkOrigin(workflow_id=workflow_id, offset=upto, from_step=from_step or UNSET)
         kept = begin.labels if labels is None else checked_labels(labels)
-        started = msgspec.structs.replace(
-            begin,
-            forked_from=origin,
-            by=by,
-            labels=dict(kept),
-            options=begin.options if trusted else {**begin.options, "trusted": False},
-            idempotency_key=UNSET,
-            body_hash=UNSET,
-        )
+        started = _forked(begin, origin, by, kept, changed or UNSET)
+        if "input" in changed:
+            started = msgspec.structs.replace(started, input=changed["input"])
+        if not trusted:
+            started = msgspec.structs.replace(started, options={**begin.options, "trusted": False})
+        return await self._begin_fork(run_id, plan, bound, started, base, chosen=as_id is not None)
+
+    async def fork_graph(
+        self,
+        workflow_id: str,
+        definition: Definition,
+        *,
+        offset: int,
+        as_id: str | None = None,
+        edits: Mapping[str, Any] | None = None,
+        input_type: str | None = None,
+        by: str = "local",
+    ) -> RunHandle:
+        """Begin a run of a graph with an equal signature that goes on from an offset of another.
+
+        `edits` are checked and encoded: `input` (of the type `input_type`), `shared`, `state`, `messages` and
+        `outputs` (page 002 §9). Raises as `fork`.
+        """
+        given = dict(edits or {})
+        begin = await self._begin(workflow_id)
+        bound = await self.bind(definition)
+        errors = [d for d in bound.diagnostics if d.severity == "error"]
+        if errors:
+            raise DefinitionError(errors)
+        plan = self._plan(definition.workflow, definition.ir_hash)
+        await self._put_definition(definition)
+        source = await self.fold(workflow_id, at=offset)
         run_id = self._run_id(as_id)
+        base = await fork_base(
+            self.log,
+            source,
+            plan,
+            run_id=run_id,
+            offset=offset,
+            from_step=None,
+            from_failure=False,
+            outputs=given.get("outputs"),
+        )
+        origin = ForkOrigin(workflow_id=workflow_id, offset=offset)
+        started = _forked(begin, origin, by, begin.labels, given or UNSET)
+        if "input" in given:
+            options = {**begin.options, "input_type": input_type}
+            started = msgspec.structs.replace(started, input=given["input"], options=options)
+        if definition.ir_hash != begin.ir_hash:
+            info = msgspec.structs.replace(begin.definition, hash=definition.hash, version=definition.version)
+            started = msgspec.structs.replace(
+                started, definition=info, ir_hash=definition.ir_hash, source=definition.source
+            )
+        return await self._begin_fork(run_id, plan, bound, started, base, chosen=as_id is not None)
+
+    async def _begin_fork(
+        self,
+        run_id: str,
+        plan: Graph,
+        bound: Bound,
+        started: WorkflowStarted,
+        base: ForkBase,
+        *,
+        chosen: bool,
+    ) -> RunHandle:
         async with self._registry.exclusive(run_id):
-            if as_id is not None and await self._taken(run_id):
+            if chosen and await self._taken(run_id):
                 raise RunExists(f"{run_id} exists already")
             launch = await self._registry.begin(
-                run_id, plan, bound, [started, base.saved], base=base.events, labels=dict(kept)
+                run_id, plan, bound, [started, base.saved], base=base.events, labels=dict(started.labels)
             )
         return self._handle(run_id, launch)
+
+    async def bind(self, definition: Definition) -> Bound:
+        """Resolve models and functions."""
+        raise NotImplementedError
+
+    async def _put_definition(self, definition: Definition) -> None:
+        """Store a graph before a run names it."""
+        raise NotImplementedError
 
     async def _taken(self, run_id: str) -> bool:
         try:

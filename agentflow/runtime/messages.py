@@ -11,6 +11,7 @@ A message class stands in the module of its receiver; where that would be an imp
 | Done, Refusal | command_handlers | RunSupervisor | RunRegistry, as the reply |
 | Suspend | run_supervisor | Runtime | RunSupervisor |
 | Wake, SendAgain, WorkStopped | run_supervisor | its own timers | RunSupervisor |
+| Answered, AskAgain | run_supervisor | SharedStore's answers, its own timers | RunSupervisor |
 | CheckAcknowledged, LogEnd, LookedUp | run_supervisor | its own timers and reads | RunSupervisor |
 | Commit, Barrier | event_bus | RunSupervisor, RunsSupervisor | EventBus |
 | Republish | event_bus | RunSupervisor | EventBus |
@@ -19,7 +20,8 @@ A message class stands in the module of its receiver; where that would be an imp
 | Complete | model_calls | AgentActor | ModelActor |
 | ModelCallSuccess, ModelCallFailure | model_calls | ModelActor, through AgentActor | RunSupervisor |
 | CallTool | tool_actor | RunSupervisor (CallDispatcher), AgentActor | AgentActor, ToolActor |
-| CancelCall | tool_actor | RunSupervisor (CallDispatcher) | ToolActor |
+| CancelCall, CheckCalls | tool_actor | RunSupervisor (CallDispatcher) | ToolActor |
+| CallsMissing | tool_actor | ToolActor | RunSupervisor |
 | ToolCallSuccess, ToolCallFailure | tool_actor | ToolActor, also through AgentActor | RunSupervisor |
 """
 

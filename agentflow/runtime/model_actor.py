@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
+from typing import Any, cast
 
 import msgspec
 
 from actors import Actor, current_trace, on
 from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import canonical_json
 from agentflow.definition.type_errors import undecodable
+from agentflow.engine.agents.conversation import parse
 from agentflow.engine.ids import derive
 from agentflow.events.deltas import DeltaHub
 from agentflow.events.tracing import active
 from agentflow.models import ModelError, ModelProvider, ModelReply
+from agentflow.models.base import DeltaSink
 from agentflow.models.parameters import sent_parameters
 from agentflow.runtime.circuit_breaker import Circuit, CircuitOpen
+from agentflow.runtime.clock import Clock, monotonic_of
 from agentflow.runtime.messages import HANDLER_LIMIT_S
 from agentflow.runtime.model_calls import (
     CallModel,
@@ -43,12 +47,15 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         providers: Mapping[str, ModelProvider],
         deltas: DeltaHub,
         call_started: Callable[[str], None],
+        clock: Clock,
     ) -> None:
         self._limit = limit
         self._providers = providers  # those that share this key's limit, by name
         self._deltas = deltas
         self._circuit = Circuit()
         self._work_began = call_started
+        self._clock = clock
+        self._monotonic = monotonic_of(clock)
 
     def on_start(self) -> None:
         self._limiter = self.ctx.limiter(self._limit)
@@ -96,14 +103,14 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
     async def _call(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
         call = message.call
         self._work_began(call.workflow_id)
-        began = time.perf_counter()
+        began = self._monotonic()
         number = count()
 
         def new_call_id() -> str:
-            return derive("call_", time.time_ns() // 1000, call.id_seed, next(number))
+            return derive("call_", self._clock.now(), call.id_seed, next(number))
 
         def passed() -> int:
-            return round((time.perf_counter() - began) * 1000)
+            return (self._monotonic() - began + 500) // 1000
 
         try:
             provider = self._providers[call.ref.provider]
@@ -111,7 +118,10 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
             with active(current_trace()), showing as sink:
                 parameters, extra = sent_parameters(call.request.parameters)
                 request = msgspec.structs.replace(call.request, parameters=parameters, extra=extra)
-                reply = await provider.complete(request, new_call_id=new_call_id, on_delta=sink)
+                shown = sink if call.shown == "text" else None
+                reply = await provider.complete(request, new_call_id=new_call_id, on_delta=shown)
+                if call.shown == "lines":
+                    _show_lines(reply, sink)
             reply = _checked(reply)
             await judge_reply(request, reply)
         except ModelError as error:
@@ -149,6 +159,17 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         if reply.end != "complete":
             return incomplete(call, reply, passed())
         return ModelCallSuccess(call_id=call.call_id, reply=reply, duration_ms=passed())
+
+
+def _show_lines(reply: ModelReply, sink: DeltaSink) -> None:
+    """Show an answer that is a JSON object as lines `key: value`, and any other one as it is."""
+    found, value = parse(reply.message.content.strip())
+    if not found or not isinstance(value, dict):
+        sink("output", reply.message.content)
+        return
+    for key, item in cast("dict[str, Any]", value).items():
+        shown = item if isinstance(item, str) else canonical_json(item).decode()
+        sink("output", f"{key}: {shown}\n")
 
 
 def _timed_out(call: CallModel, address: str) -> ModelCallFailure:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -43,6 +43,8 @@ class CallModel(Message, frozen=True, kw_only=True):
     request: ModelRequest
     id_seed: str
     timeout: float | None
+    shown: Literal["text", "lines", "nothing"] = "text"
+    """How deltas show the answer: as it is written, as lines `key: value` at its end, or not at all."""
 
 
 class Complete(Message, frozen=True, kw_only=True):

@@ -15,8 +15,6 @@ from msgspec import UNSET
 
 from agentflow.definition.ir import Workflow
 from agentflow.definition.limits import limits_of
-from agentflow.engine import next_due
-from agentflow.engine.limits import due_of
 from agentflow.errors import (
     AgentflowError,
     LogCorrupt,
@@ -32,9 +30,7 @@ from agentflow.events.log import EventLog, RunRow
 from agentflow.events.rows import Page
 from agentflow.records.commands import Resumed, UnresumedRun
 from agentflow.records.damage import warn_of_damage
-from agentflow.runtime.command_handlers import (
-    Resume,
-)
+from agentflow.runtime.command_handlers import Resume
 from agentflow.runtime.run_commands import RunCommands
 from agentflow.runtime.submission import checked_budget
 
@@ -69,11 +65,16 @@ class DueScan:
         return found
 
     async def _of(self, row: RunRow) -> Due:
+        from agentflow.engine.limits import due_of
+
         try:
             last = await self._log.read(row.workflow_id, row.last_offset, 2)
             if len(last) != 1 or last[0].type != WorkflowWaiting.EVENT_TYPE:
                 return "unknown"
-            due = due_of(decode(last[0].body).data)
+            waiting = decode(last[0].body).data
+            if any(name.startswith("child ") for name in waiting.signals):
+                return "unknown"  # the child may have ended without a word to its parent
+            due = due_of(waiting)
             if due is None and await self._may_be_timed(row.workflow_id):
                 return "unknown"
             return due
@@ -141,6 +142,7 @@ class RecoveryCommands(RunCommands):
                 runs.append((row.workflow_id, False))
         suspects = [(row.workflow_id, False) for row in rows if row.state == "running"]
         suspects += [(row.workflow_id, True) for row in drained]
+        await self._cancel_orphans([*rows, *paused])
         self._registry.recover(runs, suspects)
         self._registry.expect(later)
         return [*(row.workflow_id for row in (*rows, *drained)), *timed]
@@ -176,6 +178,10 @@ class RecoveryCommands(RunCommands):
                 failed.append(UnresumedRun(workflow_id=run_id, code=error.code, message=str(error)))
         return Resumed(resumed=resumed, failed=failed)
 
+    async def _cancel_orphans(self, rows: Sequence[RunRow]) -> None:
+        """Cancel the child runs whose parents do not wait for them any more."""
+        raise NotImplementedError
+
     async def _readable(self, run_id: str, question: Callable[[str], Awaitable[T]]) -> T | None:
         """Return what the log of a paused run says. None, with a warning, if it is damaged: the run stays
         paused, and the others are taken up all the same."""
@@ -201,6 +207,8 @@ class RecoveryCommands(RunCommands):
 
     async def _paused_until(self, run_id: str) -> int | None:
         """Return when a paused run goes on by itself (µs); None if it waits for an operator."""
+        from agentflow.engine import next_due
+
         rows = await self.log.read(run_id, await self.log.last(run_id), 1)
         data = decode(rows[0].body).data if rows else None
         if isinstance(data, WorkflowPaused):

@@ -15,6 +15,7 @@ from agentflow.events.envelope import decode
 from agentflow.events.log import EventLog
 from agentflow.runtime.clock import Clock
 from agentflow.runtime.messages import Message
+from agentflow.runtime.shared_store import sweep_records
 
 __all__ = ["KeepResult", "ResultCache"]
 
@@ -68,8 +69,8 @@ class ResultCache:
         await self._log.save_cursor(_PREFIX + key, place)
 
     async def sweep(self) -> int:
-        """Remove the expired entries; return how many there were."""
-        now, count = self._clock.now(), 0
+        """Remove the expired entries, and the expired records that runs share; return how many there were."""
+        now, count = self._clock.now(), await sweep_records(self._log, self._clock)
         for name, saved in (await self._log.cursors(_PREFIX)).items():
             if _decode(saved).until <= now:
                 await self._log.drop_cursor(name)

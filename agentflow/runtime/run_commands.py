@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from agentflow.aside import compute_aside, is_small
 from agentflow.errors import (
     AgentflowError,
     CommandRefused,
     RunTerminal,
 )
 from agentflow.events.forked import ForkGuard
-from agentflow.judge import judge_aside
 from agentflow.records.requests import RequestRecord
 from agentflow.runtime.command_handlers import (
     Answer,
@@ -61,7 +61,8 @@ class RunCommands(RunReader):
 
     async def _send(self, workflow_id: str, command: Command) -> RunHandle:
         self._fork_guard.check()
-        problem = json_problem(msgspec.structs.asdict(command))
+        told = msgspec.structs.asdict(command)
+        problem = json_problem(told) if is_small(told) else await compute_aside(json_problem, told)
         if problem is not None:
             raise CommandRefused(f"no event can hold this: {problem}", code="invalid_parameter")
         await self._registry.command(workflow_id, command)
@@ -176,11 +177,12 @@ class RunCommands(RunReader):
         by: str = "local",
         claimed_actor: str | None = None,
         via: str = "api",
+        response: Any = None,
         expected_offset: int | None = None,
     ) -> RunHandle:
         """Grant or deny an approval, named by its id or by its step. The same decision again changes nothing,
         the opposite is refused, also after the end of the run. With `digest` only what was seen is granted.
-        `claimed_actor`: for whom `by` says that it acts."""
+        `claimed_actor`: for whom `by` acts. `response`: any JSON value for the step that asked."""
         if (request_id is None) == (step_id is None):
             raise CommandRefused("name either the request or the step", code="invalid_parameter")
         command = DecideRequest(
@@ -192,6 +194,7 @@ class RunCommands(RunReader):
             by=by,
             claimed_actor=claimed_actor,
             via=via,
+            response=response,
             expected_offset=expected_offset,
         )
         return await self._send(workflow_id, command)
@@ -237,6 +240,8 @@ class RunCommands(RunReader):
 
 async def _judge_answers(requests: Iterable[RequestRecord], responses: Mapping[str, Any]) -> None:
     """Check the answers to open requests against their schemas, off the event loop if that takes long."""
+    from agentflow.judge import judge_aside
+
     for request in requests:
         if request.request_id in responses and request.response_schema is not None:
             await judge_aside(request.response_schema, responses[request.request_id])

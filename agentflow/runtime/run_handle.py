@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 from agentflow.records.bound_run import bound
 from agentflow.records.runs import RunResult, T
 from agentflow.runtime.fork import ForkCommand
+from agentflow.runtime.replay_command import ReplayCommand
 from agentflow.runtime.run_launch import RunLaunch
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class RunHandle(Generic[T]):
     answer = bound(ForkCommand.answer)
     answer_all = bound(ForkCommand.answer_all)
     cancel = bound(ForkCommand.cancel)
+    checkpoints = bound(ForkCommand.checkpoints)
     compare = bound(ForkCommand.compare)
     context = bound(ForkCommand.context)
     decide = bound(ForkCommand.decide)
@@ -87,10 +89,13 @@ class RunHandle(Generic[T]):
     history = bound(ForkCommand.history)
     pause = bound(ForkCommand.pause)
     record = bound(ForkCommand.record)
+    replay = bound(ReplayCommand.replay)
     requests = bound(ForkCommand.requests)
     resume = bound(ForkCommand.resume)
     retry = bound(ForkCommand.retry)
     signal = bound(ForkCommand.signal)
     state = bound(ForkCommand.state)
     step = bound(ForkCommand.step)
+    timeline = bound(ForkCommand.timeline)
+    trace = bound(ForkCommand.trace)
     withdraw = bound(ForkCommand.withdraw)

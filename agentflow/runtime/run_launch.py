@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from agentflow import engine
-from agentflow.engine.state import RunState
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.owner import Owner
 from agentflow.runtime.clock import Timeline
 
 if TYPE_CHECKING:
     from actors import Ref
+    from agentflow import engine
+    from agentflow.engine.state import RunState
     from agentflow.runtime.agent_actor import Directory
+    from agentflow.runtime.binding import ReplaySource
+    from agentflow.runtime.child_runs import ChildLinks
     from agentflow.runtime.command_handlers import Command, Done, Refusal
     from agentflow.runtime.crash_ledger import Trial
     from agentflow.runtime.log_replay import Fold
@@ -34,7 +36,7 @@ class RunLaunch:
     the answer to the command. `alarm` is the next deadline (µs) of a run that was left waiting. `fold` is
     what is known of its log before it is read, and what its supervisor leaves behind when it rests. `trial`
     is told which units the supervisor takes up and which of them end. `timeline`: steps of the wall clock.
-    `owner`: the owner of the run once it has begun.
+    `owner`: the owner of the run once it has begun. `replay`: the recorded run that serves its effects.
     """
 
     def __init__(
@@ -55,6 +57,8 @@ class RunLaunch:
         trial: Trial | None = None,
         timeline: Timeline | None = None,
         owner: Owner | None = None,
+        is_child: bool = False,
+        replay: ReplaySource | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.workflow_id = workflow_id
@@ -73,6 +77,10 @@ class RunLaunch:
         self.trial = trial
         self.timeline = timeline or Timeline()
         self.owner = owner
+        self.is_child = is_child
+        """True if it works for a step of another run, whose slot it shares."""
+        self.child_links: ChildLinks | None = None
+        self.replay = replay
         self.first_batch_sent = False
         """Whether a supervisor has sent the first events: they may be in the log though it died since."""
         self.kills = 0
@@ -199,5 +207,5 @@ class RunTable:
         self._alarms.pop(workflow_id, None)
 
     def count_running(self) -> int:
-        """Count the runs that take a slot: all but those that only begin their log and then queue."""
-        return sum(not launch.queued for launch in self._launches.values())
+        """Count the runs that take a slot: not child runs, nor those that begin their log and queue."""
+        return sum(not (launch.queued or launch.is_child) for launch in self._launches.values())

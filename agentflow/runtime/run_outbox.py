@@ -26,7 +26,7 @@ class Batch:
 
     def __init__(self, commit: Commit, effects: list[Effect], results: list[KeepResult]) -> None:
         self.commit = commit
-        self.last = commit.expected + len(commit.drafts) - 1
+        self.last = commit.expected + len(commit.events) - 1
         self.effects = effects
         self.results = results
 

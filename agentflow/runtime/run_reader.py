@@ -6,12 +6,11 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentflow.definition.ir import Workflow
-from agentflow.engine import Bindings, Graph, RunState, compile_graph
 from agentflow.errors import OffsetTrimmed
 from agentflow.events.catalogue import TERMINAL_TYPES, WorkflowStarted
 from agentflow.events.deltas import DeltaHub, ModelDelta
@@ -21,7 +20,9 @@ from agentflow.events.log import EventLog, RunRow
 from agentflow.records.damage import warn_of_damage
 from agentflow.records.read_model import ReadModel, started_of
 from agentflow.records.runs import RunResult, result_of
-from agentflow.runtime.log_replay import fold
+
+if TYPE_CHECKING:
+    from agentflow.engine import Graph, RunState
 
 __all__ = ["RunReader"]
 
@@ -43,6 +44,9 @@ class RunReader(ReadModel):
 
         Raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt. `state` is the same as data.
         """
+        from agentflow.engine import Bindings, RunState
+        from agentflow.runtime.log_replay import fold
+
         begin = await self._begin(workflow_id)
         workflow = await self._graph(begin.ir_hash)
         state = RunState(workflow_id, self._plan(workflow, begin.ir_hash), Bindings())
@@ -79,7 +83,7 @@ class RunReader(ReadModel):
         follow: bool = True,
         types: Sequence[str] | None = None,
         step: str | None = None,
-    ) -> AsyncIterator[Event[Any]]:
+    ) -> AsyncGenerator[Event[Any], None]:
         """Yield the events behind offset `after` (None: all that are left), each once and in order; with
         `follow` until the terminal one. `types` are exact types and families (`tool.*`), `step` an id.
 
@@ -131,7 +135,11 @@ class RunReader(ReadModel):
 
     def _plan(self, workflow: Workflow, digest: str) -> Graph:
         """Return the compiled graph; the 64 used last are cached."""
-        plan = self._plans.pop(digest, None) or compile_graph(workflow)
+        plan = self._plans.pop(digest, None)
+        if plan is None:
+            from agentflow.engine import compile_graph
+
+            plan = compile_graph(workflow)
         self._plans[digest] = plan
         if len(self._plans) > _MAX_CACHED_GRAPHS:
             del self._plans[next(iter(self._plans))]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
 
 from actors import ActorStopped, ActorSystem, AskTimeout, ChildSpec, Ref
 from agentflow import engine
@@ -53,6 +55,9 @@ from agentflow.runtime.run_launch import RunLaunch, RunTable
 from agentflow.runtime.run_queue import RunQueue
 from agentflow.runtime.runs_supervisor import Alarms, RunsSupervisor, StartRun
 
+if TYPE_CHECKING:
+    from agentflow.runtime.child_runs import ChildLinks
+
 __all__ = ["RunRegistry"]
 
 _log = logging.getLogger("agentflow.runtime")
@@ -79,6 +84,7 @@ class RunRegistry:
         *,
         prepare: Prepare,
         directory: Callable[[Bound], Directory],
+        is_child: Callable[[str], Awaitable[bool]],
         limit: int,
         queue: int,
     ) -> None:
@@ -87,6 +93,9 @@ class RunRegistry:
         self._owner = owner
         self._prepare = prepare
         self._directory = directory
+        self._is_child = is_child
+        self.child_links: ChildLinks | None = None
+        """Given to every run's supervisor; set before the first run starts."""
         self._table = RunTable()
         self.launches = self._table.launches
         self.live = self._table.supervisors
@@ -137,6 +146,10 @@ class RunRegistry:
             self._folds.keep(launch.fold)
         launch.fold = None
         state = launch.rest_state
+        if state is not None and self.child_links is not None and not self._tasks.closed:
+            report = engine.report_of(state)
+            if report is not None and state.begin is not None and state.begin.parent is not UNSET:
+                self.child_links.report(state.begin.parent.workflow_id, report)
         timed = state is not None and not state.terminal and (state.timers or state.paused_timers)
         if timed or (state is None and launch.timeline.stepped):
             self._timelines[launch.workflow_id] = launch.timeline
@@ -166,7 +179,9 @@ class RunRegistry:
         self._check_open()
         if workflow_id in self.launches or workflow_id in self._queue:
             raise RunExists(f"{workflow_id} exists already")
-        queued = self._queue.must_wait
+        started: Any = first_events[0]
+        is_child = started.parent is not UNSET  # its parent's slot is its own
+        queued = self._queue.must_wait and not is_child
         if queued and self._queue.is_at_capacity:
             raise QueueFull("too many runs wait for a place already")
         launch = RunLaunch(
@@ -180,6 +195,8 @@ class RunRegistry:
             labels=labels,
             queued=queued,
             owner=self._owner,
+            is_child=is_child,
+            replay=bound.replay,
         )
         if queued:
             self._queue.enqueue(workflow_id, _ATTACH)
@@ -191,7 +208,12 @@ class RunRegistry:
             raise
         return launch
 
+    def start_soon(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start work that concerns several runs; it is cancelled when the registry is closed."""
+        self._tasks.start_soon(work)
+
     def _register(self, launch: RunLaunch) -> None:
+        launch.child_links = self.child_links
         self._table.add(launch)
         self._runs.tell(StartRun(workflow_id=launch.workflow_id))
 
@@ -391,6 +413,7 @@ class RunRegistry:
             message = error.diagnostics[0].message
             command, idle = Pause(by="runtime", reason="definition_unavailable", detail=message), True
             plan, bound = await self._prepare(workflow_id, False)
+        is_child = await self._is_child(workflow_id)
         try:
             epoch = await self._log.claim(workflow_id, self._owner)
             self._check_open()
@@ -398,7 +421,7 @@ class RunRegistry:
             with suppress(StoreError):
                 await self._log.release(workflow_id, self._owner)
             raise
-        waits = self._queue.must_wait or self._queue.is_suspect(workflow_id)
+        waits = (self._queue.must_wait and not is_child) or self._queue.is_suspect(workflow_id)
         queued = idle or (not has_slot and waits)
         if queued and not idle:
             self._queue.enqueue(workflow_id, _ATTACH)
@@ -417,6 +440,8 @@ class RunRegistry:
             fold=self._folds.take(workflow_id, plan, bound.bindings),
             trial=self._trial if self._trial is not None and self._trial.workflow_id == workflow_id else None,
             timeline=self._timelines.pop(workflow_id, None),
+            is_child=is_child,
+            replay=bound.replay,
         )
         self._register(launch)
         self._queue.release_reservation(workflow_id)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from agentflow.engine.state import RunState
 from agentflow.errors import AgentflowError
 from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog
@@ -14,10 +13,13 @@ from agentflow.events.owner import Owner
 from agentflow.events.rows import RunRow
 from agentflow.records.requests import request_record
 from agentflow.records.runs import RunResult, StepSummary, raise_for_failure
-from agentflow.runtime.fork import ForkCommand
+from agentflow.runtime.replay_command import ReplayCommand
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_launch import RunLaunch
 from agentflow.typed_output import check_output_type, typed_result
+
+if TYPE_CHECKING:
+    from agentflow.engine.state import RunState
 
 __all__ = ["MOVING", "RunResults", "abandoned", "follow_to_rest", "live_result"]
 
@@ -94,7 +96,7 @@ def live_result(state: RunState, last: int) -> RunResult:
 M = TypeVar("M")
 
 
-class RunResults(ForkCommand):
+class RunResults(ReplayCommand):
     """The half of a Runtime that waits for runs."""
 
     owner: Owner

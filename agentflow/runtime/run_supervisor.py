@@ -11,16 +11,18 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET
 
-from actors import Actor, OneForOne, Terminated, on
+from actors import Actor, OneForOne, Restarted, Terminated, on
 from agentflow import engine, known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine import CacheHit
 from agentflow.engine.decisions import Decisions
+from agentflow.engine.effect_replay import Replayer, call_of
 from agentflow.engine.effects import EFFECTFUL
 from agentflow.engine.state import RunState
 from agentflow.errors import (
@@ -33,23 +35,36 @@ from agentflow.errors import (
     StoreError,
 )
 from agentflow.events import catalogue as ev
-from agentflow.events.envelope import Draft
 from agentflow.events.log import EventLog
 from agentflow.events.tracing import RunTracer
+from agentflow.executors.callables import NO_CALLABLES
 from agentflow.runtime.call_dispatcher import CallDispatcher
 from agentflow.runtime.clock import Clock, monotonic_of
 from agentflow.runtime.command_handlers import (
+    Attach,
     Cancel,
     Command,
     Done,
     Pause,
     Refusal,
+    ReportChild,
     Resume,
     check_offset,
     decide_command,
 )
 from agentflow.runtime.crash_ledger import Trial
 from agentflow.runtime.event_bus import Barrier, Commit, CommitFailed, Committed, Republish
+from agentflow.runtime.executor_actor import (
+    AddEvent,
+    BeginCall,
+    CallVerdict,
+    EndCall,
+    HandlerDone,
+    HandlerFailed,
+    YieldOutput,
+)
+from agentflow.runtime.handler_dispatcher import BeginHandler
+from agentflow.runtime.handler_messages import HandlerMessages
 from agentflow.runtime.log_replay import Fold, fold
 from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 from agentflow.runtime.model_calls import ModelCallFailure, ModelCallSuccess, model_warnings
@@ -57,10 +72,17 @@ from agentflow.runtime.permanent_actor import PermanentActor
 from agentflow.runtime.result_cache import KeepResult, ResultCache
 from agentflow.runtime.run_launch import RunLaunch
 from agentflow.runtime.run_outbox import Batch, RunOutbox
-from agentflow.runtime.tool_actor import ToolCallFailure, ToolCallSuccess
+from agentflow.runtime.shared_store import SharedStore
+from agentflow.runtime.supervised_children import SupervisedChildren
+from agentflow.runtime.tool_actor import CallsMissing, ToolCallFailure, ToolCallSuccess
+from agentflow.runtime.workflow_code import judge
 
 __all__ = [
+    "Answered",
+    "AskAgain",
     "CheckAcknowledged",
+    "ChildGone",
+    "HandlersStopped",
     "LogEnd",
     "LookedUp",
     "RunSupervisor",
@@ -92,6 +114,20 @@ class LookedUp(Message, frozen=True, kw_only=True):
     hit: CacheHit | None
 
 
+class Answered(Message, frozen=True, kw_only=True):
+    """The store has answered an access; `failed`: it could not be asked, and is asked again."""
+
+    answer_key: str
+    answer: Any
+    failed: bool = False
+
+
+class AskAgain(Message, frozen=True, kw_only=True):
+    """The store may be asked again what it could not answer."""
+
+    answer_key: str
+
+
 class Suspend(Message, frozen=True, kw_only=True):
     """Park the run: model calls are cut off, tools may finish within `grace` seconds."""
 
@@ -107,6 +143,16 @@ class SendAgain(Message, frozen=True, kw_only=True):
     """The store may take the refused batch now."""
 
 
+class HandlersStopped(Message, frozen=True, kw_only=True):
+    """The time that cancelled handlers have to end is over."""
+
+
+class ChildGone(Message, frozen=True, kw_only=True):
+    """A child run that was cancelled has ended."""
+
+    workflow_id: str
+
+
 class WorkStopped(Message, frozen=True, kw_only=True):
     """The grace for calls at work is over."""
 
@@ -114,9 +160,20 @@ class WorkStopped(Message, frozen=True, kw_only=True):
 Settle = Callable[[Done | Refusal], object]
 
 _ACK_CHECK_S = 1.0
+_STORE_RETRY_S = 0.5
+HANDLERS_END_S = 5.0
+"""How long the end of a cancelled run waits for handlers that go on after their cancellation."""
 _LOST = "the run belongs to another process now"
 _COMMAND_WAIT_US = 10_000_000
 """How long a command waits for a store that takes nothing."""
+
+
+def _answered(key: str, answer: Any) -> Answered:
+    return Answered(answer_key=key, answer=answer)
+
+
+def _unanswered(key: str, error: BaseException) -> Answered:
+    return Answered(answer_key=key, answer=None, failed=True)
 
 
 def _identity(message: LogEnd) -> LogEnd:
@@ -128,7 +185,14 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     supervise = OneForOne(max_restarts=1_000_000, within=1, decide=lambda error, history: "stop")
 
-    def __init__(self, launch: RunLaunch, bus: PermanentActor, log: EventLog, clock: Clock) -> None:
+    def __init__(
+        self,
+        launch: RunLaunch,
+        bus: PermanentActor,
+        log: EventLog,
+        clock: Clock,
+        store: SharedStore | None = None,
+    ) -> None:
         self._launch = launch
         self._bus = bus
         self._log = log
@@ -136,9 +200,9 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._monotonic = monotonic_of(clock)
         self._timeline = launch.timeline
         run_id = launch.workflow_id
-        fold = launch.take_fold() or Fold(
-            RunState(run_id, launch.plan, launch.bindings), RunTracer(run_id), 0
-        )
+        fold = launch.take_fold()
+        if fold is None or launch.replay is not None:  # a Replayer has to see all events
+            fold = Fold(RunState(run_id, launch.plan, launch.bindings), RunTracer(run_id), 0)
         self._state, self._tracer = fold.state, fold.tracer
         self._outbox = RunOutbox(bus)
         self._armed_for: int | None = None
@@ -156,14 +220,35 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._results_to_keep: list[KeepResult] = []
         self._ack_timer_set = False  # whether a look at the outbox is due
         self._effects: list[engine.Effect] = []  # of the events that are not on their way to the log yet
-        self._lookups: dict[str, engine.CacheHit | Literal["asked"] | None] = {}  # answers of the cache
-        self._caches = any(node.spec.cache is not None for node in launch.plan.nodes.values())
+        self._store = SharedStore(log) if store is None else store
+        self._accesses: deque[tuple[int, engine.StoreAccess]] = deque()  # made once the offset is durable
+        self._lookups: dict[str, Any] = {}  # answers of the cache, the store and code
+        nodes = launch.plan.all_nodes.values()
+        replay = launch.replay
+        self._replayer = None if replay is None else Replayer(replay.recording, replay.policy, launch.plan)
+        self._replay_error: ErrorInfo | None = None  # ends the run once its events are durable
+        self._serving = False
+        self._caches = any(node.spec.cache is not None or node.kind.uses_store for node in nodes)
+        self._judged: list[str] = []
+        self._waits_for_handlers = False  # the end of a cancel waits until they have ended
+        self._forced = False
+        self._children: SupervisedChildren | None = None
 
     # -- beginning ------------------------------------------------------------------------------
 
     def on_start(self) -> Awaitable[None] | None:
         launch = self._launch
-        self._dispatcher = CallDispatcher(self.ctx, self._state, launch.directory, self._tracer)
+        clock = self._clock
+        self._dispatcher = CallDispatcher(self.ctx, self._state, launch.directory, self._tracer, clock.now)
+        self._handlers = HandlerMessages(self._state, self._dispatcher.handlers, launch.directory.code, clock)
+        if launch.child_links is not None:
+            me = self.ctx.self
+            self._children = SupervisedChildren(
+                self._state,
+                self._tracer,
+                launch.child_links,
+                lambda run_id: me.tell(ChildGone(workflow_id=run_id)),
+            )
         if not launch.is_new:
             return self._replay()
         if launch.first_batch_sent:
@@ -191,16 +276,17 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         """Write the first events of a new run, and what follows from them unless it has to queue."""
         launch, state = self._launch, self._state
         now = self._now()
-        drafts: list[Draft] = []
+        events: list[ev.RunEvent] = []
         state.base = launch.base
-        self._record(launch.first_events, drafts, now)
+        self._record(launch.first_events, events, now)
         if launch.base:
             self._effects.clear()
-            self._record(engine.interrupted(state, now), drafts, now)
+            self._record(engine.interrupted(state, now), events, now)
+            self._effects += engine.open_handlers(state)
         if not launch.queued:
-            self._decide(drafts, now)
+            self._decide(events, now)
         launch.first_batch_sent = True
-        self._commit(0, drafts, now)
+        self._commit(0, events, now)
         if not launch.queued:
             self._arm_wake_timer(now)
 
@@ -211,11 +297,13 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         await self._bus.ask(Barrier(workflow_id=state.workflow_id), timeout=60)
         try:
             see = self._timeline.following(state, self._tracer.take)
-            await fold(self._log, state, see=see)
+            await fold(self._log, state, see=see if self._replayer is None else self._following(see))
         except RunNotFound as error:
             launch.reject(error)
             raise
         self._timeline.taken_up(state, self._clock.now())
+        if self._children is not None:
+            self._children.find()
         if not launch.accepted.done():
             launch.accepted.set_result(None)
         command, now = launch.command, self._now()
@@ -225,7 +313,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             self._rest()
         elif state.cancel_requested is not None:
             forced = state.cancel_requested.mode == "hard"
-            self._advance(engine.cancel_finished(state, now, forced=forced))
+            if not self._cancel_children(state.cancel_requested.mode, 0.0):
+                self._advance(engine.cancel_finished(state, now, forced=forced))
             if command is not None:
                 self._apply_command(command, launch.set_reply)
         else:
@@ -234,17 +323,22 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     def _continue_run(self, command: Command | None, now: int) -> None:
         """Go on where the log ends. Neither a cancel nor a pause starts work first."""
         state, launch = self._state, self._launch
+        begun = engine.open_handlers(state)  # of those that follow the start is not durable yet
+        still = isinstance(command, Cancel | Pause) or state.status == "paused" or launch.queued
         if isinstance(command, Pause):  # no call is at work in this process
             command = msgspec.structs.replace(command, in_flight="suspend")
         elif not isinstance(command, Cancel):
-            still = state.status == "paused" or launch.queued
-            self._advance([*self._storage_notices(), *([] if still else engine.interrupted(state, now))])
+            self._advance([*self._storage_notices(), *([] if still else self._interrupted(now))])
+        for effect in [] if still else begun:
+            self._dispatcher.execute(effect)
+        if self._children is not None and isinstance(command, Attach) and not still:
+            self._children.start_all()
         if command is not None:
             self._apply_command(command, launch.set_reply)
         if launch.trial is not None:
             launch.trial.begin(state)
         self._resume_when_due()
-        if not self._outbox:
+        if not self._outbox and not self._serve_next():
             self._maybe_rest()
 
     def _storage_notices(self) -> Decisions:
@@ -264,6 +358,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         """Return the wall time, with the state moved by the step that the clock may have made."""
         now = self._clock.now()
         self._timeline.move(self._state, now, self._monotonic)
+        if self._replayer is not None:
+            self._replayer.align(self._state, now)
         return now
 
     # -- deciding -------------------------------------------------------------------------------
@@ -272,44 +368,62 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         """Apply what happened and what follows from it, and append it all as one batch."""
         now = self._now()
         first = self._state.next_offset
-        drafts: list[Draft] = []
-        self._record(decisions, drafts, now)
-        self._decide(drafts, now)
-        if drafts:
-            self._commit(first, drafts, now)
+        events: list[ev.RunEvent] = []
+        self._record(decisions, events, now)
+        self._decide(events, now)
+        if events:
+            self._commit(first, events, now)
+        if not self._outbox:
+            self._ask_store(self._state.next_offset)
         self._arm_wake_timer(now)
+        if self._replayer is not None and not self._outbox and not self._serving:
+            self._serve_next()
 
-    def _decide(self, drafts: list[Draft], now: int) -> None:
+    def _decide(self, events: list[ev.RunEvent], now: int) -> None:
         if self._suspending is not None:
             return
         # Without a place nothing begins, but what is too late is.
         if self._launch.queued:
             while decided := engine.expire(self._state, now):
-                self._record(decided, drafts, now)
+                self._record(decided, events, now)
         else:
             while decided := engine.decide(self._state, now, self._lookups):
                 if decided[0].__class__ is engine.Lookup:
                     self._look_up(decided[0])
+                elif decided[0].__class__ is engine.StoreAccess:
+                    self._lookups[decided[0].answer_key] = "asked"
+                    self._accesses.append((self._state.next_offset - 1, decided[0]))
+                elif decided[0].__class__ is engine.Judgement:
+                    self._judge(decided[0])
                 else:
-                    self._record(decided, drafts, now)
+                    self._record(decided, events, now)
+                    while self._judged:
+                        del self._lookups[self._judged.pop()]
         self._decided_at = now
 
-    def _record(self, decisions: Decisions, drafts: list[Draft], now: int) -> None:
+    def _record(self, decisions: Decisions, events: list[ev.RunEvent], now: int) -> None:
         state = self._state
-        evolve, effect_of, trace = engine.evolve, engine.effect_of, self._tracer.take
+        evolve, effect_of = engine.evolve, engine.effect_of
         for data in decisions:
             if self._caches and data.__class__ is ev.WorkflowStepCompleted:
                 self._keep_result(data)
+            if self._replayer is not None:
+                data = self._replayer.mark(state, data)
+                self._replayer.take(data, state.next_offset, now)
             evolve(state, data, state.next_offset, now)
+            if self._replayer is not None:
+                self._replayer.credit(state, data)
             if data.__class__ in EFFECTFUL and (effect := effect_of(data)) is not None:
                 self._effects.append(effect)
-            drafts.append(Draft(data, trace=trace(data)))
+            events.append(data)
 
     def _keep_result(self, data: ev.WorkflowStepCompleted) -> None:
         """Cache the result of a step once its event is durable."""
         name = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
         activation = self._state.open.get(name)
         self._lookups.pop(name, None)
+        for answer in [key for key in self._lookups if key.startswith(engine.answer_prefix(name))]:
+            del self._lookups[answer]
         cache = None if activation is None else activation.node.spec.cache
         if (
             activation is not None
@@ -322,9 +436,17 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             )
             self._results_to_keep.append(kept)
 
+    def _judge(self, asked: engine.Judgement) -> None:
+        """Evaluate the code on the edges of a message; the next decision records the routes."""
+        code = self._launch.directory.code or NO_CALLABLES
+        self._lookups[asked.key] = judge(asked.node, asked.message, code, self._state.shared.values)
+        self._judged.append(asked.key)
+
     def _look_up(self, lookup: engine.Lookup) -> None:
         key = lookup.activation_key
         self._lookups[key] = "asked"
+        if self._replayer is not None and self._replayer.serves_lookup(lookup):
+            return
 
         def found(hit: engine.CacheHit | None) -> LookedUp:
             return LookedUp(activation_key=key, hit=hit)
@@ -339,7 +461,31 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._lookups[message.activation_key] = message.hit
         self._advance([])
 
-    def _commit(self, first: int, drafts: list[Draft], now: int) -> None:
+    def _ask_store(self, offset: int) -> None:
+        """Make the accesses of decisions that are durable up to `offset`."""
+        while self._accesses and self._accesses[0][0] <= offset:
+            _, access = self._accesses.popleft()
+            key = access.answer_key
+            if self._replayer is not None and self._is_served(self._replayer.serves_access(access)):
+                continue
+            answered = partial(_answered, key)
+            self.ctx.pipe(self._store.access(access), answered, partial(_unanswered, key))
+
+    @on(Answered)
+    def answered(self, message: Answered) -> None:
+        if message.failed:
+            again = AskAgain(answer_key=message.answer_key)
+            self.ctx.timers.start(f"store {message.answer_key}", _STORE_RETRY_S, again)
+            return
+        self._lookups[message.answer_key] = message.answer
+        self._advance([])
+
+    @on(AskAgain)
+    def ask_again(self, message: AskAgain) -> None:
+        self._lookups.pop(message.answer_key, None)
+        self._advance([])
+
+    def _commit(self, first: int, events: list[ev.RunEvent], now: int) -> None:
         state, launch = self._state, self._launch
         started = launch.started if first == 0 else None
         commit = Commit(
@@ -347,7 +493,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             epoch=launch.epoch,
             expected=first,
             ts=now,
-            drafts=tuple(drafts),
+            events=tuple(events),
+            tracer=self._tracer,
             state=state.status,
             name=state.name if started else None,
             definition_hash=started.definition.hash if started else None,
@@ -365,17 +512,27 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         if not launch.accepted.done():
             launch.accepted.set_result(None)
         for batch in self._outbox.durable(message.offset):
+            self._tracer.acknowledge(batch.commit.expected)
             for effect in batch.effects:
-                if isinstance(effect, engine.StartCall):
+                if isinstance(effect, engine.StartCall | engine.StartHandler):
                     if self._suspending is None:
-                        self._dispatcher.execute(effect)
+                        if isinstance(effect, engine.StartCall):
+                            self._start_call(effect)
+                        else:
+                            self._dispatcher.execute(effect)
+                    continue
+                if isinstance(effect, engine.StartChild | engine.PassOn):
+                    self._execute_for_child(effect)
                     continue
                 self._dispatcher.execute(effect)
+                if self._children is not None and isinstance(effect, engine.Release):
+                    self._children.release(effect.activation_key)
                 if launch.trial is not None and isinstance(effect, engine.Release):
                     self._end_trial_of(effect.activation_key, launch.trial)
             for kept in batch.results:
                 if self.ctx.parent is not None:  # this actor may have ended before it is kept
                     self.ctx.parent.tell(kept)
+        self._ask_store(message.offset)
         while self._replies and self._replies[0][0] <= message.offset:
             offset, settle = self._replies.popleft()
             settle(Done(offset=offset, changed=True))
@@ -389,7 +546,87 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         elif not self._outbox:
             if self._storage_failed:
                 self._record_stall()
-            self._maybe_rest()
+            if not self._serve_next():
+                self._maybe_rest()
+
+    def _start_call(self, call: engine.StartCall) -> None:
+        """Make a call, unless it is answered from the record of another run."""
+        if call.call_id not in self._state.calls:
+            return
+        if self._replayer is None or not self._is_served(self._replayer.serves_call(call.call_id)):
+            self._dispatcher.execute(call)
+
+    # -- answers from a recorded run --------------------------------------------------------------
+
+    def _following(self, see: Callable[[Any], object]) -> Callable[[Any], object]:
+        """Return `see` for a fold of the log that the Replayer follows too."""
+        state, replayer = self._state, self._replayer
+        assert replayer is not None
+
+        def following(data: Any) -> None:
+            see(data)
+            replayer.take(data, state.next_offset - 1, state.last_ts)
+            replayer.credit(state, data)
+            replayer.align(state, state.last_ts)
+
+        return following
+
+    def _is_served(self, answer: bool | ErrorInfo) -> bool:
+        """Return whether an effect must not be executed. An error ends the run once it is at rest."""
+        if isinstance(answer, ErrorInfo):
+            self._replay_error = self._replay_error or answer
+            return True
+        return answer
+
+    def _interrupted(self, now: int, *, stopped: bool = False) -> Decisions:
+        """Return the ends of the calls that no process makes any more. One that a record answers was never
+        made, so that it stays open and its outcome is not unknown."""
+        closed = engine.interrupted(self._state, now, stopped=stopped)
+        if (replayer := self._replayer) is None:
+            return closed
+        return [data for data in closed if not self._is_served(replayer.serves_call(call_of(data)))]
+
+    def _serve_next(self) -> bool:
+        """Tell the run what its record says next; return whether that changed anything.
+
+        Called when all that was decided is durable, so that results come in the recorded order.
+        """
+        replayer, state = self._replayer, self._state
+        if replayer is None or self._suspending is not None or self._launch.queued or state.terminal:
+            return False
+        self._serving = True
+        try:
+            while not self._outbox:
+                if self._replay_error is not None:
+                    return self._end_replay(self._replay_error)
+                step = replayer.next(state, self._now())
+                if step is None:
+                    return False
+                if isinstance(step, ErrorInfo):
+                    return self._end_replay(step)
+                self._lookups.update(step.found)
+                self._advance(step.decisions)
+            return True
+        finally:
+            self._serving = False
+
+    def _end_replay(self, error: ErrorInfo) -> bool:
+        """End the run with all that is open: the record does not fit. Nothing was sent."""
+        state, now = self._state, self._now()
+        first = state.next_offset
+        events: list[ev.RunEvent] = []
+        while not state.terminal:
+            self._record(engine.end_run(state, error, now), events, now)
+        self._commit(first, events, now)
+        return True
+
+    def _execute_for_child(self, effect: engine.StartChild | engine.PassOn) -> None:
+        if self._children is None:
+            return
+        if isinstance(effect, engine.PassOn):
+            self._children.pass_on(effect)
+        elif self._suspending is None:
+            self._children.start(effect.activation_key)
 
     def _end_trial_of(self, activation_key: str, trial: Trial) -> None:
         if activation_key not in self._state.open:
@@ -397,6 +634,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     def _maybe_rest(self) -> None:
         state = self._state
+        if self._children is not None and self._children.are_leaving:
+            return  # a run ends after its children
         if self._launch.queued and engine.resume_is_due(state, self._now()):
             self.ctx.self.stop()  # its pause is over; it comes back when there is a place for it
         elif state.status in ("completed", "failed", "cancelled", "waiting"):
@@ -521,13 +760,30 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(Terminated)
     def worker_lost(self, signal: Terminated) -> None:
-        """Close the open calls of an agent whose actor died of a bug as interrupted; a new actor makes them
-        again from the recorded conversation."""
+        """Close the open calls of an agent whose actor died of a bug, and of a service whose actor ended, as
+        interrupted; a new actor makes them again from what is recorded."""
+        if self._dispatcher.handlers.knows(signal.ref):
+            self._advance(self._handlers.lost(signal.ref, signal.error, self._now()))
+            self._continue_cancel()
+            if not self._outbox:
+                self._maybe_rest()  # a pause waits for the ends of handlers
+            return
+        for failure in self._dispatcher.service_ended(signal.ref):
+            self.tool_failed(failure)
         key = self._dispatcher.remove_worker(signal.ref)
         activation = None if key is None else self._state.open.get(key)
         if activation is not None:
             reason = known_secrets.hide(f"the agent's actor died: {signal.error!r}")
             self._advance(engine.activation_lost(self._state, activation, reason, self._now()))
+
+    @on(Restarted)
+    def service_restarted(self, signal: Restarted) -> None:
+        self._dispatcher.check_calls(signal.ref)
+
+    @on(CallsMissing)
+    def calls_missing(self, message: CallsMissing) -> None:
+        for failure in self._dispatcher.lost(message.call_ids):
+            self.tool_failed(failure)
 
     # -- answers from outside -------------------------------------------------------------------
 
@@ -592,6 +848,51 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         )
         self._continue_stop()
 
+    # -- handlers of executors ------------------------------------------------------------------
+
+    @on(BeginHandler)
+    def begin_handler(self, message: BeginHandler) -> None:
+        if self._suspending is None and self._state.status != "paused":
+            self._dispatcher.execute(engine.StartHandler(message.activation, message.attempt))
+
+    @on(HandlerDone)
+    def handler_done(self, message: HandlerDone) -> None:
+        self._advance(self._handlers.done(message, self._now()))
+        self._continue_stop()
+
+    @on(HandlerFailed)
+    def handler_failed(self, message: HandlerFailed) -> None:
+        self._advance(self._handlers.failed(message, self._now()))
+        self._continue_stop()
+
+    @on(YieldOutput)
+    def yield_output(self, message: YieldOutput) -> None:
+        self._answer_when_durable(self._handlers.output(message))
+
+    @on(AddEvent)
+    def add_event(self, message: AddEvent) -> None:
+        self._answer_when_durable(self._handlers.event(message))
+
+    @on(BeginCall)
+    def begin_call(self, message: BeginCall) -> None:
+        begun = self._handlers.begin_call(message)
+        verdict = CallVerdict(begun.verdict, begun.call_id, begun.idempotency_key, begun.output)
+        self._answer_when_durable(begun.decisions, verdict)
+
+    @on(EndCall)
+    def end_call(self, message: EndCall) -> None:
+        self._answer_when_durable(self._handlers.end_call(message))
+        self._continue_stop()
+
+    def _answer_when_durable(self, decisions: Decisions, value: Any = None) -> None:
+        """Answer a handler when what it asked for is in the log; at once if there is nothing to write."""
+        reply = self.ctx.defer()
+        if decisions:
+            self._replies.append((self._state.next_offset, lambda _: reply.set(value)))
+            self._advance(decisions)
+        else:
+            reply.set(value)
+
     # -- commands -------------------------------------------------------------------------------
 
     @on(Command)
@@ -613,6 +914,9 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 check_offset(state, command)
                 decisions = self._decide_cancel(command)
             else:
+                if isinstance(command, ReportChild):
+                    report = self._handlers.judged_report(command.report)
+                    command = msgspec.structs.replace(command, report=report)
                 decisions = decide_command(state, command, now)
         except engine.commands.Refused as refused:
             settle(Refusal(code=refused.code, message=refused.message, details=refused.details))
@@ -621,9 +925,15 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             settle(Done(offset=state.next_offset - 1, changed=False))
             return
         resumes = any(isinstance(move, ev.WorkflowResumed) for move in decisions)
+        if self._children is not None and isinstance(command, ReportChild):
+            self._children.reported(command.report)
+        if resumes and self._children is not None:
+            self._children.start_all()
         if resumes and state.status == "paused" and not self._dispatcher.is_busy:
             # Calls that were open when the run was suspended have no worker any more.
-            decisions += engine.interrupted(state, now)
+            decisions += self._interrupted(now)
+        if resumes:
+            self._effects += engine.open_handlers(state)
         self._launch.reopen()
         self._replies.append((state.next_offset, settle))
         self._advance(decisions)
@@ -652,6 +962,10 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     def _execute_cancel(self, cancel: Cancel) -> None:
         """Stop the work, because the request is durable. Tool calls at work get the grace to complete."""
         self._cancel = None
+        if self._cancel_children(cancel.mode, cancel.grace):
+            self._dispatcher.cancel_all(but={c.activation.key for c in self._state.calls.values()})
+            self.ctx.timers.start("grace", cancel.grace, WorkStopped())
+            return
         busy = [c for c in self._state.calls.values() if c.kind == "tool"]
         if cancel.mode == "hard" or not busy or not self._dispatcher.is_busy or cancel.grace <= 0:
             self._finish_cancel(forced=cancel.mode == "hard")
@@ -660,10 +974,45 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._dispatcher.cancel_all(but=keep)
         self.ctx.timers.start("grace", cancel.grace, WorkStopped())
 
+    def _cancel_children(self, mode: Literal["soft", "hard"], grace: float) -> bool:
+        """Cancel the child runs; return whether there is one to wait for."""
+        if self._children is None:
+            return False
+        request = self._state.cancel_requested
+        reason = None if request is None else request.reason
+        return self._children.cancel_all(Cancel(mode=mode, grace=grace, reason=reason, by="parent"))
+
+    @on(ChildGone)
+    def child_gone(self, message: ChildGone) -> None:
+        if self._children is None:
+            return
+        self._children.gone(message.workflow_id)
+        self._continue_stop()
+        if not self._outbox:
+            self._maybe_rest()
+
     def _finish_cancel(self, *, forced: bool) -> None:
         self.ctx.timers.cancel("grace")
         self._dispatcher.cancel_all()
-        self._advance(engine.cancel_finished(self._state, self._now(), forced=forced))
+        self._forced = forced
+        if not self._dispatcher.handlers.is_ending:
+            self._advance(engine.cancel_finished(self._state, self._now(), forced=forced))
+        elif not self._waits_for_handlers:
+            self._waits_for_handlers = True
+            self.ctx.timers.start("handlers", HANDLERS_END_S, HandlersStopped())
+
+    def _continue_cancel(self) -> None:
+        """Finish cancelling once the last cancelled handler has ended."""
+        if self._waits_for_handlers and not self._dispatcher.handlers.is_ending:
+            self.handlers_stopped(HandlersStopped())
+
+    @on(HandlersStopped)
+    def handlers_stopped(self, message: HandlersStopped) -> None:
+        """End the cancelled run: its handlers have ended, or have had their time."""
+        self.ctx.timers.cancel("handlers")
+        if self._waits_for_handlers:
+            self._waits_for_handlers = False
+            self._advance(engine.cancel_finished(self._state, self._now(), forced=self._forced))
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -698,6 +1047,10 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(Suspend)
     def suspend(self, message: Suspend) -> None:
+        if self._children is not None:
+            self._children.leave()
+        if self._state.terminal and not self._outbox:
+            self._maybe_rest()
         if self._state.terminal or self._suspending is not None:
             return
         self._suspending = message
@@ -707,7 +1060,11 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     def _continue_stop(self) -> None:
         """Finish suspending or cancelling once no tool call is open."""
         state = self._state
+        if self._suspending is None and state.cancel_requested is None:
+            return
         if any(c.kind == "tool" for c in state.calls.values()) or state.terminal:
+            return
+        if self._suspending is None and self._children is not None and self._children.are_leaving:
             return
         if self._suspending is not None:
             self.work_stopped(WorkStopped())
@@ -722,7 +1079,9 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         if state.terminal:
             return  # the end is on its way to the log
         if state.cancel_requested is not None:
-            if self._cancel is None:
+            if self._children is not None and self._children.are_leaving:
+                self._dispatcher.cancel_all()  # the children have the same grace, and are waited for
+            elif self._cancel is None:
                 self._finish_cancel(forced=False)
             return
         self._dispatcher.cancel_all()
@@ -732,6 +1091,6 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             if not self._outbox:
                 self._rest()
         else:
-            decisions = engine.interrupted(state, self._now(), stopped=True)
+            decisions = self._interrupted(self._now(), stopped=True)
             decisions.append(ev.WorkflowPaused(reason=self._suspending.reason, detail=None, by="local"))
             self._advance(decisions)

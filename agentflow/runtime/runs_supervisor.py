@@ -16,7 +16,6 @@ from actors import Actor, Backoff, ChildSpec, History, OneForOne, Ref, Terminate
 from actors.supervision import Action
 from agentflow.errors import AgentflowError, StoreError
 from agentflow.events.catalogue import WorkflowPaused
-from agentflow.events.envelope import Draft
 from agentflow.events.log import EventLog
 from agentflow.events.owner import Owner
 from agentflow.runtime.clock import Clock
@@ -26,6 +25,7 @@ from agentflow.runtime.permanent_actor import PermanentActor
 from agentflow.runtime.result_cache import KeepResult, ResultCache
 from agentflow.runtime.run_launch import RunLaunch, RunTable
 from agentflow.runtime.run_supervisor import RunSupervisor
+from agentflow.runtime.shared_store import SharedStore
 
 __all__ = ["Alarms", "Overdue", "RunsSupervisor", "StartRun"]
 
@@ -98,6 +98,7 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._on_ended = on_ended
         self._on_overdue = on_overdue
         self._results = ResultCache(log, clock)
+        self._store = SharedStore(log)
         self._ids: dict[Ref[Any], str] = {}
 
     def on_start(self) -> None:
@@ -126,7 +127,7 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     def _start(self, run_id: str) -> None:
         self._clear_alarm(run_id)
         launch = self._table.launches[run_id]
-        factory = partial(RunSupervisor, launch, self._bus, self._log, self._clock)
+        factory = partial(RunSupervisor, launch, self._bus, self._log, self._clock, self._store)
         ref = self.ctx.spawn_soon(ChildSpec(run_id, factory, restart="transient", shutdown=10.0))
         self._table.set_supervisor(run_id, ref)
         self._ids[ref] = run_id
@@ -175,7 +176,7 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             epoch=epoch,
             expected=last + 1,
             ts=self._clock.now(),
-            drafts=(Draft(paused),),
+            events=(paused,),
             state="paused",
         )
         self._bus.tell(commit)

@@ -35,13 +35,12 @@ from agentflow.events.forked import ForkGuard
 from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog
 from agentflow.events.owner import this_process
+from agentflow.executors.callables import Callables
 from agentflow.forked_child import end_forked_child, is_on_inherited_loop
-from agentflow.judge import install_judge, release_judge
 from agentflow.models import ModelProvider, Models
 from agentflow.records.answers import ToolView
-from agentflow.runtime.binding import Bound, Implicit, Pins, bind
+from agentflow.runtime.child_runs import ChildRunCommands
 from agentflow.runtime.clock import Clock, SystemClock
-from agentflow.runtime.submit import SubmitCommand
 from agentflow.tools import Service, ToolRegistry
 from agentflow.tools.listing import listed_tools
 
@@ -49,12 +48,16 @@ if TYPE_CHECKING:
     from actors import ActorSystem
     from agentflow.engine import Graph
     from agentflow.runtime.actor_pools import ActorPools
+    from agentflow.runtime.binding import Bound, Implicit, Pins
     from agentflow.telemetry.telemetry import Telemetry
 
 __all__ = ["Runtime"]
 
 _RUNNING: Final = (
     "agentflow.events.open",
+    "agentflow.judge",
+    "agentflow.engine",
+    "agentflow.runtime.binding",
     "agentflow.runtime.event_bus",
     "agentflow.runtime.actor_pools",
     "agentflow.runtime.run_registry",
@@ -64,7 +67,7 @@ _RUNNING: Final = (
 """Modules that an open Runtime needs, and that making one does not: half of all imports."""
 
 
-class Runtime(SubmitCommand):
+class Runtime(ChildRunCommands):
     """RunsSupervisor workflows in this process on one store.
 
     `store`: `memory:`, `sqlite:FILE` or an open EventLog (which the caller then closes). `models` and
@@ -118,6 +121,7 @@ class Runtime(SubmitCommand):
         await import_aside(*_RUNNING)
         from actors import ActorSystem, Backoff, ChildSpec, OneForOne
         from agentflow.events.open import open_log
+        from agentflow.judge import install_judge, release_judge
         from agentflow.runtime.actor_pools import ActorPools, dead_letters, mailbox_depths
         from agentflow.runtime.event_bus import EventBus
         from agentflow.runtime.permanent_actor import PermanentActor
@@ -149,9 +153,11 @@ class Runtime(SubmitCommand):
                 self.owner,
                 prepare=self._prepare,
                 directory=lambda bound: self._pools.directory(bound, self.models),
+                is_child=self._is_child,
                 limit=limit,
                 queue=queue,
             )
+            self._registry.child_links = self._child_links()
             system.on_shutdown("stop_admitting", self._registry.close)
             system.on_shutdown("drain", self._park, self._grace + 5)
             system.on_shutdown("flush_log", self.hub.close, raises=True)
@@ -162,7 +168,9 @@ class Runtime(SubmitCommand):
                 system.on_shutdown("flush_log", telemetry.aclose, 15)
             if isinstance(self._store, str):
                 system.on_shutdown("flush_log", log.close, 60, raises=True)
-            self._pools: ActorPools = ActorPools(system, self.delta_hub, self._registry.call_started)
+            self._pools: ActorPools = ActorPools(
+                system, self.delta_hub, self._registry.call_started, self.clock
+            )
             system.on_shutdown("flush_log", self._pools.loader.aclose, 30, raises=True)
             observer = telemetry.observer if telemetry is not None else None
             bus = partial(EventBus, log, self.hub, self._ids, self.owner, observer, {})
@@ -193,6 +201,8 @@ class Runtime(SubmitCommand):
         if self._fork_guard.forked:
             self._leave_in_child(error)
             return
+        from agentflow.judge import release_judge
+
         try:
             await self.system.__aexit__(kind, error, traceback)
         finally:
@@ -247,9 +257,19 @@ class Runtime(SubmitCommand):
         self._fork_guard.check()
         return self._system
 
-    async def bind(self, definition: Definition, pins: Pins | None = None, *, trusted: bool = True) -> Bound:
+    async def bind(
+        self,
+        definition: Definition,
+        pins: Pins | None = None,
+        *,
+        trusted: bool = True,
+        code: Callables | None = None,
+    ) -> Bound:
         """Resolve models and functions (page 001, phase B); see `.diagnostics`. Opens the declared services;
-        a submission that is not `trusted` gets none that could harm this machine."""
+        a submission that is not `trusted` gets none that could harm this machine. `code`: that of the
+        workflow; without it, what was registered for this graph."""
+        from agentflow.runtime.binding import bind
+
         return await bind(
             definition.workflow,
             registry=self.registry,
@@ -258,10 +278,11 @@ class Runtime(SubmitCommand):
             folder=definition.folder,
             locate=definition.positions.at,
             file=definition.file,
-            linear=definition.format == "linear",
+            format=definition.format,
             pins=pins,
             implicit=self._implicit,
             trusted=trusted,
+            code=code or self._code.find(definition.name, definition.ir_hash),
         )
 
     async def tools(self) -> list[ToolView]:
@@ -273,6 +294,8 @@ class Runtime(SubmitCommand):
     async def _prepare(self, workflow_id: str, bound: bool, *, trusted: bool = True) -> tuple[Graph, Bound]:
         """Return a stored run's graph, and what it was bound to when it began. Its services are loaded with
         the lower trust of the run, which its first event keeps, and of the caller."""
+        from agentflow.runtime.binding import Bound, Pins, bind
+
         begin = await self._begin(workflow_id)
         workflow = await self._graph(begin.ir_hash)
         plan = self._plan(workflow, begin.ir_hash)
@@ -287,13 +310,16 @@ class Runtime(SubmitCommand):
             models=self.models,
             loader=self._pools.loader,
             folder=Path(folder) if folder else None,
+            format=begin.definition.format,
             pins=Pins(options.get("models") or {}, grants),
             implicit=self._implicit,
             trusted=trusted and options.get("trusted", True),
+            code=self._code.find(begin.definition.name, begin.ir_hash, workflow_id),
         )
         errors = [d for d in found.diagnostics if d.severity == "error"]
         if errors:
             raise DefinitionError(errors)
+        found.replay = await self._replay_source(begin)
         return plan, found
 
     async def _check_untrusted(self, workflow_id: str) -> None:

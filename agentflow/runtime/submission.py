@@ -7,15 +7,17 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 from msgspec import UNSET
 
 from agentflow import __version__
 from agentflow.aside import compute_aside, import_aside, is_small
+from agentflow.definition.bound_nodes import bound_nodes
 from agentflow.definition.diagnostics import Diagnostic, did_you_mean
-from agentflow.definition.ir import AgentNode, Budget, Workflow, canonical_json
+from agentflow.definition.ir import Budget, Workflow, canonical_json
+from agentflow.definition.json_values import is_broken_text
 from agentflow.definition.loader import (
     Definition,
     Submission,
@@ -25,14 +27,15 @@ from agentflow.definition.loader import (
     load_value,
 )
 from agentflow.definition.policy import MAX_SECONDS
-from agentflow.definition.schemas import is_costly
 from agentflow.definition.type_errors import explain
-from agentflow.engine.budgets import LIMITS
 from agentflow.errors import ConfigurationError
 from agentflow.events.catalogue import DefinitionInfo, WorkflowStarted
 from agentflow.events.envelope import SCHEMA_VERSION
 from agentflow.events.tracing import parse_traceparent, tracestate_problem
-from agentflow.runtime.binding import Bound
+from agentflow.runtime.workflow_code import WorkflowWithCode
+
+if TYPE_CHECKING:
+    from agentflow.runtime.binding import Bound
 
 __all__ = [
     "LONG_SOURCE_BYTES",
@@ -108,7 +111,7 @@ def json_problem(value: Any) -> str | None:
         if depth > _MAX_DEPTH:
             return f"nested deeper than {_MAX_DEPTH}"
         if isinstance(item, str):
-            if not item.isascii() and any("\ud800" <= c <= "\udfff" for c in item):
+            if is_broken_text(item):
                 return "a string holds half a surrogate pair"
         elif isinstance(item, Mapping):
             for key, member in cast("Mapping[Any, Any]", item).items():
@@ -129,6 +132,8 @@ def checked_budget(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the limits of a budget. Raises ConfigurationError naming the wrong key."""
     if given is None:
         return None
+    from agentflow.engine.budgets import LIMITS
+
     known = [*LIMITS, "max_depth", "on_exceeded"]
     for key in given:
         if key not in known:
@@ -168,10 +173,12 @@ _LOADING: Final = (
 )
 
 
-def load(submission: Submission) -> Definition:
+def load(submission: Submission | WorkflowWithCode) -> Definition:
     """Return the definition of a submission. Raises DefinitionError with every diagnostic."""
     if isinstance(submission, Definition):
         return submission
+    if isinstance(submission, WorkflowWithCode):
+        return submission.definition
     if isinstance(submission, Workflow):
         return definition_of(submission)
     if isinstance(submission, Mapping):
@@ -179,7 +186,9 @@ def load(submission: Submission) -> Definition:
     return load_file(submission)
 
 
-async def load_aside(submission: Submission, input: Any) -> tuple[Definition, Any, list[Diagnostic]]:
+async def load_aside(
+    submission: Submission | WorkflowWithCode, input: Any
+) -> tuple[Definition, Any, list[Diagnostic]]:
     """Load a submission and check its input; in a thread if that may hold the event loop for long.
 
     Returns the definition, the input with its defaults, and what is wrong with the input; UNSET is no input,
@@ -200,11 +209,11 @@ def _has_schemas(workflow: Workflow) -> bool:
     """Return whether a run may judge a value: an input, an answer, or the arguments of a call."""
     if workflow.inputs:
         return True
-    agents = (node.agent for node in workflow.nodes if isinstance(node, AgentNode))
+    agents = [node.agent for node in bound_nodes(workflow) if node.agent is not None]
     return any(agent.output_schema is not None or agent.functions != () for agent in agents)
 
 
-def _media_of(submission: Submission) -> Literal["json", "yaml"] | None:
+def _media_of(submission: Submission | WorkflowWithCode) -> Literal["json", "yaml"] | None:
     """Return what a file is read as, None if nothing is to be read."""
     if not isinstance(submission, str | Path):
         return None
@@ -219,7 +228,7 @@ async def import_loader(media: Literal["json", "yaml"] | None) -> None:
     await import_aside(*_LOADING, *([f"agentflow.definition.{media}_source"] if media else []))
 
 
-def _is_long(submission: Submission) -> bool:
+def _is_long(submission: Submission | WorkflowWithCode) -> bool:
     if isinstance(submission, Mapping):
         return not is_small(submission) or _length(submission) > LONG_SOURCE_BYTES
     if isinstance(submission, str | Path):
@@ -236,6 +245,8 @@ def _is_costly_input(definition: Definition, input: Any) -> bool:
         return True
     if not isinstance(input, Mapping):
         return False
+    from agentflow.definition.schemas import is_costly
+
     values = cast("Mapping[str, Any]", input)
     declared = definition.workflow.inputs or {}
     return any(is_costly(spec.schema, values[name]) for name, spec in declared.items() if name in values)

@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, overload
 
 import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.diagnostics import Diagnostic, or_which, sort_diagnostics
 from agentflow.definition.loader import Definition, Submission
-from agentflow.engine.ids import named
 from agentflow.errors import (
     CommandRefused,
     ConfigurationError,
@@ -28,9 +27,9 @@ from agentflow.errors import (
 )
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import Ids
+from agentflow.executors.callables import Callables
 from agentflow.records.answers import Validation
 from agentflow.records.runs import RunResult
-from agentflow.runtime.binding import Bound, Pins
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_results import RunResults
 from agentflow.runtime.submission import (
@@ -43,7 +42,11 @@ from agentflow.runtime.submission import (
     started_event,
     submission_digest,
 )
+from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode, encode_input
 from agentflow.typed_output import check_output_type
+
+if TYPE_CHECKING:
+    from agentflow.runtime.binding import Bound, Pins
 
 __all__ = ["SubmitCommand"]
 
@@ -72,9 +75,17 @@ class SubmitCommand(RunResults):
 
     def __init__(self) -> None:
         super().__init__()
+        self._code = CodeTable()
         self._definitions_put: dict[str, float] = {}  # seconds of the clock that the store stamps them with
 
-    async def bind(self, definition: Definition, pins: Pins | None = None, *, trusted: bool = True) -> Bound:
+    async def bind(
+        self,
+        definition: Definition,
+        pins: Pins | None = None,
+        *,
+        trusted: bool = True,
+        code: Callables | None = None,
+    ) -> Bound:
         """Resolve models and functions."""
         raise NotImplementedError
 
@@ -85,7 +96,7 @@ class SubmitCommand(RunResults):
     @overload
     async def submit(
         self,
-        submission: Submission,
+        submission: Submission | WorkflowWithCode,
         input: Any = None,
         *,
         workflow_id: str | None = None,
@@ -101,7 +112,7 @@ class SubmitCommand(RunResults):
     @overload
     async def submit(
         self,
-        submission: Submission,
+        submission: Submission | WorkflowWithCode,
         input: Any = None,
         *,
         workflow_id: str | None = None,
@@ -117,7 +128,7 @@ class SubmitCommand(RunResults):
 
     async def submit(
         self,
-        submission: Submission,
+        submission: Submission | WorkflowWithCode,
         input: Any = None,
         *,
         workflow_id: str | None = None,
@@ -142,6 +153,8 @@ class SubmitCommand(RunResults):
         Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
         QueueFull, StoreError, ConfigurationError.
         """
+        from agentflow.runtime.binding import Bound
+
         self._fork_guard.check()
         if output_type is not None:
             check_output_type(output_type)
@@ -151,13 +164,17 @@ class SubmitCommand(RunResults):
         if input_from is not None:
             input = await self._input_from(input_from, input)
             kept["input_from"] = dict(input_from)
+        code: Callables | None = None
+        if isinstance(submission, WorkflowWithCode):
+            code = self._code.add(submission)
+            input, kept["input_type"] = encode_input(code, input)
         definition, value, problems = await load_aside(submission, input)
         said = started_event(definition, Bound(), value, checked_labels(labels), kept, [], by)
         if limits is not None:
             said = msgspec.structs.replace(said, budget=limits)
 
         async def bound() -> tuple[Bound, WorkflowStarted]:
-            return await self._bound(definition, said, problems, trusted=trusted)
+            return await self._bound(definition, said, problems, trusted=trusted, code=code)
 
         if any(d.severity == "error" for d in problems):
             await bound()  # raises all there is to say
@@ -165,10 +182,16 @@ class SubmitCommand(RunResults):
         return handle if output_type is None else handle.typed(output_type)
 
     async def _bound(
-        self, definition: Definition, said: WorkflowStarted, problems: list[Diagnostic], *, trusted: bool
+        self,
+        definition: Definition,
+        said: WorkflowStarted,
+        problems: list[Diagnostic],
+        *,
+        trusted: bool,
+        code: Callables | None = None,
     ) -> tuple[Bound, WorkflowStarted]:
         """Bind a submission that is new; return what it is bound to, and the event that begins its run."""
-        bound = await self.bind(definition, trusted=trusted)
+        bound = await self.bind(definition, trusted=trusted, code=code)
         found = sort_diagnostics([*definition.warnings, *bound.diagnostics, *problems])
         if any(d.severity == "error" for d in found):
             raise DefinitionError(found)
@@ -223,6 +246,8 @@ class SubmitCommand(RunResults):
     async def _id_of_key(self, key: str) -> str:
         """Return the id that every process gives to a new run with this key: the first derived from it that
         belongs to no deleted run, and to no run that was submitted with this id."""
+        from agentflow.engine.ids import named
+
         turn = 0
         while True:
             run_id = named("wf_", _KEY_LABEL, key, turn)
@@ -243,6 +268,8 @@ class SubmitCommand(RunResults):
         if started.idempotency_key is not UNSET:
             labels[_KEY_LABEL] = started.idempotency_key
         plan = self._plan(definition.workflow, definition.ir_hash)
+        if bound.code is not None:
+            self._code.begin(run_id, bound.code)
         launch = await self._registry.begin(run_id, plan, bound, [started], labels=labels)
         return RunHandle(self, run_id, launch, created=True)
 
@@ -304,7 +331,7 @@ class SubmitCommand(RunResults):
     @overload
     async def run(
         self,
-        submission: Submission,
+        submission: Submission | WorkflowWithCode,
         input: Any = None,
         *,
         raise_on_failure: bool = True,
@@ -315,7 +342,7 @@ class SubmitCommand(RunResults):
     @overload
     async def run(
         self,
-        submission: Submission,
+        submission: Submission | WorkflowWithCode,
         input: Any = None,
         *,
         raise_on_failure: bool = True,
@@ -325,7 +352,7 @@ class SubmitCommand(RunResults):
 
     async def run(
         self,
-        submission: Submission,
+        submission: Submission | WorkflowWithCode,
         input: Any = None,
         *,
         raise_on_failure: bool = True,
@@ -336,16 +363,20 @@ class SubmitCommand(RunResults):
         handle = await self.submit(submission, input, output_type=output_type, **more)
         return await handle.result(raise_on_failure=raise_on_failure)
 
-    async def validate(self, submission: Submission, input: Any = UNSET) -> Validation:
+    async def validate(self, submission: Submission | WorkflowWithCode, input: Any = UNSET) -> Validation:
         """Return all that is wrong with a submission, without making a run; with `input` that is checked too.
 
         Opens the services that the submission declares, as `submit` does.
         """
+        code: Callables | None = None
+        if isinstance(submission, WorkflowWithCode):
+            code = self._code.add(submission)
+            input = UNSET if input is UNSET else encode_input(code, input)[0]
         try:
             definition, _, problems = await load_aside(submission, input)
         except DefinitionError as error:
             return Validation(valid=False, diagnostics=error.diagnostics, ir_hash=None)
-        bound = await self.bind(definition)
+        bound = await self.bind(definition, code=code)
         found = sort_diagnostics([*definition.warnings, *bound.diagnostics, *problems])
         valid = not any(d.severity == "error" for d in found)
         return Validation(valid=valid, diagnostics=found, ir_hash=definition.ir_hash)

@@ -1,26 +1,38 @@
 """ToolActor: one for each service; executes its functions, a bounded number at once.
 
-A caller asks, and cancels a call by ceasing to wait or with CancelCall.
+An AgentActor asks, and cancels a call by ceasing to wait. A RunSupervisor tells, which spares each call two
+passes of the event loop, and cancels with CancelCall. Both ends of a told call watch each other: the caller
+finds what an instance that failed has lost with CheckCalls, and the calls of a caller that was killed or
+restarted are cancelled here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from actors import Actor, current_trace, on
+from actors import Actor, ActorStopped, Ref, Restarted, Terminated, current_trace, on
 from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.events.tracing import SpanContext, active
+from agentflow.runtime.clock import Clock, monotonic_of
 from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 from agentflow.tools import Service, ToolContext, ToolError
 
-__all__ = ["CallTool", "CancelCall", "ToolActor", "ToolCallFailure", "ToolCallSuccess"]
+__all__ = [
+    "CallTool",
+    "CallsMissing",
+    "CancelCall",
+    "CheckCalls",
+    "ToolActor",
+    "ToolCallFailure",
+    "ToolCallSuccess",
+    "lost_call",
+]
 
 
 class CallTool(Message, frozen=True, kw_only=True):
@@ -44,6 +56,22 @@ class CancelCall(Message, frozen=True, kw_only=True):
 
     workflow_id: str
     call_id: str
+
+
+class CheckCalls(Message, frozen=True, kw_only=True):
+    """Tell the sender with CallsMissing which of its calls are neither waiting nor at work.
+
+    Those that the mailbox kept over a restart have arrived before this message.
+    """
+
+    workflow_id: str
+    call_ids: tuple[str, ...]
+
+
+class CallsMissing(Message, frozen=True, kw_only=True):
+    """Calls that were answered before this message, or lost with the instance that had taken them."""
+
+    call_ids: tuple[str, ...]
 
 
 class ToolCallSuccess(Message, frozen=True, kw_only=True):
@@ -71,22 +99,35 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
     while it is being cancelled, since it may still do what the limit of the service protects from.
     """
 
-    def __init__(self, service: Service, call_started: Callable[[str], None]) -> None:
+    def __init__(self, service: Service, call_started: Callable[[str], None], clock: Clock) -> None:
         self._service = service
         self._work_began = call_started
+        self._monotonic = monotonic_of(clock)
+        self._callers: dict[Ref[Any], str] = {}  # that told calls, and the run of each
 
     def on_start(self) -> None:
         self._limiter = self.ctx.limiter(self._service.spec.max_concurrency)
 
     @on(CallTool)
     def call(self, message: CallTool) -> None:
-        self._limiter.submit(
-            partial(self._answer, message),
-            # A fork has the calls of its base under the same ids: the id alone would cancel the other run's.
-            key=(message.workflow_id, message.call_id),
-            timeout=message.timeout,
-            on_timeout=partial(_timed_out, message),
-        )
+        caller = None if self.ctx.asked else self.ctx.sender
+        if caller is not None and caller not in self._callers:
+            self._callers[caller] = message.workflow_id
+            self.ctx.watch(caller)
+        try:
+            self._limiter.submit(
+                partial(self._answer, message),
+                # A fork has the calls of its base under the same ids: the id alone would cancel those.
+                key=(message.workflow_id, message.call_id),
+                timeout=message.timeout,
+                on_timeout=partial(_timed_out, message),
+                tell_back=True,
+                on_error=partial(_failed, message),
+            )
+        except Exception as error:  # an asker gets it from the kernel
+            if caller is not None:
+                caller.tell(_failed(message, error))
+            raise
 
     async def on_stop(self) -> None:
         await self._service.aclose()
@@ -98,6 +139,27 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
     def cancel_call(self, message: CancelCall) -> None:
         self._limiter.cancel((message.workflow_id, message.call_id))
 
+    @on(CheckCalls)
+    def check_calls(self, message: CheckCalls) -> None:
+        known = self._limiter.keys
+        missing = tuple(i for i in message.call_ids if (message.workflow_id, i) not in known)
+        caller = self.ctx.sender
+        if missing and caller is not None:
+            caller.tell(CallsMissing(call_ids=missing))
+
+    @on(Terminated, Restarted)
+    def caller_lost(self, signal: Terminated | Restarted) -> None:
+        """Cancel the told calls of a caller that was killed or failed. One that stops has cancelled them."""
+        workflow_id = self._callers.get(signal.ref)
+        if isinstance(signal, Terminated):
+            self._callers.pop(signal.ref, None)
+            if signal.reason == "stopped":
+                return
+        keys: list[Any] = list(self._limiter.keys)
+        for key in keys:
+            if key[0] == workflow_id:
+                self._limiter.cancel(key)
+
     async def _answer(self, message: CallTool) -> ToolCallSuccess | ToolCallFailure:
         """Execute the function; no error that leaves this actor holds a known secret."""
         result = await self._execute(message)
@@ -107,7 +169,7 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
 
     async def _execute(self, message: CallTool) -> ToolCallSuccess | ToolCallFailure:
         self._work_began(message.workflow_id)
-        began = time.perf_counter()
+        began = self._monotonic()
         tool = self._service.tools.get(message.function)
         if tool is None:
             return ToolCallFailure(
@@ -140,7 +202,7 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
             return ToolCallFailure(
                 call_id=message.call_id,
                 error=error.info,
-                duration_ms=_since(began),
+                duration_ms=self._since(began),
                 executed=error.executed,
                 unknown=error.unknown,
             )
@@ -152,8 +214,18 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
                 code="tool_execution_failed",
                 message=f"{tool.name} raised {type(error).__name__}: {error}",
             )
-            return ToolCallFailure(call_id=message.call_id, error=info, duration_ms=_since(began))
-        return ToolCallSuccess(call_id=message.call_id, output=output, duration_ms=_since(began))
+            return ToolCallFailure(call_id=message.call_id, error=info, duration_ms=self._since(began))
+        return ToolCallSuccess(call_id=message.call_id, output=output, duration_ms=self._since(began))
+
+    def _since(self, began: int) -> int:
+        """Return the milliseconds since a monotonic time."""
+        return (self._monotonic() - began + 500) // 1000
+
+
+def _failed(message: CallTool, error: BaseException) -> ToolCallFailure:
+    """Return the answer to a told call that failed inside this actor, or whose work cancelled itself."""
+    info = lost_call("tool", error)
+    return ToolCallFailure(call_id=message.call_id, error=info, duration_ms=0, unknown=True)
 
 
 def _timed_out(message: CallTool) -> ToolCallFailure:
@@ -170,5 +242,16 @@ def _timed_out(message: CallTool) -> ToolCallFailure:
     )
 
 
-def _since(began: float) -> int:
-    return round((time.perf_counter() - began) * 1000)
+def lost_call(kind: str, error: BaseException, *, again: bool = False) -> ErrorInfo:
+    """Return why a call has no answer: its actor ended (interrupted, so made again), or has a bug.
+
+    `again`: report a bug as an interruption too, because the call is safe to make again.
+    """
+    if isinstance(error, ActorStopped):
+        message = f"the {kind} call was lost: {error}"
+        return ErrorInfo(category="interrupted", code="worker_lost", message=message)
+    message = f"the {kind} call failed inside the runtime: {type(error).__name__}: {error}"
+    message = known_secrets.hide(message)
+    if again:
+        return ErrorInfo(category="interrupted", code="worker_lost", message=message)
+    return ErrorInfo(category="system", code="internal_error", message=message)

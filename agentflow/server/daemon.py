@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentflow import __version__, logs
 from agentflow.aside import import_aside
@@ -40,6 +40,9 @@ from agentflow.server.sockets import Listeners, bind_all
 from agentflow.server.tokens import load_tokens
 from agentflow.tools import Service as ToolService
 
+if TYPE_CHECKING:
+    from agentflow.graphs import Workflow
+
 __all__ = ["Daemon", "loop_factory", "serve"]
 
 _log = logs.get_logger("agentflow.server")
@@ -59,6 +62,7 @@ class Daemon:
     """One daemon. `run` returns when it has drained. For the main thread.
 
     `services` are functions that documents may name without declaring them; `models` adds providers.
+    `workflows`, built in Python, are definitions by their names; their runs of earlier daemons go on.
     """
 
     def __init__(
@@ -67,9 +71,11 @@ class Daemon:
         *,
         services: Iterable[ToolService] = (),
         models: Iterable[ModelProvider] | None = None,
+        workflows: Iterable[Workflow] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
         self._config = config
+        self._workflows = tuple(workflows)
         self._server_config = config.server
         self._services = tuple(services)
         self._models = Models(models, config=config.for_models())
@@ -114,8 +120,11 @@ class Daemon:
                 )
             )
             _check_writable(runtime.log)
+            for workflow in self._workflows:
+                runtime.register(workflow)
             app = Application(runtime, self._server_config, tokens, stop=self.stop, metrics=metrics)
             service = app.service
+            service.definitions.load(self._workflows)
             log = runtime.log
             service.ready = False
             service.retention = config.retention
@@ -252,6 +261,7 @@ def serve(
     *,
     services: Iterable[ToolService] = (),
     models: Iterable[ModelProvider] | None = None,
+    workflows: Iterable[Workflow] = (),
     on_ready: Callable[[list[str]], None] = lambda names: None,
 ) -> None:
     """Run a daemon in this process until it has drained; blocks. For the main thread.
@@ -260,7 +270,7 @@ def serve(
     """
 
     async def within() -> None:
-        await Daemon(config, services=services, models=models).run(on_ready)
+        await Daemon(config, services=services, models=models, workflows=workflows).run(on_ready)
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(within())

@@ -12,7 +12,9 @@ import asyncio
 import os
 import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,11 +25,15 @@ from agentflow.events.files import make_directories, put_file
 from agentflow.server.answers import DefinitionInfoView
 from agentflow.server.problems import Refusal
 
+if TYPE_CHECKING:
+    from agentflow.graphs import Workflow
+
 __all__ = ["Definitions", "definitions_beside"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _VERSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
 _UNVERSIONED = "1"
+_LOADED_BY = "daemon"
 
 
 class Definitions:
@@ -36,7 +42,27 @@ class Definitions:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._lock = asyncio.Lock()
+        self._loaded: dict[str, tuple[Workflow, DefinitionInfoView]] = {}
         self._kept: dict[str, dict[str, DefinitionInfoView]] | None = {} if folder is None else None
+
+    def load(self, workflows: Iterable[Workflow]) -> None:
+        """Register workflows that were built in Python, as trusted definitions of this process.
+
+        A document that is registered under the same name has to be named with its version. Raises
+        ConfigurationError if two workflows have one name.
+        """
+        for workflow in workflows:
+            known = self._loaded.get(workflow.name)
+            if known is not None and known[0].definition.ir_hash != workflow.definition.ir_hash:
+                message = f'two loaded workflows have the name "{workflow.name}"'
+                raise ConfigurationError(message, hint="give one of them another name")
+            view = _view(workflow.definition, workflow.name, workflow.version, _LOADED_BY, True)
+            self._loaded[workflow.name] = workflow, view
+
+    def loaded(self, name: str, version: str | None = None) -> Workflow | None:
+        """Return the loaded workflow of a name; None if there is none, or of another version."""
+        found = self._loaded.get(name)
+        return found[0] if found is not None and version in (None, found[1].version) else None
 
     async def add(
         self, definition: Definition, *, name: str | None, version: str | None, by: str, trusted: bool = False
@@ -54,17 +80,10 @@ class Definitions:
                 "a definition is registered under a name and a version of letters, digits, _ . and -",
                 hint="give name and version beside the definition",
             )
-        made = DefinitionInfoView(
-            name=name,
-            version=version,
-            format=definition.format,
-            hash=definition.hash,
-            ir_hash=definition.ir_hash,
-            created_at=iso(time.time_ns() // 1000),
-            by=by,
-            trusted=trusted,
-            source=definition.source,
-        )
+        made = _view(definition, name, version, by, trusted)
+        loaded = self._loaded.get(name)
+        if loaded is not None and loaded[1].version == version:
+            raise Refusal("version_exists", f"{name} {version} is a workflow that this daemon has loaded")
         async with self._lock:
             kept = await self._all()
             versions = kept.get(name, {})
@@ -91,6 +110,8 @@ class Definitions:
 
         Raises Refusal (`definition_not_found`).
         """
+        if self.loaded(name, version) is not None:
+            return self._loaded[name][1]
         versions = (await self._all()).get(name)
         if versions:
             if version is None:
@@ -100,11 +121,12 @@ class Definitions:
             if version in versions:
                 return versions[version]
         text = f"{name} {version}" if version is not None and versions else name
-        raise Refusal("definition_not_found", f"there is no definition {text[:200]}")
+        hint = "`POST /definitions` registers a document; `agentflow serve --load` a workflow built in Python"
+        raise Refusal("definition_not_found", f"there is no definition {text[:200]}", hint=hint)
 
     async def list(self) -> list[DefinitionInfoView]:
         """Return the newest version of each, by name, without their sources."""
-        names = sorted(await self._all())
+        names = sorted({*await self._all(), *self._loaded})
         newest = [await self.find(name) for name in names]
         return [msgspec.structs.replace(found, source=msgspec.UNSET) for found in newest]
 
@@ -113,6 +135,20 @@ class Definitions:
             assert self._folder is not None
             self._kept = await asyncio.to_thread(_read_all, self._folder)
         return self._kept
+
+
+def _view(definition: Definition, name: str, version: str, by: str, trusted: bool) -> DefinitionInfoView:
+    return DefinitionInfoView(
+        name=name,
+        version=version,
+        format=definition.format,
+        hash=definition.hash,
+        ir_hash=definition.ir_hash,
+        created_at=iso(time.time_ns() // 1000),
+        by=by,
+        trusted=trusted,
+        source=definition.source,
+    )
 
 
 def definitions_beside(store: str, configured: str | None) -> Definitions:

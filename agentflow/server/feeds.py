@@ -171,19 +171,39 @@ class AllStream(Stream):
                 self._types, since=self._since, until=self._until, cursor=self._cursor, limit=_PAGE
             )
             await self._tell_gaps(page.damaged)
-            for part in parts(self.cut([item.event for item in page.items[self._skip :]])):
-                await self.emit(self._frames(part), len(part))
-                self._skip += len(part)
-                await self.drained()
+            events, following = [item.event for item in page.items[self._skip :]], page.next_cursor
+            is_empty = not page.items
+            del page
+            if not await self._take(events):
+                continue  # the rest was let go: the page is read again
             if self.left == 0:
                 return
-            self._cursor, self._skip = page.next_cursor, 0
-            if page.items:
+            self._cursor, self._skip = following, 0
+            if not is_empty:
                 await asyncio.sleep(0)
             elif self.plan.follow:
                 await asyncio.sleep(_POLL)
             else:
                 return
+
+    async def _take(self, events: list[StoredEvent]) -> bool:
+        """Send the rest of a page; return False if some of it was let go.
+
+        A client that takes nothing for 250 ms holds the part that is being sent (about 128 KiB) and no page.
+        """
+        end = self._skip + len(events)
+        for part in parts(events):
+            shown = self.cut(part)
+            letting_go = asyncio.get_running_loop().call_later(_DRAIN_WAIT_S, events.clear)
+            try:
+                await self.emit(self._frames(shown), len(shown))
+                self._skip += len(shown)
+                await self.drained()
+            finally:
+                letting_go.cancel()
+            if self.left == 0:
+                return True
+        return self._skip == end
 
     async def _tell_gaps(self, damaged: Sequence[str]) -> None:
         """Name the runs of which something is missing on this page, ahead of what it has."""

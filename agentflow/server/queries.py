@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from agentflow.records.fields import Count, Name, Offset, Position, RunId, Text
+from agentflow.records.trace import TraceClock
 
 __all__ = [
     "AllEventsQuery",
@@ -21,6 +22,7 @@ __all__ = [
     "RequestQuery",
     "StepQuery",
     "SubmitQuery",
+    "TraceQuery",
 ]
 
 
@@ -67,6 +69,12 @@ class CompareQuery(_Query, frozen=True, kw_only=True, rename={"with_": "with"}):
     """`with`: the run to compare with."""
 
     with_: RunId
+
+
+class TraceQuery(_Query, frozen=True, kw_only=True):
+    """`clock`: times of the wall clock, or counted events."""
+
+    clock: TraceClock = "wall"
 
 
 class StepQuery(_Query, frozen=True, kw_only=True):

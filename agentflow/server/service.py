@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,9 @@ from agentflow.server.metrics import Metrics
 from agentflow.server.problems import TRUST_HINT, Refusal, with_trust_hint
 from agentflow.server.streams import Streams
 
+if TYPE_CHECKING:
+    from agentflow.graphs import Workflow
+
 __all__ = ["Service", "Submitted"]
 
 _KEPT = 256
@@ -38,6 +41,15 @@ class Submitted(NamedTuple):
     definition: Definition
     trusted: bool
     hint: str
+    workflow: Workflow | None = None
+    """The workflow built in Python that the definition is of, with its code."""
+
+    def message(self, input: Any) -> Any:
+        """Return the input that the Runtime takes: of a workflow built in Python a value of its types.
+
+        Raises DefinitionError (E_INPUT_INVALID).
+        """
+        return input if self.workflow is None else self.workflow.read_input(input)
 
     def explain(self, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
         """Return the diagnostics; those of services that need trust get the hint."""
@@ -109,6 +121,9 @@ class Service:
         trusted, hint = actor.trusted, TRUST_HINT
         if reference is not None:
             name, version = _reference(reference)
+            loaded = self.definitions.loaded(name, version)
+            if loaded is not None:
+                return Submitted(loaded.definition, trusted, hint, loaded)
             found = await self.definitions.find(name, version)
             definition, format = found.source, found.format
             if trusted and not found.trusted:

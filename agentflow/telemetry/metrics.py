@@ -28,7 +28,6 @@ from opentelemetry.sdk.metrics.export import (
 from agentflow.definition.conversation import Usage
 from agentflow.errors import ConfigurationError
 from agentflow.events import catalogue as ev
-from agentflow.events.envelope import Draft
 from agentflow.logs import get_logger
 from agentflow.telemetry import conventions as c
 from agentflow.telemetry.instruments import OBSERVED, Gauge, Instruments, Tally
@@ -80,17 +79,17 @@ class Metrics:
             self._observers.append(tally.observe)
         self._observe(c.MAILBOX_DEPTH, "actor.type", lambda: self._depths)
         self._observe(c.DEAD_LETTERS, "reason", lambda: self._letters)
-        self._queue: deque[tuple[str, int, Sequence[Draft], float]] = deque(maxlen=_QUEUE)
+        self._queue: deque[tuple[str, int, Sequence[ev.RunEvent], float]] = deque(maxlen=_QUEUE)
         self._depth_of, self._letters_of = depths, letters
         self._depths: Mapping[str, int] = {}
         self._letters: Mapping[str, int] = {}
         self._worker = Worker("agentflow-metrics")
         self._task: asyncio.Task[None] | None = None
 
-    def committed(self, workflow_id: str, ts: int, drafts: Sequence[Draft], seconds: float) -> None:
+    def committed(self, workflow_id: str, ts: int, events: Sequence[ev.RunEvent], seconds: float) -> None:
         """Measure a batch that became durable `seconds` after it was sent to the log. Never waits, never
         raises; when the thread falls 100,000 batches behind, the oldest are not measured."""
-        self._queue.append((workflow_id, ts, drafts, seconds))
+        self._queue.append((workflow_id, ts, events, seconds))
 
     def show(self, counts: Counts) -> None:
         """Show also what the projector of spans has sent."""
@@ -140,9 +139,9 @@ class Metrics:
     def _drain(self) -> None:
         queue, measures = self._queue, self._measures
         for n in range(len(queue)):
-            workflow_id, ts, drafts, seconds = queue.popleft()
+            workflow_id, ts, events, seconds = queue.popleft()
             for measure in measures:
-                measure.batch(workflow_id, ts, drafts, seconds)
+                measure.batch(workflow_id, ts, events, seconds)
             if n % 32 == 31:
                 time.sleep(0.0001)  # the loop's turn
 
@@ -188,14 +187,14 @@ class Measure:
         self._kinds: dict[tuple[str, str, int | None], str] = {}
         self._supersteps: dict[tuple[str, int], int] = {}
 
-    def batch(self, workflow_id: str, ts: int, drafts: Sequence[Draft], seconds: float) -> None:
+    def batch(self, workflow_id: str, ts: int, events: Sequence[ev.RunEvent], seconds: float) -> None:
         """Return the events of one commit."""
         self._on.commit.record(seconds)
-        self._on.events.add(len(drafts))
-        for draft in drafts:
-            move = _MOVES.get(draft.data.__class__)
+        self._on.events.add(len(events))
+        for data in events:
+            move = _MOVES.get(data.__class__)
             if move is not None:
-                move(self, draft.data, workflow_id, ts)
+                move(self, data, workflow_id, ts)
 
     def _model_started(self, data: ev.ModelCallStarted, workflow_id: str, ts: int) -> None:
         attributes = {

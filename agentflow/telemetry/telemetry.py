@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agentflow.events.envelope import Draft
+from agentflow.events.catalogue import RunEvent
 from agentflow.events.log import EventLog
 from agentflow.telemetry.projector import Projector, SpanSink
 from agentflow.telemetry.sampling import is_sampled
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Telemetry", "limits_of"]
 
-Observer = Callable[[str, int, Sequence[Draft], float], None]
+Observer = Callable[[str, int, Sequence[RunEvent], float], None]
 
 
 class Telemetry:
@@ -64,7 +64,7 @@ class Telemetry:
 
     @property
     def observer(self) -> Observer | None:
-        """What the EventBus calls for each durable batch: (workflow id, time in µs, drafts, seconds)."""
+        """What the EventBus calls for each durable batch: (workflow id, time in µs, events, seconds)."""
         return None if self._metrics is None else self._metrics.committed
 
     async def start(

@@ -11,8 +11,6 @@ import msgspec
 
 from agentflow import known_secrets
 from agentflow.definition.redaction import redact
-from agentflow.definition.schemas import validate
-from agentflow.judge import judge_aside
 from agentflow.tools.tool import Tool, ToolError
 
 __all__ = ["Unwritable", "breaches", "checked_output", "to_json"]
@@ -36,6 +34,8 @@ async def checked_output(tool: Tool, result: Any) -> Any:
         message = f"the result of {tool.name} has {size:,} bytes, the limit is {tool.max_output_bytes:,}"
         raise ToolError.of("tool", "invalid_tool_output", message)
     if tool.output_schema is not None:
+        from agentflow.judge import judge_aside
+
         await judge_aside(tool.output_schema, value)
         details = breaches(tool.output_schema, value)
         if details is not None:
@@ -46,6 +46,8 @@ async def checked_output(tool: Tool, result: Any) -> Any:
 
 def breaches(schema: dict[str, Any], value: Any) -> dict[str, Any] | None:
     """Every breach with its path, for the agent to mend; None if there is none."""
+    from agentflow.definition.schemas import validate
+
     issues = validate(schema, value)
     return {"errors": [{"path": i.path, "message": i.message} for i in issues]} if issues else None
 

@@ -7,9 +7,8 @@ scene runs, which events the engine decided and what it was told beside the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,11 +17,10 @@ from agentflow import Runtime, engine
 from agentflow.definition.ir import ToolNode, Workflow, ir_hash
 from agentflow.engine import BaseEvent, Bindings, CacheHit, RunState, StepBinding, ToolInfo
 from agentflow.engine.effects import EFFECTFUL
+from agentflow.engine.shared_store import CacheRecord
 from agentflow.engine.state import OpenCall
 from agentflow.events.catalogue import DefinitionInfo, SystemStateSaved, WorkflowStarted
 from agentflow.events.envelope import decode, micros
-from agentflow.runtime import model_actor, tool_actor
-from agentflow.runtime.clock import Clock, monotonic_of
 
 __all__ = [
     "Facts",
@@ -33,7 +31,6 @@ __all__ = [
     "fold",
     "summary",
     "take",
-    "virtual_time",
     "watched",
 ]
 
@@ -43,8 +40,9 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     `decided` holds [offset, count, time in µs] of each decision, `rests` [offset, time] of each moment at
     which the engine was asked and had nothing to say. Every event outside `decided` came from outside: a
-    command, an answer, a result. `lookups` holds what the cache said, by the unit that asked, and `shifts`
-    [offset, step in µs] of each step of the wall clock. `base` are the lines that a fork begins with.
+    command, an answer, a result. `lookups` holds what the cache said, by the unit that asked, `answers` what
+    the store said, and `shifts` [offset, step in µs] of each step of the wall clock. `base` are the lines
+    that a fork begins with.
     """
 
     mechanism: str
@@ -53,6 +51,7 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
     decided: list[list[int]] = []
     rests: list[list[int]] = []
     lookups: dict[str, list[Any] | None] = {}
+    answers: dict[str, Any] = {}
     shifts: list[list[int]] = []
     base: list[str] = []
 
@@ -82,12 +81,17 @@ def take(state: RunState, data: Any, offset: int, now: int) -> None:
     engine.evolve(state, data, offset, now)
 
 
-def decisions(state: RunState, now: int, lookups: Mapping[str, Sequence[Any] | None]) -> list[Any]:
+def decisions(state: RunState, now: int, facts: Facts) -> list[Any]:
     """Return the next decision at the time `now` (µs), and no events if there is none.
 
-    A look into the cache is answered by what the recorded run was told.
+    A look into the cache or the store is answered by what the recorded run was told.
     """
-    found = {key: None if hit is None else CacheHit(*hit) for key, hit in lookups.items()}
+    found: dict[str, Any] = {
+        key: None if hit is None else CacheHit(*hit) for key, hit in facts.lookups.items()
+    }
+    for key, answer in facts.answers.items():
+        is_record = isinstance(answer, dict)
+        found[key] = msgspec.convert(answer, CacheRecord) if is_record else answer
     return engine.decide(state, now, found)
 
 
@@ -193,9 +197,13 @@ def watched(mechanism: str, found: dict[str, Facts]) -> Iterator[None]:
         moves = before[0](state, now, answers)
         facts = facts_of(state)
         for key, hit in answers.items():
-            if hit != "asked":
+            if hit == "asked":
+                continue
+            if "?" in key:  # an access to the store that runs share
+                facts.answers[key] = msgspec.to_builtins(hit)
+            else:
                 facts.lookups[key] = None if hit is None else list(hit)
-        if moves and isinstance(moves[0], engine.Lookup):
+        if moves and isinstance(moves[0], engine.Lookup | engine.StoreAccess):
             return moves
         # A process that died may have decided what never reached the log.
         facts.decided = [entry for entry in facts.decided if entry[0] < offset]
@@ -229,19 +237,3 @@ def fail_agent(runtime: Runtime, run: str, name: str) -> None:
     ref = runtime.system.find(f"/runs/{run}/{name}")
     assert ref is not None
     ref.cell.signal_failure(RuntimeError("an injected bug"))
-
-
-@contextmanager
-def virtual_time(clock: Clock) -> Iterator[None]:
-    """Let the actors that measure calls by the time of the process go by this clock instead."""
-    monotonic = monotonic_of(clock)
-    stand_in = SimpleNamespace(perf_counter=lambda: monotonic() / 1e6, time_ns=lambda: clock.now() * 1000)
-    modules: tuple[Any, ...] = (model_actor, tool_actor)
-    before = [module.time for module in modules]
-    for module in modules:
-        module.time = stand_in
-    try:
-        yield
-    finally:
-        for module, original in zip(modules, before, strict=True):
-            module.time = original

@@ -21,7 +21,6 @@ from agentflow.events.owner import Owner
 from agentflow.models import ModelError, ModelRequest
 from agentflow.testing import ScriptedModel
 from tests.faults.simulated.world import LifeLog, SimClock, World
-from tests.golden.adapter import virtual_time
 
 __all__ = ["HANG", "RUN", "SCENES", "After", "Stage", "failure", "scene"]
 
@@ -137,13 +136,12 @@ class Stage(World):
         async def main() -> None:
             log = LifeLog(self)
             runtime = self._runtime(log, **more)
-            with virtual_time(runtime.clock):
-                await runtime.__aenter__()
-                await life(runtime)
-                if crash:
-                    log.die()
-                else:
-                    await runtime.__aexit__(None, None, None)
+            await runtime.__aenter__()
+            await life(runtime)
+            if crash:
+                log.die()
+            else:
+                await runtime.__aexit__(None, None, None)
 
         self.live(main)
 

@@ -60,7 +60,7 @@ def test_every_prefix_decides_the_next_events(name: str):
             offset += count
         state = adapter.fold(run, facts, lines[:first])
         found: list[Any] = []
-        while moves := adapter.decisions(state, now, facts.lookups):
+        while moves := adapter.decisions(state, now, facts):
             for data in moves:
                 adapter.take(state, data, first + len(found), now)
                 found.append(plain(data))
@@ -73,7 +73,7 @@ def test_nothing_is_decided_where_the_log_waits_for_the_world(name: str):
     run = decode(lines[0]).workflow_id
     for offset, now in facts.rests:
         state = adapter.fold(run, facts, lines[:offset])
-        assert adapter.decisions(state, now, facts.lookups) == [], f"after offset {offset - 1}"
+        assert adapter.decisions(state, now, facts) == [], f"after offset {offset - 1}"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,7 +82,7 @@ def test_a_state_asked_twice_decides_the_same(name: str):
     run = decode(lines[0]).workflow_id
     for offset, _, now in facts.decided:
         states = [adapter.fold(run, facts, lines[:offset]) for _ in range(2)]
-        first, second = (adapter.decisions(state, now, facts.lookups) for state in states)
+        first, second = (adapter.decisions(state, now, facts) for state in states)
         assert [plain(data) for data in first] == [plain(data) for data in second]
 
 

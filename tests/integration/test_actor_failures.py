@@ -8,12 +8,14 @@ import pytest
 from actors import Actor, ActorSystem, ChildSpec, on
 from actors.testing import run_until_idle, virtual
 from agentflow import Runtime
+from agentflow.definition.ir import EndNode, StartNode, ToolNode, Workflow
 from agentflow.errors import AgentflowError
 from agentflow.events.memory import MemoryLog
 from agentflow.runtime.actor_pools import ActorPools
 from agentflow.runtime.model_actor import ModelActor
 from agentflow.runtime.permanent_actor import PermanentActor
 from agentflow.runtime.runs_supervisor import RunsSupervisor
+from agentflow.runtime.tool_actor import ToolActor
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.faults.simulated.invariants import assert_log_invariants
@@ -178,6 +180,135 @@ class TestABugInModelActor:
 def handler_of(kind, handler, instead):
     """The entry of a table of handlers, replaced."""
     return next(message for message, known in kind.__handlers__.items() if known is handler), instead
+
+
+def service_path(runtime):
+    """The path of the actor of the service `desk`."""
+    return next(info.path for info in runtime.system.tree().children if info.path.startswith("/tools-"))
+
+
+def wide(*tools):
+    """A graph that calls these functions of the service `desk` side by side."""
+    nodes = [
+        ToolNode(id=f"n{i}", index=i, tool=f"desk.{tool}", input={}, join="all_succeeded")
+        for i, tool in enumerate(tools)
+    ]
+    ends = (StartNode(id="__start"), EndNode(id="__end", index=len(nodes), drain=True))
+    return Workflow(name="wide", nodes=(*nodes, *ends))
+
+
+class TestTheActorOfAServiceThatFails:
+    """A told call is not left open: RunSupervisor and ToolActor watch each other."""
+
+    @pytest.mark.parametrize("how", ["kill", "bug"])
+    @virtual
+    async def test_loses_calls_at_work_which_are_made_again(self, how):
+        async with opened(desk=(desk := Desk(look=True))) as runtime:
+            handle = await runtime.submit(chain("look", "look"), workflow_id="wf_a")
+            await desk.entered.wait()
+            end(service_path(runtime), runtime, how)
+            await desk.until(lambda: desk.calls == 2)
+            desk.gates["look"].set()
+            assert (await handle.result()).state == "completed"
+            events = await log_of(runtime, "wf_a")
+        assert (desk.cancelled, list(desk.executions.values())) == (1, [2, 1])
+        lost = [e.data.error.category for e in events if e.type == "tool.call_failed"]
+        assert lost == ["interrupted"]
+        assert_log_invariants(events)
+
+    @pytest.mark.parametrize("how", ["kill", "bug"])
+    @virtual
+    async def test_leaves_the_outcome_of_an_unsafe_call_to_a_person(self, how):
+        async with opened(desk=(desk := Desk(pay=True))) as runtime:
+            handle = await runtime.submit(chain("pay"), workflow_id="wf_a")
+            await desk.entered.wait()
+            end(service_path(runtime), runtime, how)
+            assert (await handle.result()).state == "waiting"
+            (request,) = await runtime.requests("wf_a")
+            assert request.request_type == "outcome_unknown"
+        assert desk.calls == 1
+
+    @pytest.mark.parametrize("failures", [1, 2])
+    @virtual
+    async def test_loses_the_message_in_hand_which_is_sent_again(self, failures, monkeypatch):
+        """The handler fails before it has taken the call; other calls in the mailbox are not made twice."""
+        true, left = ToolActor.call, [failures]
+
+        def fail(self, message):
+            if left[0] and message.workflow_id == "wf_bad":
+                left[0] -= 1
+                raise RuntimeError("an injected bug")
+            return true(self, message)
+
+        monkeypatch.setitem(ToolActor.__handlers__, *handler_of(ToolActor, true, fail))
+        async with opened(desk=(desk := Desk())) as runtime:
+            runs = ["wf_a", "wf_bad", "wf_b"]
+            handles = [await runtime.submit(chain("look"), workflow_id=run) for run in runs]
+            assert [(await h.result()).state for h in handles] == ["completed"] * 3
+            events = await log_of(runtime, "wf_bad")
+        assert set(desk.executions.values()) <= {1, 2}
+        lost = [e.data.error.category for e in events if e.type == "tool.call_failed"]
+        assert lost == ["interrupted"] * failures
+        assert_log_invariants(events)
+
+    @virtual
+    async def test_fails_the_call_that_it_loses_for_the_third_time(self, monkeypatch):
+        def fail(self, message):
+            raise RuntimeError("an injected bug")
+
+        monkeypatch.setitem(ToolActor.__handlers__, *handler_of(ToolActor, ToolActor.call, fail))
+        async with opened() as runtime:
+            result = await runtime.run(chain("look"), workflow_id="wf_a", raise_on_failure=False)
+            assert (result.state, result.error.category) == ("failed", "system")
+            events = await log_of(runtime, "wf_a")
+        failed = [e.data.error.category for e in events if e.type == "tool.call_failed"]
+        assert failed == ["interrupted", "interrupted", "system"]
+
+    @virtual
+    async def test_keeps_the_calls_that_wait_in_its_mailbox_over_a_restart(self, monkeypatch):
+        """They are neither lost nor reported as lost: what is unsafe is executed once and has its result."""
+        true, depths = ToolActor.call, []
+
+        def fail(self, message):
+            if message.step_id == "n0" and not depths:
+                depths.append(self.ctx.self.cell.depth)
+                raise RuntimeError("an injected bug")
+            return true(self, message)
+
+        monkeypatch.setitem(ToolActor.__handlers__, *handler_of(ToolActor, true, fail))
+        async with opened(desk=(desk := Desk())) as runtime:
+            result = await runtime.run(wide("look", "pay", "pay"), {}, workflow_id="wf_a")
+            assert result.state == "completed"
+            events = await log_of(runtime, "wf_a")
+        assert depths == [2]
+        assert list(desk.executions.values()) == [1] * 3
+        assert [e.data.step_id for e in events if e.type == "tool.call_failed"] == ["n0"]
+        assert_log_invariants(events)
+
+    @virtual
+    async def test_has_room_for_more_calls_than_its_mailbox(self, monkeypatch):
+        """A call that finds the mailbox full is sent once there is a slot."""
+        monkeypatch.setattr(ToolActor, "__mailbox__", 1)
+        async with opened(desk=(desk := Desk())) as runtime:
+            assert (await runtime.run(wide(*["look"] * 9), {})).state == "completed"
+        assert list(desk.executions.values()) == [1] * 9
+
+
+class TestASupervisorThatEnds:
+    @pytest.mark.parametrize("how", ["kill", "bug"])
+    @virtual
+    async def test_has_the_functions_of_its_calls_cancelled(self, how):
+        """What it told a service to do is not at work for a supervisor that is gone."""
+        async with opened(desk=(desk := Desk(pay=True))) as runtime:
+            handle = await runtime.submit(chain("pay"), workflow_id="wf_a")
+            other = await runtime.submit(chain("pay"), workflow_id="wf_b")
+            await desk.until(lambda: len(desk.at_work) == 2)
+            end("/runs/wf_a", runtime, how)
+            await desk.until(lambda: desk.cancelled == 1)
+            assert desk.at_work == {"wf_b"}
+            assert (await handle.result()).state == "waiting"
+            desk.gates["pay"].set()
+            assert (await other.result()).state == "completed"
 
 
 class TestAClosingRuntime:

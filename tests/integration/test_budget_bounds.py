@@ -488,3 +488,26 @@ class TestWhileCallsWait:
 
 def handle_of(runtime: Runtime, handle: Any) -> Any:
     return runtime._handle(handle.workflow_id)
+
+
+class Hesitant(Model):
+    """Takes 10 s for its first answer."""
+
+    async def complete(self, request: Any, **more: Any) -> ModelReply:
+        self.takes = 0.5 if self.requests else 10.0
+        return await super().complete(request, **more)
+
+
+class TestBetweenAttempts:
+    @virtual
+    async def test_an_agent_under_a_budget_makes_no_call_before_its_next_attempt(self):
+        """agents D2: seed 2934 of the simulation. After an attempt that took too long the old context made a
+        call at once; its answer was paid for and dropped, and the run never moved again."""
+        model = Hesitant()
+        slow = step("a", retry={"max_attempts": 2, "backoff": "5s", "timeout": "3s"})
+        result, events = await played(model, document(slow), budget={"max_model_calls": 10})
+        assert result.state == "completed"
+        assert len(model.requests) == 2
+        kinds = [type(data) for data in events]
+        retrying = kinds.index(ev.AgentRetrying)
+        assert kinds[retrying + 1] is ev.AgentInitialized

@@ -285,3 +285,19 @@ def test_the_shell_completes_verbs(sandbox: Sandbox, shell: str):
         env={"_AGENTFLOW_COMPLETE": "bash_complete", "COMP_WORDS": "agentflow res", "COMP_CWORD": "1"}
     )
     assert asked.stdout == "plain,resume\n"
+
+
+def test_replay_serves_a_run_from_its_record_and_follows_it(sandbox: Sandbox, model: ModelServer):
+    first = sandbox.invoke("run", "flow.yaml", "--input", "name=ann", "--id", "wf_a", "--json")
+    asked = model.arrived.qsize()
+    assert asked >= 1
+    again = sandbox.invoke("replay", "wf_a", "--policy", "Always", "--id", "wf_b", "--json")
+    assert (again.exit_code, model.arrived.qsize()) == (0, asked)
+    assert json.loads(again.stdout)["output"] == json.loads(first.stdout)["output"]
+    bob = ("--input", '{"name": "bob"}')
+    other = sandbox.invoke("replay", "wf_a", "--policy", "Always", *bob, "--id", "wf_c")
+    assert (other.exit_code, model.arrived.qsize()) == (1, asked)
+    assert "replay_divergence" in other.stdout + other.stderr
+    anew = sandbox.invoke("replay", "wf_a", *bob, "--json")
+    assert (anew.exit_code, model.arrived.qsize()) == (0, asked + 1)
+    assert "hello bob" in anew.stdout

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.integration.support.terminal import Terminal
 from tests.integration.test_cli_control import ASKED, TWO
 from tests.integration.test_cli_runs import check_expressions
 from tests.unit.cli.support import ECHO, ModelServer, Sandbox
@@ -30,6 +31,9 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox
         made.env |= {"OPENAI_BASE_URL": server.url, "AGENTFLOW_MODEL": "openai:test"}
         yield made
     made.close()
+
+
+PROMPT = "y [REASON], n [REASON], show, later: "
 
 
 @contextmanager
@@ -261,6 +265,30 @@ def test_the_daemon_measures_always_and_sends_what_the_environment_asks_for(sand
         assert found["agentflow_spans_refused_total"] == 0
         assert len(collector.spans) >= 4
         assert not collector.metrics, "an endpoint for spans alone sends no metrics"
+
+
+def test_a_run_of_the_daemon_is_decided_on_the_terminal(sandbox: Sandbox, daemon):
+    """daily-use, "Missed": the question and its answer go through the daemon, which goes on with the run."""
+    sandbox.write("asked.yaml", ASKED)
+    with (sandbox.folder / "out").open("w") as out:
+        terminal = Terminal(sandbox, "run", "asked.yaml", "-i", "name=A", "--id", "wf_asked", stdout=out)
+        terminal.answer(PROMPT, "show")
+        terminal.answer(PROMPT, "y it is harmless")
+        assert terminal.end() == 0, terminal.text
+    assert json.loads((sandbox.folder / "out").read_text()) == {"greet": "hello A"}
+    lines = sandbox.invoke("events", "wf_asked", "--no-follow", "--type", "approval.granted").stdout
+    granted = json.loads(lines)["data"]
+    assert (granted["reason"], granted["via"]) == ("it is harmless", "api")
+    started = sandbox.invoke("events", "wf_asked", "--no-follow", "--type", "workflow.started").stdout
+    assert json.loads(started)["data"]["by"] != "cli", "the daemon began it"
+
+
+def test_a_question_of_the_daemon_can_be_left_open(sandbox: Sandbox, daemon):
+    sandbox.write("asked.yaml", ASKED)
+    terminal = Terminal(sandbox, "run", "asked.yaml", "-i", "name=A", "--id", "wf_left")
+    terminal.answer(PROMPT, "later")
+    assert terminal.end() == 9
+    assert json.loads(sandbox.invoke("show", "wf_left", "--json").stdout)["state"] == "waiting"
 
 
 @pytest.mark.slow  # the daemon gives the call its grace, 20 s

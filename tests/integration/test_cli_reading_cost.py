@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 
 from agentflow import Runtime
 from agentflow.testing import ScriptedModel
+from tests.integration.support.process_cost import ProcessCost
 from tests.unit.server.kit import agents, serving
 
 ROOT = Path(__file__).parents[2]
@@ -25,14 +24,14 @@ try:
 except SystemExit as end:
     print(end.code, [m for m in sys.modules if m.startswith({CARRIES_OUT!r})], file=sys.stderr)
 """
-LIBRARIES = "import asyncio, click, msgspec, httpx"
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> str:
     url = f"sqlite:{tmp_path / 'runs.db'}"
     async with Runtime(url, models=[ScriptedModel(lambda request: "done")]) as runtime:
-        await runtime.run(agents("p"), "go", workflow_id="wf_seen")
+        for run_id in ("wf_seen", "wf_01ARZ3NDEKTSV4RRFFQ69G5FAV"):
+            await runtime.run(agents("p"), "go", workflow_id=run_id)
     return url
 
 
@@ -78,22 +77,23 @@ async def test_reading_through_a_daemon_imports_nothing_that_carries_runs_out(
 
 
 @pytest.mark.slow
-def test_looking_at_a_run_costs_less_than_importing_the_libraries_of_a_client(store: str, tmp_path: Path):
-    """engine: `show` cost 253 ms of CPU where these imports cost 186; it imported all of the runtime."""
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    env["PYTHONPYCACHEPREFIX"] = str(tmp_path / "pyc")
+@pytest.mark.timeout(300)
+def test_looking_at_a_run_costs_at_most_three_times_what_importing_asyncio_costs(store: str, tmp_path: Path):
+    """daily-use, "Missed": `list` and `show` take at most 120 ms of CPU where asyncio takes 37, so 3.2 times.
 
-    def cost(*arguments: str) -> float:
-        spent: list[float] = []
-        for _ in range(5):  # the first compiles
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run(
-                [sys.executable, *arguments], check=True, cwd=ROOT, env=env, capture_output=True, timeout=50
-            )
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        return min(spent)
+    engine: `show` cost 253 ms where the libraries of a client cost 186; it imported all of the runtime.
+    """
+    cost = ProcessCost(tmp_path, ROOT)
+    unit = cost.of("-c", "import asyncio")
+    for command in (["list"], ["show", "wf_01ARZ3NDEKTSV4RRFFQ69G5FAV"]):
+        ratio = cost.of("-m", "agentflow", *command, "--store", store) / unit
+        assert ratio <= 3.2, f"{command[0]} costs {ratio:.2f} times the import of asyncio"
 
-    libraries = cost("-c", LIBRARIES)
-    for command in (["list"], ["show", "wf_seen"]):
-        assert cost("-m", "agentflow", *command, "--store", store) < libraries, command
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_importing_the_runtime_costs_at_most_2_7_times_what_importing_asyncio_costs(tmp_path: Path):
+    """daily-use, "Missed": at most 100 ms of CPU where asyncio takes 37. With the engine it was 3.6 times."""
+    cost = ProcessCost(tmp_path, ROOT)
+    ratio = cost.of("-c", "import agentflow; agentflow.Runtime") / cost.of("-c", "import asyncio")
+    assert ratio <= 2.7, f"{ratio:.2f} times the import of asyncio"

@@ -44,6 +44,14 @@ def failing(times: int) -> ScriptedModel:
 RETRY = {"max_attempts": 4, "backoff": "2s", "jitter": 0}
 
 
+class PacedModel(ScriptedModel):
+    """A model that takes 3 s for each answer."""
+
+    async def complete(self, request, **more):
+        await asyncio.sleep(3)
+        return await super().complete(request, **more)
+
+
 @pytest.mark.parametrize("size", STEPS)
 class TestStepsOfTheWallClock:
     @virtual
@@ -74,6 +82,22 @@ class TestStepsOfTheWallClock:
             e.data.duration_ms for e in events if e.type in ("workflow.step_completed", "workflow.completed")
         ]
         assert lasted == [pytest.approx(5000, abs=20)] * 2
+
+    @virtual
+    async def test_a_call_lasts_by_the_clock_of_the_runtime(self, size):
+        """The actors of models and services read the time of the process: they took 0 ms."""
+        clock, desk = LoopClock(), Desk()
+        desk.pace = lambda: 5.0
+        model = PacedModel(lambda request: call("desk__look") if len(request.messages) < 3 else {"ok": True})
+        async with Runtime(services=[desk.service()], models=[model], clock=clock) as runtime:
+            handle = await runtime.submit(document(step("a", functions=["look"])), {})
+            await asyncio.sleep(1)
+            clock.step = size
+            assert (await handle.result()).state == "completed"
+            events = await must_be_sound(runtime, handle.workflow_id)
+        ends = ("model.call_completed", "tool.call_completed")
+        lasted = [(e.type, e.data.duration_ms) for e in events if e.type in ends]
+        assert lasted == [(ends[0], 3000), (ends[1], 5000), (ends[0], 3000)]
 
     @virtual
     async def test_a_limit_of_a_step_and_one_of_a_run_keep_their_length(self, size):

@@ -18,9 +18,11 @@ NOT_ON_THE_CLIENT = {
     "fold": "the engine's own state, which only a process with the store has; `state` gives it as data",
     "rows": "rows of the store's index; `summaries` gives them as records",
     "log": "the open store",
+    "fork_graph": "takes a graph with the Python code of this process",
     "system": "the actor system of this process",
     "result_of_run": "for handles of this process",
     "rest_of_run": "for handles of this process",
+    "register": "takes Python code of this process, or names a graph for its subgraphs",
 }
 NOT_ON_THE_RUNTIME = {
     "url": "where the daemon is",
@@ -46,14 +48,25 @@ ATTRIBUTES_OF_A_HANDLE = {
 }
 
 
+_HERE, _THERE = " | WorkflowWithCode", " | RegisteredDefinition"
+
+
 def methods(owner: type) -> dict[str, Any]:
     return {name: value for name, value in inspect.getmembers(owner) if not name.startswith("_")}
 
 
 def parameters(method: Any, *, first: int = 1, without: Any = ()) -> list[tuple[str, Any, Any, str]]:
-    """Name, kind, default and annotation of each parameter behind the first ones."""
+    """Name, kind, default and annotation of each parameter behind the first ones.
+
+    Workflows with Python code are taken by the Runtime alone: a client has no way to send the code. The names
+    of definitions that the daemon has are taken by the client alone.
+    """
     found = list(inspect.signature(method).parameters.values())[first:]
-    return [(p.name, p.kind, p.default, str(p.annotation)) for p in found if p.name not in without]
+    return [
+        (p.name, p.kind, p.default, str(p.annotation).removesuffix(_HERE).removesuffix(_THERE))
+        for p in found
+        if p.name not in without
+    ]
 
 
 def test_runtime_and_client_have_the_same_methods():

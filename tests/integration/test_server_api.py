@@ -653,6 +653,23 @@ class TestCommands:
         refused(await http.post(f"{path}/fork", json={"workflow_id": record["workflow_id"]}), "run_exists")
         refused(await http.post(f"{path}/fork", json={"edits": {}}), "invalid_edit")
 
+    async def test_replay(self, http, served):
+        record = await submit(http, STEPS, {"text": "a"})
+        path = f"/workflows/{record['workflow_id']}"
+        async with served.client() as client:
+            first = await client.result(record["workflow_id"])
+            answer = await http.post(f"{path}/replay", json={"policy": "Always"})
+            assert answer.status_code == 201
+            found = answer.json()
+            assert answer.headers["location"] == found["links"]["self"]
+            again = await client.result(found["workflow_id"])
+            assert (again.output, again.usage.model_calls) == (first.output, 0)
+            by_client = await client.replay(record["workflow_id"], "Mixed")
+            assert (await by_client.result()).output == first.output
+        refused(await http.post(f"{path}/replay", json={"policy": "always"}), "invalid_parameter")
+        refused(await http.post(f"{path}/replay", json={"definition": "flow.yaml"}), "invalid_parameter")
+        refused(await http.post(f"{path}/replay", json={"workflow_id": record["workflow_id"]}), "run_exists")
+
     async def test_the_state_of_a_fork_holds_what_was_kept(self, http, served):
         record = await submit(http, STEPS, {"text": "a"})
         answer = await http.post(f"/workflows/{record['workflow_id']}/fork", json={"from_step": "second"})

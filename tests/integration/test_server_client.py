@@ -73,7 +73,11 @@ class TestSurface:
             assert (found.kind, found.default) == (parameter.kind, parameter.default)
 
     @pytest.mark.parametrize(
-        "name", ["record", "state", "history", "step", "context", "compare", "definition", "graph"]
+        "name",
+        [
+            *("record", "state", "history", "step", "context", "compare", "trace", "timeline"),
+            *("definition", "graph"),
+        ],
     )
     def test_views_have_the_arguments_of_the_views(self, name):
         wanted = inspect.signature(getattr(ReadModel, name))

@@ -7,7 +7,8 @@ import json
 import random
 import socket
 import time
-from contextlib import aclosing, asynccontextmanager
+import tracemalloc
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import httpx
 import pytest
@@ -288,6 +289,15 @@ async def until(condition, seconds=10.0):
         await asyncio.sleep(0.005)
 
 
+async def offsets_from(reader: asyncio.StreamReader, count: int) -> list[int]:
+    """Take a chunked answer apart until it has given so many events."""
+    await reader.readuntil(b"\r\n\r\n")
+    data = b""
+    while data.count(b"\n") < count:
+        data += (await reader.readexactly(int(await reader.readline(), 16) + 2))[:-2]
+    return [event["offset"] for event in lines_of(data) if "offset" in event]
+
+
 class TestFilters:
     @pytest.fixture
     async def mixed(self, log):
@@ -492,6 +502,49 @@ class TestSlowClients:
             await until(lambda: served.runtime.hub.followed == 0)
             await until(lambda: served.app.service.metrics.streams_open == 0)
         assert served.app.service.metrics.streams_stalled == 1
+
+    async def test_clients_that_never_read_all_runs_hold_no_page_of_events(self, tmp_path):
+        """daemon D1's relative: each kept the page of 256 events that it could not send, of any size."""
+        clients, allowed = 10, 768 * 1024  # bytes each: a part, its frames and pieces, the socket's buffer
+        async with (
+            serving(tmp_path, store=f"sqlite:{tmp_path / 'runs.db'}") as served,
+            AsyncExitStack() as open_,
+        ):
+            log = Writer(served.runtime, "wf_log")
+            await log.write(256, pad=16 * 1024)  # 4 MiB: one page
+            streams = served.app.service.streams
+            tracemalloc.start()
+            open_.callback(tracemalloc.stop)
+            before = tracemalloc.get_traced_memory()[0]
+            for _ in range(clients):
+                lazy = open_.enter_context(socket.socket(socket.AF_UNIX))
+                lazy.connect(str(served.socket))
+                lazy.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda: sum(stream.slow for stream in streams._open) == clients)
+            await until(lambda: tracemalloc.get_traced_memory()[0] - before < clients * allowed)
+            # One that begins to read gets everything, and nothing twice.
+            reader, writer = await asyncio.open_connection(sock=lazy.dup(), limit=1 << 20)
+            try:
+                seen = await offsets_from(reader, 256)
+            finally:
+                writer.close()
+            assert seen == list(range(256))
+
+    async def test_a_limit_holds_for_a_client_that_reads_late(self, tmp_path, monkeypatch):
+        """What was let go is not counted as sent."""
+        monkeypatch.setattr("agentflow.server.feeds._DRAIN_WAIT_S", 0)
+        async with serving(tmp_path, store=f"sqlite:{tmp_path / 'runs.db'}") as served:
+            await Writer(served.runtime, "wf_log").write(256, pad=16 * 1024)
+            reader, writer = await asyncio.open_unix_connection(str(served.socket), limit=64 * 1024)
+            writer.write(b"GET /events?limit=100 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            await until(lambda: any(stream.slow for stream in served.app.service.streams._open))
+            (stream,) = served.app.service.streams._open
+            await until(lambda: stream.left is not None and 0 < stream.left < 100)
+            try:
+                assert await offsets_from(reader, 100) == list(range(100))
+                assert (await reader.read()).endswith(b"0\r\n\r\n")
+            finally:
+                writer.close()
 
     async def test_a_slow_client_gets_everything(self, served):
         log = Writer(served.runtime, "wf_log")

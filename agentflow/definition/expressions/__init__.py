@@ -9,7 +9,7 @@ There is no clock, no I/O, no arithmetic, no user code, and no way to run withou
 """
 
 from agentflow.definition.expressions.errors import EvaluationError, ExpressionError
-from agentflow.definition.expressions.expression import Expression, parse, parse_whole
+from agentflow.definition.expressions.expression import Expression, parse, parse_whole, unwrapped
 from agentflow.definition.expressions.nodes import Node
 from agentflow.definition.expressions.nodes import unparse as _unparse
 from agentflow.definition.expressions.references import Reference
@@ -30,6 +30,7 @@ __all__ = [
     "parse_whole",
     "to_text",
     "unparse",
+    "unwrapped",
 ]
 
 

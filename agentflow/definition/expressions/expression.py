@@ -13,9 +13,9 @@ from agentflow.definition.expressions.parser import DEFAULT_ROOTS, Parser
 from agentflow.definition.expressions.problems import unclosed
 from agentflow.definition.expressions.references import Reference, collect_references
 from agentflow.definition.expressions.run import Evaluate, Run, StatusView
-from agentflow.definition.expressions.values import check_size
+from agentflow.definition.expressions.values import SMALL_INT, check_size
 
-__all__ = ["MAX_OPERATIONS", "Expression", "find_closing", "parse", "parse_whole"]
+__all__ = ["MAX_OPERATIONS", "Expression", "find_closing", "parse", "parse_whole", "unwrapped"]
 
 MAX_OPERATIONS: Final = 100_000
 
@@ -100,6 +100,8 @@ class Expression:
             return value
         if type(value) is str and len(value) < _SMALL_STRING:
             return value
+        if type(value) is int and abs(value) < SMALL_INT:
+            return value
         try:
             check_size(value)
         except Fault as fault:
@@ -143,6 +145,24 @@ def parse_whole(
     return _parse_slice(text, begin, len(text), roots, functions)
 
 
+def unwrapped(text: str) -> str:
+    """Return the expression that a text is without its braces, `${{ }}` or `{{ }}`, and a leading `$.`.
+
+    What does not parse as one expression in braces stays as it is, for the checks to report.
+    """
+    text = text.strip(_SPACES)
+    for opening in ("${{", "{{"):
+        if text.startswith(opening):
+            try:
+                end = find_closing(text, 0, len(opening))
+            except ExpressionError:
+                return text
+            if end + 2 == len(text):
+                text = text[len(opening) : end].strip(_SPACES)
+            break
+    return text.removeprefix("$.")
+
+
 def find_closing(text: str, opening: int, start: int) -> int:
     """Where the `}}` stands that closes the expression which begins at `start`; strings are passed over.
 
@@ -177,6 +197,10 @@ def _parse_slice(
     roots: Collection[str] | None,
     functions: Collection[str] | None,
 ) -> Expression:
+    if roots is not None:
+        # The roots of a graph, whose paths may begin with `$.` (page 003 §3).
+        begin = start + len(text[start:end]) - len(text[start:end].lstrip(_SPACES))
+        start = begin + 2 if text.startswith("$.", begin, end) else start
     parser = Parser(text, start, end, DEFAULT_ROOTS if roots is None else roots, functions)
     tree = parser.parse()
     roots_used, status_used = _shared(parser.roots_used), _shared(parser.status_used)

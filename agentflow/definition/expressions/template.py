@@ -42,8 +42,8 @@ class _Budget:
         self.size = MAX_RESULT * _SHARE
 
     def evaluate(self, path: str, expression: Expression) -> Any:
-        run = Run(self.scope, self.status, min(MAX_OPERATIONS, self.operations))
-        before = run.left
+        before = self.operations if self.operations < MAX_OPERATIONS else MAX_OPERATIONS
+        run = Run(self.scope, self.status, before)
         try:
             value = expression.evaluate_within(run)
         except EvaluationError as error:

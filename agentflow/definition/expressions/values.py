@@ -15,6 +15,7 @@ from agentflow.definition.expressions.errors import Fault
 
 __all__ = [
     "MAX_RESULT",
+    "SMALL_INT",
     "Kind",
     "Meter",
     "bounded_text",
@@ -187,6 +188,9 @@ def json_size(value: Any, limit: int) -> int:
     return size
 
 
+SMALL_INT = 10**15
+"""Integers below it have a short text, which is counted without more ado."""
+
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _CHUNK = 1_024
 
@@ -215,7 +219,7 @@ def _string_size(text: str, limit: int) -> int:
 
 def check_size(value: Any, limit: int = MAX_RESULT) -> int:
     """Bytes of a result as JSON; Fault `limit` beyond `limit`."""
-    size = json_size(value, limit)
+    size = len(str(value)) if type(value) is int and abs(value) < SMALL_INT else json_size(value, limit)
     if size > limit:
         raise Fault("limit", f"result is larger than {MAX_RESULT:,} bytes of JSON")
     return size

@@ -21,10 +21,17 @@ and where they apply
     bounded(spec)      ports that a token cannot take for ever without a limit, a wait or a person
     returns(spec)      the port whose way should lead back to the node
     inner(spec)        the graph that runs as part of the node; None if it has none
+    binds(spec)        what is found outside before a run begins: its agent, functions that it calls, code
+                       that is registered by name (`Binds`)
+    gathers(spec)      whether all branches that it joins have ended when it goes on
     spreads(spec)      whether its own work is done by an iteration for each of its items
-    IS_START, IS_END, MAY_END, ITERATES (its child paths read `item` and `index`)
+    RETRY              the policy of a node that states none
+    IS_HANDLED         its work is done by a handler, which begins with `workflow.step_started`; `on_error:
+                       skip` keeps a failure of it from the run
+    IS_START, IS_END, MAY_END, ITERATES (its child paths read `item` and `index`),
+    CLOSES_GROUPS (behind a node with branches it reads what those gave)
 
-Nothing else in this package asks what kind a node has.
+Nothing else in agentflow asks what kind a node has, but its half in the engine.
 """
 
 from __future__ import annotations
@@ -38,33 +45,45 @@ from agentflow.definition import graph
 from agentflow.definition.kinds import (
     agent,
     batch,
+    cache_read,
+    cache_write,
     condition,
+    debounce,
     end,
+    event_trigger,
     executor,
+    filter,
+    human_in_the_loop,
+    llm,
     loop,
     map,
     merge,
     parallel,
+    reduce,
+    retry_compensate,
     router,
     start,
     subgraph,
+    throttle,
     tool,
+    transform,
     wait,
 )
-from agentflow.definition.node import ErrorRoute, NodeBase
+from agentflow.definition.node import AgentSpec, Binds, ErrorRoute, NodeBase
+from agentflow.definition.policy import RetryPolicy
 
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
 
-__all__ = ["KINDS", "Kind", "Ports", "kind_of", "targets_of", "union_of"]
+__all__ = ["KINDS", "Kind", "Ports", "agent_of", "kind_of", "targets_of", "union_of"]
 
 Ports = tuple[tuple[str, str], ...]
 
 
 _OPTIONAL = (
     *("label", "takes", "routing", "structure", "structural", "opens", "references", "bounded", "returns"),
-    *("inner", "spreads"),
-    *("is_start", "is_end", "may_end", "iterates"),
+    *("inner", "binds", "gathers", "spreads", "retry", "is_handled"),
+    *("is_start", "is_end", "may_end", "iterates", "closes_groups"),
 )
 
 
@@ -80,8 +99,16 @@ def _nothing(spec: Any) -> None:
     return None
 
 
+def _no_needs(spec: Any) -> Binds:
+    return Binds()
+
+
 def _never(spec: Any) -> bool:
     return False
+
+
+def _always(spec: Any) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +136,16 @@ class Kind:
     bounded: Callable[[Any], tuple[str, ...]] = _none
     returns: Callable[[Any], str] | None = None
     inner: Callable[[Any], graph.Workflow | None] = _nothing
+    binds: Callable[[Any], Binds] = _no_needs
+    gathers: Callable[[Any], bool] = _always
     spreads: Callable[[Any], bool] = _never
+    retry: RetryPolicy | None = None
+    is_handled: bool = False
     is_start: bool = False
     is_end: bool = False
     may_end: bool = False
     iterates: bool = False
+    closes_groups: bool = False
 
     @property
     def is_border(self) -> bool:
@@ -137,6 +169,8 @@ class Kind:
 _MODULES = (
     *(start, end, agent, tool, condition, router, loop),
     *(parallel, merge, map, batch, subgraph, wait, executor),
+    *(reduce, filter, transform, cache_read, cache_write, debounce, throttle),
+    *(event_trigger, human_in_the_loop, llm, retry_compensate),
 )
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (Kind.of(module) for module in _MODULES)}
@@ -154,6 +188,11 @@ graph.AnyNode = union_of(kind.spec for kind in KINDS.values())
 def kind_of(node: NodeBase) -> Kind:
     """Return the kind of a node."""
     return KINDS[node.__struct_config__.tag]  # type: ignore[index]
+
+
+def agent_of(node: NodeBase) -> AgentSpec | None:
+    """Return the agent that works in a node, of those kinds that have one."""
+    return kind_of(node).binds(node).agent
 
 
 def targets_of(node: NodeBase) -> Ports:

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentflow.definition.node import AgentSpec, NodeBase, next_port
+from agentflow.definition.node import AgentSpec, Binds, NodeBase, next_port
+from agentflow.definition.policy import RetryPolicy
 
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
 
 SHAPE = "rounded"
 TAKES = frozenset({"approval", "budget", "cache", "calls", "dependency", "policy"})
+RETRY = RetryPolicy()
 
 
 class AgentNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="agent"):
@@ -25,6 +27,11 @@ class AgentNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="ag
 
 Spec = AgentNode
 ports = next_port
+
+
+def binds(spec: AgentNode) -> Binds:
+    """Return the agent."""
+    return Binds(agent=spec.agent)
 
 
 def check(spec: AgentNode, at: NodeReport) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from agentflow.definition.kinds.tool import check_tool_name
-from agentflow.definition.node import NodeBase
+from agentflow.definition.node import Binds, Needed, NodeBase
 
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
@@ -22,7 +22,8 @@ class MapNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="map"
     """Calls `tool`, or opens a child path at the node `body`, for each element.
 
     At most `max_in_flight` are at work at once. `input` is a template for each item; unset, the input is the
-    item. The output is an array in item order.
+    item. The output is an array in item order. With `exchange` the array is the message that arrives, and the
+    results go on as a message with the types that the bodies sent.
     `on_item_error`: `fail` fails the node, `collect` leaves a null, `skip` leaves the item out.
     """
 
@@ -33,6 +34,7 @@ class MapNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="map"
     body: str | None = None
     input: Any = msgspec.UNSET
     on_item_error: Literal["fail", "collect", "skip"] = "fail"
+    exchange: bool = False
 
 
 Spec = MapNode
@@ -52,6 +54,11 @@ def opens(spec: MapNode) -> tuple[str, ...]:
 def spreads(spec: MapNode) -> bool:
     """Return whether it calls a tool: then each call is an iteration."""
     return spec.tool is not None
+
+
+def binds(spec: MapNode) -> Binds:
+    """Return the function that it calls for each item, if it calls one."""
+    return Binds() if spec.tool is None else Binds(tools=(Needed("tool", spec.tool),))
 
 
 def check(spec: MapNode, at: NodeReport) -> None:

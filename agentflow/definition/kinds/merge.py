@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SHAPE = "box"
 TAKES = frozenset({"approval"})
+CLOSES_GROUPS = True
 STRUCTURAL = frozenset({"next", "on_error", "sources", "rule", "quorum", "on_timeout"})
 
 
@@ -49,6 +50,11 @@ def ports(spec: MergeNode) -> tuple[tuple[str, str], ...]:
 def references(spec: MergeNode) -> tuple[tuple[str, str], ...]:
     """Return the nodes whose outputs it reads; these are no edges, and are drawn as `source`."""
     return tuple((f"sources/{i}", source) for i, source in enumerate(spec.sources))
+
+
+def gathers(spec: MergeNode) -> bool:
+    """Return whether it goes on only when all its sources have finished."""
+    return spec.rule == "all" and spec.on_timeout is None
 
 
 def structure(spec: MergeNode) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`subgraph`: another graph as one node; so far one that is given inline."""
+"""`subgraph`: another graph as one node, in the same log or as a run of its own."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ if TYPE_CHECKING:
 
 SHAPE = "box"
 TAKES = frozenset({"approval", "budget", "dependency"})
-STRUCTURAL = frozenset({"next", "on_error", "inline"})
+STRUCTURAL = frozenset(
+    {"next", "on_error", "inline", "graph", "graph_path", "isolation", "exchange", "accepts"}
+)
 
 
 class SubgraphNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="subgraph"):
-    """Runs the graph `inline` in the same log; the ids of its nodes are `<id>/<node>`.
+    """Runs another graph: `inline`, one of `graphs` or registered (`graph`), or the value at `graph_path`.
 
-    `input` is a template; unset, the graph gets the input of the run. `graph` (a registered name),
-    `graph_path` and `isolation: run` need child runs, and are refused so far.
+    `isolation` is `run`: a linked child run with its own log (the default for `graph`); or `inline`: in the
+    same log, where the ids of its nodes are `<id>/<node>`. `input` is a template; unset, the graph gets the
+    input of the run. With `exchange` its input is the message that arrives, one run for each, and what the
+    run gives out becomes messages along `edges[]`, or outputs of this run. `accepts` are the type tags of
+    the messages that it takes; empty, any type.
     """
 
     inline: Workflow | None = None
@@ -30,43 +35,68 @@ class SubgraphNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag=
     next: str | None = None
     input: Any = msgspec.UNSET
     isolation: Literal["run", "inline"] | None = None
+    exchange: Literal["message", "output"] | None = None
+    accepts: tuple[str, ...] = ()
 
 
 Spec = SubgraphNode
 ports = next_port
 
 _EMPTY = Workflow(name="", nodes=())
-_OF_THE_RUN = ("inputs", "outputs", "services", "models", "options", "globals", "shared")
+_OF_THE_RUN = ("inputs", "outputs", "services", "models", "options", "globals", "shared", "graphs")
+_SOURCES = ("inline", "graph", "graph_path")
+
+
+def is_run(spec: SubgraphNode) -> bool:
+    """Return whether the graph runs as a run of its own."""
+    return spec.isolation == "run" or (spec.isolation is None and spec.inline is None)
 
 
 def structure(spec: SubgraphNode) -> dict[str, Any]:
-    """Return the signature of the inner graph."""
-    from agentflow.definition.compare import signature
+    """Return where the inner graph comes from, and the signature of one that is given inline."""
+    from agentflow.definition.signature import signature
 
-    return {"inline": None if spec.inline is None else signature(spec.inline)}
+    found: dict[str, Any] = {"inline": None if spec.inline is None else signature(spec.inline)}
+    if is_run(spec):
+        found |= {"graph": spec.graph, "graph_path": spec.graph_path, "isolation": "run"}
+    if spec.exchange is not None:
+        found |= {"exchange": spec.exchange, "accepts": tuple(sorted(spec.accepts))}
+    return found
 
 
 def inner(spec: SubgraphNode) -> Workflow | None:
-    """Return the graph that is given inline."""
-    return spec.inline
+    """Return the graph that runs in the same log."""
+    return None if is_run(spec) else spec.inline
 
 
 def check(spec: SubgraphNode, at: NodeReport) -> None:
-    """Check the inner graph like any other; refuse what needs child runs."""
+    """Check that there is one graph, and that one which is given inline is right."""
     at.template("input", spec.input)
-    hint = 'give the graph itself as "inline"'
-    for field in ("graph", "graph_path"):
-        if getattr(spec, field) is not None:
-            at.error("E_VALUE", f"{field} of a subgraph is not supported yet by this version", field, hint)
-    if spec.isolation == "run":
-        message = 'isolation "run" of a subgraph is not supported yet by this version'
-        at.error("E_VALUE", message, "isolation", 'write "inline"')
+    given = [field for field in _SOURCES if getattr(spec, field) is not None]
+    if not given:
+        hint = 'give the graph as "inline", or name one as "graph"'
+        at.error("E_EMPTY_FIELD", f'"{spec.id}" has no graph', "inline", hint)
+    for field in given[1:]:
+        at.conflict(field, f'"{spec.id}" has {given[0]}', "keep one of inline, graph and graph_path")
+    if spec.graph is not None:
+        at.not_blank("graph", spec.graph)
+    if spec.graph_path is not None:
+        at.path("graph_path", spec.graph_path)
+    if not is_run(spec) and given and spec.inline is None:
+        message = f'{given[0]} of "{spec.id}" runs as a run of its own'
+        at.error("E_VALUE", message, "isolation", 'write "run", or give the graph as "inline"')
+    if spec.exchange is not None and given and not is_run(spec):
+        message = f'exchange of "{spec.id}" needs a run of its own'
+        at.error("E_VALUE", message, "exchange", 'write "isolation": "run"')
+    for i, tag in enumerate(spec.accepts):
+        at.not_blank(f"accepts/{i}", tag)
     if spec.inline is not None:
         at.graph("inline", spec.inline)
-        for field in _OF_THE_RUN:
-            if getattr(spec.inline, field) != getattr(_EMPTY, field):
-                at.conflict(
-                    f"inline/{field}", "an inline graph belongs to the run", "set it on the whole graph"
-                )
-    elif spec.graph is None and spec.graph_path is None:
-        at.error("E_EMPTY_FIELD", f'"{spec.id}" has no graph', "inline", hint)
+        if not is_run(spec):
+            _check_inline(spec.inline, at)
+
+
+def _check_inline(graph: Workflow, at: NodeReport) -> None:
+    for field in _OF_THE_RUN:
+        if getattr(graph, field) != getattr(_EMPTY, field):
+            at.conflict(f"inline/{field}", "an inline graph belongs to the run", "set it on the whole graph")

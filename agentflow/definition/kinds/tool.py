@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentflow.definition.node import NodeBase, next_port
+from agentflow.definition.node import Binds, Needed, NodeBase, next_port
 from agentflow.definition.report import shown
 
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
 
 SHAPE = "box"
+_WORKER = "worker:"
 TAKES = frozenset({"approval", "budget", "cache", "calls", "dependency", "policy"})
 
 
@@ -28,6 +29,11 @@ Spec = ToolNode
 ports = next_port
 
 
+def binds(spec: ToolNode) -> Binds:
+    """Return the function that it calls."""
+    return Binds(tools=(Needed("tool", spec.tool),))
+
+
 def check(spec: ToolNode, at: NodeReport) -> None:
     """Check the name of the function and the template of its arguments."""
     at.template("input", spec.input)
@@ -37,8 +43,10 @@ def check(spec: ToolNode, at: NodeReport) -> None:
         at.error("E_EMPTY_FIELD", f'cache of "{spec.id}" has no key', "cache/key", hint)
 
 
-def check_tool_name(tool: str, at: NodeReport) -> None:
-    """Require `service.function` in the field `tool`."""
+def check_tool_name(tool: str, at: NodeReport, field: str = "tool") -> None:
+    """Require `service.function`, or `worker:HANDLER`, in a field."""
+    if tool.startswith(_WORKER) and tool.removeprefix(_WORKER).strip():
+        return
     service, dot, function = tool.rpartition(".")
     if not dot or not service.strip() or not function.strip():
-        at.error("E_VALUE", f'tool "{shown(tool)}" is not written as service.function', "tool")
+        at.error("E_VALUE", f'{field} "{shown(tool)}" is not written as service.function', field)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any, cast
 
 import msgspec
 
-from agentflow.definition.conversation import Message
+from agentflow.definition.conversation import Message, Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import AgentSpec, canonical_json
 from agentflow.definition.schemas import validate
@@ -23,6 +24,8 @@ __all__ = [
     "parse",
     "read_answer",
     "repair",
+    "response_of",
+    "shared_opening",
     "takes_any_text",
     "tool_message",
 ]
@@ -53,6 +56,60 @@ def opening(system_prompt: str, data: Any) -> list[Message]:
     if data is not None:
         messages.append(Message(role="user", content=compact(data)))
     return messages
+
+
+def shared_opening(spec: AgentSpec, system_prompt: str, data: Any) -> list[Message]:
+    """The first messages of an agent that takes part in a conversation: the prompt, and what was said.
+
+    `data` is text, a Message, an AgentResponse or a list of these. What this agent said itself is its own
+    turn; what others said is told to it with their names.
+    """
+    messages = [Message(role="system", content=system_prompt)]
+    for role, text, name in _said(data):
+        if role != "assistant":
+            messages.append(Message(role="system" if role == "system" else "user", content=text))
+        elif name == spec.name:
+            messages.append(Message(role="assistant", content=text))
+        else:
+            messages.append(Message(role="user", content=f"{name}: {text}" if name else text))
+    return messages
+
+
+def _said(data: Any) -> Iterator[tuple[str, str, str | None]]:
+    """Yield role, text and name of each message in a value of a conversation."""
+    if data is None:
+        return
+    if isinstance(data, list):
+        for item in cast("list[Any]", data):
+            yield from _said(item)
+        return
+    if isinstance(data, dict):
+        value = cast("dict[str, Any]", data)
+        if isinstance(value.get("messages"), list):
+            yield from _said(value["messages"])
+            return
+        role, text = value.get("role"), value.get("text")
+        if isinstance(role, str) and isinstance(text, str):
+            yield role, text, value.get("name")
+            return
+    yield "user", compact(data), None
+
+
+def response_of(spec: AgentSpec, output: Any, usage: Usage | None) -> dict[str, Any]:
+    """Return the AgentResponse with the answer of an agent, as JSON (page 002 §16)."""
+    data: Any = None if spec.output_schema is None else output
+    text = compact(output)
+    over = cast("dict[str, Any]", output) if spec.handoffs and isinstance(output, dict) else {}
+    if over.keys() == {"handoff_to", "message"} and over["handoff_to"] in spec.handoffs:
+        data, text = over, over["message"] or ""
+    return {
+        "messages": [{"role": "assistant", "text": text, "name": spec.name, "data": data}],
+        "text": text,
+        "data": data,
+        "requests": [],
+        "usage": None if usage is None else msgspec.to_builtins(usage),
+        "workflow_id": None,
+    }
 
 
 def tool_message(record: ToolRecord) -> Message:

@@ -17,12 +17,13 @@ def agent_failed(
 ) -> Decisions:
     """The end of a step whose agent failed for good (a tool node has no agent events)."""
     moves: Decisions = []
-    spec, progress = activation.node.agent, activation.agent
-    if spec is not None and progress is not None:
+    name, progress = activation.node.agent_name, activation.agent
+    error = activation.node.kind.failure(activation, error)
+    if name is not None and progress is not None:
         moves.append(
             ev.AgentFailed(
                 **scope_fields(activation),
-                agent_name=spec.name,
+                agent_name=name,
                 context_id=progress.context_id,
                 duration_ms=elapsed_ms(activation.attempt_started, now),
                 error=error,

@@ -25,6 +25,7 @@ class ToolRecord:
         "name",
         "outcome",
         "output",
+        "output_size",
         "parameters",
         "safe",
         "state",
@@ -38,6 +39,7 @@ class ToolRecord:
         self.parameters: Any = None
         self.state: Literal["planned", "asked", "open", "done", "failed", "unknown"] = "planned"
         self.output: Any = None
+        self.output_size = 0  # bytes of canonical JSON
         self.error: ErrorInfo | None = None
         self.executed = False
         self.outcome: str | None = None
@@ -61,6 +63,8 @@ class AgentProgress:
     __slots__ = (
         "answer",
         "asked_at",
+        "call_error",
+        "calls",
         "context_id",
         "digest",
         "due_at",
@@ -107,6 +111,8 @@ class AgentProgress:
         self.first_failure: int | None = None
         self.due_at: int | None = None  # microseconds; a retry waits until then
         self.repairs = 0
+        self.calls: list[dict[str, Any]] = []  # settled calls, of kinds that show them to expressions
+        self.call_error: ErrorInfo | None = None  # of the first failed call of the last round
         self.settled_tools = 0  # rounds of tool calls that are over
         self.finish_reason = ""
         self.tools: dict[str, ToolRecord] = {}  # of the last assistant message, in call order

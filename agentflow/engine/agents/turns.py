@@ -13,6 +13,7 @@ from agentflow.definition.ir import AgentSpec, ModelRef, canonical_json
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents import conversation
 from agentflow.engine.agents.failure import fault
+from agentflow.engine.agents.handoffs import handed_over
 from agentflow.engine.agents.progress import AgentProgress
 from agentflow.engine.budgets import Exceeded, exceeded_moves
 from agentflow.engine.call_queue import bounds_calls, bounds_output, need_of_next, next_calls
@@ -31,7 +32,7 @@ from agentflow.engine.tool_calls import tool_moves
 from agentflow.events import catalogue as ev
 from agentflow.events.families.calls import AgentInput, AgentInputMetadata, AgentOutput, AgentOutputMetadata
 
-__all__ = ["admit_calls", "initialize", "next_turn"]
+__all__ = ["admit_calls", "begin_turn", "complete", "initialize", "next_turn"]
 
 MAX_REPAIRS = 2
 
@@ -61,6 +62,43 @@ def initialize(state: RunState, activation: Activation, prompt: str, data: Any, 
     ]
 
 
+def begin_turn(activation: Activation, progress: AgentProgress) -> ev.AgentProcessing:
+    """Return `agent.processing`, with which the next turn of an agent begins."""
+    return ev.AgentProcessing(
+        **scope_fields(activation),
+        agent_name=_spec(activation).name,
+        context_id=progress.context_id,
+        turn=progress.turn + 1,
+        messages_count=len(progress.messages) + len(progress.pending),
+    )
+
+
+def complete(activation: Activation, value: Any, now: int) -> Decisions:
+    """Return `agent.completed`: the end of the step follows it."""
+    spec, progress = _spec(activation), activation.agent
+    assert progress is not None
+    duration = elapsed_ms(activation.attempt_started, now)
+    return [
+        ev.AgentCompleted(
+            **scope_fields(activation),
+            agent_name=spec.name,
+            context_id=progress.context_id,
+            duration_ms=duration,
+            output_size=size_of(value),
+            output=AgentOutput(
+                data=value,
+                metadata=AgentOutputMetadata(
+                    agent_name=spec.name,
+                    execution_time_ms=duration,
+                    tool_calls_count=activation.tool_calls,
+                ),
+            ),
+            turns=progress.turn,
+            usage=activation.usage,
+        )
+    ]
+
+
 def next_turn(state: RunState, activation: Activation, now: int) -> Decisions:
     """Return what this agent does now; empty while it waits for a call, a timer or a person."""
     progress = activation.agent
@@ -71,6 +109,9 @@ def next_turn(state: RunState, activation: Activation, now: int) -> Decisions:
     if progress is None or progress.model_call is not None or activation.result_ready:
         return []
     if progress.tools:
+        over = handed_over(_spec(activation), progress) if _spec(activation).handoffs else None
+        if over is not None:
+            return activation.node.kind.answered_with(state, activation, over, now)
         return tool_moves(state, activation, progress, now)
     if progress.has_answer:
         return _answer_moves(state, activation, progress, now)
@@ -97,15 +138,7 @@ def _model_moves(state: RunState, activation: Activation, progress: AgentProgres
         if progress.turn - progress.repairs >= spec.max_turns:
             message = f"no answer after {spec.max_turns} turns"
             return attempt_failed(state, activation, fault("agent", "max_turns_exceeded", message), now, 0.0)
-        moves.append(
-            ev.AgentProcessing(
-                **scope_fields(activation),
-                agent_name=spec.name,
-                context_id=progress.context_id,
-                turn=progress.turn + 1,
-                messages_count=len(progress.messages) + len(progress.pending),
-            )
-        )
+        moves.append(activation.node.kind.begin_turn(state, activation, progress))
     if bounds_calls(state, activation):
         return moves
     turn = progress.turn + len(moves)
@@ -145,7 +178,7 @@ def _call_started(
     return ev.ModelCallStarted(
         **scope_fields(activation),
         model_call_id=derive("mcl_", now, progress.context_id, turn, attempt, state.next_offset),
-        agent_name=_spec(activation).name,
+        agent_name=activation.node.agent_name,
         provider=ref.provider,
         model=ref.model,
         turn=turn,
@@ -173,6 +206,9 @@ def _answer_moves(state: RunState, activation: Activation, progress: AgentProgre
     try:
         value = conversation.read_answer(spec, progress.answer)
     except conversation.BadAnswer as bad:
+        healed = activation.node.kind.healed(activation, progress)
+        if healed is not None:
+            return [*healed[1], *activation.node.kind.answered_with(state, activation, healed[0], now)]
         error = ErrorInfo(
             category="invalid_output",
             code="schema_mismatch",
@@ -182,26 +218,7 @@ def _answer_moves(state: RunState, activation: Activation, progress: AgentProgre
         if progress.repairs < MAX_REPAIRS:
             return retrying(activation, "repair", error, 0, now)
         return attempt_failed(state, activation, error, now, 0.0)
-    duration = elapsed_ms(activation.attempt_started, now)
-    return [
-        ev.AgentCompleted(
-            **scope_fields(activation),
-            agent_name=spec.name,
-            context_id=progress.context_id,
-            duration_ms=duration,
-            output_size=size_of(value),
-            output=AgentOutput(
-                data=value,
-                metadata=AgentOutputMetadata(
-                    agent_name=spec.name,
-                    execution_time_ms=duration,
-                    tool_calls_count=activation.tool_calls,
-                ),
-            ),
-            turns=progress.turn,
-            usage=activation.usage,
-        )
-    ]
+    return activation.node.kind.answered_with(state, activation, value, now)
 
 
 def _empty_answer_moves(

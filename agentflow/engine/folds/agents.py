@@ -32,7 +32,12 @@ def _agent_initialized(state: RunState, data: ev.AgentInitialized, offset: int, 
     progress = AgentProgress(data.context_id, data.system_prompt, data.input.data)
     progress.models = state.bindings.of(data.step_id).models
     progress.offered = frozenset((tool.name, tool.schema_hash) for tool in data.tools)
-    progress.pending = conversation.opening(data.system_prompt, data.input.data)
+    spec = activation.node.agent
+    assert spec is not None
+    if spec.exchanges == "messages":
+        progress.pending = conversation.shared_opening(spec, data.system_prompt, data.input.data)
+    else:
+        progress.pending = conversation.opening(data.system_prompt, data.input.data)
     activation.agent = progress
     activation.attempt_started = ts
     activation.due_at = None
@@ -47,6 +52,17 @@ def _agent_processing(state: RunState, data: ev.AgentProcessing, offset: int, ts
     progress = activation.agent
     assert progress is not None
     progress.turn, progress.turn_open, progress.asked_at = data.turn, True, ts
+    wake(state, activation)
+
+
+def _input_resolved(state: RunState, data: ev.NodeLlmInputResolved, offset: int, ts: int) -> None:
+    """Fold the beginning of a turn of an LLM node; with the first one its conversation begins."""
+    activation = at_work(state, data)
+    progress = activation.agent
+    if progress is None:
+        progress = activation.agent = activation.node.kind.open_conversation(state, activation)
+    progress.turn += 1
+    progress.turn_open, progress.asked_at = True, ts
     wake(state, activation)
 
 
@@ -173,10 +189,18 @@ def _model_failed(state: RunState, data: ev.ModelCallFailed, offset: int, ts: in
     wake(state, activation)
 
 
+def _noted(state: RunState, data: ev.NodeHealed | ev.NodeStreamDisabled, offset: int, ts: int) -> None:
+    """Check that the node is at work; what was healed stands in its output."""
+    at_work(state, data)
+
+
 FOLDS: dict[type, Any] = {
+    ev.NodeHealed: _noted,
+    ev.NodeStreamDisabled: _noted,
     ev.AgentInitialized: _agent_initialized,
     ev.AgentProcessing: _agent_processing,
     ev.AgentRetrying: _agent_retrying,
+    ev.NodeLlmInputResolved: _input_resolved,
     ev.AgentCompleted: _agent_completed,
     ev.AgentFailed: _agent_failed,
     ev.ModelCallStarted: _model_started,

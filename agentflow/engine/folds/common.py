@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from agentflow.definition.conversation import Usage, add_usage
+from agentflow.definition.conversation import Usage, add_tool_call, add_usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.activation import NO_USAGE, Activation
 from agentflow.engine.agents import conversation
 from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.bounding_steps import bounding_steps
 from agentflow.engine.call_queue import bounds_calls
 from agentflow.engine.state import OpenCall, RunState
 
@@ -20,6 +21,7 @@ __all__ = [
     "settle",
     "settle_tool",
     "use",
+    "use_tool",
     "wake",
     "wake_after",
     "was_away",
@@ -31,15 +33,23 @@ WALL_CLOCK = ("retry ", "approval ", "input ", "timer ")
 
 
 def wake(state: RunState, activation: Activation) -> None:
-    """Let an open activation be asked what follows, unless it only waits for what is under way outside. An
-    agent whose next model call a budget bounds waits in the queue of calls, too."""
+    """Let an open activation be asked what follows, unless it only waits for what is under way outside.
+
+    An agent whose next model call a budget bounds waits in the queue of calls, too, but not between two
+    attempts: the next one begins with a new context.
+    """
     if activation.node.kind.is_idle(activation):
         state.changed.pop(activation.key, None)
         return
     state.changed[activation.key] = activation
     progress = activation.agent
-    if progress is not None and progress.wants_call and bounds_calls(state, activation):
-        state.call_queue[activation.key] = activation
+    if progress is None:
+        return
+    if progress.wants_call and activation.due_at is None:
+        if bounds_calls(state, activation):
+            state.call_queue[activation.key] = activation
+    elif state.call_queue:
+        state.call_queue.pop(activation.key, None)
 
 
 def wake_after(state: RunState, activation: Activation, delay_ms: float) -> None:
@@ -50,9 +60,7 @@ def wake_after(state: RunState, activation: Activation, delay_ms: float) -> None
 
 
 def record_of(activation: Activation, call_id: str) -> ToolRecord | None:
-    if activation.tool is not None and activation.tool.call.id == call_id:
-        return activation.tool
-    return activation.agent.tools.get(call_id) if activation.agent is not None else None
+    return activation.node.kind.call(activation, call_id)
 
 
 def open_call(
@@ -66,9 +74,18 @@ def open_call(
 def use(state: RunState, activation: Activation, usage: Usage) -> None:
     activation.usage = add_usage(activation.usage, usage)
     state.usage = add_usage(state.usage, usage)
-    step = activation.node.id
-    if state.step_budgets and step in state.step_budgets:
+    for step in bounding_steps(state, activation):
         state.step_usage[step] = add_usage(state.step_usage.get(step, NO_USAGE), usage)
+
+
+def use_tool(state: RunState, activation: Activation) -> None:
+    """Count the call of a function."""
+    activation.usage = add_tool_call(activation.usage)
+    state.usage = add_tool_call(state.usage)
+    if not state.step_budgets:
+        return
+    for step in bounding_steps(state, activation):
+        state.step_usage[step] = add_tool_call(state.step_usage.get(step, NO_USAGE))
 
 
 def settle(state: RunState, activation: Activation) -> None:
@@ -109,6 +126,10 @@ def was_away(state: RunState, activation: Activation, error: ErrorInfo, ts: int)
 
 def settle_tool(state: RunState, activation: Activation, record: ToolRecord) -> None:
     """A call has its end: the agent goes on when all of its round have, a tool node ends with it."""
+    if record is activation.tool and activation.node.kind.takes_calls:
+        activation.node.kind.call_settled(state, activation, record)
+        state.changed[activation.key] = activation
+        return
     if record is activation.tool:
         if record.state == "done":
             activation.output = record.output
@@ -118,8 +139,10 @@ def settle_tool(state: RunState, activation: Activation, record: ToolRecord) -> 
         state.changed[activation.key] = activation
         return
     progress = activation.agent
-    assert progress is not None
+    if progress is None:
+        return  # a recorded call of a handler, which goes on by itself
     if all(r.state in ("done", "failed") for r in progress.tools.values()):
+        activation.node.kind.calls_settled(progress)
         progress.pending = [conversation.tool_message(r) for r in progress.tools.values()]
         progress.tools = {}
         progress.settled_tools += 1

@@ -13,6 +13,7 @@ from agentflow.engine.arrivals import close_round, count_queued, deliver, dispat
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.machine import at_work
 from agentflow.engine.mail import Taken
+from agentflow.engine.messages import type_of
 from agentflow.engine.policies import begin_superstep, complete_superstep
 from agentflow.engine.rounds import Arrived, Entry, expired_round
 from agentflow.engine.shared_state import Writes
@@ -46,7 +47,10 @@ def messages_sent(state: RunState, activation: Activation, data: ev.WorkflowStep
             taken = Taken(message.type, (source,))
             deliver(state, path, edge.target, message.payload, taken, order, activation)
     if not is_taken and path.opener is not None and not path.stopped:
-        path.output, path.terminal = data.output, node
+        first = data.messages[0] if data.messages else None
+        path.output = data.output if first is None else first.payload
+        path.output_type = type_of(data.output) if first is None else first.type
+        path.terminal = node
     for index, entry in buffered.items():
         held = path.rounds[index]
         if held.add(node.id, entry):
@@ -122,7 +126,8 @@ def message_answered(
         data = request.data
         assert isinstance(data, ev.InputRequested)
         source = ev.MessageRef(activation=asking.key, edge="", index=request.offset)
-        taken = Taken("response", (source,), (), request.request_id, data.request)
+        asked = () if data.request_type is UNSET else (data.request_type,)
+        taken = Taken("response", (source,), (), request.request_id, data.request, asked)
         path.graph.policy.deliver(state, path, node, value, taken, (0, request.offset), problem)
     release(state, path, node, path.node(node))
 
@@ -168,7 +173,9 @@ def _undelivered(state: RunState, data: ev.MessageUndelivered, offset: int, ts: 
 def _output(state: RunState, data: ev.Output, offset: int, ts: int) -> None:
     activation = at_work(state, data)
     given = (offset, activation.superstep, activation.visit, data)
-    state.mail.outputs.setdefault(data.activation, []).append(given)
+    outputs = state.mail.outputs.setdefault(data.activation, [])
+    del outputs[data.index :]  # of a handler that began its attempt once more, and gives another value
+    outputs.append(given)
 
 
 FOLDS: dict[type, Any] = {

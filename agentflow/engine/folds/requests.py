@@ -17,6 +17,7 @@ from agentflow.engine.folds.messages import message_answered, message_asked
 from agentflow.engine.handler_results import INPUT_TIMEOUT, unanswered
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.machine import activation_of, at_work
+from agentflow.engine.standing import go_on, stand_still
 from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import micros
@@ -28,7 +29,12 @@ def _approval_requested(state: RunState, data: ev.ApprovalRequested, offset: int
     dispatched(state, ts)
     subject: dict[str, Any] = data.subject
     call_id: str = subject.get("tool_call_id", "") if data.kind == "tool" else ""
-    if data.kind == "step":
+    asks_itself = _asks_itself(state, data)
+    if asks_itself:
+        activation = at_work(state, data)
+        stand_still(state, activation, ts)
+        wake(state, activation)
+    elif data.kind == "step":
         activation = activation_of(state, data)
         if activation not in state.arrived:
             raise IllegalEvent(data, f"{activation.key} is not to be asked about")
@@ -47,10 +53,26 @@ def _approval_requested(state: RunState, data: ev.ApprovalRequested, offset: int
             record = activation.tool = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
         record.parameters = subject.get("parameters")
         record.state = "asked"
-        _stands_still(state, activation, ts)
+        stand_still(state, activation, ts)
     state.requests[data.request_id] = OpenRequest(data.request_id, activation, call_id, data, offset, ts)
-    if data.deadline is not UNSET:
+    if data.deadline is not UNSET and not (asks_itself and activation.node.kind.starts_run):
         state.timers[f"approval {data.request_id}"] = micros(data.deadline)
+
+
+def _asks_itself(state: RunState, data: Any) -> bool:
+    """Return whether the kind of the activation that asks takes the answer itself."""
+    key = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
+    activation = state.open.get(key)
+    return activation is not None and activation.node.kind.takes_answers
+
+
+def _answered(state: RunState, request: OpenRequest, data: Any, ts: int) -> None:
+    """Hand an answer to the kind that asked: its activation is at work again with the last one."""
+    activation = request.activation
+    state.timers.pop(f"input {data.request_id}", None)
+    go_on(state, activation, ts)
+    activation.node.kind.answered(state, activation, data, ts)
+    wake(state, activation)
 
 
 def _approval_decided(
@@ -68,6 +90,9 @@ def _approval_decided(
     if data.via not in ("deadline", "policy"):
         state.mail.since_outside = 0
     activation = request.activation
+    if activation.node.kind.takes_answers:
+        _answered(state, request, data, ts)
+        return
     reason = data.reason if data.reason is not UNSET else None
     error = None
     if not granted:
@@ -78,7 +103,7 @@ def _approval_decided(
     if not request.call_id:
         _step_decided(state, activation, error)
         return
-    _goes_on(state, activation, ts)
+    go_on(state, activation, ts)
     record = record_of(activation, request.call_id)
     if record is None:
         return
@@ -106,7 +131,8 @@ def _step_decided(state: RunState, activation: Activation, error: Any) -> None:
 def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: int) -> None:
     activation = at_work(state, data)
     asks_by_message = activation.node.kind.sends
-    call_id: str = "" if asks_by_message else data.request.get("tool_call_id", "")
+    asks_itself = asks_by_message or activation.node.kind.takes_answers
+    call_id: str = "" if asks_itself else data.request.get("tool_call_id", "")
     state.requests[data.request_id] = OpenRequest(data.request_id, activation, call_id, data, offset, ts)
     if asks_by_message:
         message_asked(state, activation, data)
@@ -115,27 +141,12 @@ def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: 
         return
     if not call_id:
         state.call_queue.pop(activation.key, None)
-    _stands_still(state, activation, ts)
-
-
-def _stands_still(state: RunState, activation: Activation, ts: int) -> None:
-    """Waiting for a person takes no slot and does not count against any limit of the step."""
-    if activation.status != "running":
-        return
-    activation.status = "waiting"
-    if activation.node.kind.takes_slot:
-        state.running -= 1
-        _change_slots(state, activation, -1)
-    activation.paused_timers = state.timers.pause(
-        [f"{kind} {activation.key}" for kind in ("attempt", "deadline")], ts
-    )
-
-
-def _change_slots(state: RunState, activation: Activation, change: int) -> None:
-    if activation.iteration is not None:
-        place = state.node_of(activation)
-        place.slots += change
-        state.ready.update(activation.path.key, place)
+    kind = activation.node.kind
+    if kind.takes_answers and not kind.starts_run and data.deadline is not UNSET:
+        state.timers[f"input {data.request_id}"] = micros(data.deadline)
+    stand_still(state, activation, ts)
+    if kind.takes_answers:
+        wake(state, activation)
 
 
 def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: int) -> None:
@@ -151,13 +162,16 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
         state.timers.pop(f"input {data.request_id}", None)
         message_answered(state, request, data.value, None, is_withdrawn=False)
         return
+    if request.activation.node.kind.takes_answers:
+        _answered(state, request, data, ts)
+        return
     _input_settled(state, request, data.value, ts)
 
 
 def _input_settled(state: RunState, request: OpenRequest, value: dict[str, Any], ts: int) -> None:
     """What follows from an answer for the call or step that asked."""
     activation = request.activation
-    _goes_on(state, activation, ts)
+    go_on(state, activation, ts)
     asked = request.data
     choice = value["choice"]
     if isinstance(asked, ev.InputRequested) and asked.request_type == "budget":
@@ -208,23 +222,10 @@ def _input_cancelled(state: RunState, data: ev.InputCancelled, offset: int, ts: 
         problem = unanswered(request) if expired else None
         message_answered(state, request, None, problem, is_withdrawn=not expired)
         return
-    _input_settled(state, request, {"choice": "fail"}, ts)
-
-
-def _goes_on(state: RunState, activation: Activation, ts: int) -> None:
-    """A question of this activation is closed; with its last one it is at work again, and its clocks run."""
-    if activation.status != "waiting" or any(r.activation is activation for r in state.requests.values()):
+    if request.activation.node.kind.takes_answers:
+        _answered(state, request, data, ts)
         return
-    activation.status = "running"
-    if activation.node.kind.takes_slot:
-        state.running += 1
-        _change_slots(state, activation, 1)
-    if activation.iteration is None:
-        place = state.node_of(activation)
-        place.status = "running"
-        mirror(state, activation, place)
-    state.timers.resume(activation.paused_timers, ts)
-    activation.paused_timers = {}
+    _input_settled(state, request, {"choice": "fail"}, ts)
 
 
 FOLDS: dict[type, Any] = {

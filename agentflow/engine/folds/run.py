@@ -32,6 +32,9 @@ def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) ->
     shortest = min((limit for limit in limits if limit is not None), default=None)
     if shortest is not None:
         state.timers["run"] = ts + round(shortest * 1e6)
+    if data.deadline is not UNSET:  # of the parent run
+        due = micros(data.deadline)
+        state.timers["run"] = min(due, state.timers.get("run", due))
     state.root.input = data.input
     state.root.frame.globals.update(state.graph.workflow.globals)
     begin_path(state, state.root, data.input)
@@ -81,6 +84,11 @@ def _cancel_requested(state: RunState, data: ev.WorkflowCancelRequested, offset:
 def _signal(state: RunState, data: ev.SignalReceived, offset: int, ts: int) -> None:
     state.signals[data.signal_id] = data
     state.mail.since_outside = 0
+    for key in state.awaited:
+        activation = state.open[key]
+        if activation.node.kind.signalled(state, activation, data):
+            state.changed[key] = activation
+            break
 
 
 def _completed(state: RunState, data: ev.WorkflowCompleted, offset: int, ts: int) -> None:

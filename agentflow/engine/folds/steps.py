@@ -7,15 +7,17 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from agentflow.definition.conversation import Usage
 from agentflow.definition.node import handles_error
 from agentflow.engine.activation import EXPRESSION_STATUS, Activation, StepStatus
 from agentflow.engine.arrivals import dispatched, leave, mirror, reached_end, retry_in_place, route
 from agentflow.engine.budgets import time_limit
-from agentflow.engine.folds.common import settle, wake, wake_after
+from agentflow.engine.folds.common import settle, use, wake, wake_after
 from agentflow.engine.folds.messages import messages_sent, sender_failed
 from agentflow.engine.globals import fold_writes
 from agentflow.engine.machine import activation_of
 from agentflow.engine.path import NodeState
+from agentflow.engine.standing import stand_still
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
@@ -29,6 +31,7 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
     place.attempt = data.attempt
     _leave_queues(state, activation, place)
     if data.iteration is None:
+        activation.path.steps += 1
         if place.visits <= activation.visit:
             place.visits = activation.visit + 1
         place.next_attempt = 1
@@ -100,7 +103,11 @@ def _open_iterations(state: RunState, outer: Activation, place: NodeState, items
 
 
 def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int, ts: int) -> None:
-    activation, place, _ = _ending(state, data)
+    activation, place, was_held = _ending(state, data)
+    if state.status == "waiting":
+        dispatched(state, ts)  # a child run has ended
+    if activation.node.kind.starts_run and data.usage is not UNSET:
+        use(state, activation, data.usage)
     activation.status, activation.output = "succeeded", data.output
     node, path = activation.node, activation.path
     if data.state is not UNSET:
@@ -109,12 +116,15 @@ def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int
         _iteration_ended(state, activation)
         return
     state.steps_done["succeeded"] += 1
+    if node.kind.remembers and not was_held:  # the output that a person gives is none of its decisions
+        node.kind.remember(state, activation, data, ts)
     outputs: dict[str, Any] = {"status": "success", "result": data.output}
     if activation.is_for_each:
         outputs["items"] = _items_view(activation)
     if state.graph.uses_last and node.kind.said is not None:
         path.frame.set("last", node.kind.said, data.output)
-    node.kind.ended(activation, place, data)
+    if node.kind.keeps_end:
+        node.kind.ended(activation, place, data)
     _show(state, activation, place, "succeeded", outputs, None, data.output, offset)
     if data.messages is not UNSET:
         messages_sent(state, activation, data, ts)
@@ -132,6 +142,8 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
     dispatched(state, ts)
     node, path = activation.node, activation.path
     activation.error = data.error
+    if node.kind.starts_run and data.error.details is not None and "usage" in data.error.details:
+        use(state, activation, msgspec.convert(data.error.details["usage"], Usage))
     status: StepStatus = "cancelled" if data.error.category == "cancelled" else "failed"
     activation.status = status
     if activation.outer is not None:
@@ -155,7 +167,8 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
         results = [c.output if c.status == "succeeded" else None for c in _children(activation)]
         outputs = {"status": "failed", "result": results, "items": _items_view(activation)}
     place.excused = handled
-    node.kind.ended(activation, place, data)
+    if node.kind.keeps_end:
+        node.kind.ended(activation, place, data)
     _show(state, activation, place, status, outputs, data.error, None, offset)
     if node.out:
         sender_failed(state, activation, data.error)
@@ -201,6 +214,10 @@ def _step_retrying(state: RunState, data: ev.WorkflowStepRetrying, offset: int, 
 
 
 def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts: int) -> None:
+    if data.for_ == "child":
+        activation = activation_of(state, data)
+        state.awaited[activation.key] = f"child {data.ref}"
+        stand_still(state, activation, ts)
     if data.iteration is None:
         activation = activation_of(state, data)
         place = state.node_of(activation)
@@ -293,15 +310,18 @@ def _show(
     }
     if node.kind.shows_more:
         view |= node.kind.view(activation, place)
-    if path.frame.is_read:
-        path.frame.set("nodes", node.name, view)
+    frame = path.frame
+    if frame.is_read:
+        frame.set("nodes", node.name, view)
     else:
-        path.frame.nodes[node.name] = view
+        frame.nodes[node.name] = view
     if not node.join.takes_tokens:
         brief = None if shown is None else {k: shown[k] for k in ("category", "code", "message")}
-        path.frame.set(
-            "steps", node.name, {"outputs": outputs, "status": EXPRESSION_STATUS[status], "error": brief}
-        )
+        view = {"outputs": outputs, "status": EXPRESSION_STATUS[status], "error": brief}
+        if frame.is_read:
+            frame.set("steps", node.name, view)
+        else:
+            frame.steps[node.name] = view
     if path.opener is not None:
         mirror(state, activation, place)
         seen = state.nodes[node.id]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentflow.definition.conversation import ToolCall, Usage
-from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.folds.common import (
     open_call,
     record_of,
     settle_tool,
-    use,
+    use_tool,
     wake,
     was_away,
 )
@@ -20,29 +18,26 @@ from agentflow.events import catalogue as ev
 
 __all__ = ["FOLDS"]
 
-_ONE_TOOL_CALL = Usage(tool_calls=1, cost_usd=0.0)
-
 
 def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: int) -> None:
     activation = at_work(state, data)
     record = record_of(activation, data.tool_call_id)
-    if record is None:  # a tool node's own call
-        call = ToolCall(id=data.tool_call_id, name=data.tool_name, arguments="")
-        record = activation.tool = ToolRecord(call, data.tool_name)
+    if record is None:  # a tool node's own call, or the recorded call of a handler
+        record = activation.node.kind.add_call(activation, data.tool_call_id, data.tool_name)
     tools = state.bindings.of(data.step_id).tools
     record.info = tools.get(data.tool_name)
     record.parameters = data.parameters
     # A declaration that became harmless since the call was recorded does not make that call harmless.
     harmless = record.info is not None and record.info.side_effect in ("none", "read")
     # One that was not attached was never executed, and is recorded as what cannot do any harm.
-    record.safe = data.side_effect == "none" if record.info is None else record.info.safe
+    record.safe = data.side_effect in ("none", "read") if record.info is None else record.info.safe
     if harmless and data.side_effect not in ("none", "read"):
         record.safe = False
     record.state = "open"
     record.tries += 1
     if record.tries == 1:
         activation.tool_calls += 1
-        use(state, activation, _ONE_TOOL_CALL)
+        use_tool(state, activation)
     if not record.safe and record.info is not None:
         activation.unsafe = True
     activation.due_at = None
@@ -60,7 +55,8 @@ def _tool_completed(state: RunState, data: ev.ToolCallCompleted, offset: int, ts
     activation = at_work(state, data)
     record = record_of(activation, data.tool_call_id)
     assert record is not None
-    record.state, record.output, record.executed = "done", data.output, True
+    record.state, record.executed = "done", True
+    record.output, record.output_size = data.output, data.output_size
     activation.interruptions = 0
     settle_tool(state, activation, record)
 

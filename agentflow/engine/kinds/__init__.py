@@ -16,22 +16,35 @@ def _load() -> None:
     from agentflow.engine.kinds import (
         agent,
         batch,
+        cache_read,
+        cache_write,
         condition,
+        debounce,
         end,
+        event_trigger,
         executor,
+        filter,
+        human_in_the_loop,
+        llm,
         loop,
         map,
         merge,
         parallel,
+        reduce,
+        retry_compensate,
         router,
         start,
         subgraph,
+        throttle,
         tool,
+        transform,
         wait,
     )
 
     modules = (agent, batch, condition, end, executor, loop, map, merge, parallel, router)
-    for module in (*modules, start, subgraph, tool, wait):
+    data = (reduce, filter, transform, cache_read, cache_write, debounce, throttle)
+    calls = (event_trigger, human_in_the_loop, llm, retry_compensate)
+    for module in (*modules, start, subgraph, tool, wait, *data, *calls):
         KINDS[module.KIND.name] = module.KIND
 
 

@@ -9,20 +9,28 @@ import msgspec
 from agentflow.definition.expressions import EvaluationError, Template
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import AgentNode
-from agentflow.definition.policy import RetryPolicy
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents import turns
+from agentflow.engine.agents.conversation import response_of
 from agentflow.engine.decisions import Decisions
 from agentflow.engine.kinds.kind import CALL_EVENTS, Kind, Prepared
+from agentflow.engine.messages import Outgoing
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error, text_template, value_template
 from agentflow.engine.tool_calls import can_start_tools
 from agentflow.events import catalogue as ev
 
 if TYPE_CHECKING:
+    from agentflow.definition.ir import NodeBase
+    from agentflow.engine.agents.progress import AgentProgress
     from agentflow.engine.graph import Node
 
 __all__ = ["KIND", "AgentProgram"]
+
+
+_ELEMENTS = frozenset({"str", "Message", "AgentResponse"})
+_TAKES = _ELEMENTS | {"list[Message]", "list[AgentResponse]", "list"}
+"""Types of page 002 §11 that an agent in a conversation takes."""
 
 
 class AgentProgram(NamedTuple):
@@ -50,7 +58,6 @@ class Agent(Kind):
         ev.ModelCallFailed,
     }
     said = "last_llm_output"
-    retry = RetryPolicy()
 
     def compile(self, node: Node) -> Any:
         """Return the templates; the node gets its agent."""
@@ -90,10 +97,10 @@ class Agent(Kind):
             return expression_error(error, field)
         return Prepared(subject["input"], subject)
 
-    def started_fields(self, activation: Activation, prepared: Prepared) -> dict[str, Any]:
+    def started_fields(self, state: RunState, activation: Activation, prepared: Prepared) -> dict[str, Any]:
         """Return the tags of this piece of work."""
         tags = prepared.subject.get("tags")
-        return {"tags": tags} if tags else super().started_fields(activation, prepared)
+        return {"tags": tags} if tags else super().started_fields(state, activation, prepared)
 
     def start(self, state: RunState, activation: Activation, prepared: Prepared, now: int) -> Decisions:
         """Open a fresh context."""
@@ -119,6 +126,14 @@ class Agent(Kind):
             return self.start(state, activation, Prepared(activation.input, prepared.subject), now)
         return turns.next_turn(state, activation, now)
 
+    def begin_turn(self, state: RunState, activation: Activation, progress: AgentProgress) -> Any:
+        """Return `agent.processing`."""
+        return turns.begin_turn(activation, progress)
+
+    def answered_with(self, state: RunState, activation: Activation, value: Any, now: int) -> Decisions:
+        """Return `agent.completed`."""
+        return turns.complete(activation, value, now)
+
     def context(self, state: RunState, activation: Activation) -> Any:
         """Evaluate the context of the agent's functions."""
         template = activation.node.program.context
@@ -141,6 +156,25 @@ class Agent(Kind):
             models,
             grant,
         ]
+
+    def is_typed(self, spec: NodeBase) -> bool:
+        """Return True for an agent in a conversation: it sends AgentResponse."""
+        return isinstance(spec, AgentNode) and spec.agent.exchanges == "messages"
+
+    def message(self, activation: Activation, output: Any) -> Outgoing:
+        """Return an AgentResponse, if the agent takes part in a conversation."""
+        spec = activation.node.agent
+        if spec is None or spec.exchanges == "values":
+            return super().message(activation, output)
+        payload = response_of(spec, output, activation.usage)
+        return Outgoing(type="AgentResponse", payload=payload)
+
+    def accepts(self, node: Node, tags: tuple[str, ...], *, element: bool = False) -> bool:
+        """Return whether the agent takes messages of these types, or lists of such."""
+        spec = node.agent
+        if spec is None or spec.exchanges == "values":
+            return True
+        return not (_ELEMENTS if element else _TAKES).isdisjoint(tags)
 
 
 KIND = Agent()

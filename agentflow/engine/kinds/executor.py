@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agentflow.definition.conversation import ToolCall
 from agentflow.definition.ir import ExecutorNode
 from agentflow.definition.policy import RetryPolicy
 from agentflow.engine.activation import Activation
+from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.kinds.kind import Kind
 from agentflow.engine.mail import Handling
+from agentflow.engine.messages import takes_type
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND"]
 
-_ANY = frozenset({"Any", "object"})
 _ALWAYS = ("transient", "timeout", "rate_limited", "invalid_output", "agent", "tool", "interrupted")
 _UNSTATED = RetryPolicy().retry_on
 
@@ -30,7 +32,9 @@ class Executor(Kind):
     """One handling of one message, or of one round; a node handles one message at a time."""
 
     name = "executor"
-    events = frozenset({ev.InputRequested, ev.Output})
+    events = frozenset(
+        {ev.InputRequested, ev.Output, ev.ToolCallStarted, ev.ToolCallCompleted, ev.ToolCallFailed}
+    )
     sends = True
     yields = True
     one_at_a_time = True
@@ -59,6 +63,16 @@ class Executor(Kind):
         state.mail.open.pop(activation.key, None)
         state.mail.end_turn(activation, state.node_of(activation))
 
+    def add_call(self, activation: Activation, call_id: str, name: str) -> ToolRecord:
+        """Keep one more recorded call of the handler."""
+        record = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
+        activation.local.calls[call_id] = record
+        return record
+
+    def call(self, activation: Activation, call_id: str) -> ToolRecord | None:
+        """Return a recorded call of the handler."""
+        return None if activation.local is None else activation.local.calls.get(call_id)
+
     def is_idle(self, activation: Activation) -> bool:
         """Return True: only its handler can go on."""
         return True
@@ -85,12 +99,7 @@ class Executor(Kind):
         """Return whether one of its handlers takes a message of these types, or a list of such."""
         spec = node.spec
         assert isinstance(spec, ExecutorNode)
-        if not spec.accepts or not _ANY.isdisjoint(spec.accepts):
-            return True
-        if not element:
-            return not set(tags).isdisjoint(spec.accepts)
-        lists = {"list", "list[Any]", "list[object]", *(f"list[{tag}]" for tag in tags)}
-        return not lists.isdisjoint(spec.accepts)
+        return takes_type(spec.accepts, tags, element=element)
 
 
 KIND = Executor()

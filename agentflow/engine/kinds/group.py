@@ -11,7 +11,7 @@ from agentflow.engine.activation import Activation
 from agentflow.engine.decisions import Decisions, step_completed, step_failed
 from agentflow.engine.frames import Frame
 from agentflow.engine.globals import GlobalWrite, joined_writes
-from agentflow.engine.kinds.kind import TIMER_EVENTS, Kind
+from agentflow.engine.kinds.kind import Kind
 from agentflow.engine.path import NodeState, Path
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -70,7 +70,6 @@ class Spawning(Kind):
 
     is_passive = True
     shows_more = True
-    events = TIMER_EVENTS
 
     def total(self, state: RunState, activation: Activation) -> int:
         """Return how many child paths there will be."""

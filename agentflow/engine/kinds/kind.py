@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from agentflow.definition.conversation import ToolCall
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.policy import RetryPolicy
+from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.messages import Outgoing, type_of
 from agentflow.events import catalogue as ev
 
 if TYPE_CHECKING:
-    from agentflow.definition.ir import NodeBase
+    from agentflow.definition.ir import NodeBase, Workflow
     from agentflow.engine.activation import Activation
+    from agentflow.engine.agents.progress import AgentProgress, ToolRecord
+    from agentflow.engine.child_runs import ChildReport
     from agentflow.engine.decisions import Decisions
     from agentflow.engine.graph import Graph, Node
     from agentflow.engine.joins import Join
     from agentflow.engine.path import NodeState, Path
+    from agentflow.engine.shared_store import StoreAccess
     from agentflow.engine.state import RunState
 
 __all__ = ["CALL_EVENTS", "TIMER_EVENTS", "Kind", "Prepared"]
@@ -71,14 +77,20 @@ class Kind:
     """True if what it gives out while it runs is the output of the run (page 002 §12)."""
     one_at_a_time = False
     """True for an actor: one message at a time, first come first served (page 002 §1)."""
-    retry: RetryPolicy | None = None
-    """The policy of a node that states none."""
     join: Join | None = None
     """The join of its nodes, whatever they state."""
     iterates = False
     """True if its work is done by an iteration for each of its items."""
     shows_more = False
     """True if expressions see more of its ends than that of other kinds: `view` is asked then."""
+    takes_calls = False
+    """True if it decides by itself what follows from the end of its call (`call_settled`)."""
+    has_agent_events = True
+    """False if its agent is only the form in which it asks a model: it leaves no `agent.*` events."""
+    starts_run = False
+    """True if its work is a run of its own: `child_definition` says of which graph."""
+    takes_answers = False
+    """True if the answers to its requests are its own business (`answered`), and no call's or budget's."""
     said: str | None = None
     """The root of expressions that has its last output: `last_llm_output`, `last_tool_output`."""
 
@@ -97,12 +109,38 @@ class Kind:
         """Return whether a token that comes to this node ends its path although others are still live."""
         return False
 
-    folds_start = False
-    folds_end = False
-    """True for kinds that override `started` and `closed`; the hooks of the others are not called."""
+    uses_store = False
+    """True if `access` may ask the store that runs share."""
+    remembers = False
+    """True if `remember` keeps something of its completions for the rest of the run."""
+
+    def access(self, state: RunState, activation: Activation) -> StoreAccess | None:
+        """Return what an open activation asks the store before it goes on; None: nothing."""
+        return None
+
+    def store_answered(self, state: RunState, activation: Activation, answer: Any, now: int) -> Decisions:
+        """Return what follows from the answer of the store."""
+        return []
+
+    def remember(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
+        """Fold `workflow.step_completed`: what the run keeps of it for later activations."""
+
+    def fails(self, node: Node) -> bool:
+        """Return whether a path that comes to this node fails."""
+        return False
+
+    def path_failure(self, state: RunState, path: Path, node: Node) -> ErrorInfo | None:
+        """Return the error of a path that has come to this node last; None: it has not failed."""
+        return None
+
+    adds_to_start = folds_start = folds_end = keeps_end = False
+    """True for kinds that override `started_fields`, `started`, `closed` and `ended`; the hooks of the others
+    are not called."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        cls.adds_to_start = cls.started_fields is not Kind.started_fields
+        cls.keeps_end = cls.ended is not Kind.ended
         cls.folds_start = cls.started is not Kind.started
         cls.folds_end = cls.closed is not Kind.closed
 
@@ -115,7 +153,7 @@ class Kind:
         value = activation.input if activation.snapshot is None else activation.snapshot["input"]
         return Prepared(value, {"input": value})
 
-    def started_fields(self, activation: Activation, prepared: Prepared) -> dict[str, Any]:
+    def started_fields(self, state: RunState, activation: Activation, prepared: Prepared) -> dict[str, Any]:
         """Return what its `workflow.step_started` says beside the fields of every kind."""
         return _NO_FIELDS
 
@@ -132,6 +170,56 @@ class Kind:
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Return what follows for an open activation after an event that concerns it; empty: it waits."""
         return []
+
+    def answered(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
+        """Fold the answer to a request of the activation, or that it was withdrawn or expired."""
+
+    # -- of a kind whose work is a conversation with a model
+
+    def open_conversation(self, state: RunState, activation: Activation) -> AgentProgress:
+        """Return the conversation of a kind without `agent.initialized`, as its first turn begins."""
+        raise NotImplementedError
+
+    def begin_turn(self, state: RunState, activation: Activation, progress: AgentProgress) -> Any:
+        """Return the event that begins the next turn."""
+        raise NotImplementedError
+
+    def answered_with(self, state: RunState, activation: Activation, value: Any, now: int) -> Decisions:
+        """Return what follows when the answer of the model is `value`."""
+        raise NotImplementedError
+
+    def healed(self, activation: Activation, progress: AgentProgress) -> tuple[Any, Decisions] | None:
+        """Return the value of an answer that does not satisfy its schema as it is, and the events of that."""
+        return None
+
+    def failure(self, activation: Activation, error: ErrorInfo) -> ErrorInfo:
+        """Return the failure of the node for that of its last attempt."""
+        return error
+
+    def call_policy(self, activation: Activation) -> RetryPolicy:
+        """Return the policy by which the present call of a function is repeated."""
+        return activation.node.retry
+
+    def call_settled(self, state: RunState, activation: Activation, record: ToolRecord) -> None:
+        """Fold the end of a call that is not repeated."""
+
+    def signalled(self, state: RunState, activation: Activation, data: ev.SignalReceived) -> bool:
+        """Fold a signal while the activation is awaited; return whether it takes it."""
+        return False
+
+    def child_definition(self, state: RunState, activation: Activation) -> Workflow | str:
+        """Return the graph of the run that does its work, or the name of a registered one."""
+        raise NotImplementedError
+
+    def child_options(self, state: RunState, activation: Activation) -> dict[str, Any]:
+        """Return the options of the run that does its work, beside those that every child run has."""
+        return {}
+
+    def child_completed(
+        self, state: RunState, activation: Activation, report: ChildReport, now: int
+    ) -> Decisions:
+        """Return the end of the step when the run that does its work has completed."""
+        raise NotImplementedError
 
     def is_idle(self, activation: Activation) -> bool:
         """Return True if nothing follows until something outside answers: it need not be asked."""
@@ -169,6 +257,13 @@ class Kind:
         """Return what expressions see of an end beside output, status, error and visits."""
         return {}
 
+    def shown_as(self, activation: Activation) -> Literal["text", "lines", "nothing"]:
+        """Return how deltas show the answer of its model."""
+        return "text"
+
+    def calls_settled(self, progress: AgentProgress) -> None:
+        """Fold the end of the last of the calls that a model asked for in one answer."""
+
     def path_ended(self, state: RunState, activation: Activation, path: Path) -> None:
         """Fold the end of a child path that the activation opened."""
 
@@ -203,6 +298,17 @@ class Kind:
         """Return the ends of what is open below the activation; the end of the step itself follows."""
         return []
 
+    def add_call(self, activation: Activation, call_id: str, name: str) -> ToolRecord:
+        """Fold the start of a call that is none of an agent's turn: the one call of a tool node."""
+        record = activation.tool = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
+        return record
+
+    def call(self, activation: Activation, call_id: str) -> ToolRecord | None:
+        """Return a call of a function by its id: that of a tool node, or one of an agent's turn."""
+        if activation.tool is not None and activation.tool.call.id == call_id:
+            return activation.tool
+        return activation.agent.tools.get(call_id) if activation.agent is not None else None
+
     def retried(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
         """Fold `workflow.step_retrying`: what only this kind keeps of the next attempt."""
 
@@ -228,6 +334,14 @@ class Kind:
     def accepts(self, node: Node, tags: tuple[str, ...], *, element: bool = False) -> bool:
         """Return whether the node takes a message of these types, or (`element`) a list of such."""
         return True
+
+    def is_typed(self, spec: NodeBase) -> bool:
+        """Return whether its messages have types, by which every edge decides."""
+        return self.sends
+
+    def message(self, activation: Activation, output: Any) -> Outgoing:
+        """Return what goes along its `edges[]` when it has ended with this output."""
+        return Outgoing(type=type_of(output), payload=output)
 
     def payload(self, activation: Activation) -> Any:
         """Return what its token carries on: its output."""

@@ -15,6 +15,8 @@ from agentflow.engine.decisions import Decisions, step_completed, step_failed
 from agentflow.engine.kinds.group import Group, Spawning
 from agentflow.engine.kinds.kind import Kind, Prepared
 from agentflow.engine.kinds.tool import Tool
+from agentflow.engine.mail import Taken
+from agentflow.engine.messages import Outgoing, packed, type_of
 from agentflow.engine.path import NodeState, Path
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error, path_expression, value_template
@@ -50,6 +52,12 @@ def _items(state: RunState, activation: Activation) -> list[Any] | ErrorInfo:
         value = node.program.items.evaluate(state.scope(activation))
     except EvaluationError as error:
         return expression_error(error, "/items_path")
+    return _checked(state, activation, value)
+
+
+def _checked(state: RunState, activation: Activation, value: Any) -> list[Any] | ErrorInfo:
+    """Return a value as the array of a map, or why it is none."""
+    node = activation.node
     if not isinstance(value, list):
         kind = "null" if value is None else type(value).__name__
         message = f"items_path of {node.id} gave {kind}, not an array"
@@ -81,6 +89,8 @@ class _Map(Kind):
     def form_of(self, spec: NodeBase) -> Kind:
         """Return the form."""
         assert isinstance(spec, MapNode)
+        if spec.exchange:
+            return _OVER_MESSAGE
         return _OVER_TOOL if spec.body is None else _OVER_BODY
 
 
@@ -248,5 +258,68 @@ class MapOverBody(Spawning):
         return {"errors": [{"index": i, "error": msgspec.to_builtins(error)} for i, error in errors]}
 
 
-_OVER_TOOL, _OVER_BODY = MapOverTool(), MapOverBody()
+class MapOverMessage(MapOverBody):
+    """Opens a child path for each element of the list that arrives as a message; the body gets the element
+    with its type, and what it sends is the result. The list of the results goes on as a typed message."""
+
+    def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
+        """Return the message as the array."""
+        value = activation.input if activation.snapshot is None else activation.snapshot["input"]
+        found = _checked(state, activation, value)
+        return found if isinstance(found, ErrorInfo) else Prepared(found, {"input": found})
+
+    def begin_path(self, state: RunState, activation: Activation, path: Path) -> None:
+        """Bring the element to the body."""
+        path.item, path.item_path = activation.input[path.index], path
+        arrivals.prepare_path(path)
+        taken = activation.taken
+        tag, value = _element(path.item, "list" if taken is None else taken.type)
+        target = activation.node.targets("body")[0].target
+        arrivals.deliver(state, path, target, value, Taken(tag))
+
+    def finish(self, state: RunState, activation: Activation, group: Group, now: int) -> Decisions:
+        """Return the results in the order of the elements with their types, or the first failure."""
+        how = _spec(activation.node).on_item_error
+        if group.failed and how == "fail":
+            return super().finish(state, activation, group, now)
+        given = [group.results[i] for i in range(group.total)]
+        kept = [path for path in given if path.error is None or how != "skip"]
+        types = {path.output_type if path.error is None else "None" for path in kept}
+        values = [path.output if path.error is None else None for path in kept]
+        tag = f"list[{types.pop()}]" if len(types) == 1 else "list"
+        if tag == "list":
+            values = [_typed(path, value) for path, value in zip(kept, values, strict=True)]
+        bases: tuple[str, ...] = ("list", "list[Any]")
+        if not values:  # its type is that of what the body may send
+            body: Any = activation.node.targets("body")[0].target.spec
+            bases = (*(f"list[{one}]" for one in getattr(body, "emits", ())), *bases)
+        sent = [Outgoing(type=tag, payload=values, bases=bases)]
+        return step_completed(state, activation, now, output=values, messages=sent)
+
+    def is_typed(self, spec: NodeBase) -> bool:
+        """Return True: the results keep their types."""
+        return True
+
+    def accepts(self, node: Node, tags: tuple[str, ...], *, element: bool = False) -> bool:
+        """Return whether the message is a list."""
+        return any(tag == "list" or tag.startswith("list[") for tag in tags)
+
+
+def _element(item: Any, tag: str) -> tuple[str, Any]:
+    """Return type and value of an element of a list with this tag."""
+    if tag.startswith("list[") and tag not in ("list[Any]", "list[object]"):
+        return tag[5:-1], item
+    if isinstance(item, dict) and "$type" in item:
+        found: dict[str, Any] = dict(cast("dict[str, Any]", item))
+        kind: str = found.pop("$type")
+        value: Any = found.get("$value", found)
+        return kind, value
+    return type_of(item), cast("Any", item)
+
+
+def _typed(path: Path, value: Any) -> Any:
+    return value if path.error is not None else packed(value, path.output_type)
+
+
+_OVER_TOOL, _OVER_BODY, _OVER_MESSAGE = MapOverTool(), MapOverBody(), MapOverMessage()
 KIND = _Map()

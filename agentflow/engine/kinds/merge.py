@@ -82,9 +82,10 @@ class Merge(Kind):
         return [i for i in group.finished if program.has_source[i]][: _needed(spec)]
 
     def entered(self, activation: Activation, sender: Activation) -> None:
-        """Keep the group that the token comes from."""
-        if sender.node.program.closer is activation.node:
-            activation.local = _Entered(sender.node.program, sender.local)
+        """Keep the group that the token comes from; behind a map or a subgraph it reads what is in scope."""
+        program = sender.node.program
+        if isinstance(program, ParallelProgram) and program.closer is activation.node:
+            activation.local = _Entered(program, sender.local)
 
     # -- decisions ------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from agentflow.engine.activation import Activation
 from agentflow.engine.decisions import Decisions, step_failed
 from agentflow.engine.durable_timers import cancelled, is_armed, scheduled
 from agentflow.engine.kinds.group import Group, Spawning
-from agentflow.engine.kinds.kind import Kind, Prepared
+from agentflow.engine.kinds.kind import TIMER_EVENTS, Kind, Prepared
 from agentflow.engine.path import NodeState, Path
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -43,6 +43,7 @@ class Parallel(Spawning):
     """Opens a child path for each branch, with the token that it got."""
 
     name = "parallel"
+    events = TIMER_EVENTS
 
     def link(self, graph: Graph, node: Node) -> None:
         """Find where the branches begin, and which of them the merge behind the group reads."""

@@ -1,36 +1,28 @@
-"""`subgraph`: another graph as one node, in the same log (page 003 §4)."""
+"""`subgraph`: another graph as one node, in the same log or as a run of its own (page 003 §4)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from agentflow.definition.expressions import EvaluationError, Template
+from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.ir import SubgraphNode
+from agentflow.definition.ir import NodeBase, SubgraphNode
+from agentflow.definition.kinds.subgraph import is_run
 from agentflow.engine import arrivals
 from agentflow.engine.activation import Activation
 from agentflow.engine.decisions import Decisions, step_failed
+from agentflow.engine.kinds.child_workflow import CHILD_RUN, EXCHANGE, Program, compiled, input_of
 from agentflow.engine.kinds.group import Group, Spawning
-from agentflow.engine.kinds.kind import Prepared
+from agentflow.engine.kinds.kind import Kind, Prepared
 from agentflow.engine.path import Path
-from agentflow.engine.run_end import output_of
+from agentflow.engine.run_end import end_failure, output_of
 from agentflow.engine.state import RunState
-from agentflow.engine.templates import expression_error, value_template
+from agentflow.engine.templates import expression_error
 
 if TYPE_CHECKING:
     from agentflow.engine.graph import Graph, Node
 
 __all__ = ["KIND"]
-
-MAX_DEPTH = 8
-"""How deep subgraphs may be nested in a run whose budget says nothing else."""
-
-
-class _Program(NamedTuple):
-    input: Template | None
-    graph: Any = None
 
 
 class Subgraph(Spawning):
@@ -40,37 +32,27 @@ class Subgraph(Spawning):
     name = "subgraph"
     shows_more = False
 
+    def form_of(self, spec: NodeBase) -> Kind:
+        """Return the kind of a graph that runs as a run of its own, if this is one."""
+        assert isinstance(spec, SubgraphNode)
+        if spec.exchange is not None:
+            return EXCHANGE
+        return CHILD_RUN if is_run(spec) else self
+
     def compile(self, node: Node) -> Any:
         """Return the template of the input; None without one."""
-        spec = node.spec
-        assert isinstance(spec, SubgraphNode)
-        return _Program(None if spec.input is msgspec.UNSET else value_template(spec.input))
+        return compiled(node)
 
     def link(self, graph: Graph, node: Node) -> None:
         """Compile the inner graph."""
         spec = node.spec
         assert isinstance(spec, SubgraphNode)
         assert spec.inline is not None
-        node.program = _Program(node.program.input, graph.inline(node, spec.inline))
+        node.program = Program(node.program.input, graph.inline(node, spec.inline))
 
     def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
         """Evaluate the input: without a template that of the caller."""
-        budget = state.graph.options.budget
-        limit = MAX_DEPTH if budget is None else budget.max_depth
-        if activation.path.depth >= limit:
-            message = f"{activation.node.id} is nested more than {limit} graphs deep"
-            details = {"limit": limit}
-            return ErrorInfo(category="agent", code="depth_exceeded", message=message, details=details)
-        template: Template | None = activation.node.program.input
-        if activation.snapshot is not None:
-            return super().prepare(state, activation)
-        value = activation.path.input
-        if template is not None:
-            try:
-                value = template.evaluate(state.scope(activation))
-            except EvaluationError as error:
-                return expression_error(error, "/input")
-        return Prepared(value, {"input": value})
+        return input_of(state, activation)
 
     def total(self, state: RunState, activation: Activation) -> int:
         """Return 1: the path of its graph."""
@@ -96,7 +78,7 @@ class Subgraph(Spawning):
         """Return what the graph came to, or the failure that ended it."""
         path = group.results[0]
         node, graph = activation.node, path.graph
-        error = path.error
+        error = path.error or end_failure(state, path)
         if error is not None:
             message = f"the graph of {node.id} failed: {error.message}"
             failure = ErrorInfo(category="agent", code="subgraph_failed", message=message, cause=error)

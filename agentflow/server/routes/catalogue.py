@@ -51,7 +51,11 @@ async def validate(call: Call) -> Response:
     bound = await call.service.runtime.bind(definition, trusted=submitted.trusted)
     problems: list[Diagnostic] = []
     if body.input is not UNSET:
-        _, _, problems = await load_aside(definition, body.input)
+        try:
+            submitted.message(body.input)
+            _, _, problems = await load_aside(definition, body.input)
+        except DefinitionError as error:
+            problems = list(error.diagnostics)
     found = sort_diagnostics([*definition.warnings, *submitted.explain(bound.diagnostics), *problems])
     valid = not any(d.severity == "error" for d in found)
     return json_response(Validation(valid=valid, diagnostics=found, ir_hash=definition.ir_hash))

@@ -75,11 +75,20 @@ async def _resume_all(call: Call, command: Command) -> Response:
 async def _fork(call: Call, command: Command) -> Response:
     """Begin the new run, whose record is the answer."""
     body: ForkBody = call.body
-    for name in ("edits", "definition"):
-        if getattr(body, name) is not None:
-            raise Refusal("invalid_edit", f"a fork cannot take {name} yet; start a run of its own instead")
+    if body.definition is not None:
+        raise Refusal("invalid_edit", "a fork cannot take definition yet; start a run of its own instead")
     arguments: dict[str, Any] = {**_arguments(call, command), "labels": own_labels(body.labels)}
     handle = await call.service.runtime.fork(call.id, trusted=call.actor.trusted, **arguments)
+    record = await record_of(call, handle.workflow_id)
+    return json_response(record, 201, {"Location": record.links["self"]})
+
+
+async def _replay(call: Call, command: Command) -> Response:
+    """Begin the new run, whose record is the answer."""
+    arguments = _arguments(call, command)
+    if arguments["definition"] is not None and not isinstance(arguments["definition"], dict):
+        raise Refusal("invalid_parameter", "definition is the document as a JSON object")
+    handle = await call.service.runtime.replay(call.id, trusted=call.actor.trusted, **arguments)
     record = await record_of(call, handle.workflow_id)
     return json_response(record, 201, {"Location": record.links["self"]})
 
@@ -90,7 +99,13 @@ async def _withdraw(call: Call, command: Command) -> Response:
     return Response(status_code=204)
 
 
-_HANDLERS = {"resume_all": _resume_all, "fork": _fork, "withdraw": _withdraw, "decide": _decide}
+_HANDLERS = {
+    "resume_all": _resume_all,
+    "fork": _fork,
+    "replay": _replay,
+    "withdraw": _withdraw,
+    "decide": _decide,
+}
 
 
 def _operation(command: Command) -> Operation:

@@ -12,15 +12,25 @@ from starlette.responses import Response, StreamingResponse
 from agentflow.definition.dot import to_dot
 from agentflow.definition.mermaid import to_mermaid
 from agentflow.errors import LogCorrupt
-from agentflow.records.answers import RecordList, RunList
+from agentflow.records.answers import CheckpointList, RecordList, RunList
 from agentflow.records.comparison import Comparison
 from agentflow.records.executions import AgentContext, StepRecord
 from agentflow.records.export import export_pieces
 from agentflow.records.runs import DefinitionView, ExecutionRecord, FoldedState, RunRecord
+from agentflow.records.timeline import NodeTimeline
+from agentflow.records.trace import WorkflowTrace
 from agentflow.server.frames import expand, expand_value
 from agentflow.server.operations import JSON, Call, Either, Operation, json_response
 from agentflow.server.problems import Refusal
-from agentflow.server.queries import CompareQuery, ExpandQuery, GraphQuery, ListQuery, OffsetQuery, StepQuery
+from agentflow.server.queries import (
+    CompareQuery,
+    ExpandQuery,
+    GraphQuery,
+    ListQuery,
+    OffsetQuery,
+    StepQuery,
+    TraceQuery,
+)
 from agentflow.server.routes.records import links_of, record_of
 
 __all__ = ["OPERATIONS"]
@@ -100,6 +110,22 @@ async def compared(call: Call) -> Response:
     """Where two runs part."""
     query: CompareQuery = call.query
     return json_response(await call.service.runtime.compare(call.id, query.with_))
+
+
+async def trace(call: Call) -> Response:
+    """The trace of a run."""
+    query: TraceQuery = call.query
+    return json_response(await call.service.runtime.trace(call.id, query.clock))
+
+
+async def timeline(call: Call) -> Response:
+    """What happened to the nodes of a run."""
+    return json_response(await call.service.runtime.timeline(call.id))
+
+
+async def checkpoints(call: Call) -> Response:
+    """The positions from which a run can be forked."""
+    return json_response(CheckpointList(items=await call.service.runtime.checkpoints(call.id)))
 
 
 async def log(call: Call) -> Response:
@@ -235,6 +261,37 @@ OPERATIONS = (
         scope="read",
         query=CompareQuery,
         answers={200: Comparison},
+        problems=("workflow_not_found", "run_gone", "offset_trimmed", "log_corrupt"),
+    ),
+    Operation(
+        method="GET",
+        path="/workflows/{id}/trace",
+        handler=trace,
+        summary="The nodes of a run entered, left and failed, in order",
+        tag="runs",
+        scope="read",
+        query=TraceQuery,
+        answers={200: WorkflowTrace},
+        problems=("workflow_not_found", "run_gone", "offset_trimmed", "log_corrupt"),
+    ),
+    Operation(
+        method="GET",
+        path="/workflows/{id}/timeline",
+        handler=timeline,
+        summary="What happened to the nodes of a run, and what was tried again",
+        tag="runs",
+        scope="read",
+        answers={200: NodeTimeline},
+        problems=("workflow_not_found", "run_gone", "offset_trimmed", "log_corrupt"),
+    ),
+    Operation(
+        method="GET",
+        path="/workflows/{id}/checkpoints",
+        handler=checkpoints,
+        summary="The checkpoints of a run, from which it can be forked",
+        tag="runs",
+        scope="read",
+        answers={200: CheckpointList},
         problems=("workflow_not_found", "run_gone", "offset_trimmed", "log_corrupt"),
     ),
     Operation(

@@ -48,8 +48,8 @@ async def submit(call: Call) -> Response:
         more["input_from"] = msgspec.to_builtins(body.input_from)
     try:
         handle = await service.runtime.submit(
-            submitted.definition,
-            body.input,
+            submitted.workflow or submitted.definition,
+            submitted.message(body.input) if body.input_from is None else body.input,
             by=actor.name,
             trusted=submitted.trusted,
             **{name: value for name, value in more.items() if value is not None},

@@ -21,11 +21,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agentflow.events.catalogue import WorkflowStepStarted
-from agentflow.events.envelope import Draft, Ids, decode, encode, iso, seal
+from agentflow.events.envelope import Ids, decode, encode, iso
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, EventLog, RunMeta, StoredEvent
 from agentflow.events.memory import MemoryLog
 from agentflow.events.open import open_log
+from agentflow.events.sealing import seal
 from agentflow.events.sqlite import SqliteLog
 from agentflow.events.sqlite.database import open_database
 
@@ -73,27 +74,25 @@ def events_from(offset: int, count: int = BATCH) -> list[StoredEvent]:
 
 
 def bench_values(report: Report) -> None:
-    draft = Draft(
-        WorkflowStepStarted(
-            step_id="assess",
-            activation="/assess#1",
-            step_index=1,
-            attempt=1,
-            path="",
-            visit=1,
-            clock=2,
-            kind="agent",
-            input={"text": "x" * 60},
-        ),
+    data = WorkflowStepStarted(
+        step_id="assess",
+        activation="/assess#1",
+        step_index=1,
         attempt=1,
+        path="",
+        visit=1,
+        clock=2,
+        kind="agent",
+        input={"text": "x" * 60},
     )
-    ids = Ids()
-    event, stored = seal(draft, workflow_id="wf_1", offset=3, ts=1_700_000_000_123_456, id=ids.ulid("evt_"))
+    ids, ts = Ids(), 1_700_000_000_123_456
+    (stored,) = seal([data], workflow_id="wf_1", first=3, ts=ts, ids=ids)
+    event = decode(stored.body)
     cases: dict[str, Callable[[], object]] = {
         "ulid": lambda: ids.ulid("evt_"),
         "iso": lambda: iso(1_700_000_000_123_456),
         "encode": lambda: encode(event),
-        "seal": lambda: seal(draft, workflow_id="wf_1", offset=3, ts=1_700_000_000_123_456, id="evt_1"),
+        "seal": lambda: seal([data], workflow_id="wf_1", first=3, ts=ts, ids=ids),
         "decode": lambda: decode(stored.body),
     }
     for name, call in cases.items():

@@ -24,9 +24,10 @@ from agentflow import Runtime
 from agentflow.config import ServerConfig
 from agentflow.definition.conversation import Usage
 from agentflow.events.catalogue import Custom, WorkflowCompleted
-from agentflow.events.envelope import Draft, Ids, seal
+from agentflow.events.envelope import Ids
 from agentflow.events.families.workflow import StepCounts
 from agentflow.events.log import Append, RunMeta
+from agentflow.events.sealing import seal
 from agentflow.models import ModelRequest
 from agentflow.server.app import Application
 from agentflow.server.http_server import HttpServer
@@ -112,10 +113,7 @@ class Subject:
     def _append(self, data: list[Any]) -> asyncio.Future[None]:
         """As the EventBus does it: published when the commit is done, and never waited for."""
         ts, first = time.time_ns() // 1000, self.next
-        stored = [
-            seal(Draft(one), workflow_id=STREAM, offset=first + i, ts=ts, id=self.ids.ulid("evt_"))[1]
-            for i, one in enumerate(data)
-        ]
+        stored = seal(data, workflow_id=STREAM, first=first, ts=ts, ids=self.ids)
         self.next += len(data)
         meta = RunMeta(name="bench", definition_hash="d", created_at=ts) if first == 0 else None
         done = self.runtime.log.append(Append(STREAM, 1, first, stored, "running", meta))

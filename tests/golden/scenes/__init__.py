@@ -1,5 +1,25 @@
 """The scenes of the golden logs, by subject; importing this package registers all of them."""
 
-from tests.golden.scenes import agents, documents, graphs, kinds, limits, messages, people, processes
+from tests.golden.scenes import (
+    agents,
+    data_kinds,
+    documents,
+    graphs,
+    kinds,
+    limits,
+    messages,
+    people,
+    processes,
+)
 
-__all__ = ["agents", "documents", "graphs", "kinds", "limits", "messages", "people", "processes"]
+__all__ = [
+    "agents",
+    "data_kinds",
+    "documents",
+    "graphs",
+    "kinds",
+    "limits",
+    "messages",
+    "people",
+    "processes",
+]

@@ -127,6 +127,36 @@ async def test_what_was_told_is_told_back_to_the_actor_that_sent_it():
         assert system.dead_letters.total == 0
 
 
+@pytest.mark.parametrize("error", [Boom("no"), asyncio.CancelledError()], ids=["raised", "cancelled itself"])
+@virtual
+async def test_what_is_made_of_an_error_is_told_back_too(error, caplog):
+    expected = Boom if isinstance(error, Boom) else HandlerCancelled
+    async with ActorSystem() as system:
+        ref = await system.spawn(Service)
+        boss = await system.spawn(Boss)
+        bad = Job(5, tell_back=True, on_error=lambda found: 1 if isinstance(found, expected) else 0)
+        bad.result = error
+        await boss.ask(Call(lambda a: ref.tell(bad)))
+        await run_until_idle()
+        assert await boss.ask(Call(lambda a: a.diary)) == [1]
+        assert not caplog.records
+        with pytest.raises(expected):
+            await ref.ask(bad)
+
+
+@virtual
+async def test_keys_are_those_of_work_that_waits_or_is_at_work():
+    async with ActorSystem() as system:
+        ref = await system.spawn(Service)
+        for name in ("a", "b", "c"):
+            ref.tell(Job(name, 10))
+        await asyncio.sleep(1)
+        assert await ref.ask(Call(lambda a: [*a.limiter.keys])) == ["a", "b", "c"]
+        await ref.ask(Call(lambda a: a.limiter.cancel("c")))
+        await asyncio.sleep(20)
+        assert await ref.ask(Call(lambda a: [*a.limiter.keys])) == []
+
+
 @virtual
 async def test_a_full_mailbox_of_the_teller_makes_a_dead_letter_and_no_failure():
     class Small(Puppet, mailbox=1):

@@ -61,7 +61,8 @@ async def test_every_event_of_a_run_satisfies_the_schema_of_events(sandbox: Sand
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("plan", "known: event, ir, workflow"), ("worklow", 'did you mean "workflow"?')]
+    ("name", "hint"),
+    [("plan", "known: event, graph, ir, workflow, yaml"), ("worklow", 'did you mean "workflow"?')],
 )
 def test_another_name_is_told_the_names(sandbox: Sandbox, name: str, hint: str):
     done = sandbox.invoke("schema", name)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentflow.definition import load_value
-from agentflow.definition.compare import compare, signature, unfit_results
+from agentflow.definition.compare import compare, unfit_results
 from agentflow.definition.ir import (
     ConditionNode,
     Edge,
@@ -19,6 +19,7 @@ from agentflow.definition.ir import (
     canonical_json,
     decode_ir,
 )
+from agentflow.definition.signature import signature
 
 AGENT = {"systemPrompt": "p", "input": 1, "resultSchema": {"type": "object"}, "attachedFunctions": "none"}
 BASE = {

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
-import agentflow.definition
+import agentflow
 from agentflow.definition import to_mermaid
 from agentflow.definition.compare import compare
 from agentflow.definition.dot import to_dot
 from agentflow.definition.ir import EndNode, NodeBase, StartNode, Workflow, canonical_json, decode_ir
 from agentflow.definition.kinds import KINDS, Kind, kind_of
 from agentflow.definition.loader import definition_of
+from agentflow.engine.kinds import KINDS as ENGINE_TABLE
 from agentflow.errors import DefinitionError
 
 
@@ -83,14 +85,64 @@ def test_a_kind_is_named_like_its_module_and_its_tag(name: str):
     assert kind.spec.__module__ == f"agentflow.definition.kinds.{name}"
 
 
-def test_only_the_folder_of_kinds_asks_for_kinds():
-    folder = Path(agentflow.definition.__file__).parent
-    specs = "|".join(kind.spec.__name__ for kind in KINDS.values())
-    asks = re.compile(rf"""isinstance\([^)]*\b({specs})\b|kind\.name [!=]= |\.tag [!=]= """)
+SPECS = {kind.spec.__name__ for kind in KINDS.values()}
+# Executor and Agent are also the names of classes that users make nodes of.
+ENGINE_KINDS = {type(kind).__name__ for kind in ENGINE_TABLE.values()} - {"Agent", "Executor"}
+
+
+def names_one_of(node: ast.AST, names: set[str]) -> bool:
+    return any(getattr(n, "id", getattr(n, "attr", "")) in names for n in ast.walk(node))
+
+
+def is_question(node: ast.AST, names: set[str]) -> bool:
+    """Return whether code asks for a kind: by the class of a node, its tag or the name of its kind."""
+    match node:
+        case ast.Call(func=ast.Name("isinstance" | "issubclass"), args=[_, classes]):
+            return names_one_of(classes, names)
+        case ast.MatchClass(cls=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in names
+        case ast.Compare(left=left, comparators=others):
+            sides = [ast.unparse(side) for side in (left, *others)]
+            by_name = any(re.search(r"(\bkind\.name|_config__\.tag)$", side) for side in sides)
+            return by_name or any(names_one_of(side, names) for side in (left, *others))
+        case _:
+            return False
+
+
+def questions(source: str, names: set[str]) -> list[int]:
+    return [node.lineno for node in ast.walk(ast.parse(source)) if is_question(node, names)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "isinstance(node, (ToolNode, ir.MapNode))",
+        "isinstance(node, ToolNode | MapNode)",
+        "type(node) is AgentNode",
+        "node.__class__ in (AgentNode, ToolNode)",
+        "node.kind.name == 'agent'",
+        "kind.name in ('agent', 'tool')",
+        "'agent' != spec.__struct_config__.tag",
+        "match node:\n    case ToolNode(): pass",
+    ],
+)
+def test_questions_for_a_kind_are_found(line: str):
+    assert questions(line, SPECS) != []
+
+
+def test_only_the_folders_of_kinds_ask_for_kinds():
+    package = Path(agentflow.__file__).parent
+    folders = (package / "definition" / "kinds", package / "engine" / "kinds")
     found = [
-        f"{path.name}:{number}"
-        for path in folder.glob("*.py")
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if asks.search(line)
+        f"{path.relative_to(package)}:{line}"
+        for path in package.rglob("*.py")
+        if path.parent not in folders
+        for line in questions(path.read_text(encoding="utf-8"), SPECS | ENGINE_KINDS)
     ]
     assert found == []
+
+
+def test_both_halves_of_a_kind_agree_on_what_does_its_work():
+    assert {name for name, kind in KINDS.items() if kind.is_handled} == {
+        name for name, kind in ENGINE_TABLE.items() if kind.sends
+    }

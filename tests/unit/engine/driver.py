@@ -18,13 +18,16 @@ from agentflow.definition.ir import (
     EndNode,
     MapNode,
     ModelRef,
+    RetryCompensateNode,
     StartNode,
     SubgraphNode,
     ToolNode,
     Workflow,
+    agent_of,
     ir_hash,
 )
 from agentflow.engine import Activation, Bindings, OpenCall, RunState, StepBinding, ToolInfo
+from agentflow.engine.shared_store import applied
 from agentflow.events import catalogue as ev
 
 MODEL = ModelRef(provider="scripted", model="m")
@@ -110,13 +113,17 @@ def _bound(workflow: Workflow, tools: Any, models: Any, prefix: str = "") -> dic
     found: dict[str, StepBinding] = {}
     for node in workflow.nodes:
         step = prefix + node.id
-        if isinstance(node, AgentNode):
+        if agent_of(node) is not None:
             offered = {t.name: t for t in tools.get(step, [])}
             found[step] = StepBinding(models=models.get(step, (MODEL,)), tools=offered)
         elif isinstance(node, ToolNode) or (isinstance(node, MapNode) and node.tool is not None):
             name = (node.tool or "").rpartition(".")[2]
             offered = {t.name: t for t in tools.get(step, [tool(name, schema={"title": "any"})])}
             found[step] = StepBinding(tools=offered)
+        elif isinstance(node, RetryCompensateNode):
+            names = (name.rpartition(".")[2] for name in (node.tool, node.compensate_tool))
+            known = [tool(name, schema={"title": "any"}) for name in names]
+            found[step] = StepBinding(tools={t.name: t for t in tools.get(step, known)})
         elif isinstance(node, SubgraphNode) and node.inline is not None:
             found |= _bound(node.inline, tools, models, f"{step}/")
     return found
@@ -135,13 +142,21 @@ class Driver:
         options: dict[str, Any] | None = None,
         model: Callable[[Activation, OpenCall], Any] | None = None,
         call: Callable[[str, Any], Any] | None = None,
+        store: dict[str, Any] | None = None,
+        run: str = "wf_1",
     ) -> None:
         self.workflow = workflow
         self.model = model or (lambda activation, call: "{}")
         self.call = call or (lambda name, parameters: parameters)
         self.bindings = Bindings(steps=_bound(workflow, tools or {}, models or {}))
         self.plan = engine.compile_graph(workflow)
-        self.state = RunState("wf_1", self.plan, self.bindings)
+        self.name = run
+        self.state = RunState(run, self.plan, self.bindings)
+        self.store: dict[str, Any] = {} if store is None else store
+        """What runs share; a crash does not lose it."""
+        self.accesses: list[engine.StoreAccess] = []
+        self.asked_at: list[int] = []
+        """The length of the log at each access."""
         self.now = 1_000_000
         self.log: list[tuple[Any, int, int]] = []
         self.batches: list[int] = []
@@ -181,12 +196,28 @@ class Driver:
         self.take(moves)
         while decided := engine.decide(self.state, self.now, self.found):
             assert decided == engine.decide(self.state, self.now, self.found), "asked twice, decided twice"
-            if isinstance(decided[0], engine.Lookup):
+            if isinstance(decided[0], engine.StoreAccess):
+                self.access(decided[0])
+            elif isinstance(decided[0], engine.Lookup):
                 self.found[decided[0].activation_key] = "asked"
                 self.lookups.append(decided[0])
             else:
                 self.take(decided)
         self.waiting = [call for call in self.waiting if call.call_id in self.state.calls]
+
+    def access(self, access: engine.StoreAccess) -> None:
+        """Give the answer of the store, which is a dict that may belong to several drivers."""
+        found = applied(access.operation, self.store.get(access.key))
+        self.store[access.key], self.found[access.answer_key] = found
+        self.accesses.append(access)
+        self.asked_at.append(len(self.log))
+
+    def forget_accesses(self, upto: int) -> None:
+        """Let the store have only the accesses that were made before the log had `upto` events."""
+        kept = [a for a, at in zip(self.accesses, self.asked_at, strict=True) if at < upto]
+        self.store.clear()
+        for access in kept:
+            self.store[access.key], _ = applied(access.operation, self.store.get(access.key))
 
     def answer(self, call: OpenCall) -> None:
         """Carry out one open call and fold its answer."""
@@ -259,7 +290,7 @@ class Driver:
 
     def refold(self, upto: int | None = None) -> RunState:
         """The state that the log (or its first `upto` events) gives."""
-        state = RunState("wf_1", self.plan, self.bindings)
+        state = RunState(self.name, self.plan, self.bindings)
         for data, offset, ts in self.log[:upto]:
             engine.evolve(state, data, offset, ts)
         return state

@@ -7,6 +7,7 @@ import json
 import pytest
 from msgspec import structs
 
+from agentflow import engine
 from agentflow.definition.conversation import Message, ToolCall
 from agentflow.definition.ir import Policy
 from agentflow.definition.policy import Backoff, RetryPolicy
@@ -250,6 +251,20 @@ class TestRetries:
         driver.advance([])
         assert driver.state.status == "failed"
         assert not driver.events(ev.AgentRetrying)
+
+
+def test_a_cancel_counts_the_model_call_that_it_closes():
+    driver = one(script(calls(("s__add", "{}"))), tools=[tool()])
+    driver.answer(driver.waiting[0])
+    driver.answer(driver.waiting[0])
+    assert [c.kind for c in driver.waiting] == ["model"]
+    driver.advance([ev.WorkflowCancelRequested(mode="hard", grace_ms=0, reason="enough", by="test")])
+    driver.take(engine.cancel_finished(driver.state, driver.now, forced=True))
+    (closed,) = driver.events(ev.ModelCallFailed)
+    (cancelled,) = driver.events(ev.WorkflowCancelled)
+    assert closed.usage.model_calls == 1
+    assert cancelled.usage == driver.state.usage
+    assert cancelled.usage.model_calls == 2
 
 
 def test_usage_is_added_up():

@@ -6,10 +6,10 @@ import pytest
 
 from agentflow import engine
 from agentflow.definition.conversation import Message, ToolCall
-from agentflow.definition.ir import Approval, Options, ToolNode
+from agentflow.definition.ir import Approval, Edge, EndNode, Options, StartNode, ToolNode, Workflow
 from agentflow.engine.approvals import decided
 from agentflow.events import catalogue as ev
-from tests.unit.engine.driver import Driver, agent, steps, tool
+from tests.unit.engine.driver import Driver, Fault, agent, call, steps, tool
 
 PAY = tool("pay", side_effect="external", idempotent=False)
 
@@ -207,3 +207,32 @@ def test_open_requests_and_decisions_survive_a_restart_at_every_event():
             driver.run()
         assert driver.state.status == "completed", cut
         assert len(driver.events(ev.ApprovalRequested)) == 1, cut
+
+
+def test_a_question_that_is_withdrawn_is_no_denial_that_skips_its_step():
+    def model(unit, call):
+        raise Fault("auth", "authentication_failed")
+
+    nodes = (agent("a"), agent("b", approval=Approval(on_denied="skip")))
+    driver = Driver(steps(*nodes, options=Options(on_failure="halt")), model=model)
+    driver.run()
+    assert driver.state.status == "failed"
+    assert driver.events(ev.WorkflowStepSkipped) == []
+    ended = {e.step_id: e.error.category for e in driver.events(ev.WorkflowStepFailed)}
+    assert ended == {"a": "auth", "b": "cancelled"}
+
+
+def test_the_items_that_were_shown_are_those_that_run():
+    """Between question and answer another step writes what the items are read from."""
+    asked = call("a", "__end", for_each="${{ globals.list }}", join="any", approval=Approval())
+    writes = call("b", "__end", set_globals={"list": "nodes.b.output.list"}, join="any")
+    ways = (Edge(source="__start", target="a"), Edge(source="__start", target="b"))
+    nodes = (StartNode(id="__start"), asked, writes, EndNode(id="__end", index=2, drain=True))
+    workflow = Workflow(name="w", nodes=nodes, edges=ways, globals={"list": [1]})
+    driver = Driver(workflow, {"list": [2, 3]}, call=lambda name, parameters: parameters)
+    driver.run()
+    assert driver.state.root.frame.globals["list"] == [2, 3]
+    decide(driver)
+    driver.run()
+    started = next(e for e in driver.events(ev.WorkflowStepStarted) if e.step_id == "a")
+    assert started.input == [1]

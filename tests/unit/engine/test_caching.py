@@ -143,3 +143,13 @@ def test_a_run_waits_for_the_answer_and_asks_again_after_a_restart():
     assert driver.types() == ["workflow.started"]
     driver.crash()
     assert len(driver.lookups) == 1
+
+
+def test_results_of_untrusted_runs_serve_no_trusted_one_and_the_other_way_round():
+    store = Store()
+    graph = steps(agent("a", cache=CACHE, input="${{ inputs }}"))
+    for options in ({}, {"trusted": False}):
+        assert [key for key, _ in store.run(graph, "x", options=options).requests] == ["/a#0"]
+    assert len(set(store.asked)) == 2
+    for options in ({}, {"trusted": False}):
+        assert store.run(graph, "x", options=options).requests == []

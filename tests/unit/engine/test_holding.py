@@ -245,3 +245,18 @@ def test_the_time_of_a_run_and_its_steps_are_limited():
     )
     many.run()
     assert many.state.error.code == "budget_exceeded"
+
+
+def test_a_run_goes_on_with_the_last_of_its_held_steps_and_not_before():
+    def model(unit, call):
+        raise Fault("auth", "authentication_failed")
+
+    driver = Driver(steps(agent("a"), agent("b"), options=Options(on_failure="hold")), model=model)
+    driver.run()
+    assert sorted(driver.state.held_steps) == ["a", "b"]
+    settle(driver, "skip")
+    assert (driver.state.status, sorted(driver.state.held_steps)) == ("paused", ["b"])
+    assert driver.events(ev.WorkflowResumed) == []
+    driver.advance(settle_held(driver.state, "b", "skip", driver.now, by="ann"))
+    assert len(driver.events(ev.WorkflowResumed)) == 1
+    assert driver.run().status == "completed"

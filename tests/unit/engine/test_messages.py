@@ -9,6 +9,7 @@ import pytest
 from agentflow.definition.graph import SharedKey
 from agentflow.definition.ir import AgentNode, AgentSpec, Edge, Policy
 from agentflow.definition.policy import RetryPolicy
+from agentflow.engine import handler_results
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import Fault
 from tests.unit.engine.handlers import Context, Graph, graph, node
@@ -150,6 +151,15 @@ def test_predicates_that_are_code_come_as_verdicts():
     assert run.events(ev.WorkflowStepFailed)[0].error.details["reason"] == "ValueError: no"
 
 
+def test_a_predicate_that_was_not_evaluated_lets_no_message_pass():
+    edges = [Edge(source="a", target="b", predicate="m:risky"), ("a", "c")]
+    run = route(edges, lambda c: c.send(1), "b", "c")
+    error = run.events(ev.WorkflowStepFailed)[0].error
+    assert (error.code, error.details["edge"]) == ("routing_failed", "a->b")
+    run = route(edges, lambda c: c.send(1, verdicts={"a->b": True}), "b", "c")
+    assert sent(run) == [{"a->b": "delivered", "a->c": "delivered"}]
+
+
 def test_a_base_class_of_the_message_is_accepted():
     edges = [Edge(source="a", target="b")]
     run = route(edges, lambda c: c.send({}, type="Dog", bases=("Animal",)), node("b", accepts=("Animal",)))
@@ -234,6 +244,29 @@ def test_more_than_10_000_messages_of_one_activation_fail_it():
     run = route([("a", "b")], flood, "b")
     assert run.events(ev.WorkflowStepFailed)[0].error.code == "message_limit_exceeded"
     assert run.inputs("b") == []
+
+
+@pytest.mark.parametrize("policy", ["eager", "superstep"])
+def test_an_activation_fails_whose_messages_are_too_many_beside_those_that_wait(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The limit is 100,000 messages of a run; 25 show the same."""
+    monkeypatch.setattr(handler_results, "MAX_QUEUED", 25)
+
+    def ten(ctx: Context) -> None:
+        for i in range(10):
+            ctx.send(i)
+
+    edges = [("a", "b1"), ("a", "b2"), ("a", "b3"), ("b1", "c1"), ("b2", "c2"), ("b3", "c3")]
+    nodes = [node(i) for i in ("a", "b1", "b2", "b3", "c1", "c2", "c3")]
+    workflow = graph(*nodes, edges=edges, options={"policy": policy, "on_failure": "continue"})
+    handlers = {"b1": ten, "b2": ten, "b3": ten, "c1": silent, "c2": silent, "c3": silent}
+    choose = lambda found: next((f for f in found if "/b" in f.activation_key), found[0])  # noqa: E731
+    run = Graph(workflow, 1, handlers=handlers).go(choose)
+    (failed,) = run.events(ev.WorkflowStepFailed)
+    assert failed.error.code == "pending_limit_exceeded"
+    assert failed.error.details == {"limit": 25}
+    assert [len(run.inputs(c)) for c in ("c1", "c2", "c3")].count(10) == 2
 
 
 def test_an_agent_sends_what_it_said_along_the_edges_of_messages():

@@ -287,3 +287,50 @@ def test_a_step_that_no_join_concerns_changes_no_counter():
     compiled = engine.compile_graph(workflow)
     assert compiled.nodes["z"].fan_watchers == ()
     assert compiled.nodes["b"].fan_watchers == ((0, "b"),)
+
+
+@BOTH
+def test_the_charge_of_a_source_lapses_when_nothing_leads_to_it_any_more(policy: str):
+    """c owes an activation to the round that closed without it, ends without sending, and is reached anew."""
+
+    def twice(ctx: Context) -> None:
+        ctx.send("b")
+        if not ctx.is_answer:
+            ctx.ask("?")
+
+    def back(ctx: Context) -> None:
+        if ctx.input == ["b"]:
+            ctx.send("d", "c")
+
+    edges = [("a", "b"), ("a", "c"), ("a", "e"), ("d", "c"), *fan_in("d", "b", "c", "e", quorum=2)]
+    workflow = graph(*(node(i) for i in "abcde"), edges=edges, options={"policy": policy})
+    handlers = {
+        "b": twice,
+        "c": lambda c: c.send("again", "d") if c.input == "d" else None,
+        "d": back,
+        "e": named,
+    }
+    run = Graph(workflow, 1, handlers=handlers)
+    run.go(lambda found: next((f for f in found if not f.activation_key.startswith("/c")), found[0]))
+    assert run.inputs("d") == [["b", "e"]]
+    run.reply("yes")
+    assert run.go().inputs("d") == [["b", "e"], ["b"], ["again"]]
+    assert run.undelivered() == []
+
+
+def test_a_round_whose_time_is_over_comes_before_messages_that_wait_for_the_barrier():
+    """x sends to d, then the time of d's round ends, and y is still at work in the same superstep."""
+    edges = [
+        ("x", "d"), ("a", "b"), ("a", "c"), ("a", "w"), ("w", "x"), ("w", "y"),
+        *fan_in("d", "b", "c", timeout=60.0),
+    ]  # fmt: skip
+    workflow = graph(*(node(i) for i in "abcdwxy"), edges=edges, options={"policy": "superstep"})
+    handlers = {"b": named, "c": late_source, "d": silent, "w": named, "x": named, "y": silent}
+    run = Graph(workflow, 1, handlers=handlers)
+    while not any(f.activation_key == "/y#0" for f in run.open_handlers()):
+        run.work(run.open_handlers()[0])
+    run.work(next(f for f in run.open_handlers() if f.activation_key == "/x#0"))
+    run.pass_time(61)
+    assert [d.purpose for d in run.events(ev.TimerFired)] == ["join"]
+    run.go()
+    assert run.inputs("d") == [["b"], "x"]

@@ -300,3 +300,12 @@ def test_only_versions_that_a_handler_can_still_read_are_kept():
     )
     run = Graph(workflow, 0, handlers={"a": many}).go()
     assert len(run.state.shared._history["k"]) <= 2
+
+
+def test_expressions_of_nodes_read_the_shared_state():
+    from agentflow.definition.ir import EndNode, SharedKey, StartNode, Workflow
+    from tests.unit.engine.driver import Driver
+
+    nodes = (StartNode(id="start", next="end"), EndNode(id="end", output="${{ state.n }}"))
+    state = Driver(Workflow(name="w", nodes=nodes, shared={"n": SharedKey(default=7)})).run()
+    assert (state.status, state.output) == ("completed", 7)

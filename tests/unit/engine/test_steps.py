@@ -334,3 +334,17 @@ def test_every_event_type_of_a_message_is_a_struct_of_the_catalogue():
     driver.run()
     assert all(type(data) is ev.TYPES[data.EVENT_TYPE] for data, _, _ in driver.log)
     assert isinstance(driver.events(ev.ModelCallCompleted)[0].message, Message)
+
+
+def test_a_failed_dependency_is_the_reason_of_a_skip_before_a_cancelled_one():
+    nodes = (agent("cut"), agent("broken"), agent("after", depends_on=("cut", "broken")))
+    workflow = steps(*nodes, options=Options(on_failure="continue"))
+    faults = {"cut": Fault("cancelled", "cancelled"), "broken": Fault("agent", "agent_error")}
+
+    def model(activation, call):
+        raise faults[activation.node.id]
+
+    driver = Driver(workflow, model=model)
+    driver.run()
+    (skip,) = driver.events(ev.WorkflowStepSkipped)
+    assert (skip.step_id, skip.reason, skip.caused_by) == ("after", "dependency_failed", ("broken",))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agentflow.definition.conversation import Message, ToolCall, Usage
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.failure import ErrorInfo
@@ -48,7 +50,7 @@ from agentflow.events.catalogue import (
     WorkflowStepWaiting,
     WorkflowWaiting,
 )
-from agentflow.events.envelope import Draft, Trace
+from agentflow.events.envelope import Event, StoredEvent, Trace, encode, iso, type_of
 
 STEP = {"step_id": "assess", "activation": "/assess#1"}
 ITEM = {"step_id": "assess", "iteration": 2, "activation": "/assess#1"}
@@ -213,11 +215,24 @@ SAMPLES = {
 }
 
 
-def draft_of(event_type: str) -> Draft:
-    """The sample of a type; those of a step with the attempt and the span that the runtime gives."""
+def event_of(event_type: str, *, offset: int = 0, ts: int = 0, id: str = "evt_01") -> Event[Any]:
+    """The sample of a type in its envelope; that of a step with an attempt and a span."""
     data = SAMPLES[event_type]
-    if getattr(data, "step_id", None):
-        return Draft(
-            data, attempt=1, trace=Trace(trace_id="0af7" * 8, span_id="b7ad" * 4, parent_span_id="00f0" * 4)
-        )
-    return Draft(data)
+    step = getattr(data, "step_id", None) or None
+    trace = Trace(trace_id="0af7" * 8, span_id="b7ad" * 4, parent_span_id="00f0" * 4)
+    return Event(
+        id=id,
+        offset=offset,
+        timestamp=iso(ts),
+        type=type_of(data),
+        workflow_id="wf_1",
+        data=data,
+        trace=trace if step else None,
+        step=step,
+        attempt=1 if step else None,
+    )
+
+
+def stored_form(event: Event[Any], ts: int) -> StoredEvent:
+    """The event as a log keeps it."""
+    return StoredEvent(event.offset, ts, event.type, encode(event))

@@ -426,3 +426,44 @@ async def test_what_this_process_writes_is_no_news_and_what_another_writes_is(tm
     with pytest.raises(LogClosed):
         await ours.foreign_writes()
     await theirs.close()
+
+
+async def test_events_that_are_published_again_are_shown_once():
+    """A batch whose first events are known already, as after a look at the log that another process wrote."""
+    log = MemoryLog()
+    hub = Hub(log)
+    sequencer = Sequencer(log, hub)
+    reader = asyncio.create_task(collect(hub))
+    await sequencer.write(3)
+    await until(lambda: hub.followed == 1)
+    await asyncio.sleep(0)
+    await sequencer.write(2, end=True, publish=False)
+    hub.publish("wf_a", [event(1), event(2), event(3), event(4, "workflow.completed")])
+    hub.publish("wf_a", [event(2), event(3)])
+    assert await reader == [0, 1, 2, 3, 4]
+
+
+async def test_a_reader_that_always_finds_more_lets_others_have_a_turn_after_each_batch():
+    """What is in the window is there at once: nothing else would give the loop back."""
+    log = MemoryLog()
+    hub = Hub(log)
+    await Sequencer(log, hub).write(publish=False)
+    turns = [0]
+
+    async def count() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    seen: list[int] = []
+    async with aclosing(hub.batches("wf_a")) as found:
+        async for batch in found:
+            seen += [e.offset for e in batch]
+            following = seen[-1] + 1
+            hub.publish(
+                "wf_a", [event(following, "workflow.completed" if following == 200 else "agent.processing")]
+            )
+    counting.cancel()
+    assert seen == list(range(201))
+    assert turns[0] >= 199

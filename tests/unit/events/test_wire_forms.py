@@ -19,23 +19,25 @@ from agentflow.events.catalogue import (
     WorkflowWaiting,
 )
 from agentflow.events.envelope import (
-    Draft,
     Event,
     StoredEvent,
     Trace,
     Unknown,
     decode,
     encode,
-    seal,
 )
-from tests.unit.events.samples import SAMPLES, draft_of
+from agentflow.events.ids import Ids
+from agentflow.events.sealing import seal
+from agentflow.events.tracing import RunTracer
+from tests.unit.events.samples import SAMPLES, event_of, stored_form
 
 GOLDEN = Path(__file__).parent / "golden"
 TS = 1_769_903_999_000_001
 
 
 def sealed(event_type):
-    return seal(draft_of(event_type), workflow_id="wf_1", offset=3, ts=TS, id="evt_01")
+    event = event_of(event_type, offset=3, ts=TS)
+    return event, stored_form(event, TS)
 
 
 @pytest.mark.parametrize("event_type", SAMPLES)
@@ -79,13 +81,52 @@ def test_the_catalogue_exports_what_it_says():
         assert hasattr(catalogue, name)
 
 
+def seal_one(event_type, **more):
+    (stored,) = seal([SAMPLES[event_type]], workflow_id="wf_1", first=3, ts=TS, ids=Ids(lambda: TS), **more)
+    return stored
+
+
+@pytest.mark.parametrize("event_type", SAMPLES)
+def test_sealing_makes_the_golden_envelope(event_type):
+    """But for the attempt and the span of the samples, which no batch without a tracer has."""
+    golden = msgspec.structs.replace(event_of(event_type, offset=3, ts=TS), attempt=None, trace=None)
+    stored = seal_one(event_type)
+    event = decode(stored.body)
+    assert stored == stored_form(msgspec.structs.replace(golden, id=event.id), TS)
+
+
 def test_the_step_of_the_envelope_is_that_of_the_data():
-    event, _ = seal(draft_of("workflow.step_waiting"), workflow_id="wf_1", offset=0, ts=TS, id="evt_01")
-    assert event.step == "assess"
-    assert seal(Draft(SAMPLES["system.error"]), workflow_id="w", offset=0, ts=TS, id="e")[0].step is None
-    assert (
-        seal(Draft(SAMPLES["custom.progress"], "s"), workflow_id="w", offset=0, ts=TS, id="e")[0].step == "s"
+    assert decode(seal_one("workflow.step_waiting").body).step == "assess"
+    assert decode(seal_one("system.error").body).step is None
+
+
+def test_a_batch_has_rising_ids_consecutive_offsets_and_one_time():
+    batch = [SAMPLES["workflow.started"], SAMPLES["workflow.step_started"], SAMPLES["system.error"]]
+    stored = seal(batch, workflow_id="wf_1", first=7, ts=TS, ids=Ids(), tracer=RunTracer("wf_1"))
+    events = [decode(row.body) for row in stored]
+    assert [e.offset for e in events] == [row.offset for row in stored] == [7, 8, 9]
+    assert len({e.timestamp for e in events}) == 1
+    assert sorted({e.id for e in events}) == [e.id for e in events]
+    assert [e.trace is not None for e in events] == [True, True, False]
+
+
+def test_a_batch_that_is_sent_again_has_the_same_spans_until_it_is_acknowledged():
+    """The tracer has gone on meanwhile: the step of the call has ended."""
+    tracer, taken = RunTracer("wf_1"), []
+    started = SAMPLES["workflow.step_started"]
+    call = msgspec.structs.replace(
+        SAMPLES["model.call_started"], activation=started.activation, iteration=None
     )
+    ended = msgspec.structs.replace(
+        SAMPLES["workflow.step_completed"], activation=started.activation, iteration=None
+    )
+    for first, batch in ((0, [started]), (1, [call]), (2, [ended]), (1, [call])):
+        stored = seal(batch, workflow_id="wf_1", first=first, ts=TS, ids=Ids(), tracer=tracer)
+        taken.append(decode(stored[0].body).trace)
+    assert taken[1] == taken[3]
+    assert taken[1].parent_span_id == taken[0].span_id
+    tracer.acknowledge(1)
+    assert tracer.take_batch(1, [ended]) == [None]
 
 
 def test_a_custom_event_is_the_callers_object_alone():
@@ -169,9 +210,9 @@ def test_an_event_whose_meaning_did_not_change_needs_no_step(later_release):
 
 
 def test_what_this_release_writes_says_its_version_unless_it_is_the_first(later_release, monkeypatch):
-    assert b'"schema_version":3' in sealed("workflow.completed")[1].body
+    assert b'"schema_version":3' in seal_one("workflow.completed").body
     monkeypatch.setattr(envelope, "SCHEMA_VERSION", 1)
-    assert b"schema_version" not in sealed("workflow.completed")[1].body
+    assert b"schema_version" not in seal_one("workflow.completed").body
 
 
 def test_a_run_that_a_later_release_goes_on_with_has_events_of_both(later_release):

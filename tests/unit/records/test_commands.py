@@ -25,7 +25,7 @@ from tests.unit.server.kit import APPROVAL, echo
 ABOUT_ONE = [command for command in COMMANDS.values() if "{id}" in command.path]
 KNOWN_TO_THE_DAEMON = {"by", "trusted", "via"}
 IN_THE_PATH = {"workflow_id", "request_id"}
-NOT_YET = {"fork": {"edits", "definition"}}
+NOT_YET = {"fork": {"definition"}}
 MESSAGES = {
     "cancel": command_handlers.Cancel,
     "pause": command_handlers.Pause,
@@ -36,8 +36,9 @@ MESSAGES = {
     "answer_all": command_handlers.Answer,
     "withdraw": command_handlers.Withdraw,
 }
-OWN_OPTIONS = {"json", "debug", "url", "store", "local", "help"}
+OWN_OPTIONS = {"json", "debug", "url", "store", "local", "load", "help"}
 OPTIONS = {
+    "edit": "edits",
     "hard": "mode",  # two values: a flag
     "from": "from_step",
     "id": "as_id",
@@ -132,6 +133,10 @@ SAID: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"from_failure": True, "as_id": "wf_b"}, {"from": "failure", "workflow_id": "wf_b"}),
         ({"from_failure": False, "offset": 3}, {"offset": 3}),
     ],
+    "replay": [
+        ({"policy": "Always", "input": None, "as_id": "wf_b"}, {"policy": "Always", "workflow_id": "wf_b"}),
+        ({"policy": "Mixed", "input": {"x": 1}}, {"policy": "Mixed", "input": {"x": 1}}),
+    ],
     "signal": [({"name": "go", "data": None, "signal_id": None}, {"name": "go"})],
 }
 
@@ -166,5 +171,6 @@ async def test_the_first_event_of_a_command_is_one_of_the_table():
         await runtime.result("wf_a")
         await told("fork", "wf_a", offset=0, as_id="wf_c")
         await told("cancel", "wf_c")
+        await told("replay", "wf_a", "Always", as_id="wf_d")
         (asked,) = await runtime.requests("wf_b")
         await told("withdraw", "wf_b", asked.request_id, "no longer needed")

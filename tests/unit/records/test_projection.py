@@ -278,6 +278,7 @@ def test_a_larger_limit_of_an_earlier_answer_stays():
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_graphs_of_all_kinds_are_shown_as_the_engine_folds_them(part: int):
+    """A step of several child paths is shown as its last event left it."""
     for seed in range(part * 100, part * 100 + 100):
         driver = Fate(seed).run()
         compare_at_every_offset(driver.workflow, driver.log, bindings=driver.bindings)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -43,6 +45,30 @@ def test_too_many_values_are_refused_before_they_are_decoded(body: bytes):
 )
 def test_what_stands_in_texts_is_not_counted(body: bytes):
     check_values(body)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        lambda n: f"name {n}",
+        lambda n: f"{n:017b}".replace("0", "\\\\").replace("1", '\\"'),  # escapes alone tell them apart
+        lambda n: f"\\u00e9{n}",
+    ],
+    ids=["plain", "of escapes", "of a code point"],
+)
+def test_too_many_distinct_names_are_refused_before_they_are_decoded(name: Callable[[int], str]):
+    """documents D3: 400,000 names took 200 ms of decoding, which holds the interpreter."""
+    members = [f'"{name(number)}" : 1' for number in range(100_001)]
+    with pytest.raises(Refusal) as refused:
+        check_values(f"{{{','.join(members)}}}".encode())
+    assert refused.value.code == "payload_too_large"
+    assert "100,000 distinct names" in str(refused.value)
+    check_values(f"{{{','.join(members[1:])}}}".encode())
+
+
+def test_texts_and_repeated_names_are_no_distinct_names():
+    rows = [{"id": f"row {n}:", "note": f'"{n}": '} for n in range(120_000)]
+    check_values(msgspec.json.encode(rows))
 
 
 def test_bodies_beyond_the_limit_are_refused_before_they_are_read():

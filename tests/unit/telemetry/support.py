@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from agentflow.events import catalogue as ev
-from agentflow.events.envelope import Draft, StoredEvent, decode, micros, seal
+from agentflow.events.envelope import StoredEvent, decode, micros
+from agentflow.events.ids import Ids
 from agentflow.events.log import Append, EventLog, RunMeta
+from agentflow.events.sealing import seal
 from agentflow.events.tracing import RunTracer
 from agentflow.telemetry.span import Limits, Span
 
@@ -34,12 +36,11 @@ def _read(path: Path) -> list[tuple[Any, int]]:
 def stored(
     workflow_id: str, events: Iterable[tuple[Any, int]], *, first: int = 0, traced: bool = True
 ) -> list[StoredEvent]:
-    """(data, µs) as stored events from offset `first` on, with the traces that the supervisor gives."""
-    tracer, found = RunTracer(workflow_id), []
+    """(data, µs) as stored events from offset `first` on, with the traces that the EventBus gives."""
+    tracer = RunTracer(workflow_id) if traced else None
+    ids, found = Ids(), []
     for offset, (data, ts) in enumerate(events, first):
-        trace = tracer.take(data)
-        draft = Draft(data, trace=trace if traced else None)
-        found.append(seal(draft, workflow_id=workflow_id, offset=offset, ts=ts, id=f"evt_{offset}")[1])
+        found += seal([data], workflow_id=workflow_id, first=offset, ts=ts, ids=ids, tracer=tracer)
     return found
 
 

@@ -18,7 +18,6 @@ from agentflow import Runtime, Service, function
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.events import catalogue as ev
-from agentflow.events.envelope import Draft
 from agentflow.runtime.actor_pools import mailbox_depths
 from agentflow.server.metrics import Metrics as Page
 from agentflow.server.metrics import _Measured
@@ -60,7 +59,7 @@ async def measured(events, **more):
     metrics = Metrics(TelemetrySettings(), readers=[reader], **more)
     metrics.start()
     for i, data in enumerate(events):
-        metrics.committed("wf_1", 1_000_000 * i, [Draft(data)], 0.002)
+        metrics.committed("wf_1", 1_000_000 * i, [data], 0.002)
     metrics._drain()
     await asyncio.sleep(0)
     found = points(reader)
@@ -117,7 +116,7 @@ async def test_the_page_is_what_the_exporter_of_opentelemetry_shows():
         ev.SuperstepCompleted(superstep=0, state_version=1, queued=0),
     ]
     for i, data in enumerate([*agent_run(), retrying, *supersteps]):
-        metrics.committed("wf_1", 1_000_000 * i, [Draft(data)] * (i % 3 + 1), 0.0025 * i)
+        metrics.committed("wf_1", 1_000_000 * i, [data] * (i % 3 + 1), 0.0025 * i)
     metrics._drain()
     page = Page()
     page._registry.register(_Measured(tally))
@@ -243,7 +242,7 @@ async def test_metrics_are_pushed_at_the_end(monkeypatch):
         metrics = Metrics(settings)
         metrics.start()
         for data in agent_run():
-            metrics.committed("wf_1", 1, [Draft(data)], 0.001)
+            metrics.committed("wf_1", 1, [data], 0.001)
         await metrics.aclose(10)
     [usage] = collector.metrics["gen_ai.client.token.usage"]
     assert {attributes(p.attributes)["gen_ai.token.type"] for p in usage.histogram.data_points} == {
@@ -263,7 +262,7 @@ async def test_a_collector_that_never_answers_does_not_hold_up_the_end(monkeypat
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "3")
         metrics = Metrics(read_settings())
         metrics.start()
-        metrics.committed("wf_1", 1, [Draft(agent_run()[0])], 0.001)
+        metrics.committed("wf_1", 1, [agent_run()[0]], 0.001)
         began = time.monotonic()
         await metrics.aclose(0.3)
         assert time.monotonic() - began < 3
@@ -272,7 +271,7 @@ async def test_a_collector_that_never_answers_does_not_hold_up_the_end(monkeypat
 async def test_who_falls_behind_loses_the_oldest_and_no_memory(monkeypatch):
     reader = InMemoryMetricReader()
     metrics = Metrics(TelemetrySettings(), readers=[reader])
-    draft = [Draft(agent_run()[0])]
+    draft = [agent_run()[0]]
     for i in range(100_050):
         metrics.committed("wf_1", i, draft, 0.001)
     assert len(metrics._queue) == 100_000

@@ -10,22 +10,32 @@ import msgspec
 from agentflow import engine
 from agentflow.definition.ir import (
     BatchNode,
+    CacheReadNode,
+    CacheWriteNode,
     ConditionNode,
+    DebounceNode,
     Edge,
     EndNode,
     ErrorRoute,
+    EventTriggerNode,
+    FilterNode,
     GlobalUpdate,
+    HumanNode,
     LoopNode,
     MapNode,
     MergeNode,
     Options,
     ParallelNode,
     Policy,
+    ReduceNode,
+    RetryCompensateNode,
     Route,
     RouterNode,
     StartNode,
     SubgraphNode,
+    ThrottleNode,
     ToolNode,
+    TransformNode,
     WaitNode,
     Workflow,
 )
@@ -35,7 +45,7 @@ from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import Driver, Fault
 
-INPUT = {"items": [3, 1, 2], "none": [], "n": 1}
+INPUT = {"items": [3, 1, 2], "none": [], "n": 1, "k": "a", "yes": True, "no": "No", "name": "go"}
 
 
 class Maker:
@@ -59,7 +69,9 @@ class Maker:
         return target
 
     def block(self, after: str | None, depth: int) -> str:
-        kinds = ["tool", "tool", "wait"] if after is None else ["tool", "tool", "wait", "array"]
+        kinds = ["tool", "tool", "wait", "event", "value", "write"]
+        if after is not None:
+            kinds += ["array", "read", "debounce", "throttle", "human", "compensate"]
         if depth:
             kinds += ["parallel", "merge", "body", "items"]
             if after is not None:
@@ -100,10 +112,86 @@ class Maker:
         )
         return self.add(node)
 
+    def _event(self, after: str | None, depth: int) -> str:
+        """A trigger that nothing signals, so that its time always ends; or a comparison."""
+        more: dict[str, Any] = {"timeout": self.rng.choice([0.1, 2.0])}
+        if self.rng.random() < 0.5:
+            more = {"event_path": self.rng.choice(["input.name", "input.n"])}
+        node = EventTriggerNode(id=self.name("event"), event="go", next=after, **more, **self._common())
+        return self.add(node)
+
+    def _human(self, after: str, depth: int) -> str:
+        """A question that a value decides, or whose time ends."""
+        more: dict[str, Any] = {"decision_path": self.rng.choice(["input.yes", "input.no", "input.n"])}
+        if self.rng.random() < 0.5:
+            more = {"timeout": 1.0, "on_timeout": after}
+        ways = {"on_approve": after, "on_reject": self.chain(after, max(0, depth - 1), 1)}
+        return self.add(HumanNode(id=self.name("human"), **ways, **more, **self._common()))
+
+    def _compensate(self, after: str, depth: int) -> str:
+        tools = {"tool": "s.call", "compensate_tool": "s.call", "max_retries": self.rng.choice([0, 1])}
+        return self.add(
+            RetryCompensateNode(id=self.name("compensate"), next=after, **tools, **self._common())
+        )
+
     def _array(self, after: str | None, depth: int) -> str:
         path = self.rng.choice(["input.items", "input.items", "input.n"])
         return self.add(
             BatchNode(id=self.name("array"), items_path=path, size=2, next=after, **self._common())
+        )
+
+    def _value(self, after: str | None, depth: int) -> str:
+        rng, more = self.rng, {"next": after, **self._common()}
+        path = rng.choice(["input.items", "input.items", "input.none", "input.n"])
+        kind = rng.choice(["reduce", "source", "filter", "transform"])
+        if kind == "reduce":
+            operation: Any = rng.choice(["count", "sum", "avg", "concat", "last"])
+            return self.add(ReduceNode(id=self.name(kind), items_path=path, operation=operation, **more))
+        if kind == "source":
+            name = self.name(kind)
+            source = rng.choice([n.id for n in self.nodes] or [name])
+            return self.add(ReduceNode(id=name, source=source, operation="count", **more))
+        if kind == "filter":
+            text = rng.choice(["item > 1", "index > 0", "item > 'x'"])
+            return self.add(FilterNode(id=self.name(kind), items_path=path, expression=text, **more))
+        text = rng.choice(["[1, 2]", "input.items", "input.n > 'x'"])
+        return self.add(TransformNode(id=self.name(kind), expression=text, **more))
+
+    def _cache(self) -> dict[str, Any]:
+        scope = self.rng.choice(["run", "run", "definition", "global"])
+        return {"key_path": self.rng.choice(["input.k", "input.k", "input.n"]), "scope": scope}
+
+    def _read(self, after: str, depth: int) -> str:
+        name = self.name("read")
+        miss = self.chain(after, depth - 1, 1) if depth and self.rng.random() < 0.5 else None
+        return self.add(CacheReadNode(id=name, next=after, on_miss=miss, **self._cache(), **self._common()))
+
+    def _write(self, after: str | None, depth: int) -> str:
+        ttl = self.rng.choice([None, 1.0])
+        more = {**self._cache(), **self._common()}
+        return self.add(
+            CacheWriteNode(id=self.name("write"), value_path="input.n", ttl=ttl, next=after, **more)
+        )
+
+    def _gate(self, mode: str) -> dict[str, Any]:
+        rng, more = self.rng, self._common()
+        more["key_path"] = rng.choice(["input.k", "input.k", "input.k", "input.n"])
+        if rng.random() < 0.3 and mode not in ("trailing", "delay"):
+            return {**more, "window_steps": rng.choice([1, 3])}
+        return {**more, "window": rng.choice([0.5, 3.0]), "scope": rng.choice(["run", "run", "definition"])}
+
+    def _debounce(self, after: str, depth: int) -> str:
+        mode: Any = self.rng.choice(["leading", "trailing"])
+        other = self.chain(after, depth - 1, 1) if depth and self.rng.random() < 0.5 else None
+        more = self._gate(mode)
+        node = DebounceNode(id=self.name("debounce"), mode=mode, next=after, on_suppressed=other, **more)
+        return self.add(node)
+
+    def _throttle(self, after: str, depth: int) -> str:
+        mode: Any = self.rng.choice(["drop", "delay"])
+        limit = self.rng.choice([1, 2])
+        return self.add(
+            ThrottleNode(id=self.name("throttle"), mode=mode, limit=limit, next=after, **self._gate(mode))
         )
 
     def _window(self, after: str | None, depth: int) -> str:
@@ -237,10 +325,12 @@ def random_graph(rng: random.Random) -> Workflow:
 class Fate:
     """One seed: a graph, and what becomes of its run."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, graph: Workflow | None = None) -> None:
         self.rng = random.Random(seed)
         self.cancel = 0.01 if self.rng.random() < 0.1 else 0.0
-        self.driver = Driver(random_graph(self.rng), INPUT, call=lambda name, parameters: self.execute())
+        self.driver = Driver(
+            graph or random_graph(self.rng), INPUT, call=lambda name, parameters: self.execute()
+        )
 
     def execute(self) -> Any:
         if self.rng.random() < 0.12:
@@ -307,6 +397,16 @@ def view(state: RunState) -> dict[str, Any]:
         "paths": paths,
         "globals": state.root.frame.globals,
         "timers": (dict(state.timers), sorted(state.scheduled)),
+        "memory": (state.memory.cache, _gates(state.memory.gates)),
+        "steps": {key: (path.steps, _gates(path.gates)) for key, path in state.paths.items()},
+    }
+
+
+def _gates(gates: Any) -> dict[Any, Any]:
+    """Return what gates remember; an arrival that waits is named by its key."""
+    return {
+        key: (g.seen, g.passes, g.latest and g.latest.key, [a.key for a in g.queue])
+        for key, g in gates.items()
     }
 
 

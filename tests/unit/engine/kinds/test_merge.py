@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from agentflow.definition.ir import MergeNode, ParallelNode, WaitNode
+from agentflow.definition.ir import MapNode, MergeNode, Options, ParallelNode, SubgraphNode, WaitNode
 from agentflow.events import catalogue as ev
-from tests.unit.engine.driver import Driver, Fault, call, graph
+from agentflow.events.envelope import iso
+from tests.unit.engine.driver import Driver, Fault, call, chain, graph
 
 
 def merged(*branches: Any, names: str = "", fork: dict[str, Any] | None = None, **fields: Any) -> Any:
@@ -200,3 +202,28 @@ class TestOnOnePath:
         assert failure(driver, "join").code == "missing_merge_source"
         assert failure(driver, "join").details == {"source": "a"}
         assert self.work("first", taken=("b",)).state.output == {"by": "b"}
+
+
+@pytest.mark.parametrize("policy", ["eager", "superstep"])
+@pytest.mark.parametrize("opener", ["map", "subgraph"])
+def test_behind_another_opener_it_reads_the_outputs_in_scope(opener: str, policy: Any):
+    first: Any = MapNode(id="first", items_path="input", body="b", next="join")
+    if opener == "subgraph":
+        first = SubgraphNode(id="first", inline=chain(call("b")), next="join")
+    body = [call("b", None)] if opener == "map" else []
+    source = "b" if body else "first"
+    join = MergeNode(id="join", sources=(source,), rule="all", next="__end")
+    driver = Driver(graph(first, *body, join, options=Options(policy=policy)), [1, 2])
+    output = driver.run().output
+    assert output == ([2] if body else [ended(driver, "first").output])
+
+
+@pytest.mark.parametrize("policy", ["eager", "superstep"])
+def test_its_timer_is_scheduled_in_the_log(policy: Any):
+    branches = [call("a", "join"), WaitNode(id="w", duration=60.0, next="join")]
+    workflow = merged(*branches, names="aw", rule="all", timeout=5.0, on_timeout="late")
+    driver = Driver(msgspec.structs.replace(workflow, options=Options(policy=policy)))
+    assert driver.run().output == {"timed_out": True, "arrived": 1}
+    scheduled = [e for e in driver.events(ev.TimerScheduled) if e.purpose == "merge_timeout"]
+    fired = [e for e in driver.events(ev.TimerFired) if e.purpose == "merge_timeout"]
+    assert [e.due_at for e in scheduled] == [e.due_at for e in fired] == [iso(6_000_000)]

@@ -1,0 +1,155 @@
+"""Recorded calls: what a handler does once, though it may run several times (page 002 §3).
+
+Such a call is in the log as a call of a function, by the rules of page 000 §4: a later attempt gets the
+recorded result, and a call whose outcome is unknown is repeated only if that is harmless.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from msgspec import UNSET
+
+from agentflow.definition.failure import ErrorInfo
+from agentflow.engine.activation import Activation
+from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.decisions import Decisions, elapsed_ms, idempotency_key, scope_fields, size_of
+from agentflow.engine.ids import derive
+from agentflow.engine.state import RunState
+from agentflow.events import catalogue as ev
+
+__all__ = ["Begun", "call_begun", "call_ended", "calls_left_open"]
+
+
+class Begun(NamedTuple):
+    """What a handler is told that wants to make a call: make it (`run`), here is the record (`done`), it is
+    under way already (`open`), its outcome was lost (`unknown`), or the attempt is over (`over`).
+    """
+
+    verdict: Literal["run", "done", "open", "unknown", "over"]
+    call_id: str = ""
+    idempotency_key: str = ""
+    output: Any = None
+    decisions: Decisions = []  # noqa: RUF012  (never changed)
+
+
+def call_begun(
+    state: RunState,
+    activation_key: str,
+    attempt: int,
+    *,
+    name: str,
+    parameters: Any,
+    side_effect: Literal["none", "read", "write", "external", "irreversible"],
+    idempotent: bool,
+    service: str | None = None,
+    key: str | None = None,
+) -> Begun:
+    """Return whether a handler makes this call. `key`, by default `name`, tells its calls apart."""
+    activation = state.mail.open.get(activation_key)
+    if activation is None or activation.attempt != attempt:
+        return Begun("over")
+    call_id = derive("call_", activation.started, state.workflow_id, activation.key, key or name)
+    stable = idempotency_key(state, activation, call_id)
+    record = activation.node.kind.call(activation, call_id)
+    if record is not None:
+        if record.state == "done":
+            return Begun("done", call_id, stable, record.output)
+        if record.state == "open":
+            return Begun("open", call_id, stable)
+        if record.state == "unknown" and not idempotent:
+            return Begun("unknown", call_id, stable)
+    started = ev.ToolCallStarted(
+        **scope_fields(activation),
+        tool_call_id=call_id,
+        tool_name=name,
+        service=UNSET if service is None else service,
+        parameters=parameters,
+        agent_name=None,
+        side_effect=side_effect,
+        idempotency_key=stable,
+    )
+    return Begun("run", call_id, stable, decisions=[started])
+
+
+def call_ended(
+    state: RunState,
+    activation_key: str,
+    attempt: int,
+    call_id: str,
+    *,
+    duration_ms: int,
+    output: Any = None,
+    error: ErrorInfo | None = None,
+    executed: bool = True,
+    unknown: bool = False,
+) -> Decisions:
+    """Record what came of a call. Empty if it is closed, or its attempt is over.
+
+    Not `executed`: it was never begun. `unknown`: it may have had its effect all the same.
+    """
+    activation = state.mail.open.get(activation_key)
+    if activation is None or activation.attempt != attempt or call_id not in state.calls:
+        return []
+    record = _record(activation, call_id)
+    if error is not None:
+        outcome = "unknown" if unknown and not record.safe else "failed" if executed else "not_started"
+        return [_failed(activation, record, error, duration_ms, outcome=outcome)]
+    return [
+        ev.ToolCallCompleted(
+            **scope_fields(activation),
+            tool_call_id=call_id,
+            tool_name=record.name,
+            duration_ms=duration_ms,
+            status="success_no_data" if output is None else "success",
+            output=output,
+            output_size=size_of(output),
+        )
+    ]
+
+
+def calls_left_open(state: RunState, activation: Activation, now: int) -> Decisions:
+    """Close the calls that a handler left open when it ended: their results will not come."""
+    error = ErrorInfo(
+        category="interrupted",
+        code="handler_ended",
+        message=f"the handler of {activation.node.id} ended while this call was open",
+    )
+    return [
+        _failed(
+            activation,
+            record,
+            error,
+            elapsed_ms(activation.attempt_started, now),
+            outcome="failed" if record.safe else "unknown",
+        )
+        for call in state.calls.values()
+        if call.activation is activation
+        for record in [_record(activation, call.call_id)]
+    ]
+
+
+def _record(activation: Activation, call_id: str) -> ToolRecord:
+    record = activation.node.kind.call(activation, call_id)
+    assert record is not None
+    return record
+
+
+def _failed(
+    activation: Activation,
+    record: ToolRecord,
+    error: ErrorInfo,
+    duration_ms: int,
+    *,
+    outcome: Literal["failed", "unknown", "not_started"],
+) -> Any:
+    return ev.ToolCallFailed(
+        **scope_fields(activation),
+        tool_call_id=record.call.id,
+        tool_name=record.name,
+        duration_ms=duration_ms,
+        error=error,
+        executed=outcome != "not_started",
+        outcome=outcome,
+        will_retry=False,
+    )

@@ -1,0 +1,39 @@
+"""Callables: the Python code that a workflow brings beside its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from agentflow.executors.executor import Executor
+from agentflow.executors.payloads import Payloads
+
+__all__ = ["NO_CALLABLES", "Callables", "Predicate", "Reducer", "Selection"]
+
+Predicate = Callable[..., bool]
+Selection = Callable[[Any, list[str]], Sequence[str]]
+Reducer = Callable[[Any, Any], Any]
+
+
+class Callables(msgspec.Struct, frozen=True, kw_only=True):
+    """What the names in a graph mean. All are looked up by the names that the IR has."""
+
+    executors: Mapping[str, Executor | Callable[[], Executor]] = {}
+    """By `ExecutorNode.executor`: a template, or a class or factory that makes one for each run."""
+    predicates: Mapping[str, Predicate] = {}
+    """By `Edge.name`: `fn(data)` or `fn(data, shared)`, synchronous and pure."""
+    selections: Mapping[str, Selection] = {}
+    """By `Edge.selection`: `fn(data, targets)`, the ids of the chosen targets."""
+    reducers: Mapping[str, Reducer] = {}
+    """By `SharedKey.reducer`, beside those of `agentflow.reducers`."""
+    payloads: Payloads = msgspec.field(default_factory=Payloads)
+    """The types that the workflow can send, by tag."""
+    agents: Mapping[str, Any] = {}
+    workflows: Mapping[str, Any] = {}
+    """Nested workflows by name; each has `definition` and `callables`."""
+
+
+NO_CALLABLES = Callables()
+"""What a document brings."""

@@ -1,0 +1,194 @@
+"""Forks of graph runs at a checkpoint, with edits that are typed and checked (page 002 §9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from agentflow.definition.schemas import validate
+from agentflow.engine.edits import waiting_messages
+from agentflow.engine.replay import forked_request_id
+from agentflow.engine.state import RunState
+from agentflow.errors import (
+    CheckpointNotFound,
+    InvalidAnswer,
+    InvalidEdit,
+    MessageNotEncodable,
+    RunGone,
+    RunNotFound,
+    UnknownRequest,
+)
+from agentflow.executors.annotations import name_of, rank
+from agentflow.graphs.run import GraphRun
+from agentflow.graphs.types import names_of
+from agentflow.records.checkpoints import parse_checkpoint
+
+if TYPE_CHECKING:
+    from agentflow.graphs.workflow import Workflow
+    from agentflow.runtime import Runtime
+
+__all__ = ["Edits", "fork_at"]
+
+
+class Edits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a fork begins with in place of what was there. Keys and nodes that are not named stay as they are.
+
+    All values are Python values, checked against the types that the workflow declares. `input`: the input of
+    the run, at its start alone. `shared`: values of the shared state by key. `state`: private values by node
+    and key. `outputs`: those of steps that have ended, by id. `messages`: by node, the messages that wait for
+    the next superstep, as many as wait there.
+    """
+
+    input: Any | UnsetType = UNSET
+    messages: dict[str, list[Any]] | UnsetType = UNSET
+    shared: dict[str, Any] | UnsetType = UNSET
+    state: dict[str, dict[str, Any]] | UnsetType = UNSET
+    outputs: dict[str, Any] | UnsetType = UNSET
+
+
+async def fork_at(
+    workflow: Workflow,
+    id: str,
+    *,
+    edits: Edits | None = None,
+    responses: Mapping[str, Any] | None = None,
+    workflow_id: str | None = None,
+) -> GraphRun:
+    """Begin a run that goes on from a checkpoint. Raises as `Workflow.run_from_checkpoint`."""
+    runtime = await workflow.runtime()
+    source_id, offset = await _found(runtime, id)
+    source = await workflow.attach(source_id)
+    await source.check_signature()
+    state = await runtime.fold(source_id, at=offset)
+    encoder = _Encoder(workflow, state)
+    given = encoder.edits(edits) if edits is not None else {}
+    answers = encoder.answers(responses or {})
+    handle = await runtime.fork_graph(
+        source_id,
+        workflow.definition,
+        offset=offset,
+        as_id=workflow_id,
+        edits=given,
+        input_type=encoder.input_type,
+    )
+    run = GraphRun(workflow, runtime, handle)
+    if answers:
+        asked = {forked_request_id(run.workflow_id, old): value for old, value in answers.items()}
+        await handle.answer_all(asked)
+    return run
+
+
+async def _found(runtime: Runtime, id: str) -> tuple[str, int]:
+    """Return run and offset of a checkpoint. Raises CheckpointNotFound."""
+    found = parse_checkpoint(id)
+    if found is None:
+        raise CheckpointNotFound(f'"{id}" is not the id of a checkpoint', hint="write <workflow_id>@<offset>")
+    source_id, offset = found
+    try:
+        row = await runtime.log.run(source_id)
+    except (RunNotFound, RunGone) as error:
+        raise CheckpointNotFound(f"{id}: {error}") from None
+    if offset > row.last_offset:
+        message = f"{source_id} has offsets 0 to {row.last_offset}, and {offset} is none of them"
+        raise CheckpointNotFound(message, details={"last_offset": row.last_offset})
+    return found
+
+
+class _Encoder:
+    """Checks edits and answers against a workflow and the state at the checkpoint, and encodes them."""
+
+    def __init__(self, workflow: Workflow, state: RunState) -> None:
+        self._workflow = workflow
+        self._payloads = workflow.callables.payloads
+        self._state = state
+        self.input_type: str | None = None
+
+    def edits(self, edits: Edits) -> dict[str, Any]:
+        """Return the edits as the log keeps them. Raises InvalidEdit."""
+        found: dict[str, Any] = {}
+        if edits.input is not UNSET:
+            found["input"] = self._input(edits.input)
+        if edits.shared is not UNSET:
+            found["shared"] = {key: self._shared(key, value) for key, value in edits.shared.items()}
+        if edits.state is not UNSET:
+            found["state"] = {node: self._private(node, values) for node, values in edits.state.items()}
+        if edits.messages is not UNSET:
+            found["messages"] = {node: self._messages(node, sent) for node, sent in edits.messages.items()}
+        if edits.outputs is not UNSET:
+            found["outputs"] = {step: self._output(step, value) for step, value in edits.outputs.items()}
+        return found
+
+    def _refuse(self, edit: str, message: str) -> NoReturn:
+        raise InvalidEdit(f"{edit}: {message}", details={"edit": edit})
+
+    def _kept(self, edit: str, value: Any) -> Any:
+        try:
+            return self._payloads.keep(value)
+        except MessageNotEncodable as error:
+            self._refuse(edit, str(error))
+
+    def _input(self, value: Any) -> Any:
+        if any(place.status != "pending" for place in self._state.nodes.values() if not place.node.is_silent):
+            self._refuse("input", "steps have begun; fork at the first checkpoint, or edit messages")
+        problem = self._workflow.input_problem(value)
+        if problem is not None:
+            self._refuse("input", problem)
+        try:
+            encoded = self._payloads.encode(value)
+        except MessageNotEncodable as error:
+            self._refuse("input", str(error))
+        self.input_type = encoded.tag
+        return encoded.value
+
+    def _shared(self, key: str, value: Any) -> Any:
+        declared = self._workflow.shared_types.get(key, Any)
+        if rank(declared, value) is None:
+            self._refuse(f"shared.{key}", f"the key takes {name_of(declared)}, not {type(value).__name__}")
+        return self._kept(f"shared.{key}", value)
+
+    def _private(self, node: str, values: dict[str, Any]) -> dict[str, Any]:
+        if node not in self._state.nodes:
+            self._refuse(f"state.{node}", "there is no such node")
+        return {key: self._kept(f"state.{node}.{key}", value) for key, value in values.items()}
+
+    def _messages(self, node: str, sent: list[Any]) -> list[dict[str, Any]]:
+        edit = f"messages.{node}"
+        waiting = waiting_messages(self._state).get(node, 0)
+        if waiting != len(sent):
+            self._refuse(edit, f"{waiting} messages wait for the node here, and {len(sent)} are given")
+        placed = self._workflow.placed(node)
+        found: list[dict[str, Any]] = []
+        for value in sent:
+            if placed is not None and placed.executor is not None and not placed.executor.can_handle(value):
+                self._refuse(edit, f"the node takes {names_of(placed.takes)}, not {type(value).__name__}")
+            try:
+                encoded = self._payloads.encode(value)
+            except MessageNotEncodable as error:
+                self._refuse(edit, str(error))
+            found.append({"type": encoded.tag, "payload": encoded.value})
+        return found
+
+    def _output(self, step: str, value: Any) -> Any:
+        place = self._state.nodes.get(step)
+        if place is None or place.status != "succeeded":
+            self._refuse(f"outputs.{step}", "no step of this id has succeeded at the checkpoint")
+        return self._kept(f"outputs.{step}", value)
+
+    def answers(self, responses: Mapping[str, Any]) -> dict[str, Any]:
+        """Return answers as JSON. Raises UnknownRequest or InvalidAnswer."""
+        found: dict[str, Any] = {}
+        for request_id, value in responses.items():
+            request = self._state.requests.get(request_id)
+            if request is None:
+                message = f"no request {request_id} is open at this checkpoint"
+                raise UnknownRequest(message, details={"request_id": request_id})
+            found[request_id] = self._payloads.encode(value).value
+            schema: Any = getattr(request.data, "response_schema", True)
+            issues = validate(schema, found[request_id])
+            if issues:
+                message = f"the answer to {request_id}: {issues[0].message}"
+                raise InvalidAnswer(message, details={"request_id": request_id, "path": issues[0].path})
+        return found

@@ -1,0 +1,307 @@
+"""Child runs: ordinary runs of the same Runtime, each linked to a step of its parent (page 003 §4, 002 §11).
+
+A parent's supervisor asks for a start, an answer or a cancel; a child's supervisor reports where it stands,
+whenever it comes to rest or one of its requests is closed. Reports and answers are commands: they start the
+other run's supervisor if it is passivated, and are durable before they count. A child takes no slot of its
+own, because its parent has one: with a queue between them both would wait for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.loader import Definition, check_inputs
+from agentflow.errors import (
+    AgentflowError,
+    CommandRefused,
+    DefinitionError,
+    InvalidAnswer,
+    RunExists,
+    RunGone,
+    RunNotFound,
+    RunTerminal,
+    StorageUnavailable,
+    UnknownRequest,
+)
+from agentflow.events import catalogue as ev
+from agentflow.events.log import RunRow
+from agentflow.runtime.command_handlers import (
+    Answer,
+    Attach,
+    Cancel,
+    Command,
+    DecideRequest,
+    ReportChild,
+    Resume,
+    Withdraw,
+)
+from agentflow.runtime.submission import load_aside, started_event
+from agentflow.runtime.submit import SubmitCommand
+from agentflow.runtime.workflow_code import WorkflowWithCode
+
+if TYPE_CHECKING:
+    from agentflow.definition.loader import Submission
+    from agentflow.engine.child_runs import ChildReport, ChildRequest
+    from agentflow.executors.callables import Callables
+    from agentflow.runtime.binding import Bound
+
+__all__ = ["ChildLinks", "ChildRunCommands", "pass_on_command"]
+
+_log = logging.getLogger("agentflow.runtime")
+_RETRY_INTERVAL_S = 1.0
+_GOES_ON = ("drain", "storage")
+"""Reasons of a pause that no operator asked for: a parent that goes on takes its child with it."""
+
+
+class ChildLinks(NamedTuple):
+    """What a supervisor asks of the Runtime about child runs. Every call returns at once."""
+
+    start: Callable[[ChildRequest, str | None], None]
+    """Begin a child run in the trace of this `traceparent`, or take up the one that was begun."""
+    report: Callable[[str, ChildReport], None]
+    """Tell the parent of this id where its child stands."""
+    send: Callable[[str, Command], None]
+    """Send a command to another run. One that does not fit any more is dropped."""
+    cancel: Callable[[str, Cancel, Callable[[], None]], None]
+    """Cancel a child run; the last argument is called once it has ended, or cannot be moved here."""
+
+
+def pass_on_command(data: Any, via: str) -> Command:
+    """Return the command that closes a request in the other run as this event did."""
+    if isinstance(data, ev.InputReceived):
+        return Answer(responses={data.request_id: data.value}, by=data.by, via=via)
+    if isinstance(data, ev.InputCancelled):
+        return Withdraw(request_id=data.request_id, reason=data.reason, by="parent")
+    return DecideRequest(
+        granted=isinstance(data, ev.ApprovalGranted),
+        request_id=data.request_id,
+        reason=None if data.reason is UNSET else data.reason,
+        response=None if data.response is UNSET else data.response,
+        by=data.by,
+        via=via,
+    )
+
+
+class ChildRunCommands(SubmitCommand):
+    """The part of a Runtime that begins child runs and carries messages between them and their parents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._graphs_by_name: dict[str, Submission] = {}
+
+    def register(self, workflow: WorkflowWithCode | str, submission: Submission | None = None) -> None:
+        """Register a workflow that was built in Python, or a definition under a name.
+
+        Runs of the workflow that another process left go on here, and `graph` of a subgraph may state its
+        name or the given one; the last registration of a name counts. A run that goes on after a restart
+        needs its workflow and its subgraphs registered again: without its code it pauses,
+        `definition_unavailable`.
+        """
+        if not isinstance(workflow, str):
+            self._code.add(workflow)
+            self._graphs_by_name[workflow.definition.name] = workflow.definition
+        elif submission is None:
+            raise TypeError("register takes a workflow built in Python, or a name and a definition")
+        else:
+            self._graphs_by_name[workflow] = submission
+
+    def _child_links(self) -> ChildLinks:
+        """Return what the supervisors of runs are given."""
+        soon = self._registry.start_soon
+
+        def start(request: ChildRequest, trace: str | None) -> None:
+            soon(self._start_child(request, trace))
+
+        def report(parent_id: str, report: ChildReport) -> None:
+            soon(self._report(parent_id, report))
+
+        def send(run_id: str, command: Command) -> None:
+            soon(self._send_on(run_id, command))
+
+        def cancel(run_id: str, command: Cancel, gone: Callable[[], None]) -> None:
+            soon(self._cancel_child(run_id, command, gone))
+
+        return ChildLinks(start, report, send, cancel)
+
+    async def _send_on(self, workflow_id: str, command: Command) -> None:
+        await self._deliver(workflow_id, command)
+
+    async def _is_child(self, workflow_id: str) -> bool:
+        """Return whether a run works for a step of another one."""
+        return (await self.log.run(workflow_id)).parent is not None
+
+    # -- starting -------------------------------------------------------------------------------
+
+    async def _start_child(self, request: ChildRequest, trace: str | None) -> None:
+        """Begin a child or take it up. Retries every second while the store is unavailable."""
+        while True:
+            try:
+                async with self._registry.exclusive(request.workflow_id):
+                    begun = await self._is_begun(request.workflow_id)
+                    if not begun:
+                        await self._begin_child(request, trace)
+                if begun:
+                    await self._take_up(request.workflow_id)
+                return
+            except StorageUnavailable:
+                await asyncio.sleep(_RETRY_INTERVAL_S)
+            except RunExists:
+                continue  # another process has begun it just now
+            except (DefinitionError, CommandRefused, RunGone) as error:
+                await self._report(request.parent.workflow_id, _not_begun(request, error))
+                return
+
+    async def _is_begun(self, workflow_id: str) -> bool:
+        if self._registry.has(workflow_id):
+            return True
+        try:
+            await self.log.run(workflow_id)
+        except RunNotFound:
+            return False
+        return True
+
+    async def _begin_child(self, request: ChildRequest, trace: str | None) -> None:
+        parent = await self._begin(request.parent.workflow_id)
+        submission = request.definition
+        if isinstance(submission, str):
+            if submission not in self._graphs_by_name:
+                raise CommandRefused(f'no graph "{submission}" is registered', code="subgraph_not_found")
+            submission = self._graphs_by_name[submission]
+        definition, _, _ = await load_aside(submission, UNSET)
+        code = self._nested_code(parent, request, definition)
+        folder = parent.options.get("folder")
+        if definition.folder is None and folder:
+            definition = msgspec.structs.replace(definition, folder=Path(folder))
+        value, problems = check_inputs(definition, request.input)
+        errors = [found for found in problems if found.severity == "error"]
+        if errors:
+            raise DefinitionError(errors)
+        bound = await self.bind(definition, trusted=request.options.get("trusted", True), code=code)
+        if any(found.severity == "error" for found in bound.diagnostics):
+            raise DefinitionError(bound.diagnostics)
+        started = self._child_started(request, definition, bound, value, trace)
+        await self._begin_run(request.workflow_id, definition, bound, started)
+
+    def _nested_code(
+        self, parent: ev.WorkflowStarted, request: ChildRequest, definition: Definition
+    ) -> Callables | None:
+        """Return the code of the workflow that stands at the parent's step, for a child with its graph."""
+        code = self._code.find(parent.definition.name, parent.ir_hash, request.parent.workflow_id)
+        nested = None if code is None else code.workflows.get(request.parent.step_id)
+        if isinstance(nested, WorkflowWithCode) and nested.definition.ir_hash == definition.ir_hash:
+            return nested.callables
+        return None
+
+    def _child_started(
+        self, request: ChildRequest, definition: Definition, bound: Bound, value: Any, trace: str | None
+    ) -> ev.WorkflowStarted:
+        options = dict(request.options)
+        if trace is not None:
+            options["traceparent"] = trace
+        found = [*definition.warnings, *bound.diagnostics]
+        started = started_event(definition, bound, value, {}, options, found, "parent")
+        return msgspec.structs.replace(
+            started,
+            parent=request.parent,
+            budget=request.budget or UNSET,
+            deadline=UNSET if request.deadline is None else request.deadline,
+        )
+
+    async def _take_up(self, workflow_id: str) -> None:
+        """Go on with a child that was begun: it reports when it rests. One that has ended reports now."""
+        row = await self.log.run(workflow_id)
+        if row.ended:
+            await self._report_of_log(workflow_id)
+            return
+        command: Command = Attach(by="parent")
+        if row.state == "paused" and (await self.fold(workflow_id)).pause in _GOES_ON:
+            command = Resume(by="parent", reason="drain")
+        await self._deliver(workflow_id, command)
+
+    async def _report_of_log(self, workflow_id: str) -> None:
+        from agentflow.engine.child_runs import report_of
+
+        state = await self.fold(workflow_id)
+        report = report_of(state)
+        if report is not None and state.begin is not None and state.begin.parent is not UNSET:
+            await self._report(state.begin.parent.workflow_id, report)
+
+    # -- messages between the runs ----------------------------------------------------------------
+
+    async def _report(self, parent_id: str, report: ChildReport) -> None:
+        if await self._deliver(parent_id, ReportChild(report=report, by=report.workflow_id)):
+            return
+        if not report.is_over:  # abandoned: its step has ended, or its parent has
+            reason = f"{parent_id} does not wait for it any more"
+            await self._deliver(report.workflow_id, Cancel(reason=reason, by=parent_id))
+
+    async def _deliver(self, workflow_id: str, command: Command) -> bool:
+        """Send a command to a run, starting it if needed; return whether it took it."""
+        while True:
+            try:
+                await self._registry.command(workflow_id, command)
+            except StorageUnavailable:
+                await asyncio.sleep(_RETRY_INTERVAL_S)
+            except (CommandRefused, InvalidAnswer, UnknownRequest, RunTerminal, RunNotFound, RunGone):
+                return False
+            except AgentflowError as error:
+                # Another process has it, it cannot be bound, or this Runtime closes: it asks when it goes on.
+                if not self._registry.closed:
+                    _log.warning("%s could not be told of %s: %s", workflow_id, type(command).__name__, error)
+                return True
+            else:
+                return True
+
+    async def _cancel_child(self, workflow_id: str, command: Cancel, gone: Callable[[], None]) -> None:
+        try:
+            if await self._deliver(workflow_id, command):
+                while not (await self.log.run(workflow_id)).ended:
+                    await self._registry.rest(workflow_id, None)
+        except (RunNotFound, RunGone):
+            pass  # it never began
+        except AgentflowError as error:
+            _log.warning("%s could not be cancelled with its parent: %s", workflow_id, error)
+        finally:
+            gone()
+
+    async def _cancel_orphans(self, rows: Sequence[RunRow]) -> None:
+        """Cancel the child runs that a crash kept from being cancelled: their parents do not await them."""
+        from agentflow.engine.child_runs import ChildReport, awaits
+
+        for row in rows:
+            if row.parent is None:
+                continue
+            try:
+                begin = await self._begin(row.workflow_id)
+                key = begin.options.get("parent_activation", "")
+                parent = await self.fold(row.parent)
+            except AgentflowError:
+                continue  # its parent was deleted or is damaged: nothing says that it is abandoned
+            report = ChildReport(workflow_id=row.workflow_id, key=key, status=row.state)
+            if not awaits(parent, report):
+                reason = f"{row.parent} does not wait for it any more"
+                self._registry.start_soon(
+                    self._send_on(row.workflow_id, Cancel(reason=reason, by=row.parent))
+                )
+
+
+def _not_begun(request: ChildRequest, error: AgentflowError) -> ChildReport:
+    """Return the report of a child that could not begin."""
+    from agentflow.engine.child_runs import ChildReport
+
+    code, details = error.code, None
+    if isinstance(error, DefinitionError):
+        first = next((d for d in error.diagnostics if d.severity == "error"), error.diagnostics[0])
+        code = first.code
+        details = {"diagnostics": [msgspec.to_builtins(found) for found in error.diagnostics]}
+    info = ErrorInfo(category="invalid_input", code=code, message=str(error), details=details)
+    key: str = request.options["parent_activation"]
+    return ChildReport(workflow_id=request.workflow_id, key=key, status="failed", error=info)

@@ -1,0 +1,157 @@
+"""What handlers tell and ask the RunSupervisor, as events of the engine. Sends and decides nothing."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from actors import Ref
+from agentflow import engine, known_secrets
+from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import ExecutorNode
+from agentflow.engine import Outgoing
+from agentflow.engine.child_runs import ChildReport
+from agentflow.engine.decisions import Decisions
+from agentflow.engine.state import RunState
+from agentflow.errors import MessageNotEncodable
+from agentflow.events import catalogue as ev
+from agentflow.executors.callables import NO_CALLABLES, Callables
+from agentflow.executors.context import Sent
+from agentflow.executors.payloads import Encoded
+from agentflow.runtime.clock import Clock
+from agentflow.runtime.executor_actor import (
+    AddEvent,
+    BeginCall,
+    EndCall,
+    HandlerDone,
+    HandlerFailed,
+    YieldOutput,
+)
+from agentflow.runtime.handler_dispatcher import HandlerDispatcher
+from agentflow.runtime.workflow_code import judged
+
+__all__ = ["HandlerMessages"]
+
+
+class HandlerMessages:
+    """Turns the messages of the ExecutorActors of one run into events."""
+
+    def __init__(
+        self, state: RunState, handlers: HandlerDispatcher, code: Callables | None, clock: Clock
+    ) -> None:
+        self._state = state
+        self._handlers = handlers
+        self._code = code or NO_CALLABLES
+        self._clock = clock
+
+    def done(self, message: HandlerDone, now: int) -> Decisions:
+        """Return the completion of a handler, with the routes of its messages. Predicates and selections run
+        here, once."""
+        key, attempt = message.activation, message.attempt
+        self._handlers.ended(key, attempt)
+        activation = self._state.mail.open.get(key)
+        if activation is None or activation.attempt != attempt:
+            return []
+        shared = self._state.shared.values
+        return engine.handler_completed(
+            self._state,
+            key,
+            attempt,
+            now=now,
+            messages=[judged(activation.node, sent, self._code, shared) for sent in message.messages],
+            private=message.private,
+            shared=message.shared,
+            requests=message.requests,
+        )
+
+    def judged_report(self, report: ChildReport) -> ChildReport:
+        """Return the report of a child with the results of the predicates of its step for its outputs."""
+        activation = self._state.open.get(report.key)
+        if activation is None or not activation.node.kind.is_typed(activation.node.spec):
+            return report
+        node, shared = activation.node, self._state.shared.values
+        sent = [_sent(given, self._code) for given in report.outputs]
+        outputs = tuple(judged(node, one, self._code, shared) for one in sent)
+        return msgspec.structs.replace(report, outputs=outputs)
+
+    def failed(self, message: HandlerFailed, now: int) -> Decisions:
+        """Return what follows when a handler has raised."""
+        self._handlers.ended(message.activation, message.attempt)
+        return self._failed(message.activation, message.attempt, message.error, now)
+
+    def lost(self, ref: Ref[Any], error: BaseException | None, now: int) -> Decisions:
+        """Return what follows when the actor of an executor has died: mostly it is replaced."""
+        key = self._handlers.gone(ref)
+        activation = None if key is None else self._state.mail.open.get(key)
+        if key is None or activation is None:
+            return []
+        message = known_secrets.hide(f"the actor of {activation.node.id} died: {error!r}")
+        info = ErrorInfo(category="interrupted", code="worker_lost", message=message)
+        return self._failed(key, activation.attempt, info, now)
+
+    def _failed(self, key: str, attempt: int, error: ErrorInfo, now: int) -> Decisions:
+        return engine.handler_failed(self._state, key, attempt, error, now=now, draw=self._clock.draw())
+
+    def output(self, message: YieldOutput) -> Decisions:
+        """Return the output that a handler gives out."""
+        activation = self._state.mail.open.get(message.activation)
+        if activation is None:
+            return []
+        spec = cast("ExecutorNode", activation.node.spec)
+        return engine.handler_output(
+            self._state,
+            message.activation,
+            message.attempt,
+            type=message.payload.tag,
+            value=message.payload.value,
+            kind="intermediate" if spec.intermediate else "output",
+            index=message.index,
+        )
+
+    def event(self, message: AddEvent) -> Decisions:
+        """Return the event of the user's own."""
+        activation = self._state.mail.open.get(message.activation)
+        if activation is None or activation.attempt != message.attempt:
+            return []
+        found: Any = message.data
+        data = cast("dict[str, Any]", found if type(found) is dict else {"value": found})
+        return [ev.Custom(name=message.name, data=data)]
+
+    def begin_call(self, message: BeginCall) -> engine.Begun:
+        """Return whether a recorded call is made, and the event of its start."""
+        return engine.call_begun(
+            self._state,
+            message.activation,
+            message.attempt,
+            name=message.name,
+            parameters=message.parameters,
+            side_effect=message.side_effect,
+            idempotent=message.idempotent,
+            service=message.service,
+            key=message.key,
+        )
+
+    def end_call(self, message: EndCall) -> Decisions:
+        """Return the end of a recorded call."""
+        return engine.call_ended(
+            self._state,
+            message.activation,
+            message.attempt,
+            message.call_id,
+            duration_ms=message.duration_ms,
+            output=message.output,
+            error=message.error,
+            executed=message.executed,
+            unknown=message.unknown,
+        )
+
+
+def _sent(given: Outgoing, code: Callables) -> Sent:
+    """Return an output of a child run as a message, with the base classes that this process knows."""
+    try:
+        payload = code.payloads.encode(code.payloads.decode(given.type, given.payload))
+        bases = (payload.tag, *payload.bases) if payload.tag != given.type else payload.bases
+    except (ValueError, MessageNotEncodable):
+        bases = ()
+    return Sent(Encoded(given.type, bases, given.payload), None)

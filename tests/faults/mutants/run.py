@@ -1,0 +1,86 @@
+"""Puts a mistake into a copy of the package and runs the tests that should notice: caught or survived."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from tests.faults.mutants.table import Mutant
+
+__all__ = ["TIMEOUT_S", "Outcome", "copy_package", "run_mutant"]
+
+ROOT = Path(__file__).parents[3]
+TIMEOUT_S = 120.0
+"""Seconds that the tests of one mistake may take together; a mistake that makes them hang is caught."""
+
+_NOT_MEASURED = "not as_many_functions and not 2_kib"
+"""Tests that count instructions and bytes take long, and judge no behaviour."""
+
+Outcome = Literal["caught", "survived"]
+
+_COPIED = ("agentflow", "actors", "tests")
+_IGNORED = shutil.ignore_patterns("__pycache__", "benchmarks", "*.sqlite", "first_version")
+
+
+def copy_package(folder: Path) -> Path:
+    """Copy package and tests into a folder, once for many mistakes; return the folder."""
+    for name in _COPIED:
+        shutil.copytree(ROOT / name, folder / name, ignore=_IGNORED)
+    shutil.copytree(ROOT / "tests" / "benchmarks", folder / "tests" / "benchmarks")
+    shutil.copytree(ROOT / "tests/golden/first_version", folder / "tests/golden/first_version")
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def run_mutant(folder: Path, mutant: Mutant, *, timeout_s: float = TIMEOUT_S) -> Outcome:
+    """Return whether the tests notice the mistake. Raises ValueError if a module has not its text once."""
+    with _edited(folder, mutant):
+        return "survived" if _passes(folder, mutant.tests, timeout_s) else "caught"
+
+
+@contextmanager
+def _edited(folder: Path, mutant: Mutant) -> Generator[None]:
+    before: dict[Path, str] = {}
+    try:
+        for name, old, new in mutant.edits:
+            path = folder / "agentflow" / name
+            source = path.read_text(encoding="utf-8")
+            if source.count(old) != 1:
+                raise ValueError(f"{name} has {source.count(old)} times {old!r}")
+            before.setdefault(path, source)
+            _write(path, source.replace(old, new))
+        yield
+    finally:
+        for path, source in before.items():
+            _write(path, source)
+
+
+def _write(path: Path, source: str) -> None:
+    """Write a module and forget its bytecode, which is known by seconds and size alone."""
+    path.write_text(source, encoding="utf-8")
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        compiled.unlink()
+
+
+def _passes(folder: Path, tests: tuple[str, ...], timeout_s: float) -> bool:
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", "30", "-k", _NOT_MEASURED]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *tests],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(folder)},
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    if done.returncode not in (0, 1, 2):
+        raise RuntimeError(done.stdout.decode()[-2000:])  # no test ran
+    return done.returncode == 0
