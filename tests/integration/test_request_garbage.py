@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -64,6 +64,13 @@ def left() -> list[object]:
     return [found for found in gc.get_objects() if isinstance(found, Refusal | Exchange)]
 
 
+async def nothing_left() -> None:
+    # A worker thread may hold what it raised for some milliseconds after the answer; a reference cycle holds it for good.
+    with suppress(TimeoutError):
+        await wait_until(lambda: not left())
+    assert left() == []
+
+
 @pytest.mark.parametrize("name", list(REQUESTS))
 async def test_an_answered_request_is_free_without_the_collector(tmp_path, name):
     status, method, path, more = REQUESTS[name]
@@ -75,7 +82,7 @@ async def test_an_answered_request_is_free_without_the_collector(tmp_path, name)
                     sent = {"headers": {"Content-Type": "application/json"}, **sent}
                 assert (await http.request(method, path, **sent)).status_code == status
             await http.get("/version")
-            assert left() == []
+            await nothing_left()
 
 
 async def test_a_refused_token_is_free_without_the_collector(tmp_path):
@@ -86,7 +93,7 @@ async def test_a_refused_token_is_free_without_the_collector(tmp_path):
                 answer = await http.post("/workflows", content=LARGE, headers=headers)
                 assert answer.status_code == 401
             await http.get("/healthz")
-            assert left() == []
+            await nothing_left()
 
 
 @pytest.mark.parametrize(
@@ -109,4 +116,4 @@ async def test_a_request_cut_off_is_free_without_the_collector(tmp_path, request
             writer.transport.abort()
             await wait_until(lambda: not served.server.tasks)
             await http.get("/version")
-            assert left() == []
+            await nothing_left()
