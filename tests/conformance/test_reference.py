@@ -19,7 +19,7 @@ from tests.conformance.reference_interpreter import (
     interpret,
 )
 
-QUICK, MANY, BATCH = 300, 2_000, 50
+QUICK, MANY, BATCH = 100, 2_200, 50
 
 
 def comparable(outcome: Outcome, like: Outcome) -> Outcome:

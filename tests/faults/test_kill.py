@@ -90,7 +90,11 @@ def check(store: Path, effects: Path, result: str) -> None:
     assert len(models) == 2 * 6 + 1, "a recorded model call was made again"
 
 
-@pytest.mark.parametrize("events", [1, 2, 5, 7, 9, 13, 20, 27, 35, 44, 55, 68])
+QUICK = [1, 5, 9, 20, 35, 68]
+SLOW = [pytest.param(events, marks=pytest.mark.slow) for events in (2, 7, 13, 27, 44, 55)]
+
+
+@pytest.mark.parametrize("events", [*QUICK, *SLOW])
 def test_killed_once(tmp_path, events):
     store, effects = tmp_path / "runs.db", tmp_path / "effects"
     killed = kill_after(start(store, effects, "run"), events)

@@ -82,12 +82,17 @@ async def test_name_that_cannot_be_resolved(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_https_at_a_server_without_tls() -> None:
-    async with WireServer(plain(200, {})) as server:
-        error = await failure_of(from_env(server.url.replace("http:", "https:")))
-    port = re.search(r":(\d+)/", server.url)
-    assert port is not None
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        error = await failure_of(from_env(f"https://127.0.0.1:{port}/v1"))
     assert error.info.message == (
-        f"openai:gpt-test: no connection to 127.0.0.1:{port[1]} (TLS failed: is it an http:// server?);"
+        f"openai:gpt-test: no connection to 127.0.0.1:{port} (TLS failed: is it an http:// server?);"
         " check OPENAI_BASE_URL"
     )
 
