@@ -18,13 +18,20 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _ADVICE: Final = {
     "network_error": "check {url}",
     "response_timeout": "check {url}",
-    "invalid_response": "check that {url} is an OpenAI-compatible server",
+    "invalid_response": "check that {url} is {server}",
     "authentication_failed": "check {key}",
     "model_not_found": "check the model's name and {url}",
     "rate_limited": "the limits are those of {key}",
     "insufficient_quota": "the quota is that of {key}",
 }
 """What to look at, by the code of the error."""
+_SERVERS: Final = {
+    "openai": "an OpenAI-compatible server",
+    "openai-responses": "a server of the Responses API of OpenAI",
+    "anthropic": "a server of the Messages API of Anthropic",
+    "gemini": "a server of the Gemini API",
+}
+"""What a base URL must lead to, by the wire format."""
 
 
 class Endpoint(NamedTuple):
@@ -35,6 +42,7 @@ class Endpoint(NamedTuple):
     url_setting: str
     key_setting: str
     has_key: bool
+    kind: str = "openai"
 
     @property
     def address(self) -> str:
@@ -59,4 +67,5 @@ class Endpoint(NamedTuple):
             return ""
         if code == "authentication_failed" and not self.has_key:
             return f"; {self.key_setting} is not set"
-        return f"; {_ADVICE[code].format(url=self.url_setting, key=self.key_setting)}"
+        server = _SERVERS[self.kind]
+        return f"; {_ADVICE[code].format(url=self.url_setting, key=self.key_setting, server=server)}"

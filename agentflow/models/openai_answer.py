@@ -5,71 +5,19 @@ Quirks of servers end here. It does no I/O, and what it keeps is bounded.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import msgspec
 
-from agentflow.models.base import AnswerEnd, DeltaSink
+from agentflow.models.accumulator import MAX_ANSWER_BYTES, Accumulator, TextPieces, end_of
+from agentflow.models.base import DeltaSink
 from agentflow.models.openai_wire import Chunk, WireCall, WireChoice, WireText, WireUsage
 
-__all__ = ["Answer", "AnswerTooLong", "PartialCall", "end_of"]
+__all__ = ["Answer", "PartialCall"]
 
-MAX_ANSWER_BYTES: Final = 16 << 20
 _MAX_COMPLETENESS_CHECKS: Final = 16
 _MAX_INDEX: Final = 1_000_000
-
-_COMPLETE: Final = frozenset(
-    {"stop", "tool_calls", "function_call", "tool_call", "tool_use", "end_turn", "stop_sequence"}
-    | {"eos", "eos_token", "complete", "completed"}
-)
-_CUT: Final = frozenset(
-    {"length", "max_tokens", "max_output_tokens", "max_completion_tokens", "model_length"}
-    | {"model_context_window_exceeded"}
-)
-_WITHHELD: Final = frozenset(
-    {"content_filter", "content_filtered", "refusal", "safety", "recitation", "blocklist"}
-    | {"prohibited_content", "sensitive", "spii", "guardrail_intervened"}
-)
-
-
-class AnswerTooLong(Exception):
-    """The text and arguments of an answer have more bytes than are kept of one."""
-
-
-def end_of(finish_reason: str | None) -> AnswerEnd:
-    """Return the end that a finish reason means; failed for none and for one that is not known."""
-    word = (finish_reason or "").casefold()
-    if word in _COMPLETE:
-        return "complete"
-    if word in _CUT:
-        return "cut"
-    return "withheld" if word in _WITHHELD else "failed"
-
-
-class _Text:
-    """Text in pieces. A high surrogate at the end of a piece is held back until its other half comes."""
-
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self._half = ""
-
-    def add(self, text: str) -> str:
-        """Append a piece; return what of it may be shown now."""
-        text = self._half + text
-        self._half = ""
-        if text and "\ud800" <= text[-1] <= "\udbff":
-            text, self._half = text[:-1], text[-1]
-        text = _whole_characters(text)
-        if text:
-            self._pieces.append(text)
-        return text
-
-    def __str__(self) -> str:
-        if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return (self._pieces[0] if self._pieces else "") + ("\ufffd" if self._half else "")
 
 
 class PartialCall:
@@ -79,7 +27,7 @@ class PartialCall:
         self.index = index
         self.id = id
         self.name = name
-        self._arguments = _Text()
+        self._arguments = TextPieces()
         self._checks = 0
 
     @property
@@ -115,32 +63,21 @@ class PartialCall:
         return True
 
 
-class Answer:
-    """What has arrived so far. Raises AnswerTooLong beyond `max_bytes` of text, reasoning and arguments."""
+class Answer(Accumulator):
+    """What has arrived so far of a chat completion."""
 
     def __init__(self, on_delta: DeltaSink | None, max_bytes: int = MAX_ANSWER_BYTES) -> None:
-        self._on_delta = on_delta
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._started = time.perf_counter()
-        self._text = _Text()
-        self._thinking = _Text()
-        self._refusal = _Text()
+        super().__init__(on_delta, max_bytes)
+        self._refusal = TextPieces()
         self.calls: list[PartialCall] = []
         self.usage: WireUsage | None = None
         self.model: str | None = None
         self.response_id: str | None = None
         self.finish_reason: str | None = None
-        self.first_token_ms: float | None = None
         self.has_choice = False
         self.done = False
         self._has_ended = False
         self._has_content = False
-
-    @property
-    def text(self) -> str:
-        """The answer's text."""
-        return str(self._text)
 
     @property
     def refusal(self) -> str:
@@ -178,15 +115,13 @@ class Answer:
         """Add what a chunk holds; return whether there was anything."""
         text, thinking, refusal = _split(part.content)
         thinking = _plain(part.reasoning_content) or _plain(part.reasoning) or thinking
-        if thinking:
-            self._emit("thinking", self._thinking.add(thinking), thinking)
-        if text:
-            self._emit("output", self._text.add(text), text)
+        self.add_thinking(thinking)
+        self.add_text(text)
         if refusal := (part.refusal or refusal):
-            self._count(refusal)
+            self.count(refusal)
             self._refusal.add(refusal)
         for piece in part.tool_calls or ():
-            self._mark()
+            self.mark()
             self._take_call(piece)
         return bool(thinking or text or refusal or part.tool_calls)
 
@@ -196,7 +131,7 @@ class Answer:
         arguments = (function.arguments if function else None) or ""
         if not isinstance(arguments, str):
             arguments = msgspec.json.encode(arguments).decode()
-        self._count(name + arguments)
+        self.count(name + arguments)
         index = int(piece.index) if piece.index is not None and abs(piece.index) < _MAX_INDEX else None
         id = piece.id or None
         call = self._continued(index, id, name, arguments)
@@ -221,21 +156,6 @@ class Answer:
         if found is None and (index is not None or (same_place and same_place[-1].id is None and not name)):
             found = same_place[-1] if same_place else None
         return found if found is not None and found.is_continued_by(id, name, arguments) else None
-
-    def _emit(self, kind: str, shown: str, arrived: str) -> None:
-        self._mark()
-        self._count(arrived)
-        if shown and self._on_delta is not None:
-            self._on_delta(kind, shown)
-
-    def _count(self, text: str) -> None:
-        self._bytes += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-        if self._bytes > self._max_bytes:
-            raise AnswerTooLong(f"the answer has more than {self._max_bytes:,} bytes")
-
-    def _mark(self) -> None:
-        if self.first_token_ms is None:
-            self.first_token_ms = (time.perf_counter() - self._started) * 1000
 
 
 def _first(choices: Sequence[WireChoice]) -> WireChoice | None:
@@ -266,12 +186,3 @@ def _split(content: object) -> tuple[str, str, str]:
 def _nested(value: object) -> str:
     """The text of a part that is a text itself or consists of parts."""
     return value if isinstance(value, str) else _split(value)[0] if value else ""
-
-
-def _whole_characters(text: str) -> str:
-    """The text with surrogate pairs as the characters that they mean; half a pair becomes U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text

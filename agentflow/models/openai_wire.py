@@ -5,9 +5,7 @@ Pure translation between agentflow's vocabulary and the OpenAI protocol; no I/O 
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -15,10 +13,10 @@ import msgspec
 
 from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.models.base import ModelRequest
+from agentflow.models.function_names import FunctionNames
 
 __all__ = [
     "Chunk",
-    "FunctionNames",
     "WireCall",
     "WireChoice",
     "WireText",
@@ -29,7 +27,6 @@ __all__ = [
     "usage_of",
 ]
 
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _STRICT_KEYS: Final = frozenset(
     {
         "type",
@@ -138,31 +135,6 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-class FunctionNames:
-    """Function names that the protocol takes (no dot, 64 characters), and the way back.
-
-    The same name is always written the same way, so that earlier turns of a conversation agree with later
-    ones; two names that would be written alike get a digest of the name at the end.
-    """
-
-    def __init__(self, tools: Sequence[ToolSchema]) -> None:
-        self._back: dict[str, str] = {}
-        self._forth: dict[str, str] = {}
-        for tool in sorted(tools, key=lambda t: (not _PLAIN_NAME.fullmatch(t.name), t.name)):
-            written = _written(tool.name)
-            if self._back.get(written, tool.name) != tool.name:
-                written = _digested(tool.name)
-            self._back[written], self._forth[tool.name] = tool.name, written
-
-    def write(self, name: str) -> str:
-        """The name on the wire."""
-        return self._forth.get(name) or _written(name)
-
-    def read(self, written: str) -> str:
-        """The function that the model meant; an unknown name stays as it is."""
-        return self._back.get(written, written)
-
-
 def encode_request(
     request: ModelRequest, names: FunctionNames, *, output_limit_key: str = "max_tokens"
 ) -> bytes:
@@ -239,16 +211,6 @@ def strict_schema(schema: object) -> bool:
     if "items" in node:
         nested.append(node["items"])
     return all(strict_schema(part) for part in nested)
-
-
-def _written(name: str) -> str:
-    dotless = name.replace(".", "__")
-    return dotless if _PLAIN_NAME.fullmatch(dotless) else _digested(name)
-
-
-def _digested(name: str) -> str:
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:55] + "_" + digest
 
 
 def _tool(tool: ToolSchema, names: FunctionNames) -> dict[str, Any]:

@@ -45,11 +45,14 @@ def known_models(provider: str) -> list[str]:
     return list(entry.models) if entry else []
 
 
-def known_profile(provider: str, model: str) -> ModelProfile:
+def known_profile(provider: str, model: str, kind: str | None = None) -> ModelProfile:
     """The profile of a model: its own entry (or that of the model it is a dated snapshot of) over the
-    provider's defaults over the defaults of ModelProfile."""
+    provider's defaults over the defaults of ModelProfile. `kind` is the wire format of a provider that has
+    no entry of its own: its defaults hold then, and its models, which others may serve under other limits,
+    do not."""
     entry = _table().get(provider)
     if entry is None:
-        return ModelProfile()
+        defaults = _table()[kind].defaults if kind in _table() else {}
+        return msgspec.convert(defaults, ModelProfile)
     fields = entry.models.get(model) or entry.models.get(_SNAPSHOT.sub("", model)) or {}
     return msgspec.convert({**entry.defaults, **fields}, ModelProfile)

@@ -64,7 +64,7 @@ class Client:
 
 async def test_a_streamed_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     priced = ModelProfile(input_price=0.40, output_price=1.60, cached_input_price=0.10)
-    monkeypatch.setattr("agentflow.models.openai.known_profile", lambda provider, model: priced)
+    monkeypatch.setattr("agentflow.models.streamed.known_profile", lambda provider, model, kind: priced)
     answer = stream(
         b": hello\n\n",
         delta(role="assistant", content=""),
@@ -387,8 +387,10 @@ async def test_a_server_that_hangs_up_at_once() -> None:
 
 def test_configuration_is_checked_without_showing_the_key() -> None:
     for broken in ("localhost:8000/v1", "ftp://x/v1", "http://"):
-        with pytest.raises(ConfigurationError, match="OPENAI_BASE_URL"):
+        with pytest.raises(ConfigurationError, match="the argument base_url"):
             OpenAIProvider(base_url=broken)
+        with pytest.raises(ConfigurationError, match="OPENAI_BASE_URL"):
+            OpenAIProvider.from_env({"OPENAI_BASE_URL": broken})
     with pytest.raises(ConfigurationError) as caught:
         OpenAIProvider(api_key="schlüssel")
     assert "schl" not in str(caught.value)

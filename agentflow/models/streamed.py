@@ -1,0 +1,300 @@
+"""What all adapters over HTTP share: one streamed request, its limits of time and size, its failures.
+
+One attempt per call, always streamed. It must never retry (the caller owns retries) and never let the key
+into an error, a log or `repr`. What a wire format says is the subclass's: how a request is written, and how
+the events of its answer are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Final, Protocol, TypedDict
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from agentflow import known_secrets
+from agentflow.definition.conversation import Usage
+from agentflow.errors import ConfigurationError
+from agentflow.events.tracing import outgoing_headers
+from agentflow.logs import get_logger
+from agentflow.models import faults
+from agentflow.models.accumulator import MAX_ANSWER_BYTES, AnswerTooLong
+from agentflow.models.base import DeltaSink, ModelError, ModelProfile, ModelReply, ModelRequest
+from agentflow.models.endpoint import Endpoint
+from agentflow.models.function_names import FunctionNames
+from agentflow.models.http import AnswerTooLarge, HttpClient, HttpFailure, HttpResponse
+from agentflow.models.sse import EventDecoder, StreamTooLong, is_event_stream
+from agentflow.models.table import known_profile
+
+__all__ = ["ProviderOptions", "StreamedAnswer", "StreamedProvider"]
+
+_WIND_UP: Final = 1.0
+_BYTE_TIMEOUT: Final = 60.0
+_STREAM_OVERHEAD: Final = 4
+"""A stream may have this many times the bytes of the answer in it: each token comes in a chunk of its own."""
+_SNIFFED_BYTES: Final = 1024
+_LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_log = get_logger("agentflow.models")
+
+
+class ProviderOptions(TypedDict, total=False):
+    """The arguments that all providers over HTTP take; StreamedProvider says what they mean."""
+
+    max_concurrency: int
+    first_byte_timeout: float | UnsetType | None
+    byte_timeout: float | None
+    max_answer_bytes: int
+    loopback: bool
+    settings: tuple[str, str]
+
+
+class StreamedAnswer(Protocol):
+    """An answer as the events of its stream arrive."""
+
+    @property
+    def text(self) -> str:
+        """The text that has arrived."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether no event can follow that changes the answer."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the server said that no more of the answer comes, and then sent no more of it."""
+        ...
+
+    @property
+    def counted(self) -> Usage | None:
+        """The tokens that the server counted, without a cost; None if it counted nothing."""
+        ...
+
+    def take(self, data: bytes) -> None:
+        """Add the data of one event. Raises ModelError for an event that says an error or is none of the
+        wire format, and AnswerTooLong."""
+        ...
+
+    def reply(self, new_call_id: Callable[[], str]) -> ModelReply:
+        """Return the answer with its end. Raises ModelError for one that is withheld or failed."""
+        ...
+
+
+class StreamedProvider(ABC):
+    """A provider over one base URL and an optional key.
+
+    Credentials inside the base URL are sent (as Basic) if there is no key; with one they are left out, since
+    a request has one Authorization, and a warning says so.
+
+    `first_byte_timeout` is seconds, None is no limit; without it that of the model's profile holds, and none
+    for a server on this machine. `byte_timeout` is that between two bytes. `max_answer_bytes` bounds one
+    event, and the text and arguments of an answer, after decompression. `loopback` is for a server that this
+    process started itself. `settings` are the names of base URL and key that errors tell the user to look at.
+    Raises ConfigurationError for a base URL or a key that is none.
+    """
+
+    kind: str
+    """The wire format, as configuration and the table of models name it."""
+
+    def __init__(
+        self,
+        *,
+        base_url: str,
+        api_key: str | None = None,
+        name: str,
+        max_concurrency: int = 8,
+        first_byte_timeout: float | UnsetType | None = UNSET,
+        byte_timeout: float | None = _BYTE_TIMEOUT,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        loopback: bool = False,
+        settings: tuple[str, str] = ("the argument base_url", "the argument api_key"),
+    ) -> None:
+        base_url = base_url.rstrip("/")
+        url_setting, key_setting = ("", "") if loopback else settings
+        if urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).hostname:
+            raise ConfigurationError(f"{settings[0]} must be an http:// or https:// URL")
+        if api_key is not None and (not api_key.isascii() or not api_key.isprintable()):
+            raise ConfigurationError(f"the key of the provider {name} must be printable ASCII")
+        known_secrets.add(api_key, *known_secrets.url_secrets(base_url))
+        base_url = _without_rival(base_url, api_key, settings)
+        self.name = name
+        self.max_concurrency = max_concurrency
+        digest = hashlib.sha256(f"{base_url}\n{api_key or ''}".encode()).hexdigest()[:16]
+        self.limiter_key = f"{name}:{digest}"
+        self._endpoint = Endpoint(name, base_url, url_setting, key_setting, bool(api_key), self.kind)
+        self._base_url = base_url
+        self._key = api_key
+        self._is_local = loopback or urlsplit(base_url).hostname in _LOOPBACK
+        self._first_byte_timeout = first_byte_timeout
+        self._max_answer_bytes = max_answer_bytes
+        self._refused_parameters: dict[str, set[str]] = {}  # by model
+        self._http = HttpClient(byte_timeout=byte_timeout, loopback=loopback, resend_stale=True)
+
+    @property
+    def address(self) -> str:
+        """Host and port of the server."""
+        return self._endpoint.address
+
+    def profile(self, model: str) -> ModelProfile:
+        """Return the entry of the table of models, of this provider or of its wire format; any other model is
+        taken to call functions and answer by schema, unpriced."""
+        return known_profile(self.name, model, self.kind)
+
+    async def complete(
+        self,
+        request: ModelRequest,
+        *,
+        new_call_id: Callable[[], str],
+        on_delta: DeltaSink | None = None,
+    ) -> ModelReply:
+        """Make one attempt. Raises ModelError; cancelling closes the connection and ends the generation."""
+        names = FunctionNames(request.tools)
+        answer = self._new_answer(request, names, on_delta)
+        try:
+            dropped = await self._receive_without_refused(request, names, answer)
+            reply = answer.reply(new_call_id)
+        except ModelError as error:
+            error.restate(self._endpoint.describe(request.model, error.info))
+            if answer.counted is not None:  # withheld or cut off, and paid for all the same
+                error.usage = self._priced(request.model, answer.counted)
+            raise
+        warnings = tuple(f"{self.name}:{request.model} does not take {name}: left out" for name in dropped)
+        usage = answer.counted
+        return msgspec.structs.replace(
+            reply,
+            usage=reply.usage if usage is None else self._priced(request.model, usage),
+            warnings=(*reply.warnings, *warnings),
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections; idempotent."""
+        await self._http.aclose()
+
+    @abstractmethod
+    def _url(self, model: str) -> str:
+        """Return where a request for the model goes."""
+
+    @abstractmethod
+    def _authorization(self) -> dict[str, str]:
+        """Return the headers that show the key, and those that the wire format always has."""
+
+    @abstractmethod
+    def _encode(self, request: ModelRequest, names: FunctionNames) -> bytes:
+        """Return the JSON body."""
+
+    @abstractmethod
+    def _new_answer(
+        self, request: ModelRequest, names: FunctionNames, on_delta: DeltaSink | None
+    ) -> StreamedAnswer:
+        """Return an answer of which nothing has arrived."""
+
+    async def _receive_without_refused(
+        self, request: ModelRequest, names: FunctionNames, answer: StreamedAnswer
+    ) -> list[str]:
+        """Receive the answer; return the parameters that the provider refused and that were left out.
+
+        Each is left out once: later calls of the model go without it. A limit of the answer never is, since
+        a budget counts on it, and `extra` is sent as it stands.
+        """
+        refused = self._refused_parameters.setdefault(request.model, set())
+        while True:
+            kept = {name: value for name, value in request.parameters.items() if name not in refused}
+            try:
+                await self._receive(msgspec.structs.replace(request, parameters=kept), names, answer)
+            except ModelError as error:
+                name = error.refused_parameter
+                if name is None or name not in kept or name in _LIMITS:
+                    raise
+                refused.add(name)
+            else:
+                return [name for name in request.parameters if name in refused]
+
+    async def _receive(self, request: ModelRequest, names: FunctionNames, answer: StreamedAnswer) -> None:
+        body = self._encode(request, names)
+        wait = self._wait(request.model)
+        try:
+            async with self._http.post(
+                self._url(request.model), headers=self._headers(), body=body, first_byte_timeout=wait
+            ) as response:
+                if not 200 <= response.status < 300:
+                    raise await self._refused(response)
+                async with aclosing(_events(response, self._max_answer_bytes)) as events:
+                    async for data in events:
+                        answer.take(data)
+                        if answer.done:
+                            response.wind_up(_WIND_UP)
+        except AnswerTooLarge as failure:
+            raise faults.broken_answer(self.name, str(failure), partial=answer.text) from failure
+        except HttpFailure as failure:
+            if not answer.is_over:
+                raise faults.from_http_failure(self.name, failure, partial=answer.text) from failure
+        except (StreamTooLong, AnswerTooLong) as failure:
+            raise faults.broken_answer(self.name, str(failure), partial=answer.text) from failure
+
+    def _wait(self, model: str) -> float | None:
+        """Seconds to the first byte."""
+        if self._first_byte_timeout is not UNSET:
+            return self._first_byte_timeout
+        return None if self._is_local else self.profile(model).first_byte_timeout
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
+        return headers | self._authorization() | outgoing_headers()
+
+    async def _refused(self, response: HttpResponse) -> ModelError:
+        try:
+            refusal = await response.error_body()
+        except HttpFailure:
+            refusal = b""  # the status says enough
+        return faults.from_response(self.name, response.status, response.headers, refusal, secret=self._key)
+
+    def _priced(self, model: str, usage: Usage) -> Usage:
+        return msgspec.structs.replace(usage, cost_usd=self.profile(model).cost(usage))
+
+
+def _without_rival(base_url: str, api_key: str | None, settings: tuple[str, str]) -> str:
+    """Return the base URL, without its credentials if there is a key."""
+    parts = urlsplit(base_url)
+    if api_key is None or "@" not in parts.netloc:
+        return base_url
+    url_setting, key_setting = settings
+    _log.warning(
+        "base_url_credentials_ignored",
+        host=parts.hostname,
+        hint=f"{key_setting} is sent; take the credentials out of {url_setting}, or unset the key",
+    )
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+async def _events(response: HttpResponse, max_bytes: int) -> AsyncGenerator[bytes]:
+    """Yield the data of each event; a body that is no stream of events is one event.
+
+    The first bytes tell the two apart, since not every server names the type of what it sends. Raises
+    StreamTooLong and AnswerTooLarge.
+    """
+    declared = "text/event-stream" in response.headers.get("content-type", "").lower()
+    decoder = EventDecoder(max_bytes)
+    is_stream: bool | None = None
+    body = bytearray()
+    async with aclosing(response.chunks(max_bytes * _STREAM_OVERHEAD)) as chunks:
+        async for chunk in chunks:
+            if is_stream is None:
+                body += chunk
+                is_stream = is_event_stream(bytes(body[:_SNIFFED_BYTES]), declared)
+                chunk = bytes(body) if is_stream else b""
+            if is_stream:
+                for data in decoder.feed(chunk):
+                    yield data
+            else:
+                body += chunk
+                if len(body) > max_bytes:
+                    raise AnswerTooLarge(max_bytes)
+    if is_stream is False or (is_stream is None and not declared):
+        yield bytes(body).removeprefix(b"\xef\xbb\xbf")
