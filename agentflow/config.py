@@ -18,6 +18,7 @@ import msgspec
 
 from agentflow.definition.diagnostics import did_you_mean
 from agentflow.errors import ConfigurationError
+from agentflow.provider_settings import ProviderSettings
 from agentflow.units import bytes_of, seconds_of
 
 if TYPE_CHECKING:
@@ -98,14 +99,15 @@ class _File(msgspec.Struct, kw_only=True):
     server: ServerConfig | None = None
     retention: RetentionConfig | None = None
     prices: dict[str, PriceConfig] = {}
+    providers: dict[str, ProviderSettings] = {}
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for this process.
 
-    `model`, `models` (default and aliases) and `prices` are those of the files; AGENTFLOW_MODEL, which wins
-    over `model`, is read by `Models` itself. `retention` None is infinite. `files` are the files that were
-    read, the nearest first.
+    `model`, `models` (default and aliases), `prices` and `providers` are those of the files; AGENTFLOW_MODEL,
+    which wins over `model`, is read by `Models` itself. `retention` None is infinite. `files` are the files
+    that were read, the nearest first.
     """
 
     store: str
@@ -113,6 +115,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     model: str | dict[str, Any] | None = None
     models: dict[str, str | dict[str, Any]] = {}
     prices: dict[str, PriceConfig] = {}
+    providers: dict[str, ProviderSettings] = {}
     on_unknown: Literal["ask", "fail"] | None = None
     server: ServerConfig = ServerConfig()
     retention: RetentionPolicy | None = None
@@ -120,7 +123,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     def for_models(self) -> dict[str, Any]:
         """The mapping that `agentflow.models.Models` takes as `config`."""
-        return {"model": self.model, "models": self.models, "prices": msgspec.to_builtins(self.prices)}
+        return {
+            "model": self.model,
+            "models": self.models,
+            "prices": msgspec.to_builtins(self.prices),
+            "providers": msgspec.to_builtins(self.providers),
+        }
 
 
 def load_config(
@@ -146,6 +154,7 @@ def load_config(
         model=merged.model,
         models=merged.models,
         prices=merged.prices,
+        providers=merged.providers,
         on_unknown=on_unknown or _on_unknown(environment) or merged.on_unknown,
         server=merged.server or ServerConfig(),
         retention=None if merged.retention is None else _policy(merged.retention),
@@ -247,6 +256,24 @@ def _check_keys(path: Path, table: dict[str, Any]) -> None:
     if isinstance(prices, dict):
         for model, section in cast("dict[str, Any]", prices).items():
             _check_price(path, model, section)
+    providers = table.get("providers")
+    if isinstance(providers, dict):
+        for name, section in cast("dict[str, Any]", providers).items():
+            _check_provider(path, name, section)
+
+
+def _check_provider(path: Path, name: str, section: Any) -> None:
+    where = f"[providers.{name}]"
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name) or name == "local":
+        hint = "use small letters, digits, '.', '_' and '-'; `local` is the embedded model"
+        raise ConfigurationError(f"{path}: {where} is no name of a provider", hint=hint)
+    if not isinstance(section, dict):
+        raise ConfigurationError(f"{path}: {where} is no table", hint="write kind and base_url")
+    members = cast("dict[str, Any]", section)
+    _check_table(path, members, f" in {where}", ProviderSettings)
+    if isinstance(members.get("key"), str):
+        hint = 'write key = { secret = "NAME" } and set AGENTFLOW_SECRET_NAME in the environment'
+        raise ConfigurationError(f"{path}: a key must not stand in {where}", hint=hint)
 
 
 def _check_price(path: Path, model: str, section: Any) -> None:
@@ -302,6 +329,8 @@ def _merge(into: _File, nearer: _File) -> None:
             into.models = {**into.models, **cast("dict[str, str | dict[str, Any]]", value)}
         elif name == "prices":
             into.prices = {**into.prices, **cast("dict[str, PriceConfig]", value)}
+        elif name == "providers":
+            into.providers = {**into.providers, **cast("dict[str, ProviderSettings]", value)}
         elif value is not None:
             setattr(into, name, value)
 

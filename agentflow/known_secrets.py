@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -25,7 +26,7 @@ import msgspec
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.redaction import is_sensitive, masker, redact
 
-__all__ = ["KnownSecrets", "add", "hide", "hide_error", "hider", "url_secrets"]
+__all__ = ["KnownSecrets", "add", "hide", "hide_error", "hider", "secret_variable", "url_secrets"]
 
 _PREFIX = "AGENTFLOW_SECRET_"
 _SHORTEST_KEY = 6
@@ -89,6 +90,12 @@ def hide_error(error: ErrorInfo) -> ErrorInfo:
         path=None if error.path is None else hidden(error.path),
         cause=None if error.cause is None else hide_error(error.cause),
     )
+
+
+def secret_variable(name: str) -> str:
+    """Return the environment variable that holds a secret: its name in capitals, and `_` for every other
+    character than letters and digits."""
+    return _PREFIX + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 def url_secrets(url: str) -> list[str]:

@@ -10,7 +10,16 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-__all__ = ["NO_USAGE", "Message", "ToolCall", "ToolSchema", "Usage", "add_tool_call", "add_usage"]
+__all__ = [
+    "NO_USAGE",
+    "Message",
+    "ReasoningPart",
+    "ToolCall",
+    "ToolSchema",
+    "Usage",
+    "add_tool_call",
+    "add_usage",
+]
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,14 +32,32 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     provider_id: str | None = None
 
 
+class ReasoningPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Reasoning that a provider wants back unchanged in the next turn: signed thinking, encrypted items,
+    thought signatures. `data` is opaque to all but the adapters of the wire format `format`, and goes back
+    only to the provider `provider` that wrote it."""
+
+    provider: str
+    format: str
+    data: Any
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One turn of a conversation. A `tool` message answers the call `tool_call_id`."""
+    """One turn of a conversation. A `tool` message answers the call `tool_call_id`.
+
+    `reasoning` is of an assistant's turn; no other agent and no step sees it.
+    """
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
+    reasoning: tuple[ReasoningPart, ...] = ()
+
+    def reasoning_for(self, provider: str, format: str) -> list[Any]:
+        """Return the data of the parts that this provider wrote, in their order."""
+        return [part.data for part in self.reasoning if (part.provider, part.format) == (provider, format)]
 
 
 class ToolSchema(msgspec.Struct, frozen=True, kw_only=True):

@@ -129,6 +129,8 @@ def _message(message: Message, terms: ModelTerms) -> int:
         # Its id is sent twice: with the call and with its result.
         text = call.name + call.arguments + 2 * (call.provider_id or call.id)
         bound += terms.message_overhead_tokens + _count(text, terms)
+    for part in message.reasoning:
+        bound += _count(_json(part.data), terms)
     return bound
 
 

@@ -59,6 +59,10 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     first_byte_timeout: float | None = 120.0
     parameters: tuple[str, ...] | None = None
     count_tokens: Callable[[str], int] | None = None
+    schema_mode: Literal["native", "tool"] = "native"
+    """How a model answers by a schema: by the provider's own means, or by the call of a function."""
+    cache_write_price: float | None = None
+    """US dollars per million tokens written to the provider's cache; as input when unknown."""
 
     @property
     def context_window(self) -> int | None:
@@ -80,10 +84,13 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         if self.input_price is None or self.output_price is None:
             return None
         cached = min(usage.cache_read_input_tokens, usage.input_tokens)
+        written = min(usage.cache_creation_input_tokens, usage.input_tokens - cached)
         cached_price = self.input_price if self.cached_input_price is None else self.cached_input_price
+        write_price = self.input_price if self.cache_write_price is None else self.cache_write_price
         dollars = (
-            (usage.input_tokens - cached) * self.input_price
+            (usage.input_tokens - cached - written) * self.input_price
             + cached * cached_price
+            + written * write_price
             + usage.output_tokens * self.output_price
         )
         return dollars / 1_000_000

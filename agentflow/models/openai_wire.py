@@ -5,15 +5,16 @@ Pure translation between agentflow's vocabulary and the OpenAI protocol; no I/O 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
 from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.models.base import ModelRequest
+from agentflow.models.event_json import decode_event, token_count
 from agentflow.models.function_names import FunctionNames
+from agentflow.models.output_schemas import plain_schema, schema_in_words, strict_schema
 
 __all__ = [
     "Chunk",
@@ -23,30 +24,8 @@ __all__ = [
     "WireUsage",
     "decode_chunk",
     "encode_request",
-    "strict_schema",
     "usage_of",
 ]
-
-_STRICT_KEYS: Final = frozenset(
-    {
-        "type",
-        "properties",
-        "required",
-        "additionalProperties",
-        "items",
-        "enum",
-        "const",
-        "anyOf",
-        "$ref",
-        "$defs",
-        "title",
-        "description",
-    }
-)
-
-
-_MAX_COUNT: Final = 1 << 53
-"""A count of tokens beyond this is none: an event could not hold it exactly."""
 
 _Count = int | float | None
 """Some servers write counts and indices as floats."""
@@ -116,23 +95,8 @@ _chunks: Final = msgspec.json.Decoder(Chunk)
 
 
 def decode_chunk(data: bytes) -> Chunk:
-    """Read one event's data. Half a surrogate pair, which its other half may follow in the next chunk, stays
-    half a pair. Raises msgspec.DecodeError or ValueError."""
-    try:
-        return _chunks.decode(data)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        # The fast decoder refuses half a pair; the standard one keeps it.
-        try:
-            value = json.loads(data, parse_constant=_refuse)
-        except RecursionError:
-            raise ValueError("it is nested too deeply") from None
-        return msgspec.convert(value, Chunk)
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+    """Read one event's data, as `decode_event` does."""
+    return decode_event(data, _chunks)
 
 
 def encode_request(
@@ -155,7 +119,7 @@ def encode_request(
         body["response_format"] = _response_format(schema)
     elif schema is not None:
         # The protocol takes object schemas only; for others the model is told, and the caller validates.
-        messages.insert(_after_system(messages), Message(role="system", content=_in_words(schema)))
+        messages.insert(_after_system(messages), Message(role="system", content=schema_in_words(schema)))
     body["messages"] = _messages(messages, names)
     return msgspec.json.encode(body)
 
@@ -178,39 +142,12 @@ def usage_of(wire: WireUsage | None) -> Usage:
     details, written = wire.prompt_tokens_details, wire.completion_tokens_details
     cached = details.cached_tokens if details else None
     return Usage(
-        input_tokens=_count(wire.prompt_tokens),
-        output_tokens=_count(wire.completion_tokens),
-        cache_read_input_tokens=_count(wire.prompt_cache_hit_tokens if cached is None else cached),
-        reasoning_output_tokens=_count(written.reasoning_tokens if written else None),
+        input_tokens=token_count(wire.prompt_tokens),
+        output_tokens=token_count(wire.completion_tokens),
+        cache_read_input_tokens=token_count(wire.prompt_cache_hit_tokens if cached is None else cached),
+        reasoning_output_tokens=token_count(written.reasoning_tokens if written else None),
         model_calls=1,
     )
-
-
-def _count(value: int | float | None) -> int:
-    """A count as a whole number; 0 for what is none."""
-    return int(value) if value is not None and 0 <= value <= _MAX_COUNT else 0
-
-
-def strict_schema(schema: object) -> bool:
-    """Whether the provider's strict mode takes the schema: closed objects, every property required, and
-    only keywords that it knows. Too careful is harmless: the answer is validated all the same."""
-    if isinstance(schema, bool):
-        return False
-    if not isinstance(schema, dict):
-        return False
-    node = cast("dict[str, Any]", schema)
-    if not node.keys() <= _STRICT_KEYS:
-        return False
-    properties: Mapping[str, Any] = node.get("properties") or {}
-    if (node.get("type") == "object" or properties) and (
-        node.get("additionalProperties") is not False or set(node.get("required") or ()) != set(properties)
-    ):
-        return False
-    defs: Mapping[str, Any] = node.get("$defs") or {}
-    nested = [*properties.values(), *defs.values(), *(node.get("anyOf") or ())]
-    if "items" in node:
-        nested.append(node["items"])
-    return all(strict_schema(part) for part in nested)
 
 
 def _tool(tool: ToolSchema, names: FunctionNames) -> dict[str, Any]:
@@ -223,16 +160,9 @@ def _tool(tool: ToolSchema, names: FunctionNames) -> dict[str, Any]:
 
 
 def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
-    plain = {key: value for key, value in schema.items() if key not in ("$schema", "$id")}
+    plain = plain_schema(schema)
     answer = {"name": "answer", "schema": plain, "strict": strict_schema(plain)}
     return {"type": "json_schema", "json_schema": answer}
-
-
-def _in_words(schema: dict[str, Any] | bool) -> str:
-    if isinstance(schema, bool) or not schema:
-        return "Answer with one JSON value and nothing else."
-    text = msgspec.json.encode(schema).decode()
-    return f"Answer with JSON that is valid by this JSON Schema, and nothing else: {text}"
 
 
 def _after_system(messages: Sequence[Message]) -> int:

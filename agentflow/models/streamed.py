@@ -52,6 +52,8 @@ class ProviderOptions(TypedDict, total=False):
     max_answer_bytes: int
     loopback: bool
     settings: tuple[str, str]
+    profiles: Callable[[str], ModelProfile] | None
+    key_header: str | None
 
 
 class StreamedAnswer(Protocol):
@@ -97,6 +99,7 @@ class StreamedProvider(ABC):
     for a server on this machine. `byte_timeout` is that between two bytes. `max_answer_bytes` bounds one
     event, and the text and arguments of an answer, after decompression. `loopback` is for a server that this
     process started itself. `settings` are the names of base URL and key that errors tell the user to look at.
+    `profiles` replaces the table of models. `key_header` shows the key instead of the wire format's header.
     Raises ConfigurationError for a base URL or a key that is none.
     """
 
@@ -115,6 +118,8 @@ class StreamedProvider(ABC):
         max_answer_bytes: int = MAX_ANSWER_BYTES,
         loopback: bool = False,
         settings: tuple[str, str] = ("the argument base_url", "the argument api_key"),
+        profiles: Callable[[str], ModelProfile] | None = None,
+        key_header: str | None = None,
     ) -> None:
         base_url = base_url.rstrip("/")
         url_setting, key_setting = ("", "") if loopback else settings
@@ -135,6 +140,8 @@ class StreamedProvider(ABC):
         self._first_byte_timeout = first_byte_timeout
         self._max_answer_bytes = max_answer_bytes
         self._refused_parameters: dict[str, set[str]] = {}  # by model
+        self._profiles = profiles
+        self._key_header = key_header
         self._http = HttpClient(byte_timeout=byte_timeout, loopback=loopback, resend_stale=True)
 
     @property
@@ -145,6 +152,8 @@ class StreamedProvider(ABC):
     def profile(self, model: str) -> ModelProfile:
         """Return the entry of the table of models, of this provider or of its wire format; any other model is
         taken to call functions and answer by schema, unpriced."""
+        if self._profiles is not None:
+            return self._profiles(model)
         return known_profile(self.name, model, self.kind)
 
     async def complete(
@@ -246,7 +255,11 @@ class StreamedProvider(ABC):
 
     def _headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
-        return headers | self._authorization() | outgoing_headers()
+        shown = self._authorization()
+        if self._key_header is not None and self._key:
+            shown = {name: value for name, value in shown.items() if self._key not in value}
+            shown[self._key_header] = self._key
+        return headers | shown | outgoing_headers()
 
     async def _refused(self, response: HttpResponse) -> ModelError:
         try:

@@ -6,20 +6,39 @@ It must never be asked over the network; an unknown model gets its provider's de
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from agentflow.definition.diagnostics import did_you_mean
+from agentflow.definition.type_errors import explain
+from agentflow.errors import ConfigurationError
 from agentflow.models.base import ModelProfile
+from agentflow.provider_settings import ProviderKind, ProviderSettings
 
-__all__ = ["default_model", "known_models", "known_profile"]
+__all__ = [
+    "ServerEntry",
+    "default_model",
+    "known_models",
+    "known_profile",
+    "known_server",
+    "known_servers",
+    "stated_profile",
+]
+
+_STATED = tuple(name for name in ModelProfile.__struct_fields__ if name != "count_tokens")
+"""The fields of a profile that configuration can state."""
 
 _SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")
 
 
-class _Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    default_model: str
+class _Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    default_model: str | None = None
+    kind: ProviderKind | None = None
+    base_url: str | None = None
+    key_header: str | None = None
     defaults: dict[str, Any] = {}
     models: dict[str, dict[str, Any]] = {}
 
@@ -39,6 +58,27 @@ def default_model(provider: str) -> str | None:
     return entry.default_model if entry else None
 
 
+class ServerEntry(NamedTuple):
+    """How a server of the table is reached; None is unknown, or what its wire format says."""
+
+    kind: ProviderKind | None
+    base_url: str | None
+    key_header: str | None
+
+
+def known_servers() -> list[str]:
+    """The servers that the table knows, in its order."""
+    return [name for name, entry in _table().items() if entry.kind is not None]
+
+
+def known_server(name: str) -> ServerEntry:
+    """How a server is reached; all None for one that the table does not have."""
+    entry = _table().get(name)
+    return (
+        ServerEntry(entry.kind, entry.base_url, entry.key_header) if entry else ServerEntry(None, None, None)
+    )
+
+
 def known_models(provider: str) -> list[str]:
     """The models of a provider that the table lists, in its order."""
     entry = _table().get(provider)
@@ -54,5 +94,30 @@ def known_profile(provider: str, model: str, kind: str | None = None) -> ModelPr
     if entry is None:
         defaults = _table()[kind].defaults if kind in _table() else {}
         return msgspec.convert(defaults, ModelProfile)
-    fields = entry.models.get(model) or entry.models.get(_SNAPSHOT.sub("", model)) or {}
-    return msgspec.convert({**entry.defaults, **fields}, ModelProfile)
+    return msgspec.convert({**entry.defaults, **_fields(entry.models, model)}, ModelProfile)
+
+
+def stated_profile(profile: ModelProfile, stated: ProviderSettings, model: str) -> ModelProfile:
+    """Return the profile with what the configuration says of the provider's models and of this one.
+
+    Raises ConfigurationError for a field that profiles do not have, or a value of another type.
+    """
+    fields = {**stated.defaults, **_fields(stated.models, model)}
+    unknown = [name for name in fields if name not in _STATED]
+    if unknown:
+        raise ConfigurationError(
+            f'"{unknown[0]}" is no field of the profile of a model',
+            hint=did_you_mean(unknown[0], _STATED) or f"the fields are {', '.join(_STATED)}",
+        )
+    if not fields:
+        return profile
+    known = {name: getattr(profile, name) for name in _STATED}
+    try:
+        made = msgspec.convert({**known, **fields}, ModelProfile)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(explain(error, ModelProfile).sentence()) from None
+    return msgspec.structs.replace(made, count_tokens=profile.count_tokens)
+
+
+def _fields(models: Mapping[str, dict[str, Any]], model: str) -> dict[str, Any]:
+    return models.get(model) or models.get(_SNAPSHOT.sub("", model)) or {}

@@ -40,7 +40,9 @@ def _message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         part = {"type": "tool_call_response", "id": message.tool_call_id, "response": message.content}
         return {"role": "tool", "parts": [part]}
-    parts: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = [
+        {"type": "reasoning", "content": text(part.data)} for part in message.reasoning
+    ]
     if message.content:
         parts.append({"type": "text", "content": message.content})
     parts += [

@@ -8,12 +8,12 @@ secret counts from the next call on, and it stands nowhere but here and in what 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from agentflow import known_secrets
 from agentflow.definition.redaction import is_sensitive, masker
+from agentflow.known_secrets import secret_variable
 
 __all__ = ["MissingSecret", "Values", "secret_variable"]
 
@@ -26,11 +26,6 @@ class MissingSecret(Exception):
         self.key = key
         self.name = name
         self.hint = f"set {secret_variable(name)} in the environment"
-
-
-def secret_variable(name: str) -> str:
-    """The environment variable that holds a secret."""
-    return "AGENTFLOW_SECRET_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 class Values:

@@ -6,7 +6,8 @@ import pytest
 from agentflow.definition.conversation import Message, ToolCall
 from agentflow.models import ModelRequest
 from agentflow.models.function_names import FunctionNames
-from agentflow.models.openai_wire import encode_request, strict_schema
+from agentflow.models.openai_wire import encode_request
+from agentflow.models.output_schemas import strict_schema
 
 from .helpers import ask, tool
 

@@ -1,0 +1,40 @@
+"""How the events of a provider's stream are read: JSON with the slips that servers make."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+__all__ = ["decode_event", "token_count"]
+
+T = TypeVar("T")
+
+_MAX_COUNT: Final = 1 << 53
+"""A count of tokens beyond this is none: an event could not hold it exactly."""
+
+
+def decode_event(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """Read one event's data. Half a surrogate pair, which its other half may follow in the next event, stays
+    half a pair. Raises msgspec.DecodeError or ValueError."""
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        # The fast decoder refuses half a pair; the standard one keeps it.
+        try:
+            value = json.loads(data, parse_constant=_refuse)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        return msgspec.convert(value, decoder.type)
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def token_count(value: int | float | None) -> int:
+    """A count as a whole number; 0 for what is none."""
+    return int(value) if value is not None and 0 <= value <= _MAX_COUNT else 0

@@ -1,0 +1,62 @@
+"""How a model is told the schema of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+__all__ = ["plain_schema", "schema_in_words", "strict_schema"]
+
+_STRICT_KEYS: Final = frozenset(
+    {
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "enum",
+        "const",
+        "anyOf",
+        "$ref",
+        "$defs",
+        "title",
+        "description",
+    }
+)
+
+
+def plain_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema without its dialect and its name, which no provider takes."""
+    return {key: value for key, value in schema.items() if key not in ("$schema", "$id")}
+
+
+def schema_in_words(schema: dict[str, Any] | bool) -> str:
+    """Return the sentence of a prompt that asks for an answer by the schema."""
+    if isinstance(schema, bool) or not schema:
+        return "Answer with one JSON value and nothing else."
+    text = msgspec.json.encode(schema).decode()
+    return f"Answer with JSON that is valid by this JSON Schema, and nothing else: {text}"
+
+
+def strict_schema(schema: object) -> bool:
+    """Whether the provider's strict mode takes the schema: closed objects, every property required, and
+    only keywords that it knows. Too careful is harmless: the answer is validated all the same."""
+    if isinstance(schema, bool):
+        return False
+    if not isinstance(schema, dict):
+        return False
+    node = cast("dict[str, Any]", schema)
+    if not node.keys() <= _STRICT_KEYS:
+        return False
+    properties: Mapping[str, Any] = node.get("properties") or {}
+    if (node.get("type") == "object" or properties) and (
+        node.get("additionalProperties") is not False or set(node.get("required") or ()) != set(properties)
+    ):
+        return False
+    defs: Mapping[str, Any] = node.get("$defs") or {}
+    nested = [*properties.values(), *defs.values(), *(node.get("anyOf") or ())]
+    if "items" in node:
+        nested.append(node["items"])
+    return all(strict_schema(part) for part in nested)
