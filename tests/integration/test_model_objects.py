@@ -18,7 +18,8 @@ from agentflow.models import Models
 from agentflow.models.openai import OpenAIProvider
 from agentflow.models.parameters import PRICES
 from tests.integration.support.runs import log_of
-from tests.unit.models.wire_server import USAGE, WireServer, delta, plain, refusal, stream
+from tests.unit.models.wire_formats import MESSAGES
+from tests.unit.models.wire_server import USAGE, WireServer, delta, plain, refusal, sending, stream
 
 ANSWER = stream(delta("stop", content='"fine"'), USAGE)
 
@@ -37,6 +38,45 @@ def document(model: str, models: str = "") -> str:
                 resultSchema: true
                 model: {model}
         """)
+
+
+INHOUSE = """
+[providers.inhouse]
+kind = "anthropic"
+base_url = "{url}"
+key = {{ secret = "inhouse" }}
+"""
+
+
+async def test_a_provider_of_the_file_serves_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTFLOW_SECRET_INHOUSE", "sk-of-the-tests-inhouse")
+    async with WireServer(sending(MESSAGES.stream(['"fine"']))) as server:
+        (tmp_path / "agentflow.toml").write_text(INHOUSE.format(url=server.url), encoding="utf-8")
+        config = load_config(folder=tmp_path, env={"XDG_CONFIG_HOME": str(tmp_path / "none")})
+        models = Models(config=config.for_models())
+        async with Runtime(MemoryLog(), models=models) as runtime:
+            result = await runtime.run(load_text(document("'inhouse:small'")), {})
+        assert result.state == "completed"
+        assert server.requests[0].path == "/v1/messages"
+        assert server.requests[0].headers["x-api-key"] == "sk-of-the-tests-inhouse"
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("[providers.a]\nkind = 'openay'", "kind"),
+        ("[providers.a]\nbase_ur = 'x'", 'did you mean "base_url"?'),
+        ("[providers.a]\nkey = 'sk-secret-of-the-file'", "a key must not stand in"),
+        ("[providers.local]\nkind = 'openai'", "is no name of a provider"),
+        ("providers = {a = 1}", "is no table"),
+    ],
+)
+def test_a_wrong_section_of_a_provider_is_refused(tmp_path: Path, section: str, said: str) -> None:
+    (tmp_path / "agentflow.toml").write_text(section, encoding="utf-8")
+    with pytest.raises(ConfigurationError) as caught:
+        load_config(folder=tmp_path, env={"XDG_CONFIG_HOME": str(tmp_path / "none")})
+    assert said in f"{caught.value} {caught.value.hint}"
+    assert "sk-secret" not in f"{caught.value} {caught.value.hint}"
 
 
 async def refused(text: str, **config: Any) -> list[Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from agentflow.config import PriceConfig, RetentionConfig, ServerConfig
+from agentflow.models.table import known_servers
+from agentflow.provider_settings import ProviderSettings, SecretName
 from tests.docs.blocks import ROOT
 from tests.docs.references.tables import GENERATED, table
 
@@ -42,6 +44,21 @@ _ABOUT: dict[type[msgspec.Struct], dict[str, str]] = {
         "output_price": "US dollars per million tokens of output.",
         "cached_input_price": "US dollars per million tokens of cached input; without it `input_price`.",
     },
+    ProviderSettings: {
+        "kind": "The wire format: chat completions, Responses, Messages or Gemini.",
+        "base_url": "The address, with its version (`…/v1`).",
+        "key": 'The secret with the key: `{ secret = "NAME" }` is the variable AGENTFLOW_SECRET_NAME.',
+        "key_header": "The header of the key, if the server wants another one than its wire format.",
+        "profile": "The server of the shipped table whose entry is used; without it that of the section's name.",
+        "max_concurrency": "Calls at once; 8 if not set.",
+        "first_byte_timeout": "Seconds to the first byte, 0 for no limit; 120 if not set, no limit on loopback.",
+        "byte_timeout": "Seconds between two bytes, 0 for no limit; 60 if not set.",
+        "api_version": "The `anthropic-version` that is sent.",
+        "betas": "The values of `anthropic-beta`.",
+        "prompt_caching": "Whether the Messages API is asked to cache what later turns repeat.",
+        "defaults": "Fields of the profile of every model: `context_tokens`, `max_output_tokens`, prices, …",
+        "models": "The same for single models, by name.",
+    },
 }
 _TOP = (
     (
@@ -59,6 +76,7 @@ _TOP = (
     ("[server]", "table", "What the daemon listens on, and which clients it lets in."),
     ("[retention]", "table", "Which ended runs `agentflow gc` and the daemon delete."),
     ('[prices."PROVIDER:MODEL"]', "table", "What a model costs, so that `max_cost_usd` can hold."),
+    ("[providers.NAME]", "table", "A server of models; its models are called `NAME:MODEL`."),
 )
 VARIABLES: dict[str, str] = {
     "AGENTFLOW_MODEL": "The default model, `PROVIDER:MODEL` or an alias. Wins over `model` of the file.",
@@ -73,6 +91,11 @@ VARIABLES: dict[str, str] = {
     "AGENTFLOW_SECRET_NAME": "The value of `{ $secret: NAME }` in a document; NAME in capitals, others than letters and digits as `_`.",
     "OPENAI_API_KEY": "The key of the OpenAI-compatible server; also chooses it as the default model's provider.",
     "OPENAI_BASE_URL": "The address of an OpenAI-compatible server other than OpenAI's.",
+    "ANTHROPIC_API_KEY": "The key of Anthropic; also chooses it as the default model's provider.",
+    "ANTHROPIC_BASE_URL": "The address of a server of the Messages API other than Anthropic's.",
+    "ANTHROPIC_VERSION": "The version of the Messages API, if not 2023-06-01.",
+    "GEMINI_API_KEY": "The key of the Gemini API; also chooses it as the default model's provider.",
+    "GEMINI_BASE_URL": "The address of a server of the Gemini API other than Google's.",
     "XDG_DATA_HOME": "Where the default store and the embedded model are: the folder `agentflow` in it.",
     "XDG_CONFIG_HOME": "Where the user's `agentflow/agentflow.toml` is.",
     "XDG_RUNTIME_DIR": "Where the default socket is.",
@@ -85,7 +108,10 @@ def used_variables() -> set[str]:
     for path in (ROOT / "agentflow").rglob("*.py"):
         if "docs" not in path.relative_to(ROOT).parts:
             found |= set(
-                re.findall(r'"((?:AGENTFLOW|OPENAI)_[A-Z]+(?:_[A-Z]+)*)"', path.read_text(encoding="utf-8"))
+                re.findall(
+                    r'"((?:AGENTFLOW|OPENAI|ANTHROPIC|GEMINI)_[A-Z]+(?:_[A-Z]+)*)"',
+                    path.read_text(encoding="utf-8"),
+                )
             )
     return found - {"AGENTFLOW_COMPLETE"}
 
@@ -118,6 +144,16 @@ max_age = "30d"
 [prices."openai:gpt-4.1-mini"]
 input_price = 0.4
 output_price = 1.6
+
+[providers.deepseek]
+key = {{ secret = "deepseek" }}
+
+[providers.inhouse]
+kind = "openai"
+base_url = "http://127.0.0.1:8000/v1"
+
+[providers.inhouse.models.qwen]
+context_tokens = 32768
 ```
 
 ## Keys of agentflow.toml
@@ -133,6 +169,12 @@ output_price = 1.6
 
 {_struct(PriceConfig)}
 The prices above are an example; take those of your provider. No price of a paid model is shipped.
+
+### `[providers.NAME]`
+
+{_struct(ProviderSettings)}
+Kind and address of these servers are known, so that their section may be empty or have a key alone:
+{", ".join("`{name}`" for name in known_servers())}.
 
 ## Environment variables
 
@@ -152,7 +194,7 @@ def _struct(kind: type[msgspec.Struct]) -> str:
 
 
 def _default(value: Any) -> str:
-    if value is None or value == ():
+    if value is None or value is msgspec.NODEFAULT or value == ():
         return ""
     return f"`{msgspec.json.encode(value).decode()}`"
 
@@ -163,5 +205,11 @@ def _type(kind: Any) -> str:
         return names[kind]
     if get_origin(kind) is tuple:
         return "array of text"
+    if get_origin(kind) is dict or kind is SecretName:
+        return "table"
     parts = [part for part in get_args(kind) if part is not type(None)]
-    return " or ".join(dict.fromkeys(names.get(part) or f"`{part}`" for part in parts))
+    if get_origin(kind) is Literal:
+        return " · ".join(f"`{part}`" for part in parts)
+    return " or ".join(
+        dict.fromkeys(_type(part) if not isinstance(part, str) else f"`{part}`" for part in parts)
+    )

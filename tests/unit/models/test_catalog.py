@@ -1,11 +1,16 @@
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 from agentflow.definition.conversation import Usage
 from agentflow.definition.ir import ModelRef
+from agentflow.errors import ConfigurationError
 from agentflow.models import ModelProfile, ModelProvider, ModelResolutionError, Models
+from agentflow.models.anthropic import AnthropicProvider
+from agentflow.models.local import usable
 from agentflow.models.openai import OpenAIProvider
+from agentflow.models.responses import ResponsesProvider
 from agentflow.models.table import default_model, known_models, known_profile
 from agentflow.testing import ScriptedModel
 
@@ -59,11 +64,87 @@ def test_no_model_names_what_helps_and_never_a_scripted_one(bare: dict[str, str]
 @pytest.mark.parametrize(
     ("key", "provider"), [("ANTHROPIC_API_KEY", "anthropic"), ("GEMINI_API_KEY", "gemini")]
 )
-def test_a_key_without_an_adapter_is_said(bare: dict[str, str], key: str, provider: str) -> None:
-    error = refusal(Models(env=with_weights({**bare, key: "secret-value"})), None)
-    assert f"{key} is set, but this version has no adapter for {provider}" in str(error)
-    assert "secret-value" not in str(error)
-    assert "no adapter" in str(refusal(Models(env=bare), f"{provider}:x"))
+async def test_a_key_chooses_its_provider(bare: dict[str, str], key: str, provider: str) -> None:
+    models = Models(env=with_weights({**bare, key: "secret-value"}))
+    ref = models.resolve(None)
+    assert ref.name == f"{provider}:{default_model(provider)}"
+    assert models.provider(ref).name == provider
+    assert models.providers() == [provider, *(["local"] if usable(models._env) else [])]
+    said = str(refusal(Models(env=bare), f"{provider}:x"))
+    assert f"{provider}:x needs {key}, or " in said
+    await models.aclose()
+
+
+async def test_the_responses_api_has_a_name_of_its_own(bare: dict[str, str]) -> None:
+    models = Models(env={**bare, "OPENAI_API_KEY": "sk-1"})
+    assert isinstance(models.provider(models.resolve("openai-responses:gpt-5")), ResponsesProvider)
+    await models.aclose()
+
+
+class TestConfiguredProviders:
+    STATED: ClassVar = {
+        "deepseek": {"key": {"secret": "deepseek"}},
+        "ollama": {},
+        "inhouse": {
+            "kind": "anthropic",
+            "base_url": "http://127.0.0.1:9/v1",
+            "max_concurrency": 2,
+            "first_byte_timeout": 0,
+            "defaults": {"context_tokens": 1000},
+            "models": {"big": {"max_output_tokens": 7, "input_price": 1.0, "output_price": 2.0}},
+        },
+    }
+
+    def models(self, env: dict[str, str], **more: Any) -> Models:
+        return Models(env=env, config={"providers": {**self.STATED, **more}})
+
+    async def test_several_compatible_servers_at_once(self, bare: dict[str, str]) -> None:
+        models = self.models({**bare, "AGENTFLOW_SECRET_DEEPSEEK": "sk-deep"})
+        deepseek = models.provider(models.resolve("deepseek:deepseek-chat"))
+        ollama = models.provider(models.resolve("ollama:qwen3"))
+        inhouse = models.provider(models.resolve("inhouse:big"))
+        assert isinstance(deepseek, OpenAIProvider)
+        assert isinstance(ollama, OpenAIProvider)
+        assert isinstance(inhouse, AnthropicProvider)
+        assert (deepseek.address, ollama.address) == ("api.deepseek.com:443", "127.0.0.1:11434")
+        assert len({deepseek.limiter_key, ollama.limiter_key, inhouse.limiter_key}) == 3
+        assert inhouse.max_concurrency == 2
+        assert models.providers()[:3] == ["deepseek", "ollama", "inhouse"]
+        await models.aclose()
+
+    def test_profiles_are_those_of_the_table_and_of_the_file(self, bare: dict[str, str]) -> None:
+        models = self.models({**bare, "AGENTFLOW_SECRET_DEEPSEEK": "sk-deep"})
+        big = models.profile(models.resolve("inhouse:big"))
+        assert (big.context_tokens, big.max_output_tokens, big.input_price) == (1000, 7, 1.0)
+        assert models.profile(models.resolve("inhouse:other")).max_output_tokens == 32_000
+        assert models.profile(models.resolve("deepseek:x")).first_byte_timeout == 600.0
+
+    def test_a_missing_secret_names_its_variable(self, bare: dict[str, str]) -> None:
+        error = refusal(self.models(bare), "deepseek:x")
+        assert error.hint == "set AGENTFLOW_SECRET_DEEPSEEK in the environment"
+        assert "deepseek" not in self.models(bare).providers()
+
+    @pytest.mark.parametrize(
+        ("stated", "said"),
+        [
+            pytest.param({}, "has no kind", id="kind"),
+            pytest.param({"profile": "olama"}, 'did you mean "ollama"?', id="profile"),
+            pytest.param({"profile": "azure"}, "has no base_url", id="url"),
+        ],
+    )
+    def test_what_is_missing_is_said(self, bare: dict[str, str], stated: dict[str, Any], said: str) -> None:
+        error = refusal(self.models(bare, mine=stated), "mine:x")
+        assert said in f"{error} {error.hint}"
+
+    def test_a_field_that_profiles_do_not_have(self, bare: dict[str, str]) -> None:
+        stated = {"kind": "openai", "base_url": "http://127.0.0.1:9", "defaults": {"max_tokens": 7}}
+        models = self.models(bare, mine=stated)
+        ref = models.resolve("mine:x")
+        with pytest.raises(ConfigurationError, match='"max_tokens" is no field'):
+            models.profile(ref)
+
+    def test_a_known_server_without_a_section_is_hinted_at(self, bare: dict[str, str]) -> None:
+        assert refusal(Models(env=bare), "mistral:x").hint == "name it in agentflow.toml: [providers.mistral]"
 
 
 def test_an_adapter_of_the_users_own_serves_the_key(bare: dict[str, str]) -> None:

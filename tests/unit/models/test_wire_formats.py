@@ -14,27 +14,13 @@ from agentflow.models.streamed import StreamedProvider
 
 from .helpers import ask, ids, tool
 from .wire_formats import CHAT, GEMINI, MESSAGES, RESPONSES, WIRES, Call, Wire, encode
-from .wire_server import Exchange, WireServer, plain
+from .wire_server import WireServer, plain, sending
 
 KEY = "sk-of-the-tests-0123456789"
 LOOKUP = tool("crm.lookup", id={"type": "integer"})
 CALLS: list[Call] = [("p1", "crm__lookup", ['{"id"', ": 1}"]), ("p2", "crm__lookup", ['{"id": 2}'])]
 
 each_wire = pytest.mark.parametrize("wire", [pytest.param(w, id=name) for name, w in WIRES.items()])
-
-
-def sending(body: bytes, pieces: int = 0) -> Any:
-    """A stream of these bytes, whole or one piece of `pieces` bytes after the other, closed at its end."""
-
-    async def answer(exchange: Exchange) -> None:
-        await exchange.head(200, {"Content-Type": "text/event-stream", "Connection": "close"})
-        step = pieces or max(len(body), 1)
-        for begin in range(0, len(body), step):
-            await exchange.send(body[begin : begin + step])
-        exchange.writer.close()
-        raise ConnectionResetError
-
-    return answer
 
 
 async def complete(wire: Wire, answer: Any, request: ModelRequest | None = None) -> ModelReply:
@@ -84,7 +70,7 @@ async def test_a_stream_cut_at_any_byte_is_whole_or_an_error(wire: Wire) -> None
     whole = await complete(wire, sending(body))
     ended = late = 0
     categories: set[str] = set()
-    for cut in range(0, len(body) - 2, 3):
+    for cut in range(0, len(body) - 2, 11):
         try:
             reply = await complete(wire, sending(body[:cut]))
         except ModelError as error:

@@ -170,3 +170,17 @@ def cut_after(*payloads: object) -> Answer:
         raise ConnectionResetError
 
     return answer
+
+
+def sending(body: bytes, pieces: int = 0) -> Answer:
+    """A stream of these bytes, whole or one piece of `pieces` bytes after the other, closed at its end."""
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.head(200, {"Content-Type": "text/event-stream", "Connection": "close"})
+        step = pieces or max(len(body), 1)
+        for begin in range(0, len(body), step):
+            await exchange.send(body[begin : begin + step])
+        exchange.writer.close()
+        raise ConnectionResetError
+
+    return answer
