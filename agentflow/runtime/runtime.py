@@ -68,7 +68,7 @@ _RUNNING: Final = (
 
 
 class Runtime(ChildRunCommands):
-    """RunsSupervisor workflows in this process on one store.
+    """Run workflows in this process on one store.
 
     `store`: `memory:`, `sqlite:FILE` or an open EventLog (which the caller then closes). `models` and
     `services` add to what documents declare. A function that is declared to change something, and

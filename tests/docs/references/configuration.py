@@ -174,7 +174,7 @@ The prices above are an example; take those of your provider. No price of a paid
 
 {_struct(ProviderSettings)}
 Kind and address of these servers are known, so that their section may be empty or have a key alone:
-{", ".join("`{name}`" for name in known_servers())}.
+{", ".join(f"`{name}`" for name in known_servers())}.
 
 ## Environment variables
 
