@@ -1,14 +1,15 @@
 """What every model adapter must do, whatever stands behind it. One suite, run for each of them.
 
-`openai-wire` is the adapter against a server of the tests, `openai-engine` the same adapter against an
-implementation of the protocol that is not ours, `local` the embedded model, `scripted` the test kit's.
+`openai-wire` and the others of that kind are adapters against a server of the tests, `openai-engine` is one
+against an implementation of the protocol that is not ours, `local` the embedded model, `scripted` the test
+kit's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple, get_args
 
 import pytest
@@ -24,7 +25,8 @@ from agentflow.models.openai import OpenAIProvider
 from agentflow.testing import ScriptedModel, call
 from tests.unit.models import local_model
 from tests.unit.models.helpers import ids, tool
-from tests.unit.models.wire_server import USAGE, Exchange, WireServer, delta, refusal, stream
+from tests.unit.models.wire_formats import WIRES, Wire
+from tests.unit.models.wire_server import USAGE, Exchange, WireServer, delta, refusal, sending, stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -69,6 +71,28 @@ async def answer(exchange: Exchange) -> None:
         await stream(delta(content="Hello "), delta("stop", content="there."), USAGE)(exchange)
 
 
+def answering(wire: Wire) -> Callable[[Exchange], Awaitable[None]]:
+    """The same model at the other end of any wire format."""
+
+    async def respond(exchange: Exchange) -> None:
+        body = exchange.seen.body
+        said, whole = wire.texts_in(body), json.dumps(body)
+        if TOO_LONG in said:
+            await refusal(400, code="context_length_exceeded", message="too long")(exchange)
+        elif ENDLESS in said:
+            await exchange.start_stream()
+            await exchange.client_gone()
+        elif wire.tools_in(body) and "gold" not in whole:
+            call = ("p1", wire.tools_in(body)[0], ['{"email":', '"ann@example.org"}'])
+            await sending(wire.stream([], [call]))(exchange)
+        elif "urgency" in whole:
+            await sending(wire.stream(['{"urgency"', ': "low"}']))(exchange)
+        else:
+            await sending(wire.stream(["Hello ", "there."]))(exchange)
+
+    return respond
+
+
 async def script(request: ModelRequest) -> Any:
     """The same model for the scripted adapter."""
     last = request.messages[-1]
@@ -92,6 +116,7 @@ async def script(request: ModelRequest) -> Any:
     params=[
         "scripted",
         "openai-wire",
+        *(f"{name}-wire" for name in WIRES if name != "openai"),
         pytest.param("openai-engine", marks=pytest.mark.local_model),
         pytest.param("local", marks=pytest.mark.local_model),
     ],
@@ -107,6 +132,12 @@ async def adapter(
             provider = OpenAIProvider(base_url=server.url, api_key="sk-conformance-key")
             yield Adapter(provider, "m", "sk-conformance-key")
             await provider.aclose()
+    elif kind.endswith("-wire"):
+        wire = WIRES[kind.removesuffix("-wire")]
+        async with WireServer(answering(wire)) as server:
+            other = wire.provider(base_url=server.url, api_key="sk-conformance-key")
+            yield Adapter(other, "m", "sk-conformance-key")
+            await other.aclose()
     else:
         env = local_model.environment(tmp_path_factory.mktemp("data"))
         if kind == "local":
