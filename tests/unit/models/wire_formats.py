@@ -50,9 +50,12 @@ def encode(payloads: Sequence[dict[str, Any]]) -> bytes:
 # -- chat completions ---------------------------------------------------------------------------------
 
 
+_CHUNK = {"id": "resp-1", "object": "chat.completion.chunk", "created": 1, "model": "m-2025"}
+
+
 def _chunk(finish: str | None = None, **delta: Any) -> dict[str, Any]:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return {"id": "resp-1", "model": "m-2025", "choices": [choice]}
+    return {**_CHUNK, "choices": [choice]}
 
 
 def _chat(text: Sequence[str], calls: Sequence[Call], end: End) -> list[dict[str, Any]]:
@@ -69,7 +72,7 @@ def _chat(text: Sequence[str], calls: Sequence[Call], end: End) -> list[dict[str
         "prompt_tokens_details": {"cached_tokens": 40},
         "completion_tokens_details": {"reasoning_tokens": 5},
     }
-    return [*events, {"id": "resp-1", "model": "m-2025", "choices": [], "usage": usage}]
+    return [*events, {**_CHUNK, "choices": [], "usage": usage}]
 
 
 CHAT = Wire(
