@@ -15,6 +15,7 @@ from agentflow.models.base import ModelRequest
 from agentflow.models.event_json import token_count
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.output_schemas import plain_schema, schema_in_words, strict_schema
+from agentflow.models.parameters import take_output_limit
 from agentflow.models.wire_answer import ANSWER_FUNCTION
 
 __all__ = [
@@ -181,8 +182,8 @@ def encode_request(
     """
     body: dict[str, Any] = {**request.extra, **request.parameters}
     _name_parameters(body)
-    limits = [body.pop(name) for name in _OUTPUT_LIMITS if body.get(name) is not None]
-    body["max_tokens"] = limits[0] if limits else default_output_limit
+    limit = take_output_limit(body, _OUTPUT_LIMITS)
+    body["max_tokens"] = default_output_limit if limit is None else limit
     body["model"] = request.model
     body["stream"] = True
     tools = [_tool(tool, names) for tool in request.tools]

@@ -61,6 +61,8 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     count_tokens: Callable[[str], int] | None = None
     schema_mode: Literal["native", "tool"] = "native"
     """How a model answers by a schema: by the provider's own means, or by the call of a function."""
+    reasoning_fields: tuple[str, ...] = ("reasoning_details",)
+    """Fields of a chat completion with reasoning that the server wants back in the next turn."""
     cache_write_price: float | None = None
     """US dollars per million tokens written to the provider's cache; as input when unknown."""
 

@@ -15,6 +15,7 @@ from agentflow.models.base import ModelRequest
 from agentflow.models.event_json import token_count
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.output_schemas import plain_schema, schema_in_words
+from agentflow.models.parameters import take_output_limit
 
 __all__ = ["FORMAT", "PARAMETERS", "Candidate", "Event", "Part", "WireUsage", "encode_request", "usage_of"]
 
@@ -22,9 +23,6 @@ FORMAT: Final = "gemini"
 _GENERATION: Final = {
     "candidate_count": "candidateCount",
     "frequency_penalty": "frequencyPenalty",
-    "max_completion_tokens": "maxOutputTokens",
-    "max_output_tokens": "maxOutputTokens",
-    "max_tokens": "maxOutputTokens",
     "media_resolution": "mediaResolution",
     "presence_penalty": "presencePenalty",
     "seed": "seed",
@@ -35,7 +33,8 @@ _GENERATION: Final = {
     "top_p": "topP",
 }
 """The parameters of a model object, and what they are called in `generationConfig`."""
-PARAMETERS: Final = (*_GENERATION, "reasoning_effort", "safety_settings", "tool_choice")
+_OUTPUT_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+PARAMETERS: Final = (*_GENERATION, *_OUTPUT_LIMITS, "reasoning_effort", "safety_settings", "tool_choice")
 _MODES: Final = {"auto": "AUTO", "required": "ANY", "any": "ANY", "none": "NONE"}
 _Count = int | float | None
 
@@ -115,6 +114,9 @@ def encode_request(request: ModelRequest, names: FunctionNames, *, provider: str
     `extra` that the body has too (`generationConfig`) is completed."""
     given = dict(request.parameters)
     generation: dict[str, Any] = {}
+    limit = take_output_limit(given, _OUTPUT_LIMITS)
+    if limit is not None:
+        generation["maxOutputTokens"] = limit
     for name, written in _GENERATION.items():
         if name in given:
             value = given.pop(name)

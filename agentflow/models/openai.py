@@ -7,7 +7,7 @@ from typing import Final, Unpack
 
 import msgspec
 
-from agentflow.definition.conversation import Message, ToolCall, Usage
+from agentflow.definition.conversation import Message, ReasoningPart, ToolCall, Usage
 from agentflow.definition.type_errors import undecodable
 from agentflow.models import faults
 from agentflow.models.accumulator import end_of
@@ -16,7 +16,7 @@ from agentflow.models.function_names import FunctionNames
 from agentflow.models.http import HttpFailure
 from agentflow.models.openai_answer import Answer
 from agentflow.models.openai_parameters import COMPATIBLE, OFFICIAL
-from agentflow.models.openai_wire import Chunk, decode_chunk, encode_request, usage_of
+from agentflow.models.openai_wire import FORMAT, Chunk, decode_chunk, encode_request, usage_of
 from agentflow.models.streamed import ProviderOptions, StreamedProvider
 
 __all__ = ["OFFICIAL_URL", "OpenAIProvider"]
@@ -65,12 +65,13 @@ class OpenAIProvider(StreamedProvider):
         return {"Authorization": f"Bearer {self._key}"} if self._key else {}
 
     def _encode(self, request: ModelRequest, names: FunctionNames) -> bytes:
-        return encode_request(request, names, output_limit_key=self._output_limit_key)
+        return encode_request(request, names, provider=self.name, output_limit_key=self._output_limit_key)
 
     def _new_answer(
         self, request: ModelRequest, names: FunctionNames, on_delta: DeltaSink | None
     ) -> _ChatAnswer:
-        kept = Answer(on_delta, self._max_answer_bytes)
+        fields = self.profile(request.model).reasoning_fields
+        kept = Answer(on_delta, self._max_answer_bytes, reasoning_fields=fields)
         return _ChatAnswer(kept, request.model, names, self.name, self._key)
 
 
@@ -144,8 +145,11 @@ class _ChatAnswer:
             )
             for call in kept.calls
         )
+        parts = tuple(
+            ReasoningPart(provider=self._provider, format=FORMAT, data=data) for data in kept.reasoning
+        )
         return ModelReply(
-            message=Message(role="assistant", content=kept.text, tool_calls=calls),
+            message=Message(role="assistant", content=kept.text, tool_calls=calls, reasoning=parts),
             finish_reason=("tool_calls" if calls else reason or "stop") if whole else "length",
             response_model=kept.model or self._model,
             end=end,

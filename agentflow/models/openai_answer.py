@@ -5,7 +5,7 @@ Quirks of servers end here. It does no I/O, and what it keeps is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -66,8 +66,17 @@ class PartialCall:
 class Answer(Accumulator):
     """What has arrived so far of a chat completion."""
 
-    def __init__(self, on_delta: DeltaSink | None, max_bytes: int = MAX_ANSWER_BYTES) -> None:
+    def __init__(
+        self,
+        on_delta: DeltaSink | None,
+        max_bytes: int = MAX_ANSWER_BYTES,
+        *,
+        reasoning_fields: Container[str] = (),
+    ) -> None:
         super().__init__(on_delta, max_bytes)
+        self._kept_fields = reasoning_fields
+        self._details: list[dict[str, Any]] = []
+        self._signed: dict[int, Any] = {}  # what came with a call, by its position
         self._refusal = TextPieces()
         self.calls: list[PartialCall] = []
         self.usage: WireUsage | None = None
@@ -88,6 +97,17 @@ class Answer(Accumulator):
     def is_over(self) -> bool:
         """Whether the server said that no more of the answer comes, and then sent no more of it."""
         return self.done or self._has_ended
+
+    @property
+    def reasoning(self) -> list[dict[str, Any]]:
+        """What the server wants back in the next turn, in members of the message."""
+        parts: list[dict[str, Any]] = []
+        thought = str(self._thinking)
+        if thought and "reasoning_content" in self._kept_fields:
+            parts.append({"reasoning_content": thought})
+        if self._details and "reasoning_details" in self._kept_fields:
+            parts.append({"reasoning_details": self._details})
+        return parts + [{"call": call, "extra_content": said} for call, said in self._signed.items()]
 
     def take(self, chunk: Chunk) -> None:
         """Add one chunk. Only the first choice is read; one is asked for.
@@ -117,6 +137,7 @@ class Answer(Accumulator):
         thinking = _plain(part.reasoning_content) or _plain(part.reasoning) or thinking
         self.add_thinking(thinking)
         self.add_text(text)
+        self._take_details(part.reasoning_details)
         if refusal := (part.refusal or refusal):
             self.count(refusal)
             self._refusal.add(refusal)
@@ -124,6 +145,23 @@ class Answer(Accumulator):
             self.mark()
             self._take_call(piece)
         return bool(thinking or text or refusal or part.tool_calls)
+
+    def _take_details(self, details: object) -> None:
+        """Add pieces of reasoning; one with the type and index of the last continues it."""
+        for detail in cast("list[Any]", details) if isinstance(details, list) else ():
+            if not isinstance(detail, dict):
+                continue
+            piece = cast("dict[str, Any]", detail)
+            self.count(msgspec.json.encode(piece).decode())
+            last = self._details[-1] if self._details else {}
+            same = [last.get(key) == piece.get(key) for key in ("type", "index")]
+            if self._details and all(same) and piece.get("index") is not None:
+                for key, value in piece.items():
+                    grows = key in ("text", "summary", "data") and isinstance(last.get(key), str)
+                    if value is not None:
+                        last[key] = last[key] + value if grows and isinstance(value, str) else value
+            else:
+                self._details.append(dict(piece))
 
     def _take_call(self, piece: WireCall) -> None:
         function = piece.function
@@ -141,6 +179,9 @@ class Answer(Accumulator):
         call.id = call.id or id
         call.name = call.name or name
         call.add(arguments)
+        if piece.extra_content is not None:
+            self.count(msgspec.json.encode(piece.extra_content).decode())
+            self._signed[self.calls.index(call)] = piece.extra_content
 
     def _continued(self, index: int | None, id: str | None, name: str, arguments: str) -> PartialCall | None:
         """The call that a piece continues, None if it begins one.

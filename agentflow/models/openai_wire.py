@@ -17,6 +17,7 @@ from agentflow.models.function_names import FunctionNames
 from agentflow.models.output_schemas import plain_schema, schema_in_words, strict_schema
 
 __all__ = [
+    "FORMAT",
     "Chunk",
     "WireCall",
     "WireChoice",
@@ -26,6 +27,8 @@ __all__ = [
     "encode_request",
     "usage_of",
 ]
+
+FORMAT: Final = "openai"
 
 _Count = int | float | None
 """Some servers write counts and indices as floats."""
@@ -59,6 +62,7 @@ class WireCall(msgspec.Struct):
     index: int | float | None = None
     id: str | None = None
     function: WireFunction | None = None
+    extra_content: Any = None
 
 
 class WireText(msgspec.Struct):
@@ -67,6 +71,7 @@ class WireText(msgspec.Struct):
     content: str | list[Any] | dict[str, Any] | None = None
     reasoning_content: Any = None
     reasoning: Any = None
+    reasoning_details: Any = None
     refusal: str | None = None
     tool_calls: list[WireCall] | None = None
 
@@ -100,7 +105,11 @@ def decode_chunk(data: bytes) -> Chunk:
 
 
 def encode_request(
-    request: ModelRequest, names: FunctionNames, *, output_limit_key: str = "max_tokens"
+    request: ModelRequest,
+    names: FunctionNames,
+    *,
+    provider: str = FORMAT,
+    output_limit_key: str = "max_tokens",
 ) -> bytes:
     """Return the JSON body. Parameters and `extra` never replace what the request itself says."""
     body: dict[str, Any] = {**request.extra, **request.parameters}
@@ -120,7 +129,7 @@ def encode_request(
     elif schema is not None:
         # The protocol takes object schemas only; for others the model is told, and the caller validates.
         messages.insert(_after_system(messages), Message(role="system", content=schema_in_words(schema)))
-    body["messages"] = _messages(messages, names)
+    body["messages"] = _messages(messages, names, provider)
     return msgspec.json.encode(body)
 
 
@@ -169,7 +178,7 @@ def _after_system(messages: Sequence[Message]) -> int:
     return next((i for i, m in enumerate(messages) if m.role != "system"), len(messages))
 
 
-def _messages(messages: Sequence[Message], names: FunctionNames) -> list[dict[str, Any]]:
+def _messages(messages: Sequence[Message], names: FunctionNames, provider: str) -> list[dict[str, Any]]:
     # A provider knows a call by the id it gave; one that another provider made is known by the runtime's.
     known = {call.id: call.provider_id or call.id for m in messages for call in m.tool_calls}
     written: list[dict[str, Any]] = []
@@ -189,5 +198,10 @@ def _messages(messages: Sequence[Message], names: FunctionNames) -> list[dict[st
                 }
                 for call in message.tool_calls
             ]
+        for part in message.reasoning_for(provider, FORMAT):
+            if "call" in part:  # as Gemini's compatible server signs a call
+                one["tool_calls"][part["call"]]["extra_content"] = part["extra_content"]
+            else:
+                one |= part
         written.append(one)
     return written

@@ -6,7 +6,7 @@ Parameters go to the provider if its profile names them, `extra` as it stands, p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -20,6 +20,7 @@ __all__ = [
     "parameter_problems",
     "price_problem",
     "sent_parameters",
+    "take_output_limit",
     "with_prices",
 ]
 
@@ -36,6 +37,14 @@ class ParameterProblem(NamedTuple):
     name: str
     message: str
     hint: str | None = None
+
+
+def take_output_limit(body: dict[str, Any], names: Iterable[str]) -> Any:
+    """Remove the limits of the answer from a request, under all their names; return the lowest one, since a
+    budget counts on it, and None if there is none."""
+    limits = [body.pop(name) for name in names if body.get(name) is not None]
+    counts = [limit for limit in limits if isinstance(limit, int | float) and not isinstance(limit, bool)]
+    return min(counts) if counts else next(iter(limits), None)
 
 
 def sent_parameters(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -15,6 +15,7 @@ from agentflow.models.base import ModelRequest
 from agentflow.models.event_json import token_count
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.output_schemas import plain_schema, schema_in_words, strict_schema
+from agentflow.models.parameters import take_output_limit
 
 __all__ = ["FORMAT", "PARAMETERS", "Event", "Item", "WireResponse", "WireUsage", "encode_request", "usage_of"]
 
@@ -135,9 +136,9 @@ def encode_request(request: ModelRequest, names: FunctionNames, *, provider: str
     encrypted and is sent back.
     """
     body: dict[str, Any] = {**request.extra, **request.parameters}
-    limits = [body.pop(name) for name in _OUTPUT_LIMITS if body.get(name) is not None]
-    if limits:
-        body["max_output_tokens"] = limits[0]
+    limit = take_output_limit(body, _OUTPUT_LIMITS)
+    if limit is not None:
+        body["max_output_tokens"] = limit
     effort = body.pop("reasoning_effort", None)
     if effort is not None:
         body["reasoning"] = {**_object(body.get("reasoning")), "effort": effort}

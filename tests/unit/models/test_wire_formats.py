@@ -11,6 +11,7 @@ import pytest
 from agentflow.definition.conversation import Message
 from agentflow.models import ModelError, ModelReply, ModelRequest
 from agentflow.models.streamed import StreamedProvider
+from agentflow.models.table import known_profile
 
 from .helpers import ask, ids, tool
 from .wire_formats import CHAT, GEMINI, MESSAGES, RESPONSES, WIRES, Call, Wire, encode
@@ -140,9 +141,9 @@ async def test_functions_texts_and_schema_are_sent(wire: Wire) -> None:
     assert wire.tools_in(await sent(wire, ask(tools=(LOOKUP,)))) == ["crm__lookup"]
 
 
-@pytest.mark.parametrize("wire", [pytest.param(w, id=w.name) for w in WIRES.values() if w.reasoning])
+@each_wire
 async def test_reasoning_goes_back_to_its_provider_alone_and_unchanged(wire: Wire) -> None:
-    events = wire.events([], CALLS if wire is not GEMINI else [], "complete")
+    events = wire.events([], CALLS if wire in (MESSAGES, RESPONSES) else [], "complete")
     begin = 1 if wire in (MESSAGES, RESPONSES) else 0
     stream = encode([*events[:begin], *wire.reasoned(), *events[begin:]])
     reply = await complete(wire, sending(stream), ask(tools=(LOOKUP, tool("lookup"))))
@@ -266,6 +267,28 @@ async def test_the_key_stands_in_the_header_that_each_format_names() -> None:
             assert name not in second.headers
             await provider.aclose()
             await other.aclose()
+
+
+async def test_a_server_that_wants_its_reasoning_text_back_gets_it() -> None:
+    """DeepSeek refuses a turn of functions without it; the official service knows no such field."""
+    thought = {"choices": [{"index": 0, "delta": {"reasoning_content": "Let me see."}}]}
+    stream = sending(encode([thought, *CHAT.events([], CALLS, "complete")]))
+    for profile, back in (("deepseek", "Let me see."), ("openai", None)):
+        async with WireServer(stream) as server:
+            provider = CHAT.provider(
+                base_url=server.url,
+                api_key=KEY,
+                profiles=lambda model, name=profile: known_profile(name, model),
+            )
+            reply = await provider.complete(ask(tools=(LOOKUP,)), new_call_id=ids())
+            results = [
+                Message(role="tool", tool_call_id=c.id, content="{}") for c in reply.message.tool_calls
+            ]
+            request = ask(tools=(LOOKUP,))
+            messages = (*request.messages, reply.message, *results)
+            await provider.complete(msgspec.structs.replace(request, messages=messages), new_call_id=ids())
+            await provider.aclose()
+            assert server.requests[1].body["messages"][2].get("reasoning_content") == back
 
 
 class TestMessages:
@@ -392,6 +415,19 @@ class TestResponses:
             assert reply.message.content == "hi"
             assert len(reply.message.tool_calls) == 2
             assert reply.usage.input_tokens == 100
+
+
+@each_wire
+async def test_of_several_limits_the_lowest_is_sent(wire: Wire) -> None:
+    """The runtime adds what a budget leaves beside the limit that the document states."""
+    names = ("max_tokens", "max_completion_tokens")
+    both = [dict(zip(names, limits, strict=True)) for limits in ((7, 90), (90, 7))]
+    if wire is RESPONSES or wire is GEMINI:
+        both.append({"max_tokens": 7, "max_output_tokens": 90})
+    for parameters in both:
+        body = json.dumps(await sent(wire, ask(parameters=parameters)))
+        assert ": 7" in body
+        assert ": 90" not in body
 
 
 def test_every_provider_is_one() -> None:

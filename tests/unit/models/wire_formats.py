@@ -75,13 +75,39 @@ def _chat(text: Sequence[str], calls: Sequence[Call], end: End) -> list[dict[str
     return [*events, {**_CHUNK, "choices": [], "usage": usage}]
 
 
+_DETAIL = {"type": "reasoning.text", "text": "Let me see.", "signature": "c2lnbmF0dXJl", "index": 0}
+_SIGNED = {"google": {"thought_signature": "b3BhcXVl"}}
+
+
+def _chat_reasoned() -> list[dict[str, Any]]:
+    """Reasoning as OpenRouter streams it, and a signature as Gemini's compatible server does."""
+    function = {"name": "lookup", "arguments": "{}"}
+    call = {"index": 90, "id": "p9", "function": function, "extra_content": _SIGNED}
+    pieces = [
+        {"type": "reasoning.text", "text": "Let me", "index": 0},
+        {"type": "reasoning.text", "text": " see.", "index": 0},
+        {"type": "reasoning.text", "signature": "c2lnbmF0dXJl", "index": 0},
+    ]
+    return [*(_chunk(reasoning_details=[piece]) for piece in pieces), _chunk(tool_calls=[call])]
+
+
+def _chat_wanted_back(body: dict[str, Any]) -> list[Any]:
+    answers = [message for message in body["messages"] if message["role"] == "assistant"]
+    found = [{"reasoning_details": m["reasoning_details"]} for m in answers if "reasoning_details" in m]
+    for message in answers:
+        for position, call in enumerate(message["tool_calls"]):
+            if "extra_content" in call:
+                found.append({"call": position, "extra_content": call["extra_content"]})
+    return found
+
+
 CHAT = Wire(
     name="openai",
     provider=OpenAIProvider,
     events=_chat,
-    reasoned=list,
-    wanted_back=lambda body: [],
-    reasoning=[],
+    reasoned=_chat_reasoned,
+    wanted_back=_chat_wanted_back,
+    reasoning=[{"reasoning_details": [_DETAIL]}, {"call": 0, "extra_content": _SIGNED}],
     error={"error": {"code": 503, "message": "overloaded"}},
     tools_in=lambda body: [tool["function"]["name"] for tool in body.get("tools", ())],
     texts_in=lambda body: [m["content"] for m in body["messages"] if m.get("content")],
