@@ -718,6 +718,14 @@ FAILURES: dict[str, CodeInfo] = {
     "tool_execution_failed": CodeInfo(
         "A function raised an exception.", "Read the message; correct the function."
     ),
+    "model_requests_forbidden": CodeInfo(
+        "AGENTFLOW_ALLOW_MODEL_REQUESTS=0 forbids requests to models.",
+        "Use a ScriptedModel or a cassette in the test, or unset the variable.",
+    ),
+    "cassette_miss": CodeInfo(
+        "A cassette of a test knows no such request.",
+        "Compare it with the nearest one in the message; record the cassette anew.",
+    ),
     "script_exhausted": CodeInfo(
         "A ScriptedModel was asked more often than its script says.", "Add a step to the script of the test."
     ),

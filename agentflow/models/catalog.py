@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -71,6 +71,8 @@ class Models:
         self._stated = msgspec.convert(self._config.get("providers") or {}, dict[str, ProviderSettings])
         self._registered: dict[str, ModelProvider] = {}
         self._built_in: dict[str, ModelProvider] = {}
+        self.wrappers: list[Callable[[ModelProvider], ModelProvider]] = []
+        """Put around each provider that is asked for, the first one innermost."""
         self.prepared: set[str | None] = set()
         """Names of models, as documents write them, whose adapters were imported; None is the default."""
         for provider in providers or ():
@@ -122,6 +124,12 @@ class Models:
 
     def provider(self, ref: ModelRef) -> ModelProvider:
         """The shared provider of a resolved model, made at first use. Raises ModelResolutionError."""
+        found = self._provider(ref)
+        for wrap in self.wrappers:
+            found = wrap(found)
+        return found
+
+    def _provider(self, ref: ModelRef) -> ModelProvider:
         if (registered := self._registered.get(ref.provider)) is not None:
             return registered
         if (built := self._built_in.get(ref.provider)) is None:

@@ -27,9 +27,10 @@ from agentflow.models.accumulator import MAX_ANSWER_BYTES, AnswerTooLong
 from agentflow.models.base import DeltaSink, ModelError, ModelProfile, ModelReply, ModelRequest
 from agentflow.models.endpoint import Endpoint
 from agentflow.models.function_names import FunctionNames
-from agentflow.models.http import AnswerTooLarge, HttpClient, HttpFailure, HttpResponse
+from agentflow.models.http import AnswerTooLarge, HttpClient, HttpFailure
 from agentflow.models.sse import EventDecoder, StreamTooLong, is_event_stream
 from agentflow.models.table import known_profile
+from agentflow.models.traffic import ModelResponse, send
 
 __all__ = ["ProviderOptions", "StreamedAnswer", "StreamedProvider"]
 
@@ -137,6 +138,7 @@ class StreamedProvider(ABC):
         self._base_url = base_url
         self._key = api_key
         self._is_local = loopback or urlsplit(base_url).hostname in _LOOPBACK
+        self._is_own = loopback
         self._first_byte_timeout = first_byte_timeout
         self._max_answer_bytes = max_answer_bytes
         self._refused_parameters: dict[str, set[str]] = {}  # by model
@@ -229,8 +231,14 @@ class StreamedProvider(ABC):
         body = self._encode(request, names)
         wait = self._wait(request.model)
         try:
-            async with self._http.post(
-                self._url(request.model), headers=self._headers(), body=body, first_byte_timeout=wait
+            async with send(
+                self._http,
+                self._url(request.model),
+                provider=self.name,
+                headers=self._headers(),
+                body=body,
+                wait=wait,
+                loopback=self._is_own,
             ) as response:
                 if not 200 <= response.status < 300:
                     raise await self._refused(response)
@@ -261,7 +269,7 @@ class StreamedProvider(ABC):
             shown[self._key_header] = self._key
         return headers | shown | outgoing_headers()
 
-    async def _refused(self, response: HttpResponse) -> ModelError:
+    async def _refused(self, response: ModelResponse) -> ModelError:
         try:
             refusal = await response.error_body()
         except HttpFailure:
@@ -286,7 +294,7 @@ def _without_rival(base_url: str, api_key: str | None, settings: tuple[str, str]
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-async def _events(response: HttpResponse, max_bytes: int) -> AsyncGenerator[bytes]:
+async def _events(response: ModelResponse, max_bytes: int) -> AsyncGenerator[bytes]:
     """Yield the data of each event; a body that is no stream of events is one event.
 
     The first bytes tell the two apart, since not every server names the type of what it sends. Raises

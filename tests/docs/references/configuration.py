@@ -88,6 +88,7 @@ VARIABLES: dict[str, str] = {
     "AGENTFLOW_LISTEN": "Addresses of `agentflow serve`, separated by commas.",
     "AGENTFLOW_LOG_LEVEL": "`debug`, `info`, `warning` or `error`; `info` in the daemon, else `warning`.",
     "AGENTFLOW_LOCAL_THREADS": "Threads of the embedded model, 1 to 256; 1 if not set.",
+    "AGENTFLOW_ALLOW_MODEL_REQUESTS": "`0` forbids requests to models other than the embedded one; for tests.",
     "AGENTFLOW_SECRET_NAME": "The value of `{ $secret: NAME }` in a document; NAME in capitals, others than letters and digits as `_`.",
     "OPENAI_API_KEY": "The key of the OpenAI-compatible server; also chooses it as the default model's provider.",
     "OPENAI_BASE_URL": "The address of an OpenAI-compatible server other than OpenAI's.",
