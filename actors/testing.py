@@ -4,7 +4,8 @@
 next timer when nothing can: a test of hours takes milliseconds, and takes them the same way every time. With
 `seed=` actors are served in an order drawn from the seed, and the random numbers of the runtime are drawn
 from it too; every order it makes is one that could happen. Sockets and threads work, in real time; while
-they do, the clock may jump.
+they do, the clock may jump, but for a function in an executor of the loop (`asyncio.to_thread`), which it
+waits for.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ T = TypeVar("T")
 
 PATIENCE = 0.02
 """Real seconds to wait for sockets and threads before the clock jumps."""
+EXECUTOR_PATIENCE = 5.0
+"""The same while a function is at work in an executor: one that waits for the clock would wait for ever."""
 
 
 class _Selector(selectors.DefaultSelector):
@@ -56,7 +59,8 @@ class _Selector(selectors.DefaultSelector):
                 raise RuntimeError("every task waits for something that nobody will do")
             return super().select(None)
         if outside:
-            events = super().select(min(timeout, PATIENCE))
+            patience = EXECUTOR_PATIENCE if self.loop.executing else min(timeout, PATIENCE)
+            events = super().select(patience)
         if not events:
             self.loop.advance(timeout)
         return events
@@ -69,12 +73,23 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now = 0.0
         self._seed = seed
         self._idle: list[asyncio.Future[None]] = []
+        self.executing = 0  # functions in executors
         selector = _Selector()
         selector.loop = self
         super().__init__(selector)
 
     def time(self) -> float:
         return self._now
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """Call a function in a thread; the clock stands still until it returns."""
+        done = super().run_in_executor(executor, func, *args)
+        self.executing += 1
+        done.add_done_callback(self._executed)
+        return done
+
+    def _executed(self, _: asyncio.Future[Any]) -> None:
+        self.executing -= 1
 
     def advance(self, seconds: float) -> None:
         """Move the clock."""

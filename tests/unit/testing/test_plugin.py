@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,12 +38,17 @@ def test_models_are_offline(run_workflow, monkeypatch):
 """
 
 
+QUICK = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "agentflow.testing.plugin"}
+"""Loading the other plugins of this environment takes seconds."""
+
+
 def run_suite(folder: Path, answer: str, *options: str) -> str:
     (folder / "test_flow.py").write_text(SUITE.replace("ANSWER", repr(answer)), encoding="utf-8")
-    plugin = ["-p", "agentflow.testing.plugin", "-p", "no:cacheprovider"]
+    plugin = ["-p", "no:cacheprovider"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugin, *options, "test_flow.py"],
         cwd=folder,
+        env={**os.environ, **QUICK},
         capture_output=True,
         text=True,
         timeout=60,
