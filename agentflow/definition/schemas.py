@@ -17,12 +17,13 @@ import msgspec
 from agentflow.definition.breach_texts import breach_text
 from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.meta_schema import bad_identifiers, invalid_parts
-from agentflow.definition.patterns import PatternError, compile_pattern
+from agentflow.definition.patterns import Pattern, PatternError, compile_pattern
 from agentflow.definition.schema_cost import (
     INLINE_UNITS,
     MAX_LEVELS,
     MAX_PARTS,
     MAX_UNITS,
+    compile_patterns,
     cost_of,
     has_at_most,
     measure,
@@ -236,7 +237,7 @@ class Validator:
         self._body = body
         self._refusal: str | None = None
         self._answers: dict[bytes, list[SchemaIssue]] = {}
-        self._cost = cost_of([])
+        self._cost = cost_of([], {})
         self._engine: Any = None
         self._compiled = False
         self._quick = self._brief = 0.0
@@ -268,12 +269,13 @@ class Validator:
         if endless(parts):
             self._refusal = "its schema refers to itself without end"
             return
-        self._cost = cost_of(parts)
-        if self._cost.by_level[0].node > MAX_UNITS:
+        patterns = compile_patterns(parts)
+        self._cost = cost_of(parts, patterns)
+        if self._cost.by_level[0].node > self._cost.limit:
             self._refusal = _TOO_COSTLY
             return
         for part in parts:
-            _translate(part.schema)
+            _translate(part.schema, patterns)
         options = FancyRegexOptions(backtrack_limit=MAX_UNITS)
         self._engine = Draft202012Validator(
             schema, validate_formats=False, offline=True, pattern_options=options, mask="the value"
@@ -339,7 +341,7 @@ class Validator:
         if self._engine.is_valid(value):
             return []
         if self._is_brief(body):
-            return self._why(value, len(body))
+            return self._why(value, body)
         return self._kept(value, body, self._aside)
 
     def _kept(self, value: Any, body: bytes, judge: Judge) -> list[SchemaIssue]:
@@ -355,7 +357,7 @@ class Validator:
 
     def _carefully(self, value: Any, body: bytes) -> list[SchemaIssue]:
         units = self._units(value, body)
-        return (self._aside if INLINE_UNITS < units <= MAX_UNITS else self._here)(value, body)
+        return (self._aside if INLINE_UNITS < units <= self._cost.limit else self._here)(value, body)
 
     def _units(self, value: Any, body: bytes) -> float:
         shape = shape_of(value)
@@ -371,12 +373,14 @@ class Validator:
         self._prepare()
         if self._refusal is not None:
             return [SchemaIssue("", self._refusal)]
-        if not self._is_cheap(body) and self._units(value, body) > MAX_UNITS:
+        if not self._is_cheap(body) and self._units(value, body) > self._cost.limit:
             return [SchemaIssue("", _TOO_COSTLY)]
-        return [] if self._engine.is_valid(value) else self._why(value, len(body))
+        return [] if self._engine.is_valid(value) else self._why(value, body)
 
-    def _why(self, value: Any, size: int) -> list[SchemaIssue]:
-        found = breaches(self._body, value) if size <= _EXPLAINED else []
+    def _why(self, value: Any, body: bytes) -> list[SchemaIssue]:
+        size = len(body)
+        steps = self._cost.steps(self._bound(body)[0] if self._is_cheap(body) else self._units(value, body))
+        found = breaches(self._body, value, steps) if size <= _EXPLAINED and steps > 0 else []
         ordered: list[tuple[list[tuple[bool, int, str]], SchemaIssue]] = []
         for steps, message in found:
             # Elements by number, members by name.
@@ -388,7 +392,9 @@ class Validator:
         """Return the breach that the engine finds first, where asking for it is cheap."""
         from jsonschema_rs import ValidationError
 
-        if size * max(self._cost.alternatives, 1) <= _COPIED:
+        branches = self._cost.alternatives
+        few = branches < 2 or self._cost.parts <= _BRANCHING_PARTS
+        if few and size * max(branches, 1) <= _COPIED:
             try:
                 self._engine.validate(value)
             except ValidationError as error:
@@ -406,18 +412,20 @@ _EXPLAINED = 256 * 1024
 """Bytes of JSON text up to which a value is copied to be explained."""
 _COPIED = 16 * 1024 * 1024
 """Bytes that the engine may copy to say which breach it found first."""
+_BRANCHING_PARTS = 2_000
+"""Subschemas of a schema with branches up to which the engine is asked: it makes 20 µs of error in each."""
 _TOO_COSTLY = "judging it by its schema would take too many steps"
 
 
-def _translate(schema: dict[str, Any]) -> None:
+def _translate(schema: dict[str, Any], patterns: dict[str, Pattern]) -> None:
     """Write the patterns right in a schema as the engine reads them."""
     if isinstance(schema.get("pattern"), str):
-        schema["pattern"] = compile_pattern(schema["pattern"]).engine
+        schema["pattern"] = patterns[schema["pattern"]].engine
     names = schema.get("patternProperties")
     if isinstance(names, dict):
         made: dict[str, Any] = {}
         for source, inner in cast("dict[str, Any]", names).items():
-            engine = compile_pattern(source).engine
+            engine = patterns[source].engine
             while engine in made:  # two patterns may be written alike
                 engine += "(?:)"
             made[engine] = inner
