@@ -275,15 +275,36 @@ def replay(
 @click.argument("data", required=False)
 @click.option("--signal-id", help="A repeated one changes nothing.")
 @target_options
+@load_option
 def signal(id: str, name: str, data: str | None, signal_id: str | None, where: Where) -> Exit:
     """Send the signal NAME to the run ID.
 
-    DATA is JSON if it parses, else text.
+    DATA is JSON if it parses, else text. Where no daemon works on a run that waits for NAME, it is followed,
+    as by `resume`.
     """
+    from agentflow.cli.follow import Follower
     from agentflow.cli.inputs import parse_value
+    from agentflow.cli.run_reports import waits_for_signal
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
 
     value = None if data is None else parse_value(data)
-    return _tell(where, id, "signal", f"{id} got {name}", name=name, data=value, signal_id=signal_id)
+
+    async def work(interrupts: Interrupts) -> Exit:
+        follower = Follower(interrupts, as_json=False, where=where)
+        async with open_target(where, run_id=id) as target:
+            follows = target.parks and await waits_for_signal(target, id, name)
+            last = await target.last_offset(id)
+            workflow = await target.reader.graph(id) if follows else None
+            given = {"name": name, "data": value, "signal_id": signal_id}
+            await interrupts.guard(target.tell("signal", id, **given))
+            if workflow is None:
+                emit(f"{id} got {name}")
+                return Exit.DONE
+            await follower.follow(target, id, workflow, since=last)
+        return await follower.conclude()
+
+    return run_async(work)
 
 
 @click.command("pause", cls=Command)

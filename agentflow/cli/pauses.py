@@ -25,7 +25,7 @@ __all__ = [
     "suggested_raise",
 ]
 
-_LOADING = frozenset({"answer", "approve", "deny", "fork", "resume", "retry"})
+_LOADING = frozenset({"answer", "approve", "deny", "fork", "resume", "retry", "signal"})
 """Verbs that take --load."""
 _MAX_HELD = 10  # steps whose commands are printed
 
