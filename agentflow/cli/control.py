@@ -185,7 +185,13 @@ def retry(
 
 @click.command("fork", cls=Command)
 @click.argument("id", type=run_id)
-@click.option("--from", "step", metavar="STEP", help="Do this step and all that come after it again.")
+@click.option(
+    "--from",
+    "step",
+    metavar="STEP",
+    shell_complete=complete_parts("steps"),
+    help="Do this step and all that come after it again.",
+)
 @click.option("--offset", type=click.IntRange(min=0), help="Go on from this offset of the log.")
 @click.option("--from-failure", is_flag=True, help="Do the steps that failed again, and all after them.")
 @click.option(
