@@ -12,7 +12,27 @@ import subprocess
 import sys
 from pathlib import Path
 
-SUITES = ("actors", "events", "spans", "expressions", "workflows", "agents", "server", "instructions")
+SUITES = (
+    "actors",
+    "events",
+    "spans",
+    "expressions",
+    "workflows",
+    "agents",
+    "server",
+    "start",
+    "instructions",
+)
+    "actors",
+    "events",
+    "spans",
+    "expressions",
+    "workflows",
+    "agents",
+    "server",
+    "start",
+    "instructions",
+)
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 FIELDS = {"suite", "case", "subject", "value", "unit"}
