@@ -23,16 +23,6 @@ SUITES = (
     "start",
     "instructions",
 )
-    "actors",
-    "events",
-    "spans",
-    "expressions",
-    "workflows",
-    "agents",
-    "server",
-    "start",
-    "instructions",
-)
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 FIELDS = {"suite", "case", "subject", "value", "unit"}
