@@ -82,7 +82,7 @@ def answer(id: str, request: str, value: str, as_json: bool, where: Where) -> Ex
 
 
 async def _shaped(target: Target, run_id: str, request_id: str, value: Any) -> Any:
-    """`retry` for `{"choice": "retry"}` where the request asks for a choice."""
+    """Return `{"choice": "retry"}` for `retry` where the request asks for a choice."""
     found = {request.request_id: request for request in await target.reader.requests(run_id)}
     request = found.get(request_id)
     if request is None:

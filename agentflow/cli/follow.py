@@ -55,7 +55,7 @@ class Follower:
         warned: Sequence[Diagnostic] = (),
         quiet: bool = False,
     ) -> None:
-        """`warned` are the warnings that `agentflow check` shows. `quiet`: no progress, no table of steps."""
+        """Take the warnings that `agentflow check` shows. `quiet`: no progress, no table of steps."""
         self._is_quiet = quiet
         self._may_ask = not quiet and not as_json and can_ask()
         self._seen = -1  # offset of the last event that was shown

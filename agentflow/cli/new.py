@@ -57,7 +57,7 @@ def _write(target: Path, files: dict[str, bytes]) -> None:
     try:
         for file, content in files.items():
             (draft / file).write_bytes(content)
-        draft.chmod(0o755)  # mkdtemp lets nobody else in
+        draft.chmod(0o755)  # mkdtemp makes it private
         # Takes the place of an empty folder, and fails where something has come into it meanwhile.
         draft.rename(target)
     except BaseException:

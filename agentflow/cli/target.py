@@ -106,7 +106,7 @@ def _listens(path: str) -> bool:
 
 
 def target_options(command: F) -> F:
-    """`--url URL`, `--store URL` and `--local`, given to the command as one `where`."""
+    """Add `--url URL`, `--store URL` and `--local`, given to the command as one `where`."""
     from functools import wraps
 
     @wraps(command)
@@ -135,7 +135,7 @@ def target_options(command: F) -> F:
 
 
 def read_only_option(command: F) -> F:
-    """`--read-only`, kept in the command's `where`. Stands below `target_options`."""
+    """Add `--read-only`, kept in the command's `where`. Stands below `target_options`."""
     from functools import wraps
 
     @wraps(command)
