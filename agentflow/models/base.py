@@ -66,7 +66,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return self.context_tokens
 
     def lacks(self, *, functions: int = 0, json_schema: bool = False) -> str | None:
-        """What an agent needs and the model cannot do, as the middle of a sentence; None if nothing."""
+        """Return what an agent needs and the model lacks, as the middle of a sentence; None if nothing."""
         if functions and self.tools == "none":
             return "cannot call functions"
         if functions > 1 and self.tools == "single":
@@ -149,9 +149,9 @@ class ModelError(AgentflowError):
         usage: Usage | None = None,
         uncharged: bool = False,
     ) -> None:
-        """`retry_after`: seconds that the provider asked to wait; `partial`: answer text that had arrived;
-        `usage`: what the call cost all the same, if the provider said so; `uncharged`: it cannot have cost
-        anything, since no request reached the provider or it was refused instead of answered."""
+        """Set `retry_after`: seconds that the provider asked to wait; `partial`: answer text that had
+        arrived; `usage`: what the call cost all the same, if the provider said so; `uncharged`: it cannot
+        have cost anything, since no request reached the provider or it was refused instead of answered."""
         super().__init__(f"{info.code}: {info.message}")
         self.info = info
         self.retry_after = retry_after
@@ -192,7 +192,7 @@ class ModelProvider(Protocol):
         ...
 
     def profile(self, model: str) -> ModelProfile:
-        """What this model can do. An unknown model has a profile too: the provider's own default."""
+        """Return what this model can do. An unknown model has a profile too: the provider's own default."""
         ...
 
     async def complete(

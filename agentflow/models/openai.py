@@ -95,7 +95,7 @@ class OpenAIProvider:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> OpenAIProvider:
-        """The provider that OPENAI_API_KEY and OPENAI_BASE_URL describe."""
+        """Return the provider that OPENAI_API_KEY and OPENAI_BASE_URL describe."""
         return cls(
             base_url=env.get("OPENAI_BASE_URL") or OFFICIAL_URL,
             api_key=(env.get("OPENAI_API_KEY") or "").strip() or None,
@@ -224,7 +224,7 @@ class OpenAIProvider:
     def _reply(
         self, request: ModelRequest, answer: Answer, names: FunctionNames, new_call_id: Callable[[], str]
     ) -> ModelReply:
-        """The answer with its end. Raises ModelError for one that is withheld or failed."""
+        """Return the answer with its end. Raises ModelError for one that is withheld or failed."""
         if not answer.is_over:
             cut = HttpFailure("broken", "the stream ended before the answer did")
             raise faults.from_http_failure(self.name, cut, partial=answer.text)

@@ -155,11 +155,11 @@ class FunctionNames:
             self._back[written], self._forth[tool.name] = tool.name, written
 
     def write(self, name: str) -> str:
-        """The name on the wire."""
+        """Return the name on the wire."""
         return self._forth.get(name) or _written(name)
 
     def read(self, written: str) -> str:
-        """The function that the model meant; an unknown name stays as it is."""
+        """Return the function that the model meant; an unknown name stays as it is."""
         return self._back.get(written, written)
 
 
@@ -215,13 +215,13 @@ def usage_of(wire: WireUsage | None) -> Usage:
 
 
 def _count(value: int | float | None) -> int:
-    """A count as a whole number; 0 for what is none."""
+    """Return a count as a whole number; 0 for what is none."""
     return int(value) if value is not None and 0 <= value <= _MAX_COUNT else 0
 
 
 def strict_schema(schema: object) -> bool:
-    """Whether the provider's strict mode takes the schema: closed objects, every property required, and
-    only keywords that it knows. Too careful is harmless: the answer is validated all the same."""
+    """Return whether the provider's strict mode takes the schema: closed objects, every property required,
+    and only keywords that it knows. Too careful is harmless: the answer is validated all the same."""
     if isinstance(schema, bool):
         return False
     if not isinstance(schema, dict):

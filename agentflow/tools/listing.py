@@ -9,7 +9,7 @@ __all__ = ["listed_tools"]
 
 
 def listed_tools(registry: ToolRegistry) -> list[ToolView]:
-    """By service and name."""
+    """Return the functions by service and name."""
     found = [
         ToolView(
             name=tool.name,

@@ -39,7 +39,7 @@ class Exchange:
         self.failure: Exception | None = None
 
 
-# The SDK sends a request in a task of its own that has the context of whoever made the call.
+# The SDK sends a request in a task of its own that has the caller's context.
 exchange: ContextVar[Exchange | None] = ContextVar("agentflow.tools.exchange", default=None)
 
 
