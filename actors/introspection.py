@@ -46,7 +46,7 @@ class ActorInfo:
 
 
 def describe(cell: Cell) -> ActorInfo:
-    """The actor and everything below it."""
+    """Return the actor and everything below it."""
     root = _one(cell)
     pending = [(cell, root)]
     while pending:

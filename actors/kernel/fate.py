@@ -252,7 +252,7 @@ def _park(cell: Cell) -> None:
 
 
 def _members(parent: Cell, strategy: Strategy, culprit: Cell) -> list[Cell]:
-    """The living children that restart now, in start order."""
+    """Return the living children that restart now, in start order."""
     if isinstance(strategy, OneForOne):
         return [culprit]
     siblings = list((parent.children or {}).values())
