@@ -287,6 +287,20 @@ def test_a_later_timer(sandbox: Sandbox, below: bool, monkeypatch: pytest.Monkey
     assert_all_move(sandbox, printed_commands(out.stderr))
 
 
+def test_a_daemon_is_followed_across_timers_and_told_of_signals(sandbox: Sandbox):
+    nap = NAP.replace("SECONDS", "0.2")
+    sandbox.write("nap.yaml", child(nap))
+    sandbox.write("ear.yaml", graph(EAR))
+    daemon = sandbox.start("serve")
+    wait_until_it_answers(sandbox, daemon)
+    followed = sandbox.invoke("run", "nap.yaml")
+    assert (followed.exit_code, followed.stdout) == (0, "done\n"), followed.stderr
+    (signal,) = printed_commands(run(sandbox, "ear.yaml"))
+    assert sandbox.invoke(*signal).stdout == "wf_a got paid\n"
+    ended = sandbox.invoke("events", "wf_a", "--type", "workflow.completed")
+    assert '"type":"workflow.completed"' in ended.stdout
+
+
 def test_a_timer_and_a_question_wait_for_the_answer(sandbox: Sandbox):
     """A near timer of one branch does not keep the command while another branch asks a person."""
     nodes = "- {id: work, type: parallel, branches: [ask, nap], next: end}"
