@@ -1,4 +1,4 @@
-"""What a user can do about a paused run: the hint below `agentflow run`, `resume` and `show`.
+"""Hints for a paused run, below `agentflow run`, `resume` and `show`.
 
 Every command that is printed here moves the run as it stands.
 """

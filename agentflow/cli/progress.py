@@ -1,4 +1,4 @@
-"""What a person wants to know of a run while it goes: a fold of its events, and lines for a log.
+"""Progress of a run: a fold of its events, and a line for a log for each.
 
 Pure: it reads events and writes nothing; `plain` and `live` show it.
 """

@@ -1,4 +1,4 @@
-"""Where the runs of a command are: in this process on a store, or with the daemon (page 000 §12).
+"""Targets of commands: runs of a store in this process, or those of the daemon (page 000 §12).
 
 `--url`, then `--store` or `--local`, then AGENTFLOW_URL decide; without any of them a daemon that listens on
 the default socket, else this process on the configured store.

@@ -1,4 +1,4 @@
-"""What a waiting run waits for beside answers: a time, a signal, a child run. Pure."""
+"""Reasons of a waiting run beside answers: a time, a signal, a child run. Pure."""
 
 from __future__ import annotations
 

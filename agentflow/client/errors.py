@@ -1,4 +1,4 @@
-"""What can go wrong between a client and the daemon, and problems turned back into exceptions.
+"""Errors between a client and the daemon, and problems turned back into exceptions.
 
     AgentflowError
     └── ClientError

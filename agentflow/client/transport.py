@@ -1,4 +1,4 @@
-"""How a client reaches the daemon: one pooled HTTP client, over TCP or a Unix socket."""
+"""Transport from a client to the daemon: one pooled HTTP client, over TCP or a Unix socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every language-model adapter is to the rest of the product: requests, replies, errors, profiles.
+"""Protocol of language-model adapters: requests, replies, errors, profiles.
 
 This module must never do I/O and never import an HTTP client: the engine's tests, the test kit and the
 command line import it. Durations are seconds, prices are US dollars per million tokens.

@@ -1,4 +1,4 @@
-"""What functions are registered, as the API and the command line tell it."""
+"""List of registered functions for the API and the command line."""
 
 from __future__ import annotations
 

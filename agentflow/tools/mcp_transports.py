@@ -1,4 +1,4 @@
-"""How an MCP server is reached: a child process, or streamable HTTP. Needs the extra `mcp`.
+"""Transports to an MCP server: a child process, or streamable HTTP. Needs the extra `mcp`.
 
 Both give the SDK the pair of streams that it wants, and notice when there will be nothing more to read.
 """

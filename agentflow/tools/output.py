@@ -1,4 +1,4 @@
-"""What a function returns, as JSON: values that an event can hold, or the place of one that it cannot."""
+"""Results of functions as JSON: values that an event can hold, or the place of one that it cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Python function takes, as a JSON Schema for models and as a type for converting arguments."""
+"""Signature of a Python function as a JSON Schema for models and as a type for converting arguments."""
 
 from __future__ import annotations
 

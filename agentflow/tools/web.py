@@ -1,4 +1,4 @@
-"""What services over HTTP have in common: one request, its answer as JSON or text, every failure as data.
+"""Base of services over HTTP: one request, its answer as JSON or text, every failure as data.
 
 Errors are classed by where the exchange stopped and by status, never by what a text says (page 000 §9). What
 a server says of its refusal is shown to the agent, without the service's secrets.

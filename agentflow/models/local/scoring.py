@@ -1,4 +1,4 @@
-"""What a local model would say to an input, with the tokens that it considered at each place.
+"""Scores of a local model: its likeliest answer, with the tokens that it considered at each place.
 
 Talks to the child process alone; the OpenAI adapter has no use for log probabilities.
 """

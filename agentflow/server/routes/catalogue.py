@@ -1,4 +1,4 @@
-"""What runs are made of: checking documents, registered definitions, schemas, functions, blobs."""
+"""Routes about what runs are made of: documents, registered definitions, schemas, functions, blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs ask of people: the open questions of one run, and the inbox."""
+"""Routes of open questions: those of one run, and the inbox."""
 
 from __future__ import annotations
 
