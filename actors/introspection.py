@@ -1,4 +1,4 @@
-"""What a running system looks like: a snapshot of its tree."""
+"""Snapshot of the tree of a running system."""
 
 from __future__ import annotations
 

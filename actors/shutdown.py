@@ -1,4 +1,4 @@
-"""How a system ends: the phases of its shutdown, the end of the actors among them, and the last resorts.
+"""Shutdown of a system: its phases, the end of the actors among them, and the last resorts.
 
 Whatever fails or takes too long is logged, and the rest goes on.
 """

@@ -1,4 +1,4 @@
-"""What to do when an actor fails: strategies, backoff, restart intensity.
+"""Supervision of failing actors: strategies, backoff, restart intensity.
 
 Everything here is data and pure functions; it never touches a loop, a task or an actor. The runtime carries
 decisions out (`kernel.fate`).

@@ -1,4 +1,4 @@
-"""What actors are tested with: a virtual clock, `run_until_idle`, seeded scheduling, and `Probe`.
+"""Test kit for actors: a virtual clock, `run_until_idle`, seeded scheduling, and `Probe`.
 
 `run(main())` runs a coroutine on a loop whose clock stands still while anything can run, and jumps to the
 next timer when nothing can: a test of hours takes milliseconds, and takes them the same way every time. With

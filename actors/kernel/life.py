@@ -1,4 +1,4 @@
-"""How actors start and end.
+"""Start and end of actors.
 
 A start makes the instance and calls `on_start`. An end, in this order: children (the last started first),
 owned work, `on_stop`, entered context managers, mailbox, name, watchers, parent. While a routine of this

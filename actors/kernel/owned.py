@@ -1,4 +1,4 @@
-"""What an actor owns besides its mailbox: keyed timers, the receive timeout, and work in tasks (`ctx.pipe`).
+"""Resources of an actor besides its mailbox: keyed timers, receive timeout, and work in tasks (`ctx.pipe`).
 
 Each ends with the instance that began it; a message of an older generation is never handled.
 """
