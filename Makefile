@@ -35,6 +35,7 @@ bench: $(VENV)/.dev $(if $(filter instructions,$(SUITE)),,$(BENCH_VENV)/.peers)
 
 faults: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "" tests/faults
+	$(BIN)/python -m pytest -m slow tests/unit tests/integration tests/conformance
 
 # Whole runs from seeds, with crashes, refusals and clock steps; a seed that fails says how to repeat it.
 simulate: $(VENV)/.dev

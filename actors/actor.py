@@ -146,7 +146,7 @@ class Actor(Behaviour[M], Generic[M]):
 
 
 def _collect(cls: type[Actor[Any]]) -> dict[type, str]:
-    """The attribute that handles each type; a subclass overrides by type or by name."""
+    """Return the attribute that handles each type; a subclass overrides by type or by name."""
     names: dict[type, str] = {}
     for base in reversed(cls.__mro__):
         declared: dict[type, str] = {}

@@ -1,4 +1,4 @@
-"""What the kernel knows of an actor's class: its handlers by type of message, its settings, its hooks."""
+"""Behaviour of an actor's class: its handlers by type of message, its settings, its hooks."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ class Context(Generic[M]):
         return stack.enter_context(manager)
 
     def limiter(self, limit: int) -> Limiter:
-        """A limit on what this instance does at once beside its mailbox; see `Limiter.submit`.
+        """Return a limit on what this instance does at once beside its mailbox; see `Limiter.submit`.
 
         Make it once, in `on_start`. Raises `SpecError`.
         """
@@ -258,7 +258,7 @@ class Context(Generic[M]):
     # Behaviour
 
     def become(self, handlers: Mapping[type[M], Callable[[Any], object]]) -> None:
-        """From the next message on handle by these functions (usually bound methods) instead of the class's
+        """Handle from the next message on by these functions (usually bound methods) instead of the class's
         handlers.
 
         A restart goes back to the class.
@@ -296,7 +296,8 @@ class Context(Generic[M]):
         life.unstash(self._cell)
 
     def finish(self) -> None:
-        """The work is done: end after the message in hand. A permanent child is restarted, others are gone.
+        """End after the message in hand, because the work is done. A permanent child is restarted, others are
+        gone.
 
         To end for good whatever the restart type, stop the ref: `ctx.self.stop()`.
         """

@@ -16,7 +16,7 @@ class Interceptor(Protocol):
     """Given to `ActorSystem(interceptor=...)`; without one the message path has no such step at all."""
 
     def wants(self, message_type: type) -> bool:
-        """Whether to intercept messages of this class; asked once for each table of handlers."""
+        """Return whether to intercept messages of this class; asked once for each table of handlers."""
         ...
 
     def handling(self, ref: Ref[Any], message: Any, trace: Any) -> AbstractContextManager[object]:
@@ -47,7 +47,7 @@ class _Intercepted(Table):
 
 
 def intercepted(table: Table, interceptor: Interceptor) -> Table:
-    """The same handlers, with the interceptor around those of the types that it wants."""
+    """Return the same handlers, with the interceptor around those of the types that it wants."""
     return _Intercepted(table, interceptor)
 
 

@@ -1,4 +1,4 @@
-"""What a running system looks like: a snapshot of its tree."""
+"""Snapshot of the tree of a running system."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ActorInfo:
 
 
 def describe(cell: Cell) -> ActorInfo:
-    """The actor and everything below it."""
+    """Return the actor and everything below it."""
     root = _one(cell)
     pending = [(cell, root)]
     while pending:

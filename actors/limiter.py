@@ -27,7 +27,7 @@ __all__ = ["Limiter"]
 
 log = logging.getLogger("actors")
 
-PATIENCE = 5.0
+CANCEL_TIMEOUT_S = 5.0
 """Seconds that cancelled work may keep its place. It is cancelled again every second, and still owned when
 its place is given away: one function that swallows cancellation must not stop the service for ever."""
 
@@ -172,11 +172,11 @@ class Limiter:
             await self._vacancy
 
     def owed(self) -> bool:
-        """Whether anything was accepted that is not over."""
+        """Return whether anything was accepted that is not over."""
         return self._active > 0 or bool(self._waiting)
 
     def close(self) -> None:
-        """The instance ends: begin nothing more. Who asks learns of it with all deferred questions."""
+        """End the instance: begin nothing more. The asker learns of it with all deferred questions."""
         self._closed = True
         while self._waiting:
             job, _ = self._waiting.popitem(last=False)
@@ -268,7 +268,7 @@ class Limiter:
         elif not pipe.done:
             pipe.cancel()
             if job.begun:
-                self._after(PATIENCE, self._write_off, job)
+                self._after(CANCEL_TIMEOUT_S, self._write_off, job)
             else:  # cancelled before its first step: `_run` will never give the place back
                 self._leave(job)
 
@@ -279,12 +279,12 @@ class Limiter:
                 "%s: the work of %s goes on %g s after it was cancelled; its place is given to the next",
                 self._cell.path,
                 message,
-                PATIENCE,
+                CANCEL_TIMEOUT_S,
             )
             self._leave(job)
 
     def _leave(self, job: _Job) -> None:
-        """The job is over, or no longer counted: make room for the next."""
+        """Make room for the next, because the job is over, or no longer counted."""
         if job.timer is not None:
             job.timer.cancel()
         if job.key is not None and self._keyed.get(job.key) is job:

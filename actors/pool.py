@@ -65,7 +65,7 @@ class Pool(Actor[M], Generic[M]):
             self._load[worker] += 1
 
     async def _free(self) -> Ref[M]:
-        """The worker with the least to do, as soon as it has a place; those that are gone have none."""
+        """Return the worker with the least to do once it has a place; those that are gone have none."""
         while True:
             alive = [worker for worker in self._load if worker.is_alive]
             if not alive:

@@ -1,4 +1,4 @@
-"""How a system ends: the phases of its shutdown, the end of the actors among them, and the last resorts.
+"""Shutdown of a system: its phases, the end of the actors among them, and the last resorts.
 
 Whatever fails or takes too long is logged, and the rest goes on.
 """
@@ -50,7 +50,7 @@ class Shutdown:
         self._callbacks.setdefault(phase, []).append((callback, timeout, raises))
 
     async def run(self, scheduler: Scheduler[Cell], root: Cell) -> None:
-        """All phases. Raises `ShutdownTimeout`, at the end, when actors had to be ended by force."""
+        """Run all phases. Raises `ShutdownTimeout`, at the end, when actors had to be ended by force."""
         hurry = scheduler.task(self.hurry.wait(), "actors-hurry")
         impatient: asyncio.Task[Any] | None = hurry
         stuck: ShutdownTimeout | None = None
@@ -127,7 +127,7 @@ def _subtree(root: Cell) -> list[Cell]:
 
 
 def _tasks(cell: Cell) -> list[asyncio.Task[Any]]:
-    """The tasks that run user code for an actor."""
+    """Return the tasks that run user code for an actor."""
     extras = cell.extras
     tasks = [cell.task]
     if extras is not None:

@@ -1,4 +1,4 @@
-"""What the runtime itself sends: the signals to actors, and dead letters."""
+"""Messages of the runtime itself: the signals to actors, and dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to do when an actor fails: strategies, backoff, restart intensity.
+"""Supervision of failing actors: strategies, backoff, restart intensity.
 
 Everything here is data and pure functions; it never touches a loop, a task or an actor. The runtime carries
 decisions out (`kernel.fate`).
@@ -108,7 +108,7 @@ class Strategy:
                 _check_action(name, action)
 
     def verdict(self, error: BaseException, history: History) -> Action:
-        """The action for this failure: `restart`, `resume`, `stop` or `escalate`."""
+        """Return the action for this failure: `restart`, `resume`, `stop` or `escalate`."""
         table = self._table()
         if table is not None:
             return _look_up(table, error)
@@ -122,7 +122,7 @@ class Strategy:
         return None if callable(self.decide) else self.decide
 
     def affected(self, children: Sequence[T], failed: T) -> Sequence[T]:
-        """Of `children` (in start order) those that restart together with `failed`."""
+        """Return those `children` (in start order) that restart together with `failed`."""
         raise NotImplementedError
 
 

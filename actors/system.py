@@ -130,7 +130,7 @@ class ActorSystem:
                     await asyncio.wait((self._closing,))
                 except asyncio.CancelledError as again:  # a native cancellation pierces the shield
                     if cancelled is not None or isinstance(exc, asyncio.CancelledError):
-                        self._end.hurry.set()  # the second time: no more patience
+                        self._end.hurry.set()  # the second time: at once
                     cancelled = again
         ours = self._cancelled_host and self._host is not None and self._host.uncancel() == 0
         if self.error is not None and (exc is None or (ours and isinstance(exc, asyncio.CancelledError))):
@@ -217,7 +217,7 @@ class ActorSystem:
         return group
 
     def tree(self) -> ActorInfo:
-        """A snapshot of all actors, from the root."""
+        """Return a snapshot of all actors, from the root."""
         if self._root is None:
             raise ActorStopped(f"the actor system {self.name!r} is not open")
         return describe(self._root)
@@ -237,7 +237,7 @@ class ActorSystem:
         self._end.add(phase, callback, timeout, raises)
 
     def _crash(self, error: BaseException) -> None:
-        """The system itself fails: leave the block with this error."""
+        """Leave the block with this error, because the system itself fails."""
         if self.error is None:
             self.error = error
             log.critical("the actor system %r fails", self.name, exc_info=error)

@@ -1,4 +1,4 @@
-"""What actors are tested with: a virtual clock, `run_until_idle`, seeded scheduling, and `Probe`.
+"""Test kit for actors: a virtual clock, `run_until_idle`, seeded scheduling, and `Probe`.
 
 `run(main())` runs a coroutine on a loop whose clock stands still while anything can run, and jumps to the
 next timer when nothing can: a test of hours takes milliseconds, and takes them the same way every time. With
@@ -33,9 +33,9 @@ __all__ = ["Probe", "VirtualLoop", "run", "run_until_idle", "virtual"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PATIENCE = 0.02
+MAX_SELECT_S = 0.02
 """Real seconds to wait for sockets and threads before the clock jumps."""
-EXECUTOR_PATIENCE = 5.0
+MAX_EXECUTOR_S = 5.0
 """The same while a function is at work in an executor: one that waits for the clock would wait for ever."""
 
 
@@ -56,10 +56,10 @@ class _Selector(selectors.DefaultSelector):
                 # A thread may have woken the loop and ended since the look at the sockets.
                 if events := super().select(0):
                     return events
-                raise RuntimeError("every task waits for something that nobody will do")
+                raise RuntimeError("every task waits for something that no task will do")
             return super().select(None)
         if outside:
-            patience = EXECUTOR_PATIENCE if self.loop.executing else min(timeout, PATIENCE)
+            patience = MAX_EXECUTOR_S if self.loop.executing else min(timeout, MAX_SELECT_S)
             events = super().select(patience)
         if not events:
             self.loop.advance(timeout)
@@ -96,20 +96,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now += seconds
 
     def idle(self) -> asyncio.Future[None]:
-        """A future that is done when nothing can run before the next timer."""
+        """Return a future that is done when nothing can run before the next timer."""
         future: asyncio.Future[None] = self.create_future()
         self._idle.append(future)
         return future
 
     def wake_idle(self) -> bool:
-        """Nothing can run: tell those who waited for that; true if there were any."""
+        """Tell those who waited for it that nothing can run; true if there were any."""
         waiting, self._idle = [future for future in self._idle if not future.done()], []
         for future in waiting:
             future.set_result(None)
         return bool(waiting)
 
     def actors_scheduler(self, *arguments: Any) -> Scheduler[Cell]:
-        """The scheduler of the actor systems on this loop."""
+        """Return the scheduler of the actor systems on this loop."""
         return _Scheduler(self._seed, *arguments)
 
 
@@ -147,7 +147,7 @@ class _Scheduler(Scheduler[Cell]):
 def run(main: Coroutine[Any, Any, T], *, seed: int | None = None) -> T:
     """Run to its end on a new `VirtualLoop`, in this thread; returns the result or raises what it raised.
 
-    Raises `RuntimeError` when every task waits for something that nobody will do.
+    Raises `RuntimeError` when every task waits for something that no task will do.
     """
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(seed)) as runner:
         return runner.run(main)

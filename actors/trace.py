@@ -44,7 +44,7 @@ def owns_task(frame: Frame) -> bool:
 
 
 def current_trace() -> Any:
-    """The trace context of the message in hand, or what `tracing` set; None if there is none."""
+    """Return the trace context of the message in hand, or what `tracing` set; None if there is none."""
     for scheduler in SCHEDULERS.get(threading.get_ident(), ()):
         if scheduler.running is not None:
             return scheduler.running.hand[2]

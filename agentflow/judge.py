@@ -30,7 +30,7 @@ __all__ = ["JudgeProcess", "install_judge", "judge_aside", "release_judge"]
 
 _TIMEOUT_S: Final = 10.0
 _MEMORY_BYTES: Final = 512 * 1024 * 1024
-_ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "SYSTEMROOT")
+_ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "LANG")
 _LENGTH: Final = struct.Struct("!II")
 _TOO_LONG: Final = SchemaIssue("", f"judging it by its schema took longer than {_TIMEOUT_S:g} s")
 _TOO_LARGE: Final = SchemaIssue("", "judging it by its schema took too much memory")
@@ -83,9 +83,7 @@ class JudgeProcess:
 
             # -P: nothing is imported from the folder that this process works in.
             command = [sys.executable, "-P", "-c", "from agentflow.judge import main; main()"]
-            environment = {
-                k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "SYSTEMROOT", "LANG")
-            }
+            environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
             self._child = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,

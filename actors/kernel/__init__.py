@@ -1,4 +1,4 @@
-"""What runs actors; nothing here is part of the interface.
+"""Kernel that runs actors; nothing here is part of the interface.
 
 Read upwards: `wheel` (deadlines of asks), `scheduler` (run queue, tasks, door for threads), `cell` (state
 and mailbox of one actor), `routines` (code that may have to wait), `orders` (stop, drain, kill, fail: bits

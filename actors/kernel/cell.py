@@ -223,13 +223,13 @@ class Cell:
         return extras
 
     def living(self) -> Extras:
-        """As `extra`, for what would outlive an actor that is gone. Raises `ActorStopped`."""
+        """Return as `extra`, for what would outlive an actor that is gone. Raises `ActorStopped`."""
         if self.phase == DEAD:
             raise ActorStopped(f"{self.path} is gone; its context does nothing any more")
         return self.extra()
 
     def busy(self) -> tuple[str | None, float | None]:
-        """The type of the message in hand, and for how long (seconds) its handler has been at work."""
+        """Return the type of the message in hand, and for how long (seconds) its handler has been at work."""
         if self.hand is NOTHING:
             return None, None
         return type(self.hand[0]).__name__, max(0.0, self.scheduler.clock() - self.since)
@@ -305,7 +305,7 @@ class Cell:
             self.enqueue()
 
     def receive(self, envelope: Envelope) -> None:
-        """The slow half of `tell`: no mailbox yet, a full one, or an actor that takes no more."""
+        """Do the slow half of `tell`: no mailbox yet, a full one, or an actor that takes no more."""
         limit = self.limit
         box = self.box
         if limit < 0:
@@ -347,7 +347,7 @@ class Cell:
         self.signal(None, Failure(error))
 
     def bury(self, envelope: Envelope, reason: DeadLetterReason) -> None:
-        """This message will not be handled: fail its asker, or publish a dead letter."""
+        """Fail the asker of a message that will not be handled, or publish a dead letter."""
         message, sender, trace, question = envelope
         if question is not None:
             if reason == "stopped" and question.fail(ActorStopped(f"{self.path} stopped before it answered")):

@@ -1,4 +1,4 @@
-"""What happens when an actor fails: the strategy decides, and the runtime carries it out at once.
+"""Failure of an actor: the strategy decides, and the runtime carries it out at once.
 
 The supervisor's own handlers take no part in it; it learns of it by signals. A restart keeps the cell, and
 with it ref, mailbox and watchers, and makes a new instance.
@@ -252,7 +252,7 @@ def _park(cell: Cell) -> None:
 
 
 def _members(parent: Cell, strategy: Strategy, culprit: Cell) -> list[Cell]:
-    """The living children that restart now, in start order."""
+    """Return the living children that restart now, in start order."""
     if isinstance(strategy, OneForOne):
         return [culprit]
     siblings = list((parent.children or {}).values())

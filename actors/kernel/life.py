@@ -1,4 +1,4 @@
-"""How actors start and end.
+"""Start and end of actors.
 
 A start makes the instance and calls `on_start`. An end, in this order: children (the last started first),
 owned work, `on_stop`, entered context managers, mailbox, name, watchers, parent. While a routine of this
@@ -105,7 +105,7 @@ def adopt(cell: Cell, actor: Behaviour[Any]) -> None:
 
 
 def release(cell: Cell) -> None:
-    """The actor has started: let it be served."""
+    """Let the actor be served, because it has started."""
     cell.phase = states.RUNNING
     if cell.extras is None and cell.box is None and not cell.order:
         cell.mode = states.IDLE
@@ -151,7 +151,7 @@ def _launch(cell: Cell, started: Callable[[BaseException | None], None]) -> Rout
 def finish(
     cell: Cell, reason: EndReason, error: BaseException | None, *, tell_parent: bool = True
 ) -> Routine:
-    """The end of an actor: children, hook, mailbox, name, watchers, parent, in this order."""
+    """End the actor: children, hook, mailbox, name, watchers, parent, in this order."""
     cell.mode, cell.phase = states.HELD, states.STOPPING
     orders.shut(cell)
     yield from clear(cell, ActorStopped(f"{cell.path} stopped before it answered"))
@@ -212,13 +212,13 @@ def _stop_child(child: Cell) -> Routine:
 
 
 def _ends_at_once(cell: Cell) -> bool:
-    """True if the end of an idle actor runs no code of its own, which could take any time."""
+    """Return True if the end of an idle actor runs no code of its own, which could take any time."""
     actor = cell.actor
     return (actor is None or type(actor).on_stop is Behaviour.on_stop) and not owns(cell)
 
 
 def ended_future(cell: Cell) -> asyncio.Future[None]:
-    """A future that is done when the cell is dead."""
+    """Return a future that is done when the cell is dead."""
     future: asyncio.Future[None] = cell.scheduler.loop.create_future()
     if cell.phase == states.DEAD:
         future.set_result(None)
@@ -230,7 +230,7 @@ def ended_future(cell: Cell) -> asyncio.Future[None]:
 
 
 def owns(cell: Cell) -> bool:
-    """Whether there is anything that `clear` and `close` would end."""
+    """Return whether there is anything that `clear` and `close` would end."""
     extras = cell.extras
     return bool(cell.children) or (
         extras is not None
@@ -398,7 +398,7 @@ def unstash(cell: Cell) -> None:
 
 
 def stack_of(cell: Cell) -> AsyncExitStack:
-    """The context managers that the actor entered."""
+    """Return the context managers that the actor entered."""
     extras = cell.extra()
     if extras.stack is None:
         extras.stack = AsyncExitStack()

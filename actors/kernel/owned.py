@@ -1,4 +1,4 @@
-"""What an actor owns besides its mailbox: keyed timers, the receive timeout, and work in tasks (`ctx.pipe`).
+"""Resources of an actor besides its mailbox: keyed timers, receive timeout, and work in tasks (`ctx.pipe`).
 
 Each ends with the instance that began it; a message of an older generation is never handled.
 """
@@ -71,7 +71,7 @@ class Timer:
             self._handle = scheduler.loop.call_at(due, self._fire, context=scheduler.base)
 
     def due(self) -> bool:
-        """Whether the message that waits is still wanted."""
+        """Return whether the message that waits is still wanted."""
         self._queued = False
         if self._live and not self._repeat and self._cell.extras is not None:
             self._cell.extras.timers.pop(self._key, None)
@@ -138,7 +138,7 @@ class Idle:
         self._handle = scheduler.loop.call_later(delay, self._fire, context=scheduler.base)
 
     def touch(self) -> None:
-        """The actor had a turn."""
+        """Note that the actor had a turn."""
         self._last = self._cell.scheduler.loop.time()
 
     def _fire(self) -> None:
@@ -215,14 +215,15 @@ class Pipe:
             self.task.cancel()
 
     def end(self) -> None:
-        """The actor ends: cancel. A message that was told, and whose work has not begun, is a dead letter."""
+        """Cancel, because the actor ends. A message that was told, and whose work has not begun, is a dead
+        letter."""
         envelope = self._envelope
         if envelope is not None and envelope[3] is None and not self._begun and not self._cancelled:
             self._cell.bury(envelope, "stopped")
         self.cancel()
 
     def due(self) -> bool:
-        """Whether the result that waits is still wanted."""
+        """Return whether the result that waits is still wanted."""
         return not self._cancelled
 
     @property

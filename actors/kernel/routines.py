@@ -71,15 +71,15 @@ async def caught(coroutine: Coroutine[Any, Any, object]) -> BaseException | None
 
 
 def outcome(task: asyncio.Task[BaseException | None]) -> BaseException | None:
-    """What went wrong in a task that runs `caught`."""
+    """Return what went wrong in a task that runs `caught`."""
     if task.cancelled():
         return asyncio.CancelledError()
     return task.exception() or task.result()  # an exception: it was ended by force
 
 
 def thrown_away(exc: BaseException, task: asyncio.Future[Any] | None) -> bool:
-    """Whether a coroutine is being closed unfinished, by its loop or the garbage collector, and not by code
-    in it that raises GeneratorExit. `task` is the one that runs it, None for that of the caller."""
+    """Return whether a coroutine is being closed unfinished, by its loop or the garbage collector, and not by
+    code in it that raises GeneratorExit. `task` is the one that runs it, None for that of the caller."""
     if not isinstance(exc, GeneratorExit):
         return False
     try:
@@ -142,7 +142,7 @@ async def awaiting(awaitable: Awaitable[T]) -> T:
 
 
 def fault_of(cell: Cell, exc: BaseException) -> BaseException:
-    """What a hook's exception means."""
+    """Return what a hook's exception means."""
     if isinstance(exc, KeyboardInterrupt | SystemExit):
         cell.scheduler.crash(exc)
         cell.order |= KILL

@@ -159,11 +159,11 @@ class Scheduler(Generic[C]):
         log.warning("%s kept the event loop from all else for %.3f s", cell.path, seconds)
 
     def new_box(self) -> deque[Envelope]:
-        """An empty mailbox."""
+        """Return an empty mailbox."""
         return self.boxes.pop() if self.boxes else deque()
 
     def table(self, handlers: Table) -> Table:
-        """What serves an actor with these handlers."""
+        """Return what serves an actor with these handlers."""
         if self.interceptor is None:
             return handlers
         return intercepted(handlers, self.interceptor)
@@ -196,7 +196,7 @@ class Scheduler(Generic[C]):
         question: Question | None = None,
         held: bool = True,
     ) -> asyncio.Task[T]:
-        """A task in a context of its own; it works for `cell`, which waits for it if `held`, and on a
+        """Start a task in a context of its own; it works for `cell`, which waits for it if `held`, and on a
         question."""
         context = self.base.copy()
         task = asyncio.Task(coroutine, loop=self.loop, name=name, context=context)
@@ -205,7 +205,7 @@ class Scheduler(Generic[C]):
         return task
 
     def at_once(self) -> bool:
-        """Whether a question to an idle actor may skip the run queue.
+        """Return whether a question to an idle actor may skip the run queue.
 
         Not always: asks that are answered at once, one after the other, would never let the loop go on.
         """
@@ -262,7 +262,7 @@ class Scheduler(Generic[C]):
         self.loop.call_later(AGAIN, self._cancel_again, reference, times + 1)
 
     def abort(self, task: asyncio.Task[Any]) -> None:
-        """The last resort against a task that swallows its cancellation: close its coroutine where it waits.
+        """Close the coroutine of a task that swallows its cancellation where it waits: the last resort.
 
         Only code that catches even GeneratorExit survives this.
         """

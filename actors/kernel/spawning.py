@@ -28,7 +28,7 @@ def make_cell(
     spec: ChildSpec[Any] | Callable[[], Behaviour[Any]],
     name: str | None,
 ) -> Cell:
-    """A cell that has its name and waits to be started."""
+    """Make a cell that has its name and waits to be started."""
     kept: ChildSpec[Any] | None = None
     if isinstance(spec, ChildSpec):
         kept = cast("ChildSpec[Any]", spec)

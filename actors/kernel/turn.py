@@ -59,7 +59,7 @@ def find_refusal(exc: BaseException) -> Reject | None:
 
 
 def ignore(actor: object, message: object) -> None:
-    """What happens to a signal that the actor does not declare."""
+    """Do nothing about a signal that the actor does not declare."""
 
 
 class ActorCell(Cell):
@@ -182,7 +182,7 @@ class ActorCell(Cell):
         return self.table.get(type(message)) or self.handler(message)
 
     def handler(self, message: object) -> Handler:
-        """The handler of a message whose exact type has none, or else one that reports it."""
+        """Return the handler of a message whose exact type has none, or else one that reports it."""
         found = self.table.find(type(message))
         if found is None:
             found = ignore if isinstance(message, SIGNALS) else self.unhandled
@@ -206,7 +206,8 @@ class ActorCell(Cell):
         self.bury(self.hand, "expired")
 
     def too_late(self, question: Question, result: Any) -> None:
-        """The question in hand is settled already: the handler's return value comes late, if it is one."""
+        """Note that the question in hand is settled already: the handler's return value comes late, if it is
+        one."""
         if not question.answered:
             self.late_answer(question, result)
 
@@ -217,7 +218,7 @@ class ActorCell(Cell):
         )
 
     def judge(self, exc: BaseException) -> BaseException | None:
-        """A handler raised: tell the asker. Returns the error by which the actor fails, if it does."""
+        """Tell the asker that a handler raised. Returns the error by which the actor fails, if it does."""
         question = self.hand[3] if type(self.hand[3]) is Question else None
         refusal = find_refusal(exc)
         if refusal is not None:

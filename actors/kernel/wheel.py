@@ -31,7 +31,7 @@ class Target(Protocol):
 
 
 def _late(target: Target) -> str:
-    """What is to be said of an actor that did not answer in time: what it does instead."""
+    """Return what is to be said of an actor that did not answer in time: what it does instead."""
     busy, seconds = target.busy()
     waiting = target.depth
     doing = "" if busy is None or seconds is None else f"; it has been at {busy} for {seconds:.1f} s"
@@ -51,7 +51,7 @@ class Wheel:
         self._roomy = SWEEP
 
     def bucket(self, tick: int) -> dict[Question, Target]:
-        """A new bucket: where to keep questions until loop time `tick / TICKS`, or until they are settled."""
+        """Make a bucket, which keeps questions until loop time `tick / TICKS`, or until they are settled."""
         if len(self.buckets) >= self._roomy:  # of long deadlines whose questions were answered long ago
             self.buckets = {tick: bucket for tick, bucket in self.buckets.items() if bucket}
             self._roomy = max(SWEEP, 2 * len(self.buckets))

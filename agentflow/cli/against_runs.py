@@ -90,7 +90,7 @@ async def _fit(views: ReadModel | Client, row: RunSummary, definition: Definitio
 
 
 def render_fits(fits: list[RunFit]) -> str:
-    """One line for each run, and below it what differs for it."""
+    """Return one line for each run, and below it what differs for it."""
     from agentflow.cli.output import printable
 
     if not fits:

@@ -73,7 +73,7 @@ kept here so that `--help` imports none of these modules. In the order of the he
 
 
 class _ReaderGone(Exception):
-    """Nobody reads stdout any more."""
+    """stdout is closed at its other end."""
 
 
 class App(click.Group):

@@ -1,4 +1,4 @@
-"""What `agentflow check` finds beside the text: in files that services name, and with --bind, in phase B.
+"""Checks of `agentflow check` beside the text: files that services name, and with --bind, phase B.
 
 `nearby_problems` runs no code and opens no connection: it looks at the files beside the document and at the
 configuration. `bind_problems` binds as a run would, in this process, on a store in memory.

@@ -82,7 +82,7 @@ def answer(id: str, request: str, value: str, as_json: bool, where: Where) -> Ex
 
 
 async def _shaped(target: Target, run_id: str, request_id: str, value: Any) -> Any:
-    """`retry` for `{"choice": "retry"}` where the request asks for a choice."""
+    """Return `{"choice": "retry"}` for `retry` where the request asks for a choice."""
     found = {request.request_id: request for request in await target.reader.requests(run_id)}
     request = found.get(request_id)
     if request is None:
@@ -185,7 +185,13 @@ def retry(
 
 @click.command("fork", cls=Command)
 @click.argument("id", type=run_id)
-@click.option("--from", "step", metavar="STEP", help="Do this step and all that come after it again.")
+@click.option(
+    "--from",
+    "step",
+    metavar="STEP",
+    shell_complete=complete_parts("steps"),
+    help="Do this step and all that come after it again.",
+)
 @click.option("--offset", type=click.IntRange(min=0), help="Go on from this offset of the log.")
 @click.option("--from-failure", is_flag=True, help="Do the steps that failed again, and all after them.")
 @click.option(
@@ -275,15 +281,36 @@ def replay(
 @click.argument("data", required=False)
 @click.option("--signal-id", help="A repeated one changes nothing.")
 @target_options
+@load_option
 def signal(id: str, name: str, data: str | None, signal_id: str | None, where: Where) -> Exit:
     """Send the signal NAME to the run ID.
 
-    DATA is JSON if it parses, else text.
+    DATA is JSON if it parses, else text. Where no daemon works on a run that waits for NAME, it is followed,
+    as by `resume`.
     """
+    from agentflow.cli.follow import Follower
     from agentflow.cli.inputs import parse_value
+    from agentflow.cli.run_reports import waits_for_signal
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
 
     value = None if data is None else parse_value(data)
-    return _tell(where, id, "signal", f"{id} got {name}", name=name, data=value, signal_id=signal_id)
+
+    async def work(interrupts: Interrupts) -> Exit:
+        follower = Follower(interrupts, as_json=False, where=where)
+        async with open_target(where, run_id=id) as target:
+            follows = target.parks and await waits_for_signal(target, id, name)
+            last = await target.last_offset(id)
+            workflow = await target.reader.graph(id) if follows else None
+            given = {"name": name, "data": value, "signal_id": signal_id}
+            await interrupts.guard(target.tell("signal", id, **given))
+            if workflow is None:
+                emit(f"{id} got {name}")
+                return Exit.DONE
+            await follower.follow(target, id, workflow, since=last)
+        return await follower.conclude()
+
+    return run_async(work)
 
 
 @click.command("pause", cls=Command)

@@ -1,4 +1,4 @@
-"""What a person decides about a run that waits: the answers that fit, and what each of them tells the run.
+"""Decisions of a person about a run that waits: the answers that fit, and the command that each gives.
 
 Pure: `prompt` asks on the terminal, `follow` gives the commands.
 """

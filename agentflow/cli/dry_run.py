@@ -1,4 +1,4 @@
-"""What can be known of a document before it runs: `run --dry-run` and `tools FILE`. Nothing is written."""
+"""Facts of a document before it runs: `run --dry-run` and `tools FILE`. Nothing is written."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def exit_of_state(state: str) -> Exit:
 
 
 def exit_of_diagnostics(diagnostics: Sequence[Diagnostic]) -> Exit:
-    """3 when there is an error; 78 when all that is wrong is that there is no model."""
+    """Return 3 if there is an error; 78 if all that is wrong is that there is no model."""
     errors = {d.code for d in diagnostics if d.severity == "error"}
     if not errors:
         return Exit.DONE

@@ -44,7 +44,7 @@ def render_diagnostics(diagnostics: Sequence[Diagnostic], style: Style = styled)
 
 
 def render_diagnostic(diagnostic: Diagnostic, lines: Sequence[str], style: Style = styled) -> str:
-    """`FILE:LINE:COL: error CODE: message`, `  hint: …`, then the line of `lines` that it points at."""
+    """Return `FILE:LINE:COL: error CODE: message`, `  hint: …`, then the line of `lines` it points at."""
     return _render([diagnostic], lines, style)
 
 

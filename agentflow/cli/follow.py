@@ -1,11 +1,14 @@
-"""Following a run to where it comes to rest, and telling how it ended (page 000 §12)."""
+"""Following a run to where it comes to rest, and telling how it ended (page 000 §12).
+
+A run that waits only for a timer of the next minute is followed across it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +20,7 @@ from agentflow.cli.pauses import command_line
 from agentflow.cli.progress import Progress, count
 from agentflow.cli.prompt import ask, can_ask
 from agentflow.cli.report import RunReport
+from agentflow.cli.run_reports import child_reports, goes_on_soon
 from agentflow.cli.session import Interrupted, Interrupts
 from agentflow.cli.target import Target, Where
 from agentflow.definition.ir import Workflow
@@ -51,7 +55,7 @@ class Follower:
         warned: Sequence[Diagnostic] = (),
         quiet: bool = False,
     ) -> None:
-        """`warned` are the warnings that `agentflow check` shows. `quiet`: no progress, no table of steps."""
+        """Take the warnings that `agentflow check` shows. `quiet`: no progress, no table of steps."""
         self._is_quiet = quiet
         self._may_ask = not quiet and not as_json and can_ask()
         self._seen = -1  # offset of the last event that was shown
@@ -67,6 +71,7 @@ class Follower:
         self._progress: Progress | None = None
         self._is_table = False
         self._questions: list[RequestRecord] = []
+        self._children: list[RunReport] = []
 
     async def follow(self, target: Target, run_id: str, workflow: Workflow, *, since: int = -1) -> None:
         """Show the run until it rests or the user leaves; on a terminal, ask for what it waits for.
@@ -85,6 +90,7 @@ class Follower:
                     self._result = await self._interrupts.guard(work)
                 if self._result.state in ("waiting", "paused"):
                     self._questions = await target.reader.requests(run_id)
+                    self._children = await child_reports(target, progress, self._where)
                 if not (self._may_ask and await self._decide(progress, self._result.state)):
                     return
                 self._result = None  # it has gone on
@@ -131,19 +137,46 @@ class Follower:
                     event = decode(line)
                     self._seen = event.offset
                     view.take(event, old=self._seen <= since)
+                    shown.set()
 
-        reader, result = asyncio.ensure_future(show(True)), asyncio.ensure_future(target.rest(run_id))
+        shown = asyncio.Event()
+        while True:
+            reader, result = asyncio.ensure_future(show(True)), asyncio.ensure_future(target.rest(run_id))
+            try:
+                await asyncio.wait({reader, result}, return_when=asyncio.FIRST_COMPLETED)
+                if reader.done():
+                    reader.result()  # the reader of stdout may have gone
+                outcome = await result
+            finally:
+                reader.cancel()
+                result.cancel()
+                await asyncio.gather(reader, result, return_exceptions=True)
+            await show(False)
+            if outcome.state != "waiting" or not await self._goes_on_soon():
+                return outcome
+            await self._next_event(show, shown)
+
+    async def _goes_on_soon(self) -> bool:
+        """Return whether the run goes on within a minute, and no person is asked."""
+        assert self._target is not None
+        assert self._progress is not None
+        children = await child_reports(self._target, self._progress, self._where)
+        return goes_on_soon(self._progress, children)
+
+    async def _next_event(
+        self, show: Callable[[bool], Coroutine[Any, Any, None]], shown: asyncio.Event
+    ) -> None:
+        """Wait until the run has gone on."""
+        shown.clear()
+        reader, first = asyncio.ensure_future(show(True)), asyncio.ensure_future(shown.wait())
         try:
-            await asyncio.wait({reader, result}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({reader, first}, return_when=asyncio.FIRST_COMPLETED)
             if reader.done():
-                reader.result()  # the reader of stdout may have gone
-            outcome = await result
+                reader.result()
         finally:
             reader.cancel()
-            result.cancel()
-            await asyncio.gather(reader, result, return_exceptions=True)
-        await show(False)
-        return outcome
+            first.cancel()
+            await asyncio.gather(reader, first, return_exceptions=True)
 
     async def _warn(self, target: Target, run_id: str) -> None:
         """Warnings that come of binding and of the inputs; those of the text alone are only counted."""
@@ -183,7 +216,12 @@ class Follower:
         assert self._progress is not None
         assert self._target is not None
         report = RunReport(
-            result, self._progress, self._where, is_local=self._target.parks, questions=self._questions
+            result,
+            self._progress,
+            self._where,
+            is_local=self._target.parks,
+            questions=self._questions,
+            children=self._children,
         )
         completed = result.state == "completed"
         if not (self._is_table or self._is_quiet or (self._as_json and completed)):

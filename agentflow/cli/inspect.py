@@ -116,23 +116,14 @@ def show(id: str, as_json: bool, where: Where) -> Exit:
 
 
 async def _show(target: StoreTarget | RemoteTarget, id: str, where: Where) -> None:
-    from agentflow.cli.progress import Progress
-    from agentflow.cli.report import RunReport
-    from agentflow.events.envelope import decode
-    from agentflow.records.runs import result_of
+    from agentflow.cli.run_reports import report_of
 
     record = await target.reader.record(str(id))
-    progress = Progress.of_steps(record.definition.name or record.definition.id, list(record.steps))
-    async with aclosing(target.lines(id, follow=False, types=Progress.event_types())) as lines:
-        async for line in lines:
-            progress.take(decode(line))
-    asks = record.state in ("waiting", "paused")
-    report = RunReport(
-        result_of(record),
-        progress,
+    report = await report_of(
+        target,
+        record,
         where,
-        is_local=target.parks,
-        questions=await target.reader.requests(str(id)) if asks else (),
+        name=id,
         is_left=isinstance(target, StoreTarget) and await target.is_left(str(id)),
         is_export=isinstance(id, ExportedRun),
     )
@@ -226,7 +217,6 @@ def events(
     the bytes as they are stored. ID may be an exported .ndjson file.
     """
     import sys
-    from contextlib import aclosing
 
     from agentflow.cli.happenings import Happenings
     from agentflow.cli.session import Interrupts, run_async

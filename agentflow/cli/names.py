@@ -156,7 +156,8 @@ def complete_parts(*kinds: str) -> Any:
     def complete(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        run = context.params.get("id")
+        # Where the value of an option is completed, click has not come to the arguments.
+        run = context.params.get("id") or next((a for a in context.args if not a.startswith("-")), None)
         if not isinstance(run, str):
             return []
         found: list[str] = _quietly(_parts(_where(context), run, kinds)) or []

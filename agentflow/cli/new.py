@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -47,7 +48,8 @@ def new(name: str) -> Exit:
         message = f"{name} cannot be written: {error.strerror or error}"
         raise CommandError(Exit.FAILED, "not_written", message) from None
     emit(f"wrote {name}/: {', '.join(sorted(files))}")
-    emit(f"next: cd {name} && agentflow check workflow.yaml && python -m pytest")
+    test = "python -m pytest" if find_spec("pytest") else "python -m pip install pytest && python -m pytest"
+    emit(f"next: cd {name} && agentflow check workflow.yaml && {test}")
     return Exit.DONE
 
 
@@ -57,7 +59,7 @@ def _write(target: Path, files: dict[str, bytes]) -> None:
     try:
         for file, content in files.items():
             (draft / file).write_bytes(content)
-        draft.chmod(0o755)  # mkdtemp lets nobody else in
+        draft.chmod(0o755)  # mkdtemp makes it private
         # Takes the place of an empty folder, and fails where something has come into it meanwhile.
         draft.rename(target)
     except BaseException:

@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def store_options(command: F) -> F:
-    """`--store URL` and `--local`."""
+    """Add `--store URL` and `--local`."""
     command = click.option(
         "--local", is_flag=True, help="Work in this process on the store, without a daemon."
     )(command)
@@ -40,7 +40,7 @@ def store_options(command: F) -> F:
 
 
 def json_option(help: str) -> Callable[[F], F]:
-    """`--json`: stdout has JSON only."""
+    """Add `--json`: stdout has JSON only."""
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
@@ -99,7 +99,7 @@ run_id = _RunId()
 class ExportedRun(str):
     """The id of a run that is in a file, not in a store; what is read of it comes from `path`.
 
-    Whoever asks the Runtime gives `str(id)`: what is made of the id is encoded, and that wants a plain one.
+    Callers give `str(id)` to the Runtime, because what is made of the id is encoded as plain text.
     """
 
     __slots__ = ("path",)

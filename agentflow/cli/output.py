@@ -1,4 +1,4 @@
-"""What the commands write: JSON to stdout, text to stdout or stderr, colour on a terminal alone.
+"""Output of the commands: JSON to stdout, text to stdout or stderr, colour on a terminal alone.
 
 Model answers and documents are not trusted: on a terminal their control characters are shown, not obeyed.
 """

@@ -1,4 +1,4 @@
-"""What a user can do about a paused run: the hint below `agentflow run`, `resume` and `show`.
+"""Hints for a paused run, below `agentflow run`, `resume` and `show`.
 
 Every command that is printed here moves the run as it stands.
 """
@@ -25,7 +25,7 @@ __all__ = [
     "suggested_raise",
 ]
 
-_LOADING = frozenset({"answer", "approve", "deny", "fork", "resume", "retry"})
+_LOADING = frozenset({"answer", "approve", "deny", "fork", "resume", "retry", "signal"})
 """Verbs that take --load."""
 _MAX_HELD = 10  # steps whose commands are printed
 

@@ -1,4 +1,4 @@
-"""What a person wants to know of a run while it goes: a fold of its events, and lines for a log.
+"""Progress of a run: a fold of its events, and a line for a log for each.
 
 Pure: it reads events and writes nothing; `plain` and `live` show it.
 """
@@ -70,6 +70,8 @@ class Progress:
         self.state = "pending"
         self.pause = ""
         self.paused: ev.WorkflowPaused | None = None  # the latest one
+        self.waiting: ev.WorkflowWaiting | None = None  # the latest one
+        self.waiting_at = -1  # its offset
         self.started: int | None = None
         self.duration_ms: int | None = None
         self.steps = {step_id: StepProgress(step_id) for step_id in step_ids}
@@ -106,6 +108,7 @@ class Progress:
     def _rests(self, event: Event[ev.WorkflowWaiting]) -> Iterable[str]:
         self.state = "waiting"
         data = event.data
+        self.waiting, self.waiting_at = data, event.offset
         waited = ((data.requests, "answer"), (data.timers, "timer"), (data.signals, "signal"))
         named = ", ".join(count(len(found), noun) for found, noun in waited if found)
         yield f"{event.workflow_id} waits for {named or 'nothing'}"

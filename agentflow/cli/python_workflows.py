@@ -159,7 +159,7 @@ def _refuse(reference: str, message: str, hint: str | None = None) -> NoReturn:
 
 
 def load_option(command: F) -> F:
-    """`--load MODULE:WORKFLOW`, kept in the command's `where`. Stands below `target_options`."""
+    """Add `--load MODULE:WORKFLOW`, kept in the command's `where`. Stands below `target_options`."""
     from dataclasses import replace
     from functools import wraps
 

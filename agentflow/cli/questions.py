@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agentflow.cli.output import printable
 from agentflow.cli.pauses import command_line, raise_answer
+from agentflow.cli.sample_answers import sample_answer
 
 if TYPE_CHECKING:
     from agentflow.cli.target import Where
     from agentflow.records.requests import RequestRecord
+
+_MAX_CHOICES = 20
 
 __all__ = ["place_text", "question_line", "question_text", "subject_text"]
 
@@ -22,7 +25,7 @@ def subject_text(question: RequestRecord) -> str:
     if not isinstance(subject, dict):
         return printable(msgspec.json.encode(subject).decode())
     known = cast("dict[str, Any]", subject)
-    message = known.get("message")
+    message = known.get("message") or known.get("prompt")
     if not isinstance(message, str):
         message = None if "tool_name" in known else msgspec.json.encode(known).decode()
     parts = [] if message is None else [message]
@@ -58,10 +61,19 @@ def _answers(question: RequestRecord) -> list[list[str]]:
     if question.request_type == "budget":
         return [["answer", raise_answer(question.subject)], ["answer", "fail"]]
     schema: Any = question.response_schema
-    if not isinstance(schema, dict):
-        return []
-    members = cast("dict[str, Any]", schema)
+    members = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
     if members.get("type") == "boolean":
         return [["answer", "true"], ["answer", "false"]]
     choices = members.get("properties", {}).get("choice", {}).get("enum", ())
-    return [["answer", choice] for choice in choices]
+    if not choices and members.get("enum"):
+        choices = [word if isinstance(word, str) else _json(word) for word in members["enum"][:_MAX_CHOICES]]
+    if choices:
+        return [["answer", choice] for choice in choices]
+    sample = sample_answer(question)
+    return [["answer", "VALUE" if sample is None else sample]]
+
+
+def _json(value: Any) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()

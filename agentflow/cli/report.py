@@ -14,6 +14,7 @@ from agentflow.cli.output import columns, error_line, printable
 from agentflow.cli.pauses import command_line, pause_hint
 from agentflow.cli.progress import Progress, StepProgress, cost_text, count, duration, token_text
 from agentflow.cli.questions import question_text
+from agentflow.cli.waits import waits_of, waits_text
 
 if TYPE_CHECKING:
     from agentflow.cli.target import Where
@@ -36,6 +37,7 @@ class RunReport:
     questions: Sequence[RequestRecord] = ()
     is_left: bool = False  # True if no process works on a run that is not at rest
     is_export: bool = False  # True if the run is in a file, where no command can move it
+    children: Sequence[RunReport] = ()  # of the child runs that it waits for
 
     def head(self) -> str:
         """Return the first line: id, state, duration and usage."""
@@ -77,15 +79,15 @@ class RunReport:
             lines += [printable(f"  {problem}") for problem in step.item_problems]
             if step.failed > len(step.item_problems):
                 lines.append(f"  and {count(step.failed - len(step.item_problems), 'more failed item')}")
-        return "\n".join([*lines, *self._moves()])
+        return "\n".join([*lines, *self.moves()])
 
-    def _moves(self) -> list[str]:
+    def moves(self) -> list[str]:
+        """Return what the run waits for or why it stopped, and the commands that move it on."""
         result, run_id = self.result, self.result.workflow_id
         if result.state in ("failed", "cancelled"):
             return self._ended()
         if result.state == "waiting":
-            asked = f"{run_id} waits for {count(len(self.questions), 'answer')}"
-            return [asked, *(question_text(question, self.where) for question in self.questions)]
+            return self._waits()
         if result.state == "paused":
             lines = [f"{run_id} is paused: {printable(self.progress.pause or result.pause or '')}"]
             if not self.is_export:
@@ -97,6 +99,24 @@ class RunReport:
             resume = command_line("resume", run_id, self.where)
             return [f"no process works on {run_id}\n  hint: go on with `{resume}`"]
         return []
+
+    def _waits(self) -> list[str]:
+        run_id, lines = self.result.workflow_id, list[str]()
+        if self.questions:
+            lines.append(f"{run_id} waits for {count(len(self.questions), 'answer')}")
+            lines += [question_text(question, self.where) for question in self.questions]
+        waits = waits_of(self.progress.waiting)
+        if self.questions:  # the next time is that of another step, or a deadline that the question names
+            waits = waits._replace(due=None)
+        if not self.is_export:
+            lines += waits_text(waits, run_id, self.where, is_local=self.is_local)
+        for child in self.children:
+            lines.append(f"{run_id} waits for the run {child.result.workflow_id}")
+            lines += child.moves()
+        if self.children and self.is_local and not self.is_export:
+            resume = command_line("resume", run_id, self.where)
+            lines.append(f"  {run_id} goes on after it; if it does not, `{resume}`")
+        return lines or [f"{run_id} waits"]
 
     def _ended(self) -> list[str]:
         result, run_id = self.result, self.result.workflow_id

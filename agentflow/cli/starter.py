@@ -139,6 +139,7 @@ _README = """\
 
     agentflow check workflow.yaml
     agentflow run workflow.yaml -i message="Where is my parcel?"
+    python -m pip install pytest
     python -m pytest
 
 Without a provider's key, `agentflow model install smollm2-135m` gets a small model that runs on this machine.

@@ -1,4 +1,4 @@
-"""Where the runs of a command are: in this process on a store, or with the daemon (page 000 §12).
+"""Targets of commands: runs of a store in this process, or those of the daemon (page 000 §12).
 
 `--url`, then `--store` or `--local`, then AGENTFLOW_URL decide; without any of them a daemon that listens on
 the default socket, else this process on the configured store.
@@ -106,7 +106,7 @@ def _listens(path: str) -> bool:
 
 
 def target_options(command: F) -> F:
-    """`--url URL`, `--store URL` and `--local`, given to the command as one `where`."""
+    """Add `--url URL`, `--store URL` and `--local`, given to the command as one `where`."""
     from functools import wraps
 
     @wraps(command)
@@ -135,7 +135,7 @@ def target_options(command: F) -> F:
 
 
 def read_only_option(command: F) -> F:
-    """`--read-only`, kept in the command's `where`. Stands below `target_options`."""
+    """Add `--read-only`, kept in the command's `where`. Stands below `target_options`."""
     from functools import wraps
 
     @wraps(command)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 
 from agentflow.client.errors import ProblemError
-from agentflow.client.follow import PATIENCE
+from agentflow.client.follow import RECONNECT_TIMEOUT_S
 from agentflow.client.reading import Reading
 from agentflow.client.registered import RegisteredDefinition
 from agentflow.client.run import RemoteRun
@@ -38,17 +38,21 @@ M = TypeVar("M")
 
 class Client(Reading):
     """A daemon. `url`: `http://HOST:PORT`, `https://…` or `unix:PATH`; default `AGENTFLOW_URL`, else the
-    default socket. `token` defaults to `AGENTFLOW_TOKEN`. `patience`: seconds for which a stream that broke
-    tries to come back. For one event loop.
+    default socket. `token` defaults to `AGENTFLOW_TOKEN`. `reconnect_timeout`: seconds for which a stream
+    that broke tries to come back. For one event loop.
 
-    Every method raises Unreachable when nobody answers, NotAuthorised, and Unavailable when the daemon is
+    Every method raises Unreachable if no daemon answers, NotAuthorised, and Unavailable when the daemon is
     stopping.
     """
 
     def __init__(
-        self, url: str | None = None, *, token: str | None = None, patience: float = PATIENCE
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        reconnect_timeout: float = RECONNECT_TIMEOUT_S,
     ) -> None:
-        super().__init__(Transport(url, token=token), patience)
+        super().__init__(Transport(url, token=token), reconnect_timeout)
 
     @property
     def url(self) -> str:
@@ -169,7 +173,7 @@ class Client(Reading):
     async def validate(
         self, submission: Submission | RegisteredDefinition, input: Any = msgspec.UNSET
     ) -> Validation:
-        """All that the daemon finds wrong with a submission; with `input` that is checked too."""
+        """Return all that the daemon finds wrong with a submission; with `input` that is checked too."""
         body = {**self._document(submission), "input": input}
         if input is msgspec.UNSET:
             del body["input"]
@@ -197,7 +201,7 @@ class Client(Reading):
         return {"definition": text, **self._place(str(path), path.parent)}
 
     def _place(self, file: str | None, folder: Path | None) -> dict[str, Any]:
-        """A daemon on this machine finds the modules that lie beside the document."""
+        """Return the folder of a document, where a daemon on this machine finds the modules beside it."""
         found: dict[str, Any] = {} if file is None else {"file": file}
         if folder is not None and self._transport.local:
             found["folder"] = str(folder.absolute())
@@ -222,7 +226,7 @@ class Client(Reading):
     # -- the daemon
 
     async def health(self) -> Health:
-        """How the daemon is; a failed store is an answer, not an exception."""
+        """Return how the daemon is; a failed store is an answer, not an exception."""
         try:
             return await self._ask("GET", "/healthz", Health)
         except ProblemError as error:
@@ -231,7 +235,7 @@ class Client(Reading):
             raise
 
     async def version(self) -> Version:
-        """What the daemon runs."""
+        """Return what the daemon runs."""
         return await self._ask("GET", "/version", Version)
 
     async def gc(self, *, dry_run: bool = False) -> Upkeep:

@@ -133,7 +133,7 @@ class Commands:
         labels: Mapping[str, str] | None = None,
         edits: Mapping[str, Any] | None = None,
     ) -> RemoteRun:
-        """A new run that goes on from a point of another; recorded results are kept and not repeated.
+        """Begin a new run that goes on from a point of another; recorded results are kept and not repeated.
 
         `edits` are JSON in place of what was there: `input`, `outputs` by step, `shared` by key.
         """
@@ -157,7 +157,7 @@ class Commands:
         definition: Any = None,
         as_id: str | None = None,
     ) -> RemoteRun:
-        """A new run of a recorded one, served from its results as `policy` says. See `Runtime.replay`.
+        """Begin a new run of a recorded one, served from its results as `policy` says. See `Runtime.replay`.
 
         `definition`: another document, as a mapping.
         """
@@ -189,7 +189,7 @@ class Commands:
     async def requests(
         self, workflow_id: str | None = None, *, kind: str | None = None
     ) -> list[RequestRecord]:
-        """The open questions of a run, or of all runs, oldest first. `kind`: step, tool or input."""
+        """Return the open questions of a run, or of all runs, oldest first. `kind`: step, tool or input."""
         path = "/inbox" if workflow_id is None else f"/workflows/{quote(workflow_id, safe='')}/requests"
         return (await self._ask("GET", path, RequestList, query={"kind": kind})).items
 

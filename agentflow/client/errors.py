@@ -1,8 +1,8 @@
-"""What can go wrong between a client and the daemon, and problems turned back into exceptions.
+"""Errors between a client and the daemon, and problems turned back into exceptions.
 
     AgentflowError
     └── ClientError
-        ├── Unreachable      nobody answers there, or the connection broke
+        ├── Unreachable      no daemon answers there, or the connection broke
         ├── Unavailable      the daemon is stopping, or has no room; carries how long to wait
         ├── NotAuthorised    no valid token, or its scope is too small
         └── ProblemError     any other problem; carries it whole
@@ -110,7 +110,7 @@ _DENIED = ("unauthorized", "forbidden", "host_not_allowed")
 
 
 def error_of(status: int, body: bytes, retry_after: str | None = None) -> AgentflowError:
-    """The exception that an answer with an error status stands for."""
+    """Return the exception that an answer with an error status stands for."""
     try:
         problem: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):

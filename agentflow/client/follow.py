@@ -16,9 +16,9 @@ from agentflow.errors import LogCorrupt
 from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.rows import VERIFY_HINT
 
-__all__ = ["PATIENCE", "follow_lines"]
+__all__ = ["RECONNECT_TIMEOUT_S", "follow_lines"]
 
-PATIENCE = 300.0
+RECONNECT_TIMEOUT_S = 300.0
 """Seconds for which a stream that broke tries to come back."""
 
 _HEARTBEAT = 15
@@ -46,15 +46,15 @@ async def follow_lines(
     step: str | None = None,
     limit: int | None = None,
     deltas: bool = False,
-    patience: float = PATIENCE,
+    reconnect_timeout: float = RECONNECT_TIMEOUT_S,
 ) -> AsyncGenerator[bytes]:
-    """The lines of a stream of events behind offset `after` (None: all that are left). Comes back by itself
-    at the last offset. With `deltas` also lines of type model.delta, which have no offset and begin again
-    after a break.
+    """Yield the lines of a stream of events behind offset `after` (None: all that are left). Comes back by
+    itself at the last offset. With `deltas` also lines of type model.delta, which have no offset and begin
+    again after a break.
 
     Ends after the terminal event; without `follow` also at the end that the log has now. Raises what the
     daemon says, LogCorrupt where the log is damaged, Unreachable when the daemon is not there at first, or
-    not again within `patience` seconds.
+    not again within `reconnect_timeout` seconds.
     """
     position, began, lost_at, delay = after, False, 0.0, _FIRST_DELAY
     while True:
@@ -95,7 +95,7 @@ async def follow_lines(
             now = time.monotonic()
             lost_at = lost_at or now
             absent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)) and not began
-            if absent or now - lost_at >= patience:
+            if absent or now - lost_at >= reconnect_timeout:
                 raise failure from error
             wait = error.retry_after if isinstance(error, Unavailable) else delay
             delay = min(delay * 2, _LONGEST_DELAY)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from agentflow.client.commands import Commands
 from agentflow.client.errors import ProblemError
-from agentflow.client.follow import PATIENCE, follow_lines
+from agentflow.client.follow import RECONNECT_TIMEOUT_S, follow_lines
 from agentflow.client.transport import Transport
 from agentflow.definition.ir import Workflow
 from agentflow.events.deltas import ModelDelta
@@ -60,9 +60,9 @@ _RESUMED_BY_ITSELF = ("drain", "storage")
 class Reading(Commands):
     """Each raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt as the Runtime does."""
 
-    def __init__(self, transport: Transport, patience: float = PATIENCE) -> None:
+    def __init__(self, transport: Transport, reconnect_timeout: float = RECONNECT_TIMEOUT_S) -> None:
         super().__init__(transport)
-        self._patience = patience
+        self._reconnect_timeout = reconnect_timeout
 
     async def rest(self, workflow_id: str) -> RunResult:
         """Wait until a run is terminal, paused or waiting, and return where it stands, however it ended.
@@ -103,15 +103,15 @@ class Reading(Commands):
         return typed_result(result, output_type)
 
     async def record(self, workflow_id: str) -> RunRecord:
-        """The run record. Raises RunNotFound, RunGone."""
+        """Return the run record. Raises RunNotFound, RunGone."""
         return await self._ask("GET", _path(workflow_id), RunRecord)
 
     async def list(self, *, limit: int = 50, state: str | None = None) -> list[RunRecord]:
-        """The records of the newest runs, newest first."""
+        """Return the records of the newest runs, newest first."""
         return (await self.records(limit=limit, state=state)).items
 
     async def records(self, *, limit: int = 50, state: str | None = None) -> Page[RunRecord]:
-        """The same, with the runs that cannot be shown because the store is damaged."""
+        """Return the same, with the runs that cannot be shown because the store is damaged."""
         query = {"limit": limit, "state": state, "full": True}
         found = await self._ask("GET", "/workflows", RecordList, query=query)
         return Page(found.items, found.next_cursor, tuple(found.damaged))
@@ -176,8 +176,8 @@ class Reading(Commands):
         limit: int | None = None,
         deltas: bool = False,
     ) -> AsyncGenerator[bytes]:
-        """The events as the bytes that are stored, one a line, without line ends. With `deltas` also the
-        text of model calls while they are made, as lines of type model.delta that have no offset."""
+        """Return the events as the bytes that are stored, one a line, without line ends. With `deltas` also
+        the text of model calls while they are made, as lines of type model.delta that have no offset."""
         return follow_lines(
             self._transport,
             _path(workflow_id, "events"),
@@ -187,13 +187,13 @@ class Reading(Commands):
             step=step,
             limit=limit,
             deltas=deltas,
-            patience=self._patience,
+            reconnect_timeout=self._reconnect_timeout,
         )
 
     async def export(self, workflow_id: str) -> AsyncGenerator[bytes]:
-        """The file that `agentflow log` writes and `agentflow open` reads, in pieces: the stored events up to
-        now, one a line, and what they name. Raises Unreachable if the connection breaks: it is not complete
-        then."""
+        """Yield the file that `agentflow log` writes and `agentflow open` reads, in pieces: the stored events
+        up to now, one a line, and what they name. Raises Unreachable if the connection breaks: it is not
+        complete then."""
         path = _path(workflow_id, "log")
         try:
             async with self._transport.stream(path, query={}, timeout=_EXPORT_SILENCE) as response:
@@ -203,9 +203,9 @@ class Reading(Commands):
             raise self._transport.unreachable(error) from error
 
     async def deltas(self, workflow_id: str) -> AsyncIterator[ModelDelta]:
-        """The text of the run's model calls while they are made: first what there is of those that are open
-        now, then what comes, no character twice. Ends when the run has ended. Raises RunNotFound at the first
-        step."""
+        """Yield the text of the run's model calls while they are made: first what there is of those that are
+        open now, then what comes, no character twice. Ends when the run has ended. Raises RunNotFound at the
+        first step."""
         record = await self.record(workflow_id)
         if record.ended_at is not None:
             return
@@ -227,63 +227,63 @@ class Reading(Commands):
                     yield found
 
     async def history(self, workflow_id: str) -> ExecutionRecord:
-        """The execution record."""
+        """Return the execution record."""
         return await self._ask("GET", _path(workflow_id, "history"), ExecutionRecord)
 
     async def state(self, workflow_id: str, offset: int | None = None) -> FoldedState:
-        """The folded state, as of `offset` when given."""
+        """Return the folded state, as of `offset` when given."""
         return await self._ask("GET", _path(workflow_id, "state"), FoldedState, query={"offset": offset})
 
     async def step(
         self, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
     ) -> StepRecord:
-        """The state record of a step. StepNotFound."""
+        """Return the state record of a step. StepNotFound."""
         query = {"iteration": iteration, "attempt": attempt}
         return await self._ask("GET", _path(workflow_id, "state", step_id), StepRecord, query=query)
 
     async def context(
         self, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
     ) -> AgentContext:
-        """The context of a step's agent. StepNotFound."""
+        """Return the context of a step's agent. StepNotFound."""
         query = {"iteration": iteration, "attempt": attempt}
         return await self._ask("GET", _path(workflow_id, "context", step_id), AgentContext, query=query)
 
     async def compare(self, workflow_id: str, other: str) -> Comparison:
-        """Where this run and the run `other` part."""
+        """Return where this run and the run `other` part."""
         return await self._ask("GET", _path(workflow_id, "compare"), Comparison, query={"with": other})
 
     async def trace(self, workflow_id: str, clock: TraceClock = "wall") -> WorkflowTrace:
-        """The trace of a run up to now, with times of the wall clock or counted events."""
+        """Return the trace of a run up to now, with times of the wall clock or counted events."""
         return await self._ask("GET", _path(workflow_id, "trace"), WorkflowTrace, query={"clock": clock})
 
     async def timeline(self, workflow_id: str) -> NodeTimeline:
-        """What happened to the nodes of a run up to now, and how often what was tried again."""
+        """Return what happened to the nodes of a run up to now, and how often what was tried again."""
         return await self._ask("GET", _path(workflow_id, "timeline"), NodeTimeline)
 
     async def checkpoints(self, workflow_id: str) -> builtins.list[Checkpoint]:
-        """The checkpoints of a run up to now, in the order of its log."""
+        """Return the checkpoints of a run up to now, in the order of its log."""
         return (await self._ask("GET", _path(workflow_id, "checkpoints"), CheckpointList)).items
 
     async def definition(self, workflow_id: str) -> DefinitionView:
-        """The definition that the run is pinned to."""
+        """Return the definition that the run is pinned to."""
         return await self._ask("GET", _path(workflow_id, "definition"), DefinitionView)
 
     async def graph(self, workflow_id: str) -> Workflow:
-        """The graph that the run is pinned to."""
+        """Return the graph that the run is pinned to."""
         return await self._ask("GET", _path(workflow_id, "graph"), Workflow)
 
     async def drawing(self, workflow_id: str, format: Literal["mermaid", "dot"] = "mermaid") -> str:
-        """The graph as text of Mermaid or Graphviz."""
+        """Return the graph as text of Mermaid or Graphviz."""
         path = _path(workflow_id, "graph")
         response = await self._transport.send("GET", path, query={"format": format})
         return response.text
 
     async def tools(self) -> builtins.list[ToolView]:
-        """The functions that are registered with the daemon, by service and name."""
+        """Return the functions that are registered with the daemon, by service and name."""
         return (await self._ask("GET", "/tools", ToolList)).items
 
     async def blob(self, name: str) -> bytes | None:
-        """The bytes of a value that an event names, or None."""
+        """Return the bytes of a value that an event names, or None."""
         try:
             response = await self._transport.send("GET", f"/blobs/{quote(name, safe=':')}")
         except ProblemError as error:

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from agentflow.client.client import Client
-from agentflow.client.follow import PATIENCE
+from agentflow.client.follow import RECONNECT_TIMEOUT_S
 from agentflow.client.run import RemoteRun
 from agentflow.errors import AgentflowError
 from agentflow.events.deltas import ModelDelta
@@ -29,7 +29,7 @@ R = TypeVar("R")
 def _blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[SyncClient, P], R]:
-    """The method of Client as one that blocks; arguments, result and exceptions stay."""
+    """Return the method of Client as one that blocks; arguments, result and exceptions stay."""
 
     @wraps(method)
     def call(self: SyncClient, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -41,7 +41,7 @@ def _blocking(
 def _run(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, RemoteRun[M]]],
 ) -> Callable[Concatenate[SyncClient, P], SyncRun[M]]:
-    """The same for a method that gives a run."""
+    """Return the same for a method that gives a run."""
 
     @wraps(method)
     def call(self: SyncClient, *args: P.args, **kwargs: P.kwargs) -> SyncRun[M]:
@@ -56,9 +56,13 @@ class SyncClient:
     event loop too. Use it as a context manager, from any thread."""
 
     def __init__(
-        self, url: str | None = None, *, token: str | None = None, patience: float = PATIENCE
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        reconnect_timeout: float = RECONNECT_TIMEOUT_S,
     ) -> None:
-        self.client = Client(url, token=token, patience=patience)
+        self.client = Client(url, token=token, reconnect_timeout=reconnect_timeout)
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
 
@@ -84,7 +88,7 @@ class SyncClient:
         return self.client.url
 
     def wait(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """The result of a coroutine in the client's loop; blocks."""
+        """Run a coroutine in the client's loop and return its result; blocks."""
         if self._portal is None:
             raise AgentflowError("the client is not open: use `with SyncClient(...)`")
         return self._portal.call(work)
@@ -141,7 +145,7 @@ class SyncClient:
         types: Sequence[str] | None = None,
         step: str | None = None,
     ) -> Generator[Event[Any]]:
-        """As `Client.events`."""
+        """Yield as `Client.events`."""
         return self._iterate(self.client.events(workflow_id, after, follow=follow, types=types, step=step))
 
     def event_lines(
@@ -155,18 +159,18 @@ class SyncClient:
         limit: int | None = None,
         deltas: bool = False,
     ) -> Generator[bytes]:
-        """As `Client.event_lines`."""
+        """Yield as `Client.event_lines`."""
         lines = self.client.event_lines(
             workflow_id, after, follow=follow, types=types, step=step, limit=limit, deltas=deltas
         )
         return self._iterate(lines)
 
     def deltas(self, workflow_id: str) -> Generator[ModelDelta]:
-        """As `Client.deltas`."""
+        """Yield as `Client.deltas`."""
         return self._iterate(self.client.deltas(workflow_id))
 
     def export(self, workflow_id: str) -> Generator[bytes]:
-        """As `Client.export`."""
+        """Yield as `Client.export`."""
         return self._iterate(self.client.export(workflow_id))
 
     def _iterate(self, items: AsyncIterator[R]) -> Generator[R]:

@@ -1,4 +1,4 @@
-"""How a client reaches the daemon: one pooled HTTP client, over TCP or a Unix socket."""
+"""Transport from a client to the daemon: one pooled HTTP client, over TCP or a Unix socket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ANSWER = 90.0
 
 
 def daemon_url(url: str | None = None, env: Mapping[str, str] | None = None) -> str:
-    """Where the daemon is: as given, else `AGENTFLOW_URL`, else the default socket."""
+    """Return where the daemon is: as given, else `AGENTFLOW_URL`, else the default socket."""
     environment = os.environ if env is None else env
     return url or environment.get("AGENTFLOW_URL") or f"unix:{default_socket(environment)}"
 
@@ -90,7 +90,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         timeout: float = _ANSWER,
     ) -> T:
-        """One request; its answer as `kind`. Raises what the daemon says, or Unreachable."""
+        """Send one request; return its answer as `kind`. Raises what the daemon says, or Unreachable."""
         response = await self.send(method, path, query=query, body=body, headers=headers, timeout=timeout)
         try:
             return msgspec.json.decode(response.content, type=kind)
@@ -107,7 +107,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         timeout: float = _ANSWER,
     ) -> httpx.Response:
-        """One request; its answer as it is, if it is a success."""
+        """Send one request; return its answer as it is, if it is a success."""
         content = None if body is None else msgspec.json.encode(body)
         more = {} if body is None else {"Content-Type": "application/json"}
         try:
@@ -129,7 +129,8 @@ class Transport:
     async def stream(
         self, path: str, *, query: Mapping[str, Any], timeout: float
     ) -> AsyncGenerator[httpx.Response]:
-        """An answer that comes bit by bit; `timeout` in seconds without a byte. httpx.HTTPError as it is."""
+        """Open an answer that comes bit by bit; `timeout` in seconds without a byte. httpx.HTTPError as it
+        is."""
         headers = {"Accept": "application/x-ndjson"}
         limits = httpx.Timeout(timeout, connect=_CONNECT)
         async with self.http.stream(
@@ -155,7 +156,7 @@ class Transport:
         )
 
     def unreachable(self, error: Exception) -> Unreachable:
-        """What it means when there is no answer."""
+        """Return the error that means that there is no answer."""
         reason = str(error) or type(error).__name__
         return Unreachable(
             f"no daemon answers at {self.url}: {reason}", hint="start one with `agentflow serve`"

@@ -14,7 +14,7 @@ everywhere.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from agentflow.definition.patterns import Pattern, compile_pattern
@@ -28,6 +28,7 @@ __all__ = [
     "UNIT_S",
     "Cost",
     "Size",
+    "compile_patterns",
     "cost_of",
     "has_at_most",
     "measure",
@@ -43,7 +44,11 @@ MAX_PARTS: Final = 10_000
 MAX_LEVELS: Final = 500
 """Levels of a value: the library recurses into it on the thread's stack."""
 
-_COMPILE_UNITS: Final = 25_000_000  # 0.5 s for all patterns of a schema
+_TOTAL_UNITS: Final = 25_000_000  # 0.5 s for compiling a schema, judging by it and saying why not
+_PART_UNITS: Final = 1_000  # 20 µs to compile a subschema
+_STEP_UNITS: Final = 150  # 3 µs for a step of an explanation
+_MAX_STEPS: Final = 100_000  # steps of one explanation
+_PART_STEPS: Final = 6  # a subschema that is copied and crawled to explain
 _MAX_WORK: Final = 10_000  # subschemas looked at to find the coefficients of a schema that refers to itself
 INFINITE: Final = 1e18
 
@@ -85,11 +90,25 @@ class Cost(NamedTuple):
     """True if the library recurses as deep as a value is: the schema refers to itself, or compares values."""
     alternatives: int
     """Most branches of one `anyOf` or `oneOf`: asked why, each keeps a copy of the value it refuses."""
+    compiling: float
+    """Units that compiling the schema and its patterns takes."""
+    parts: int
+    """How many subschemas it has."""
 
     @property
     def plain(self) -> bool:
         """True if the bound is the same for every value of one size, whatever its levels and texts are."""
         return not (self.endless or self.patterns or self.recurses or self.by_level[-1].deep)
+
+    @property
+    def limit(self) -> float:
+        """Units beyond which a value is not judged: compiling the schema counts too."""
+        return min(MAX_UNITS, _TOTAL_UNITS - self.compiling)
+
+    def steps(self, units: float) -> int:
+        """Return the steps that are left to explain a breach, once `units` were spent on finding it."""
+        left = (_TOTAL_UNITS - self.compiling - units) / _STEP_UNITS
+        return max(0, min(_MAX_STEPS, int(left) - _PART_STEPS * self.parts))
 
     def units(self, size: Size, levels: int = 1, longest: int = 0) -> float:
         """Return the bound in units for a value of this size; `longest` is its longest text in characters."""
@@ -107,19 +126,25 @@ def measure(body: bytes) -> Size:
     return Size(1 + count(b",") + count(b"[") + count(b"{") + count(b":"), len(body))
 
 
-def cost_of(parts: list[Subschema]) -> Cost:
+def compile_patterns(parts: list[Subschema]) -> dict[str, Pattern]:
+    """Return each pattern of a schema, by how it is written. Raises PatternError for one that is none."""
+    return {source: compile_pattern(source) for part in parts for source in patterns_of(part.schema)}
+
+
+def cost_of(parts: list[Subschema], patterns: Mapping[str, Pattern]) -> Cost:
     """Return the coefficients of a schema, given as all its subschemas with the schema itself first.
 
-    Raises PatternError for a pattern that is none. The coefficients are infinite where no bound is known.
+    The coefficients are infinite where no bound is known.
     """
     if not parts:
-        return Cost((Weights(1, 0, 0),), False, (), recurses=False, alternatives=0)
-    graph = _Graph(parts)
+        return Cost((Weights(1, 0, 0),), False, (), recurses=False, alternatives=0, compiling=0, parts=0)
+    graph = _Graph(parts, patterns)
     by_level, endless = graph.solve()
     compares = any(not _COMPARING.isdisjoint(part.schema) for part in parts)
     several = (len(part.schema.get(key) or ()) for part in parts for key in ("anyOf", "oneOf"))
     recurses = compares or graph.recursive
-    return Cost(by_level, endless, tuple(graph.backtracking), recurses, max(several))
+    compiling = graph.compiling + _PART_UNITS * len(parts)
+    return Cost(by_level, endless, tuple(graph.backtracking), recurses, max(several), compiling, len(parts))
 
 
 def patterns_of(schema: dict[str, Any]) -> Iterator[str]:
@@ -140,12 +165,13 @@ class _Graph:
     has one K for each level of a value.
     """
 
-    def __init__(self, parts: list[Subschema]) -> None:
+    def __init__(self, parts: list[Subschema], patterns: Mapping[str, Pattern]) -> None:
         self._parts = parts
+        self._patterns = patterns
         self._number = {id(part.schema): i for i, part in enumerate(parts)}
         self._anchors = dynamic_targets(parts)
         self.backtracking: list[Pattern] = []
-        self._compiling = 0.0
+        self.compiling = 0.0
         self._own = [self._weights(part.schema) for part in parts]
         self._in_place = [list(self._beside(part)) for part in parts]
         inner = [self._inner(part.schema) for part in parts]
@@ -184,8 +210,8 @@ class _Graph:
         return Weights(node, deep, char)
 
     def _pattern_weight(self, source: str) -> float:
-        pattern = compile_pattern(source)
-        self._compiling += pattern.compiling
+        pattern = self._patterns[source]
+        self.compiling += pattern.compiling
         if pattern.linear:
             return 0.1 + 0.7 * pattern.states
         self.backtracking.append(pattern)
@@ -237,7 +263,7 @@ class _Graph:
 
     def solve(self) -> tuple[tuple[Weights, ...], bool]:
         """Return the coefficients by levels, and whether they grow with each further one."""
-        if self._order is None or self._compiling > _COMPILE_UNITS:
+        if self._order is None or self.compiling > _TOTAL_UNITS:
             return (Weights(INFINITE, INFINITE, INFINITE),), False
         total = [_NOTHING] * len(self._parts)
         if not self.recursive:

@@ -144,6 +144,8 @@ def endless(found: Iterable[Subschema]) -> list[str]:
     """The paths of schemas that lead back to themselves without going into the value: no value could ever
     be judged by them. One for each such circle."""
     nodes = {id(part.schema): part for part in found}
+    if not any(part.references for part in nodes.values()):
+        return []  # a tree
     done: set[int] = set()
     paths: list[str] = []
     for start in nodes:

@@ -37,7 +37,7 @@ __all__ = [
 COUNT = Number(minimum=1, integer=True)
 FLAG = Const((True, False))
 _AMOUNT = Number(minimum=0)
-_PATIENCE = "A duration such as 500ms, 30s, 5m, 1h or 1d, or seconds."
+_DURATION_HELP = "A duration such as 500ms, 30s, 5m, 1h or 1d, or seconds."
 
 _BACKOFF = Shape(
     "backoff",
@@ -63,7 +63,7 @@ _RETRY_POLICY = Shape(
         "max_elapsed": Field(
             Duration(), "From the first failure to the start of the last attempt at most.", "60s"
         ),
-        "timeout": Field(Duration(), f"How long one attempt may take. {_PATIENCE}", "300s"),
+        "timeout": Field(Duration(), f"How long one attempt may take. {_DURATION_HELP}", "300s"),
         "retry_on": Field(
             ArrayOf(ErrorName()),
             "The categories or codes of errors after which it is tried again.",
@@ -138,7 +138,7 @@ APPROVAL = OneOf(
 CACHE = Shape(
     "cache",
     {
-        "ttl": Field(Duration(), f"How long a result may be used again. {_PATIENCE}", required=True),
+        "ttl": Field(Duration(), f"How long a result may be used again. {_DURATION_HELP}", required=True),
         "key": Field(
             Text(template=True),
             "A template: steps with the same text share results. Without it, all that the agent is given.",
@@ -219,7 +219,7 @@ SERVICE = Shape(
         "type": Field(
             Enum(("python", "mcp", "openapi", "http")), "What the functions come from.", required=True
         ),
-        "timeout": Field(Duration(), f"How long one call may take. {_PATIENCE}", "60s"),
+        "timeout": Field(Duration(), f"How long one call may take. {_DURATION_HELP}", "60s"),
         "max_concurrency": Field(COUNT, "How many calls may be open at once.", 8),
         "include": Field(ArrayOf(Text()), "The only functions that are offered."),
         "functions": _FUNCTIONS,

@@ -1,4 +1,4 @@
-"""What the back ends of the event log share: the arguments of lists and queries as values.
+"""Base of the back ends of the event log: the arguments of lists and queries as values.
 
 Holds no state of any store and does no I/O.
 """

@@ -1,4 +1,4 @@
-"""What the last event of an ended run says of the whole run."""
+"""Figures of a whole run in the last event of one that has ended."""
 
 from __future__ import annotations
 

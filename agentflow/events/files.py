@@ -63,7 +63,7 @@ def sync_path(directory: Path) -> None:
 def put_file(path: Path, data: bytes) -> None:
     """Write a file that is either whole and durable or not there; one that exists stays. OSError."""
     if path.exists():
-        sync_directory(path.parent)  # whoever put it there may have died before this
+        sync_directory(path.parent)  # the process that put it there may have died before this
     else:
         replace_file(path, data)
 

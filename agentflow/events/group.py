@@ -202,7 +202,7 @@ class GroupCommit:
                 self._report()
                 self._done = group
             # The next group is prepared before this one is reported: both need the interpreter, and the loop
-            # has it for itself while SQLite or the disk works. If there is none, nobody waits for it.
+            # has it for itself while SQLite or the disk works. If there is none, no caller waits for it.
             if self._queue.empty() or stopping or self._store.due:
                 self._report()
                 if not stopping and self._store.due:

@@ -267,7 +267,7 @@ class Hub:
     async def _ask_log(self) -> None:
         try:
             foreign = await self._log.foreign_writes()
-        except AgentflowError:  # whoever follows a run meets the same, and says so
+        except AgentflowError:  # a subscriber of a run meets the same, and raises it
             foreign = None
         finally:
             self._asking = None

@@ -13,7 +13,7 @@ __all__ = ["open_log", "store_path"]
 
 
 def open_log(url: str, *, read_only: bool = False) -> EventLog:
-    """The log that `url` names: `memory:`, `sqlite:FILE` or `file:DIR`. Blocks for some ms.
+    """Open the log that `url` names: `memory:`, `sqlite:FILE` or `file:DIR`. Blocks for some ms.
 
     `sqlite:runs.db` is relative to the working directory, `sqlite:/var/runs.db` and `sqlite:///var/runs.db`
     are the same absolute file. With `read_only`, and where this user may read a SQLite store but not write

@@ -1,4 +1,4 @@
-"""What an event names beside itself: blobs, graphs, the parent of its run. Found in its stored bytes.
+"""References of an event: blobs, graphs, the parent of its run. Found in its stored bytes.
 
 Retention rests on it: a blob or a definition goes with the last run that names it.
 """

@@ -132,7 +132,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """Something that opening the store found or mended. `workflow_id` when it is about one run.
 
     `torn_tail`: bytes of a batch, never acknowledged, were cut off. `damaged_run`: the run is quarantined.
-    `rebuilt`: a cache was missing or damaged and was made again. Only the last needs nobody's attention.
+    `rebuilt`: a cache was missing or damaged and was made again. Only the last needs no attention.
     """
 
     kind: Literal["torn_tail", "damaged_run", "rebuilt"]

@@ -1,4 +1,4 @@
-"""What is left of a run that was deleted (page 000 §7)."""
+"""Tombstone of a run that was deleted (page 000 §7)."""
 
 from __future__ import annotations
 

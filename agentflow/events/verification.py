@@ -1,4 +1,4 @@
-"""What a check of a whole store found, and the check that fits every store: read all that it says it has."""
+"""Findings of a check of a whole store, and the check that fits every store: read all that it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every language-model adapter is to the rest of the product: requests, replies, errors, profiles.
+"""Protocol of language-model adapters: requests, replies, errors, profiles.
 
 This module must never do I/O and never import an HTTP client: the engine's tests, the test kit and the
 command line import it. Durations are seconds, prices are US dollars per million tokens.
@@ -72,7 +72,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return self.context_tokens
 
     def lacks(self, *, functions: int = 0, json_schema: bool = False) -> str | None:
-        """What an agent needs and the model cannot do, as the middle of a sentence; None if nothing."""
+        """Return what an agent needs and the model lacks, as the middle of a sentence; None if nothing."""
         if functions and self.tools == "none":
             return "cannot call functions"
         if functions > 1 and self.tools == "single":
@@ -158,9 +158,9 @@ class ModelError(AgentflowError):
         usage: Usage | None = None,
         uncharged: bool = False,
     ) -> None:
-        """`retry_after`: seconds that the provider asked to wait; `partial`: answer text that had arrived;
-        `usage`: what the call cost all the same, if the provider said so; `uncharged`: it cannot have cost
-        anything, since no request reached the provider or it was refused instead of answered."""
+        """Set `retry_after`: seconds that the provider asked to wait; `partial`: answer text that had
+        arrived; `usage`: what the call cost all the same, if the provider said so; `uncharged`: it cannot
+        have cost anything, since no request reached the provider or it was refused instead of answered."""
         super().__init__(f"{info.code}: {info.message}")
         self.info = info
         self.retry_after = retry_after
@@ -201,7 +201,7 @@ class ModelProvider(Protocol):
         ...
 
     def profile(self, model: str) -> ModelProfile:
-        """What this model can do. An unknown model has a profile too: the provider's own default."""
+        """Return what this model can do. An unknown model has a profile too: the provider's own default."""
         ...
 
     async def complete(

@@ -92,14 +92,14 @@ class Models:
         return found
 
     def aliases(self) -> dict[str, ModelRef]:
-        """The aliases of the configuration. Raises ModelResolutionError for one that is malformed."""
+        """Return the aliases of the configuration. Raises ModelResolutionError for one that is malformed."""
         declared: Mapping[str, Any] = self._config.get("models") or {}
         return {name: self._configured(value, f"models.{name}") for name, value in declared.items()}
 
     def resolve(
         self, name: str | ModelRef | None, *, aliases: Mapping[str, ModelRef] | None = None
     ) -> ModelRef:
-        """The model that `name` means; None asks for the default of environment and configuration.
+        """Return the model that `name` means; None asks for the default of environment and configuration.
 
         `aliases` (of the document) win over configured ones. Raises ModelResolutionError (E_UNKNOWN_MODEL)
         when there is no such alias or provider, or when the provider is not set up here.
@@ -123,7 +123,7 @@ class Models:
         known_profile(ref.provider, ref.model)  # reads the table of models
 
     def provider(self, ref: ModelRef) -> ModelProvider:
-        """The shared provider of a resolved model, made at first use. Raises ModelResolutionError."""
+        """Return the shared provider of a resolved model, made at first use. Raises ModelResolutionError."""
         found = self._provider(ref)
         for wrap in self.wrappers:
             found = wrap(found)
@@ -168,7 +168,7 @@ class Models:
         )
 
     def _full_name(self, model: str) -> str | None:
-        """The hint for a model name whose provider was left out."""
+        """Return the hint for a model name whose provider was left out."""
         for provider in (*_BUILT_IN,):
             if model in known_models(provider):
                 return f'did you mean "{provider}:{model}"?'
@@ -201,7 +201,7 @@ class Models:
         raise ModelResolutionError("no model is named and none is set up here; " + _HELP)
 
     def _check(self, ref: ModelRef) -> None:
-        """Whether the provider exists and is set up here."""
+        """Return whether the provider exists and is set up here."""
         if ref.provider in self._registered:
             return
         if ref.provider in self._stated:

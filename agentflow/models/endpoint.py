@@ -1,4 +1,4 @@
-"""Where a provider sends its calls, and the settings that a failed call is about.
+"""Endpoint of a provider, and the settings that a failed call is about.
 
 A setting is named, never its value: an error holds neither a key nor the user part of a URL.
 """

@@ -94,7 +94,7 @@ class _Refusal(NamedTuple):
 def from_response(
     provider: str, status: int, headers: Mapping[str, str], body: bytes, *, secret: str | None = None
 ) -> ModelError:
-    """The error for an answer whose status is not 2xx."""
+    """Return the error for an answer whose status is not 2xx."""
     said = _refusal(body)
     error = _error(provider, status, said, secret, retry_after=asked_wait(headers, body))
     error.uncharged = status not in _MAYBE_CHARGED
@@ -111,7 +111,7 @@ def _refused_parameter(said: _Refusal) -> str | None:
 
 
 def from_stream(provider: str, error: object, *, secret: str | None = None, partial: str = "") -> ModelError:
-    """The error for an `error` member inside a stream that began well."""
+    """Return the error for an `error` member inside a stream that began well."""
     said = _described(error)
     status = said.status
     if status is None:
@@ -122,7 +122,7 @@ def from_stream(provider: str, error: object, *, secret: str | None = None, part
 
 
 def from_http_failure(provider: str, failure: HttpFailure, *, partial: str = "") -> ModelError:
-    """The error for no answer, or a part of one."""
+    """Return the error for no answer, or a part of one."""
     if failure.kind in ("first_byte", "stalled"):
         return _made(provider, "timeout", "response_timeout", str(failure), partial=partial or None)
     error = _made(provider, "transient", "network_error", str(failure), partial=partial or None)
@@ -131,14 +131,14 @@ def from_http_failure(provider: str, failure: HttpFailure, *, partial: str = "")
 
 
 def broken_answer(provider: str, problem: str, *, partial: str = "") -> ModelError:
-    """The error for an answer that is complete but is not what the protocol says."""
+    """Return the error for an answer that is complete but is not what the protocol says."""
     return _made(provider, "invalid_output", "invalid_response", problem, partial=partial or None)
 
 
 def content_filtered(
     provider: str, reason: str, *, partial: str = "", finish_reason: str | None = None
 ) -> ModelError:
-    """The error for an answer that the provider withheld or the model refused."""
+    """Return the error for an answer that the provider withheld or the model refused."""
     details = {"finish_reason": finish_reason} if finish_reason is not None else None
     return _made(provider, "agent", "content_filtered", reason, partial=partial or None, details=details)
 
@@ -146,8 +146,8 @@ def content_filtered(
 def failed_answer(
     provider: str, finish_reason: str | None, has_choice: bool, *, partial: str = ""
 ) -> ModelError:
-    """The error for an answer that ended at the provider and is none: a finish reason that says so or is not
-    known, no finish reason, or no choice. It is transient."""
+    """Return the error for an answer that ended at the provider and is none: a finish reason that says so or
+    is not known, no finish reason, or no choice. It is transient."""
     if finish_reason is not None:
         problem = f'the provider ended the answer with the finish reason "{redact(finish_reason, None)}"'
     else:
@@ -276,8 +276,8 @@ def _described(error: object) -> _Refusal:
 
 
 def _forbidden(problems: list[Any]) -> tuple[str | None, set[str]]:
-    """The member of the body that the first problem, {"type": "extra_forbidden", "loc": ["body", NAME]}, is
-    about, and the code."""
+    """Return the member of the body that the first problem, {"type": "extra_forbidden", "loc": ["body",
+    NAME]}, is about, and the code."""
     first = cast("dict[str, Any]", problems[0]) if problems and isinstance(problems[0], dict) else {}
     place = first.get("loc")
     if first.get("type") != "extra_forbidden" or not isinstance(place, list):

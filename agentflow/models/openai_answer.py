@@ -52,7 +52,7 @@ class PartialCall:
         return not (name and arguments and self._is_whole())
 
     def _is_whole(self) -> bool:
-        """Whether the arguments are one JSON value; asked a bounded number of times for each call."""
+        """Return whether the arguments are one JSON value; asked a bounded number of times for each call."""
         self._checks += 1
         if self._checks > _MAX_COMPLETENESS_CHECKS:
             return False
@@ -184,7 +184,7 @@ class Answer(Accumulator):
             self._signed[self.calls.index(call)] = piece.extra_content
 
     def _continued(self, index: int | None, id: str | None, name: str, arguments: str) -> PartialCall | None:
-        """The call that a piece continues, None if it begins one.
+        """Return the call that a piece continues, None if it begins one.
 
         An id is looked for among all calls, then the latest call of the index; a piece without an index and
         an id belongs to the latest call.
@@ -208,7 +208,7 @@ def _plain(value: object) -> str:
 
 
 def _split(content: object) -> tuple[str, str, str]:
-    """Text, reasoning and refusal of a content: a text, or parts of several types."""
+    """Return text, reasoning and refusal of a content: a text, or parts of several types."""
     if isinstance(content, str):
         return content, "", ""
     parts = cast("list[Any]", content if isinstance(content, list) else [content])
@@ -225,5 +225,5 @@ def _split(content: object) -> tuple[str, str, str]:
 
 
 def _nested(value: object) -> str:
-    """The text of a part that is a text itself or consists of parts."""
+    """Return the text of a part that is a text itself or consists of parts."""
     return value if isinstance(value, str) else _split(value)[0] if value else ""

@@ -1,4 +1,4 @@
-"""What a model object of a document says beside the model's name: parameters, `extra` and prices.
+"""Parameters, `extra` and prices of a model object of a document.
 
 Parameters go to the provider if its profile names them, `extra` as it stands, prices never (page 000 §3).
 """

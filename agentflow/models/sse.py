@@ -78,7 +78,7 @@ class EventDecoder:
         return events
 
     def _without_mark(self, chunk: bytes) -> bytes:
-        """The chunk without a byte order mark, if it is the first one."""
+        """Return the chunk without a byte order mark, if it is the first one."""
         if self._start is None:
             return chunk
         chunk = self._start + chunk

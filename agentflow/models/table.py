@@ -53,7 +53,7 @@ def _table() -> dict[str, _Provider]:
 
 
 def default_model(provider: str) -> str | None:
-    """The model that serves a provider when none is named; None for a provider without a table entry."""
+    """Return the model that serves a provider when none is named; None if the table lacks the provider."""
     entry = _table().get(provider)
     return entry.default_model if entry else None
 
@@ -80,14 +80,14 @@ def known_server(name: str) -> ServerEntry:
 
 
 def known_models(provider: str) -> list[str]:
-    """The models of a provider that the table lists, in its order."""
+    """Return the models of a provider that the table lists, in its order."""
     entry = _table().get(provider)
     return list(entry.models) if entry else []
 
 
 def known_profile(provider: str, model: str, kind: str | None = None) -> ModelProfile:
-    """The profile of a model: its own entry (or that of the model it is a dated snapshot of) over the
-    provider's defaults over the defaults of ModelProfile. `kind` is the wire format of a provider that has
+    """Return the profile of a model: its own entry (or that of the model it is a dated snapshot
+    of) over the provider's defaults over the defaults of ModelProfile. `kind` is the wire format of a provider that has
     no entry of its own: its defaults hold then, and its models, which others may serve under other limits,
     do not."""
     entry = _table().get(provider)

@@ -1,4 +1,4 @@
-"""How long a provider asks to wait: Retry-After, RetryInfo in the body, or the reset of a used-up limit.
+"""Time that a provider asks to wait: Retry-After, RetryInfo in the body, or the reset of a used-up limit.
 
 It must never guess: what says no time gives None, and a limit of which something is left is not waited for.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -17,11 +17,11 @@ import msgspec
 from actors import Actor, Ref, on
 from agentflow.errors import StorageUnavailable, StoreError
 from agentflow.events.catalogue import RunEvent
-from agentflow.events.envelope import Ids, StoredEvent
+from agentflow.events.envelope import Event, Ids, StoredEvent
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, EventLog, RunMeta
 from agentflow.events.owner import Owner
-from agentflow.events.sealing import seal
+from agentflow.events.sealing import envelopes, store
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 
@@ -82,6 +82,15 @@ Observer = Callable[[str, int, Sequence[RunEvent], float], None]
 _PAGE_EVENTS = 1_024
 
 
+_LARGE_BYTES = 256 * 1024
+
+
+def _tell_failure(batch: Commit, error: Exception, sender: Ref[Any] | None) -> None:
+    if sender is not None:
+        text = f"{type(error).__name__}: {error}"
+        sender.tell(CommitFailed(expected=batch.expected, error=text, kind="internal_error"))
+
+
 def _ignore(_: object) -> None:
     """Ignore the outcome: readers that miss this read the log themselves at the next event."""
 
@@ -111,22 +120,51 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._last: dict[str, asyncio.Future[None]] = {} if open_appends is None else open_appends
 
     @on(Commit)
-    def commit(self, batch: Commit) -> None:
+    def commit(self, batch: Commit) -> Coroutine[Any, Any, None] | None:
+        """Append a batch. One with an event of more than 256 KiB lets the loop go on between its events."""
         sender = self.ctx.sender
-        ts = batch.ts
+        stored: list[StoredEvent] = []
         try:
-            stored = self._seal(batch)
+            made = envelopes(
+                batch.events,
+                workflow_id=batch.workflow_id,
+                first=batch.expected,
+                ts=batch.ts,
+                ids=self._ids,
+                tracer=batch.tracer,
+            )
+            for event in made:
+                sealed = store(event, batch.ts)
+                stored.append(sealed)
+                if len(sealed.body) > _LARGE_BYTES and len(stored) < len(made):
+                    return self._commit_slowly(batch, made[len(stored) :], stored, sender)
         except Exception as error:  # fails this run alone: the bus serves all others
-            if sender is not None:
-                text = f"{type(error).__name__}: {error}"
-                sender.tell(CommitFailed(expected=batch.expected, error=text, kind="internal_error"))
+            _tell_failure(batch, error, sender)
+            return None
+        self._enter(batch, stored, sender)
+        return None
+
+    async def _commit_slowly(
+        self, batch: Commit, left: list[Event[Any]], stored: list[StoredEvent], sender: Ref[Any] | None
+    ) -> None:
+        """Encode the events that are left one by one, then append; later batches wait in the mailbox."""
+        try:
+            for event in left:
+                await asyncio.sleep(0)
+                stored.append(store(event, batch.ts))
+        except Exception as error:
+            _tell_failure(batch, error, sender)
             return
+        await asyncio.sleep(0)
+        self._enter(batch, stored, sender)
+
+    def _enter(self, batch: Commit, stored: list[StoredEvent], sender: Ref[Any] | None) -> None:
         meta = None
         if batch.name is not None:
             meta = RunMeta(
                 name=batch.name,
                 definition_hash=batch.definition_hash or "",
-                created_at=ts,
+                created_at=batch.ts,
                 labels=batch.labels,
                 owner=self._owner,
             )
@@ -154,16 +192,6 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(StoreError(f"the store cannot take this: {error}"))
             return refused
-
-    def _seal(self, batch: Commit) -> list[StoredEvent]:
-        return seal(
-            batch.events,
-            workflow_id=batch.workflow_id,
-            first=batch.expected,
-            ts=batch.ts,
-            ids=self._ids,
-            tracer=batch.tracer,
-        )
 
     @on(Barrier)
     def barrier(self, message: Barrier) -> None:

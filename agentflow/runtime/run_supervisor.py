@@ -331,7 +331,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             self._advance([*self._storage_notices(), *([] if still else self._interrupted(now))])
         for effect in [] if still else begun:
             self._dispatcher.execute(effect)
-        if self._children is not None and isinstance(command, Attach) and not still:
+        if self._children is not None and isinstance(command, Attach | Resume) and not still:
             self._children.start_all()
         if command is not None:
             self._apply_command(command, launch.set_reply)

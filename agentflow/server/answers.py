@@ -1,4 +1,4 @@
-"""What small answers hold that no client reads; the others stand in `agentflow.records`."""
+"""Structs of small answers that no client reads; the others stand in `agentflow.records`."""
 
 from __future__ import annotations
 

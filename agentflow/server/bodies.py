@@ -1,4 +1,4 @@
-"""What the bodies of requests hold: the Structs behind the OpenAPI document.
+"""Structs of request bodies, from which the OpenAPI document is made.
 
 Those of commands to runs stand in `agentflow.records.commands`.
 """

@@ -1,4 +1,4 @@
-"""How many file descriptors this process may have, and how many of them may be connections.
+"""Limits of file descriptors of this process, and of connections among them.
 
 Runs need descriptors too: for the store, for connections to models, for processes of tools. What they need
 is set aside before a connection is accepted, so that clients can never take it.

@@ -1,4 +1,4 @@
-"""Where streams take their events from: the log of one run, or the logs of all."""
+"""Sources of streams: the log of one run, or the logs of all."""
 
 from __future__ import annotations
 

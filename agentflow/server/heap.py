@@ -1,4 +1,4 @@
-"""How the daemon's process shares its interpreter: garbage collection and the switches between threads.
+"""Settings of the daemon's interpreter: garbage collection and the switches between threads.
 
 A full collection visits every container of the heap on the thread that happens to allocate: 0.7 s for the
 runs of sixteen large documents, and CPython repeats it whenever the heap has grown by a quarter. JSON values

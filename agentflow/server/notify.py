@@ -1,4 +1,4 @@
-"""What the daemon tells systemd, and the unit that runs it."""
+"""Notifications to systemd, and the unit that runs the daemon."""
 
 from __future__ import annotations
 

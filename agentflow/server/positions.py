@@ -1,4 +1,4 @@
-"""Where a stream begins and what it shows: the parameters of page 000 §8.1, read. Pure."""
+"""Parameters of a stream: its first offset and its types (page 000 §8.1). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked for in a query: the Structs behind the parameters of the OpenAPI document."""
+"""Structs of query parameters, from which the OpenAPI document is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operations of the API work with: the runtime and the state of the daemon itself."""
+"""Service behind the operations of the API: the Runtime and the state of the daemon itself."""
 
 from __future__ import annotations
 

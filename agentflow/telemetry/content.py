@@ -1,4 +1,4 @@
-"""What was said, as the GenAI conventions write it; used only when the user asked for content.
+"""Content of messages as the GenAI conventions write it; used only if the user asked for content.
 
 Messages become the JSON of `gen_ai.input.messages` and `gen_ai.output.messages`: a list of
 `{role, parts: [{type, …}]}`.

@@ -43,7 +43,7 @@ OBSERVED = {
     found.name: found
     for found in (
         Instrument(c.MAILBOX_DEPTH, "{message}", "Messages that wait in mailboxes."),
-        Instrument(c.DEAD_LETTERS, "{message}", "Messages that nobody handled.", grows=True),
+        Instrument(c.DEAD_LETTERS, "{message}", "Messages that no actor handled.", grows=True),
         Instrument(c.SPANS_EXPORTED, "{span}", "Spans that were sent.", grows=True),
         Instrument(c.SPANS_REFUSED, "{span}", "Spans that the collector refused for good.", grows=True),
         Instrument(

@@ -1,4 +1,4 @@
-"""What the environment says about telemetry: the standard `OTEL_*` variables, read once.
+"""Settings of telemetry: the standard `OTEL_*` variables, read once.
 
 Nothing is exported unless something is configured. This module must stay cheap: it decides whether
 OpenTelemetry is imported at all, so it must not import it.

@@ -1,4 +1,4 @@
-"""What a Runtime holds of telemetry: spans and metrics of one store and one process, started and ended."""
+"""Telemetry of a Runtime: spans and metrics of one store and one process, started and ended."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _TAIL = 4 << 10
 
 
 class Child:
-    """A running process. For one event loop; `end` must be called, by whoever started it."""
+    """A running process. For one event loop; what starts it must call `end`."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -40,11 +40,11 @@ class Child:
         return self._process.returncode
 
     def last_words(self) -> str:
-        """The end of what it wrote to its standard error."""
+        """Return the end of what it wrote to its standard error."""
         return self._tail.decode("utf-8", "replace").strip()
 
     async def read_line(self) -> bytes:
-        """The next line it writes, b"" at its end. Raises ValueError for a line of more than 16 MiB."""
+        """Return the next line it writes, b"" at its end. Raises ValueError for a line above 16 MiB."""
         assert self._process.stdout is not None
         return await self._process.stdout.readline()
 
@@ -84,7 +84,7 @@ class Child:
         await asyncio.wait({self._drain})
 
     async def _ended(self) -> None:
-        """Until it has exited and nobody holds its pipes any more; what it still says is thrown away."""
+        """Wait until it has exited and no process holds its pipes any more; what it still says is dropped."""
         process = self._process
         assert process.stdout is not None
         while await process.stdout.read(1 << 16):

@@ -87,7 +87,7 @@ def _tool(service: str, function: str, said: dict[str, Any], spec: ServiceSpec) 
 
 
 def _input_schema(said: dict[str, Any]) -> dict[str, Any]:
-    """The declared schema, which must ask for what stands in the path; without one, any other argument
+    """Return the declared schema, which must ask for what stands in the path; without one, any other argument
     is taken."""
     needed = path_arguments(said["path"])
     given: dict[str, Any] | None = said.get("input_schema")
@@ -100,7 +100,7 @@ def _input_schema(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def query_string(arguments: dict[str, Any]) -> str:
-    """`?a=1&b=2`, or nothing. An array is repeated, null is left out, an object is JSON."""
+    """Return `?a=1&b=2`, or nothing. An array is repeated, null is left out, an object is JSON."""
     pairs: list[tuple[str, str]] = []
     for name, value in arguments.items():
         values = cast("list[Any]", value) if isinstance(value, list) else [value]

@@ -78,7 +78,7 @@ def _told(tool: PythonTool, error: BaseException) -> str:
 
 
 def _convert(tool: PythonTool, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments in the annotated types, without those that were left out."""
+    """Return the arguments in the annotated types, without those that were left out."""
     try:
         try:
             converted = msgspec.convert(arguments, tool.arguments, str_keys=True)

@@ -72,7 +72,7 @@ class SchemaBook:
         self._taken: set[str] = set()
 
     def resolve(self, ref: Any) -> Any:
-        """What a reference inside the document stands for. Raises Unusable."""
+        """Return what a reference inside the document stands for. Raises Unusable."""
         if not isinstance(ref, str) or not ref.startswith("#"):
             shown = str(ref)[:200]
             raise Unusable(f'$ref "{shown}" is remote; only references inside the document are followed')
@@ -96,7 +96,7 @@ class SchemaBook:
     def standalone(
         self, parts: dict[str, Any], build: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> dict[str, Any]:
-        """The schema that `build` makes of the converted `parts`, with the `$defs` that they need. The
+        """Return the schema that `build` makes of the converted `parts`, with the `$defs` that they need. The
         definitions are shared between the schemas of a book. Raises Unusable."""
         walk = _Walk(self)
         schema = build({name: walk.schema(part, 0) for name, part in parts.items()})
@@ -119,7 +119,7 @@ class SchemaBook:
         return schema
 
     def converted(self, ref: str) -> _Made:
-        """The schema that a reference stands for. Raises Unusable."""
+        """Return the schema that a reference stands for. Raises Unusable."""
         made = self._made.get(ref)
         if made is None:
             made = self._made[ref] = self._convert(ref)
@@ -143,7 +143,7 @@ class SchemaBook:
         return _Made(value, walk.nodes, frozenset(walk.kept))
 
     def is_kept(self, ref: str) -> bool:
-        """Whether a reference stays one."""
+        """Return whether a reference stays one."""
         return self._graph.is_cyclic(ref) or self.converted(ref).nodes > _MAX_INLINE
 
     def name(self, ref: str) -> str:
@@ -224,7 +224,7 @@ class _Walk:
 
 
 def modern(schema: Any) -> dict[str, Any]:
-    """An argument schema that a server gave, of 2020-12 or an older draft, as one of 2020-12.
+    """Return an argument schema that a server gave, of 2020-12 or an older draft, as one of 2020-12.
 
     Raises Unusable when it is none, or describes no object.
     """
@@ -244,7 +244,7 @@ def modern(schema: Any) -> dict[str, Any]:
 
 
 def _modern(value: Any, depth: int) -> Any:
-    """What Draft 7 writes in another way. References are left alone: places stay where they are."""
+    """Return what Draft 7 writes in another way. References are left alone: places stay where they are."""
     if depth > _MAX_DEPTH or not isinstance(value, dict):
         return value
     members = cast("dict[str, Any]", value)

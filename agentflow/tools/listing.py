@@ -1,4 +1,4 @@
-"""What functions are registered, as the API and the command line tell it."""
+"""List of registered functions for the API and the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["listed_tools"]
 
 
 def listed_tools(registry: ToolRegistry) -> list[ToolView]:
-    """By service and name."""
+    """Return the functions by service and name."""
     found = [
         ToolView(
             name=tool.name,

@@ -138,7 +138,7 @@ def _without_secrets(loaded: Loaded) -> Loaded:
 def declared_service(
     name: str, spec: ServiceSpec, folder: Path | None = None, *, trusted: bool = True
 ) -> Service:
-    """A service of type http, openapi or mcp as it is declared; nothing is opened yet."""
+    """Return a service of type http, openapi or mcp as it is declared; nothing is opened yet."""
     if spec.type == "http":
         from agentflow.tools.http_service import HttpService
 

@@ -1,5 +1,5 @@
-"""One connection to an MCP server: opened when it is needed, opened anew when it was lost, closed when nobody
-has used it for a while.
+"""One connection to an MCP server: opened when it is needed, opened anew when it was lost, closed when it has
+not been used for a while.
 
 The SDK's task groups are entered and left in a task of the connection's own; calls come from any task.
 """
@@ -45,7 +45,7 @@ class McpConnection:
 
     @asynccontextmanager
     async def client(self) -> AsyncGenerator[Client]:
-        """The connected client, for one call. Raises what kept it from being connected."""
+        """Yield the connected client, for one call. Raises what kept it from being connected."""
         live = await self._connected()
         live.users += 1
         try:
@@ -64,14 +64,14 @@ class McpConnection:
             try:
                 await asyncio.shield(live.client)
             except BaseException:
-                # Also when whoever waits has waited too long.
+                # Also if the caller has waited too long.
                 self._live = None
                 await live.close()
                 raise
             return live
 
     async def lost(self) -> None:
-        """The server does not know this connection any more: the next call opens another."""
+        """Note that the server does not know this connection any more: the next call opens another."""
         live, self._live = self._live, None
         if live is not None:
             await live.close()
@@ -103,7 +103,7 @@ class _Live:
         self._used = asyncio.get_running_loop().time()
 
     async def close(self) -> None:
-        """Wait for its end, whatever becomes of whoever waits."""
+        """Wait for its end, also if the caller is cancelled."""
         self._stop.set()
         if not self.client.done():
             self._task.cancel()  # it is on the way to a server that does not answer
@@ -125,7 +125,7 @@ class _Live:
             self._stop.set()
             if not self.client.done():
                 self.client.set_exception(_first(failure))
-                self.client.exception()  # whoever waits may be gone
+                self.client.exception()  # the caller may be gone
             else:
                 _log.debug("the connection to the MCP server %s ended: %r", self._name, _first(failure))
             if isinstance(failure, KeyboardInterrupt | SystemExit):
@@ -150,7 +150,7 @@ class _Live:
 
 
 def _first(failure: BaseException) -> BaseException:
-    """The error that a group of them began with."""
+    """Return the error that a group of them began with."""
     while isinstance(failure, BaseExceptionGroup):
         errors = cast("tuple[BaseException, ...]", failure.exceptions)
         failure = next((e for e in errors if not isinstance(e, asyncio.CancelledError)), errors[0])

@@ -102,7 +102,7 @@ class McpService(Service):
         return await in_thread(partial(self._offer, listed), f"agentflow list {self.name}")
 
     async def _listing(self, connection: McpConnection) -> list[types.Tool] | str:
-        """The tools, or why there is no list of them."""
+        """Return the tools, or why there is no list of them."""
         from agentflow.tools.mcp_transports import Exchange, exchange
 
         said = Exchange()
@@ -132,13 +132,13 @@ class McpService(Service):
         return []
 
     async def _prepared(self) -> McpConnection:
-        """The connection, not opened yet. Raises ImportError without the extra."""
+        """Return the connection, not opened yet. Raises ImportError without the extra."""
         if self._connection is None:
             # The SDK takes a second to import.
             await in_thread(_import_sdk, "agentflow import mcp")
             from agentflow.tools.mcp_connection import McpConnection
 
-            if self._connection is None:  # nobody was faster
+            if self._connection is None:  # no other call was faster
                 self._connection = McpConnection(self.name, self._streams, self._changed)
         return self._connection
 
@@ -334,7 +334,7 @@ class McpService(Service):
         return ToolError.of("transient", "network_error", message, unknown=True)
 
     def _reason(self, failure: BaseException, said: Exchange) -> str:
-        """What happened, in one line and without secrets."""
+        """Return what happened, in one line and without secrets."""
         child = self._child
         words = child.last_words() if child is not None else ""
         last = f": {words.splitlines()[-1]}" if words else ""

@@ -1,4 +1,4 @@
-"""How an MCP server is reached: a child process, or streamable HTTP. Needs the extra `mcp`.
+"""Transports to an MCP server: a child process, or streamable HTTP. Needs the extra `mcp`.
 
 Both give the SDK the pair of streams that it wants, and notice when there will be nothing more to read.
 """
@@ -39,7 +39,7 @@ class Exchange:
         self.failure: Exception | None = None
 
 
-# The SDK sends a request in a task of its own that has the context of whoever made the call.
+# The SDK sends a request in a task of its own that has the caller's context.
 exchange: ContextVar[Exchange | None] = ContextVar("agentflow.tools.exchange", default=None)
 
 

@@ -39,8 +39,8 @@ class _Beside(NamedTuple):
 
 
 def import_service_module(name: str, folder: Path | None) -> ModuleType:
-    """The module of a dotted name. Runs its code, and raises whatever that raises; ImportError for a name
-    that is none. Waits while another thread imports one."""
+    """Return the module of a dotted name. Runs its code, and raises whatever that raises; ImportError for a
+    name that is none. Waits while another thread imports one."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise ImportError(f'"{name}" is not the name of a module')
     with _one_at_a_time:
@@ -51,7 +51,7 @@ def import_service_module(name: str, folder: Path | None) -> ModuleType:
 
 
 def imported_service_module(name: str, folder: Path | None) -> ModuleType | None:
-    """The same module if it was imported before and has not changed since; runs no code."""
+    """Return the same module if it was imported before and has not changed since; runs no code."""
     beside = _find(name, folder.resolve()) if folder is not None else None
     return sys.modules.get(beside.wanted if beside is not None else name)
 
@@ -138,7 +138,7 @@ _found: dict[str, Path] = {}
 def _forget_neighbours_of_other_folders(folder: Path) -> None:
     """Let `import helpers` find this folder's `helpers`, not another service's that is already loaded.
 
-    Whoever imported the other one keeps it; only the name is free again.
+    A module that imported the other one keeps it; only the name is free again.
     """
     for name, home in list(_found.items()):
         if home == folder or not _is_module(folder / name):

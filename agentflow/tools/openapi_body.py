@@ -157,7 +157,7 @@ def _body(
 
 
 def _open_form(plain: str, schema: Any, described: dict[str, Any]) -> Body | Literal["unfit"]:
-    """A form with members of any name, if the document says so."""
+    """Return a form with members of any name, if the document says so."""
     if plain != _FORM or described.get("type") != "object":
         return "unfit"
     return Body("form", plain, schema, {})
@@ -184,7 +184,7 @@ def _is_json(plain: str) -> bool:
 
 
 def _followed(book: SchemaBook, schema: Any) -> dict[str, Any]:
-    """The schema behind its references; {} for what is none. Raises Unusable."""
+    """Return the schema behind its references; {} for what is none. Raises Unusable."""
     for _ in range(_MAX_REFS):
         if not isinstance(schema, dict):
             return {}
@@ -196,7 +196,8 @@ def _followed(book: SchemaBook, schema: Any) -> dict[str, Any]:
 
 
 def _members(book: SchemaBook, described: dict[str, Any], left: list[int]) -> dict[str, Any]:
-    """The properties of a schema and of what it is composed of; `left` bounds how many schemas are read."""
+    """Return the properties of a schema and of what it is composed of; `left` bounds how many schemas are
+    read."""
     left[0] -= 1
     if left[0] < 0:
         return {}
@@ -230,7 +231,7 @@ def _parts(book: SchemaBook, members: dict[str, Any], encoding: Any) -> dict[str
 
 
 def _header_value(value: Any) -> str | None:
-    """The first of the media types that a part may have, if it names one."""
+    """Return the first of the media types that a part may have, if it names one."""
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
         return None
     first = value.partition(",")[0].strip()
@@ -248,7 +249,7 @@ def _is_file(book: SchemaBook, schema: Any, content_type: Any) -> bool:
 
 
 def _part(name: str, part: Part, value: Any) -> bytes:
-    """One part: its head, an empty line, its bytes."""
+    """Return one part: its head, an empty line, its bytes."""
     shown = _utf8(name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A"))
     head = b'Content-Disposition: form-data; name="%s"' % shown
     if part.is_bytes:

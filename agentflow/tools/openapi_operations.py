@@ -94,8 +94,8 @@ class Operations(NamedTuple):
 
 
 def read_operations(document: Any, own_headers: frozenset[str] = frozenset()) -> Operations:
-    """Every operation with an operationId. `own_headers` (lower case) are set by the service itself and are
-    no arguments. Raises BrokenDocument."""
+    """Return every operation with an operationId. `own_headers` (lower case) are set by the service itself
+    and are no arguments. Raises BrokenDocument."""
     root = _object(document, "", "the document")
     version = root.get("openapi")
     if not isinstance(version, str) or not version.startswith(("3.0", "3.1")):
@@ -141,7 +141,7 @@ def _all(
 
 
 def _server(root: dict[str, Any]) -> str | None:
-    """The first server, its variables replaced by their defaults."""
+    """Return the first server, its variables replaced by their defaults."""
     servers = root.get("servers")
     if not isinstance(servers, list) or not servers:
         return None
@@ -215,7 +215,7 @@ class _Reader:
     def _parameters(
         self, item: dict[str, Any], operation: dict[str, Any], pointer: str
     ) -> tuple[tuple[Parameter, ...], dict[str, Any], list[str]]:
-        """The parameters, their schemas by argument, the arguments that are required."""
+        """Return the parameters, their schemas by argument, the arguments that are required."""
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for home in (item, operation):
             given = home.get("parameters", [])
@@ -244,7 +244,7 @@ class _Reader:
         return tuple(parameters), schemas, required
 
     def _body(self, operation: dict[str, Any], pointer: str, method: str) -> tuple[Body | None, bool]:
-        """The body, and whether a call must have one."""
+        """Return the body, and whether a call must have one."""
         if "requestBody" not in operation:
             return None, False
         body = self._followed(operation["requestBody"], f"{pointer}/requestBody")
@@ -265,7 +265,7 @@ class _Reader:
 
 
 def _schema_of(parameter: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The schema of a parameter, and whether its value is written as JSON."""
+    """Return the schema of a parameter, and whether its value is written as JSON."""
     content = parameter.get("content")
     if isinstance(content, dict):
         for kind, media in cast("dict[str, Any]", content).items():
@@ -314,7 +314,7 @@ def _joined(value: Any, separator: str) -> str:
 
 
 def _noted(schema: Any, note: str | None) -> Any:
-    """The schema of a body with a note in its description."""
+    """Return the schema of a body with a note in its description."""
     if note is None:
         return schema
     members = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}

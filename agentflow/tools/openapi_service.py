@@ -89,7 +89,7 @@ class OpenApiService(WebService):
         return problems
 
     def _understood(self, text: bytes, own_headers: frozenset[str]) -> tuple[Operations, dict[str, Tool]]:
-        """What the document describes, and what of it is wanted as tools; in a thread."""
+        """Return what the document describes, and what of it is wanted as tools; in a thread."""
         found = read_operations(parse_openapi(text), own_headers)
         wanted = self.spec.include
         return found, {
@@ -110,7 +110,7 @@ class OpenApiService(WebService):
         return problems + unknown_functions(self.name, included, known, found.refused, "include")
 
     def _server(self, found: Operations) -> str | Diagnostic:
-        """Where calls go. A document from elsewhere does not decide where this service's headers go."""
+        """Return where calls go. A document from elsewhere does not redirect this service's headers."""
         given: str | None = self.spec.options.get("base_url")
         if given is not None:
             return given
@@ -193,5 +193,5 @@ def _origin(url: str) -> tuple[str, str]:
 
 
 def _shown(source: str) -> str:
-    """The document's name, without a query, which may hold a key."""
+    """Return the document's name, without a query, which may hold a key."""
     return source.partition("?")[0].rpartition("/")[2] or source.partition("?")[0]

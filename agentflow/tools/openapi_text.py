@@ -34,7 +34,7 @@ class BrokenDocument(Exception):
 
 
 def parse_openapi(text: bytes) -> Any:
-    """The value of the whole text. Raises BrokenDocument."""
+    """Return the value of the whole text. Raises BrokenDocument."""
     text = text.removeprefix(b"\xef\xbb\xbf")
     if text.lstrip()[:1] == b"{":
         return _json(text)

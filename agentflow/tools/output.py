@@ -1,4 +1,4 @@
-"""What a function returns, as JSON: values that an event can hold, or the place of one that it cannot."""
+"""Results of functions as JSON: values that an event can hold, or the place of one that it cannot."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def checked_output(tool: Tool, result: Any) -> Any:
 
 
 def breaches(schema: dict[str, Any], value: Any) -> dict[str, Any] | None:
-    """Every breach with its path, for the agent to mend; None if there is none."""
+    """Return every breach with its path, for the agent to mend; None if there is none."""
     from agentflow.definition.schemas import validate
 
     issues = validate(schema, value)
@@ -61,8 +61,8 @@ class Unwritable(Exception):
 
 
 def to_json(result: Any) -> tuple[Any, int]:
-    """The result as builtins (dict with string keys, list, str, int, float, bool, None), and its size in
-    bytes of compact JSON. Structs, dataclasses, enums, dates, sets, bytes (base64) and the like are
+    """Return the result as builtins (dict with string keys, list, str, int, float, bool, None), and its size
+    in bytes of compact JSON. Structs, dataclasses, enums, dates, sets, bytes (base64) and the like are
     converted, and nothing is shared with the function. Raises Unwritable, also for NaN and infinities."""
     try:
         value = msgspec.to_builtins(result, str_keys=True)
@@ -86,7 +86,7 @@ def _why(error: Exception) -> str:
 
 
 def _culprit(result: Any) -> str:
-    """The path of the first leaf that cannot be written by itself; "" if it is none of them."""
+    """Return the path of the first leaf that cannot be written by itself; "" if it is none of them."""
     for path, leaf in _leaves(result):
         try:
             msgspec.json.encode(msgspec.to_builtins(leaf, str_keys=True))
@@ -96,7 +96,7 @@ def _culprit(result: Any) -> str:
 
 
 def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every value that is no container, in order. Iterative, since the value may be of any depth."""
+    """Yield every value that is no container, in order. Iterative, since the value may be of any depth."""
     stack: list[tuple[str, Any]] = [("", value)]
     while stack:
         path, value = stack.pop()

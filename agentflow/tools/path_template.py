@@ -21,8 +21,8 @@ class BadArgument(Exception):
 
 
 def expand(template: str, arguments: Mapping[str, Any]) -> str:
-    """The path with its arguments, percent-encoded, `/` and `?` too. Raises BadArgument for one that is
-    missing, empty or no text, or that a server could take for another path."""
+    """Return the path with its arguments, percent-encoded, `/` and `?` too. Raises BadArgument for one that
+    is missing, empty or no text, or that a server could take for another path."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1]
@@ -48,7 +48,7 @@ def expand(template: str, arguments: Mapping[str, Any]) -> str:
 
 
 def as_text(value: Any) -> str | None:
-    """A scalar as it is written in a URL: true, 1.5, text. None for null, arrays and objects."""
+    """Return a scalar as it is written in a URL: true, 1.5, text. None for null, arrays and objects."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool | int | float):

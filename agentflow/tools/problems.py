@@ -1,5 +1,5 @@
-"""Diagnostics about one service. `path` is a pointer inside the service's own object; whoever knows the
-document makes it one of the document, and gives it a place."""
+"""Diagnostics about one service. `path` is a pointer inside the service's own object; the loader makes it one
+of the document, and gives it a place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_REASON = 300
 
 
 def problem(code: str, message: str, path: str = "", hint: str | None = None) -> Diagnostic:
-    """An error at a place of the service."""
+    """Return an error at a place of the service."""
     return Diagnostic(code=code, severity="error", message=message, path=path, hint=hint)
 
 

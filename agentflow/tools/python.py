@@ -72,7 +72,8 @@ def function(f: Any = None, /, **options: Any) -> Any:
 
 
 def make_tool(service: str, f: Callable[..., Any], spec: ServiceSpec | None = None) -> PythonTool:
-    """The tool of a function. What `spec` says about it wins over the marker, the marker over the code.
+    """Return the tool of a function. What `spec` says about it wins over the marker, the marker over the
+    code.
 
     Raises TypeError, ValueError or NameError when its parameters cannot be described.
     """
@@ -100,6 +101,6 @@ def make_tool(service: str, f: Callable[..., Any], spec: ServiceSpec | None = No
 
 
 def mark_of(f: Any) -> Marked | None:
-    """What `@function` was told about it, None if it is not marked."""
+    """Return what `@function` was told about it, None if it is not marked."""
     found = getattr(f, _MARK, None)
     return found if isinstance(found, Marked) else None

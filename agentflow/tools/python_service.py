@@ -59,7 +59,7 @@ def load_python_service(
 def _functions(
     module: ModuleType, spec: ServiceSpec, service: str, problems: list[Diagnostic]
 ) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The functions of the module itself that are marked, in its order, and those that are included.
+    """Yield the functions of the module itself that are marked, in its order, and those that are included.
 
     A marked function that was imported from elsewhere is that module's, unless it is included by name.
     """
@@ -86,7 +86,7 @@ def _functions(
 
 
 def _reason(error: BaseException, module: str) -> tuple[str, str | None]:
-    """Why an import failed, and what helps. A module's own missing import is not the missing module."""
+    """Return why an import failed, and what helps. A missing import of the module is not a missing module."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing is not None and (module == missing or module.startswith(missing + ".")):
         hint = f"put {module.replace('.', '/')}.py beside the document, or install it"

@@ -37,13 +37,13 @@ class RefGraph:
         self._endless: dict[str, bool] = {}
 
     def is_cyclic(self, ref: str) -> bool:
-        """Whether the schema contains a reference to itself, however far inside."""
+        """Return whether the schema contains a reference to itself, however far inside."""
         if ref not in self._cyclic:
             _components(ref, lambda r: self._of(r).every, self._cyclic)
         return self._cyclic[ref]
 
     def is_endless(self, ref: str) -> bool:
-        """Whether it says that a value must be what the value must be, and so on."""
+        """Return whether it says that a value must be what the value must be, and so on."""
         if ref not in self._endless:
             _components(ref, lambda r: self._of(r).in_place, self._endless)
         return self._endless[ref]

@@ -19,7 +19,7 @@ class ToolRegistry:
         self.services: dict[str, Service] = {s.name: s for s in services}
 
     def copy(self) -> ToolRegistry:
-        """A registry of the same services, to add those of one document to."""
+        """Return a registry of the same services, to add those of one document to."""
         return ToolRegistry(self.services.values())
 
     def add(self, service: Service) -> None:
@@ -27,11 +27,11 @@ class ToolRegistry:
         self.services[service.name] = service
 
     def all_public(self) -> list[Tool]:
-        """Every function that is not private, by service and declaration order."""
+        """Return every function that is not private, by service and declaration order."""
         return [t for s in self.services.values() for t in s.tools.values() if not t.private]
 
     def resolve(self, ref: FunctionRef) -> tuple[list[Tool], list[Diagnostic]]:
-        """The functions that a reference means, and what is wrong with it.
+        """Return the functions that a reference means, and what is wrong with it.
 
         `service` may be empty: then the function name must be that of exactly one function.
         """

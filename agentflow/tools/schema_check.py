@@ -90,7 +90,7 @@ _ONES: Final = frozenset(key for key, check in _KEYWORDS.items() if check is _is
 
 
 def schema_problem(schema: dict[str, Any]) -> str | None:
-    """What is wrong with it, with the place; None if it can be used."""
+    """Return what is wrong with it, with the place; None if it can be used."""
     try:
         return keyword_problem(schema) or _reference_problem(schema)
     except (RecursionError, OverflowError, ValueError):
@@ -98,7 +98,7 @@ def schema_problem(schema: dict[str, Any]) -> str | None:
 
 
 def keyword_problem(schema: Any) -> str | None:
-    """The same of keywords and patterns alone; where references lead is not looked at."""
+    """Return the same of keywords and patterns alone; where references lead is not looked at."""
     stack: list[tuple[str, Any]] = [("", schema)]
     while stack:
         path, part = stack.pop()

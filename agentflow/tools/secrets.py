@@ -49,7 +49,7 @@ class Values:
         return f"Values({', '.join(self._given)})"
 
     def missing(self) -> list[MissingSecret]:
-        """The secrets that the environment does not have now, in order."""
+        """Return the secrets that the environment does not have now, in order."""
         found: list[MissingSecret] = []
         for key, value in self._given.items():
             try:
@@ -59,7 +59,7 @@ class Values:
         return found
 
     def resolve(self) -> dict[str, str]:
-        """Every value as it is now. Raises MissingSecret."""
+        """Return every value as it is now. Raises MissingSecret."""
         values = {key: self._value(key, value) for key, value in self._given.items()}
         new = {values[k] for k, v in self._given.items() if not isinstance(v, str)} - self._seen
         if new:

@@ -41,7 +41,7 @@ class Service:
         return f"<{type(self).__name__} {self.name}: {', '.join(self.tools)}>"
 
     def _identify(self) -> tuple[Any, ...]:
-        """Here by the functions themselves: a module that was edited is another service."""
+        """Return what tells services apart: the functions, so that an edited module is another one."""
         calls = tuple(sorted((name, id(getattr(tool, "call", tool))) for name, tool in self.tools.items()))
         return (self.name, canonical_json(self.spec), calls)
 
@@ -65,8 +65,8 @@ class Service:
 
     @staticmethod
     def of(name: str, *functions: Callable[..., Any], max_concurrency: int = 8) -> Service:
-        """A service of Python functions, for registering with a Runtime. Raises TypeError for a function
-        whose parameters cannot be described by a JSON Schema."""
+        """Return a service of Python functions, for registering with a Runtime. Raises TypeError for a
+        function whose parameters cannot be described by a JSON Schema."""
         tools = [make_tool(name, f) for f in functions]
         spec = ServiceSpec(type="python", max_concurrency=max_concurrency)
         return Service(name, spec, {t.function: t for t in tools})

@@ -1,4 +1,4 @@
-"""What a Python function takes, as a JSON Schema for models and as a type for converting arguments."""
+"""Signature of a Python function as a JSON Schema for models and as a type for converting arguments."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class Signature(NamedTuple):
 
 
 def describe(f: Callable[..., Any]) -> Signature:
-    """The signature of a function. Raises TypeError, ValueError or NameError for what no schema describes:
-    `*args`, `**kwargs`, positional-only parameters, types that msgspec does not know, unresolved names."""
+    """Return the signature of a function. Raises TypeError, ValueError or NameError for what no schema
+    describes: `*args`, `**kwargs`, positional-only parameters, types that msgspec does not know, unresolved
+    names."""
     hints = _hints(f)
     fields: list[Any] = []
     defaults: dict[str, Any] = {}
@@ -79,7 +80,7 @@ def _schema(arguments: type[msgspec.Struct], defaults: dict[str, Any]) -> dict[s
 
 
 def _json_default(value: Any) -> Any:
-    """A default as JSON, or UNSET where JSON has no word for it (a sentinel, an infinity)."""
+    """Return a default as JSON, or UNSET where JSON has no word for it (a sentinel, an infinity)."""
     if isinstance(value, float) and not math.isfinite(value):
         return msgspec.UNSET
     try:

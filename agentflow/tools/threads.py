@@ -43,7 +43,7 @@ async def in_thread(call: Callable[[], T], name: str) -> T:
             outcome = False, error
         if os.getpid() != process:
             end_forked_child(failure)
-        with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        with suppress(RuntimeError):  # the loop has ended: no caller waits
             loop.call_soon_threadsafe(settle, outcome)
 
     threading.Thread(target=work, name=name, daemon=True).start()

@@ -26,7 +26,8 @@ _MAX_NAME = 64
 
 
 def tool_name(service: str, function: str) -> str:
-    """`service__function` in the characters that providers allow; a long one ends in a hash of all of it."""
+    """Return `service__function` in the characters that providers allow; a long one ends in a hash of all of
+    it."""
     name = _OUTSIDE.sub("_", f"{service}__{function}" if service else function)
     if len(name) <= _MAX_NAME:
         return name
@@ -39,7 +40,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     `context` is the agent's `context` of page 001, never seen by a model. `idempotency_key` is the same for
     all attempts of one call: a function that stores it with its effect can make that effect once.
     `traceparent` is the W3C trace context of the call, None when the run is not traced, and `tracestate` what
-    whoever began the trace had to say beside it.
+    the caller that began the trace sent beside it.
     """
 
     context: Any
@@ -88,7 +89,7 @@ class ToolError(AgentflowError):
         retry_after: float | None = None,
         **more: Any,
     ) -> ToolError:
-        """The error of these members of an ErrorInfo; `retryable` follows from the category."""
+        """Return the error of these members of an ErrorInfo; `retryable` follows from the category."""
         retryable = category in ("transient", "timeout", "rate_limited")
         info = ErrorInfo(category=category, code=code, message=message, retryable=retryable, **more)
         return cls(info, executed=executed, unknown=unknown, retry_after=retry_after)
@@ -144,8 +145,8 @@ def settled(
     description: str | None = None,
     timeout: float | None = None,
 ) -> dict[str, Any]:
-    """The options of a Tool: what the document says about the function wins over what the function, its
-    server or its description says of itself (the arguments; None = says nothing)."""
+    """Return the options of a Tool: what the document says about the function wins over what the function,
+    its server or its description says of itself (the arguments; None = says nothing)."""
     said: Mapping[str, Any] = (spec.functions.get(function) or {}) if spec is not None else {}
     declared: SideEffect | None = said.get("side_effect") or side_effect
     effect: SideEffect = declared or "external"

@@ -1,4 +1,4 @@
-"""What services over HTTP have in common: one request, its answer as JSON or text, every failure as data.
+"""Base of services over HTTP: one request, its answer as JSON or text, every failure as data.
 
 Errors are classed by where the exchange stopped and by status, never by what a text says (page 000 §9). What
 a server says of its refusal is shown to the agent, without the service's secrets.
@@ -63,7 +63,7 @@ class WebService(Service):
 
     @abstractmethod
     def _request(self, tool: Tool, arguments: dict[str, Any]) -> Request:
-        """The request of a call. Raises ToolError for arguments that make none."""
+        """Return the request of a call. Raises ToolError for arguments that make none."""
 
     async def call(self, tool: Tool, arguments: dict[str, Any], ctx: ToolContext) -> Any:
         request = self._request(tool, arguments)
@@ -83,7 +83,8 @@ class WebService(Service):
     # -- the request ----------------------------------------------------------------------------
 
     def _headers(self, request: Request, ctx: ToolContext) -> dict[str, str]:
-        """What the document says wins over what arguments make; neither wins over what the call is."""
+        """Return the headers: what the document says wins over what arguments make; neither over what the
+        call is."""
         headers = {
             "accept": "application/json, text/*;q=0.9, */*;q=0.1",
             # A limit on compressed bytes would be none.
@@ -116,7 +117,7 @@ class WebService(Service):
         raise ToolError.of("tool", "tool_execution_failed", f"{tool.name}: the server redirects for ever")
 
     def _redirected(self, tool: Tool, request: Request, response: HttpResponse) -> Request:
-        """The next request: to the same origin only, since everything in it was meant for that one."""
+        """Return the next request: to the same origin only, since everything in it was meant for that one."""
         target = urljoin(request.url, response.headers.get("location", ""))
         parts, before = urlsplit(target), urlsplit(request.url)
         same = (parts.scheme, parts.netloc) == (before.scheme, before.netloc)
@@ -184,7 +185,7 @@ class WebService(Service):
 
 
 def context_header(context: Any) -> str:
-    """The value of `Agentflow-Context`: base64url (RFC 4648 §5, no padding) of compact JSON.
+    """Return the value of `Agentflow-Context`: base64url (RFC 4648 §5, no padding) of compact JSON.
 
     Raises ToolError when it has more than 8 KiB.
     """
@@ -214,7 +215,7 @@ def classify(status: int) -> tuple[Category, str]:
 
 
 async def _content(tool: Tool, response: HttpResponse, method: str) -> Any:
-    """The body of an answer: JSON if it says so, else text; None if there is none."""
+    """Return the body of an answer: JSON if it says so, else text; None if there is none."""
     body = await response.read(tool.max_output_bytes) if method != "HEAD" else b""
     if not body.strip():
         return None
@@ -234,7 +235,7 @@ async def _content(tool: Tool, response: HttpResponse, method: str) -> Any:
 
 
 def _reason(body: bytes, content_type: str) -> tuple[str, dict[str, Any]]:
-    """What the server says of its refusal, and the whole body if it is a short JSON object."""
+    """Return what the server says of its refusal, and the whole body if it is a short JSON object."""
     if not _JSON.match(content_type.partition(";")[0].strip().lower()):
         text = body.decode("utf-8", "replace") if content_type.startswith("text/plain") else ""
         return text, {}

@@ -21,6 +21,7 @@ SUITES = (
     "agents",
     "model_wires",
     "server",
+    "start",
     "instructions",
 )
 HERE = Path(__file__).parent

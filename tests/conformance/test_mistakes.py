@@ -64,3 +64,12 @@ def test_there_are_a_hundred_mistakes_and_most_have_a_hint():
     assert len({mistake.title for mistake in MISTAKES}) == len(MISTAKES) >= 100
     hints = [d.hint for m in MISTAKES for d in check_text(m.document, media="yaml")]
     assert sum(hint is not None for hint in hints) >= 0.8 * len(MISTAKES)
+
+
+def test_the_figures_of_the_corpus():
+    """At least 95 of 100 found, none misplaced, none reported twice, a hint for at least 80."""
+    reports = [(mistake, check_text(mistake.document, media="yaml")) for mistake in MISTAKES]
+    found = [m for m, report in reports if any(d.code == m.code for d in report)]
+    misplaced = [m.title for m, report in reports if any(d.line != m.line for d in report)]
+    doubled = [m.title for m, report in reports if len(report) > 1]
+    assert (len(found) >= 95, misplaced, doubled) == (True, [], [])

@@ -16,11 +16,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 # Measures one schema and value in a process of its own: CPU seconds of loading and of judging, MiB of growth.
 PROGRAM = """
-import json, resource, sys, time
+import json, sys, time
 from agentflow.definition.schemas import check_applicable, check_schema, validate
 validate({"type": "null"}, 1)
 schema, value = json.load(sys.stdin)
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 before, started = peak(), time.process_time()
 problems = check_schema(schema) or check_applicable(schema)
 loaded = time.process_time()
@@ -119,6 +121,6 @@ def test_random_schemas_and_values_cost_no_more_than_the_bound():
             continue
         started = time.process_time()
         validate(schema, value)
-        assert time.process_time() - started <= 0.6, f"seed {seed}"
+        assert time.process_time() - started <= 0.5, f"seed {seed}"
         judged += 1
     assert judged > 300

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import re
@@ -10,15 +11,23 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from agentflow import AgentflowError, Runtime
+from agentflow.cli.progress import Progress
+from agentflow.cli.report import RunReport
+from agentflow.cli.target import Where
+from agentflow.definition.conversation import Usage
+from agentflow.definition.failure import Category, ErrorInfo
+from agentflow.definition.kinds.human_in_the_loop import HumanNode
 from agentflow.definition.loader import load_file
+from agentflow.events import catalogue as ev
 from agentflow.models import Models
+from agentflow.records.runs import RunResult, StepSummary
 from tests.integration.test_taking_up import Bomb
-from tests.unit.cli.support import ECHO, ModelServer, Refusal, Sandbox
+from tests.unit.cli.support import ECHO, ROOT, ModelServer, Refusal, Sandbox
 
 TWO = ECHO + ECHO.partition("steps:\n")[2].replace(
     "id: greet", "id: again\n      depends_on: [greet]\n      retry: false"
@@ -130,6 +139,177 @@ def assert_moves(sandbox: Sandbox, report: str, nth: int = 0) -> None:
             return
         report = moved.stderr
     raise AssertionError("the hints lead nowhere")
+
+
+def graph(nodes: str, **more: str) -> str:
+    """Return a graph document: `nodes` lead from `work` to `end`."""
+    rows = ["name: w", *(f"{key}: {value}" for key, value in more.items()), "nodes:"]
+    ends = "- {id: end, type: end, output: done}"
+    return "\n".join([*rows, "  - {id: start, type: start, next: work}", f"  {nodes}", f"  {ends}", ""])
+
+
+FORM = (
+    "{type: object, required: [n, note], properties: "
+    "{n: {type: integer, minimum: 2}, note: {type: string, minLength: 6}}}"
+)
+HUMANS = {
+    "approval": "on_approve: end, on_reject: end",
+    "text": "prompt: Why?, next: end",
+    "choice": "options: [{label: One, value: 1}, {label: Two, value: two}], next: end",
+    "form": f"form_prefill: {{n: 7}}, form_schema: {FORM}, next: end",
+}
+
+
+@pytest.mark.parametrize("asked", HUMANS)
+def test_a_person_in_the_loop(sandbox: Sandbox, asked: str):
+    """The command of a text or a form holds an answer that the run takes."""
+    node = f"- {{id: work, type: human_in_the_loop, input_type: {asked}, {HUMANS[asked]}}}"
+    sandbox.write("human.yaml", graph(node))
+    report = run(sandbox, "human.yaml")
+    assert_moves(sandbox, report)
+    assert events_of(sandbox, "wf_a") > 0
+    assert json.loads(sandbox.invoke("show", "wf_a", "--json").stdout)["state"] == "completed"
+
+
+QUESTION = """\
+import msgspec
+from agentflow import Executor, WorkflowBuilder, WorkflowContext, handler, response_handler
+
+
+class Size(msgspec.Struct):
+    width: int
+    name: str
+
+
+class Asker(Executor):
+    @handler
+    async def on_input(self, value: dict, ctx: WorkflowContext) -> None:
+        await ctx.request_info("how large", Size)
+
+    @response_handler
+    async def on_answer(self, asked: str, answer: Size, ctx: WorkflowContext[Size, str]) -> None:
+        await ctx.yield_output(answer.name)
+
+
+workflow = WorkflowBuilder("asking").set_start_executor(Asker("asker")).build()
+"""
+
+
+def test_a_question_of_a_handler(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch):
+    """The answer is a value of the type that the handler asks for."""
+    sandbox.write("asking.py", QUESTION)
+    monkeypatch.syspath_prepend(str(sandbox.folder))
+    out = sandbox.invoke("run", "asking:workflow", "-i", "{}", "--id", "wf_a")
+    assert out.exit_code == 9, out.output
+    assert_moves(sandbox, out.stderr)
+
+
+DYING = """\
+import os, pathlib
+from agentflow import Executor, WorkflowBuilder, WorkflowContext, handler
+
+
+class Dying(Executor):
+    @handler
+    async def on_input(self, value: dict, ctx: WorkflowContext[dict, str]) -> None:
+        begun = pathlib.Path(os.environ["HOME"]) / "begun"
+        if not begun.exists():
+            begun.touch()
+            os._exit(9)
+        await ctx.yield_output("done")
+
+
+workflow = WorkflowBuilder("dying").set_start_executor(Dying("a", side_effect="none")).build()
+"""
+
+
+async def test_a_workflow_in_python_without_its_code(sandbox: Sandbox):
+    """definition_unavailable: what a process left needs its module again."""
+    sandbox.write("dying.py", DYING)
+    sandbox.env["PYTHONPATH"] += f":{sandbox.folder}"
+    left = await asyncio.to_thread(sandbox.call, "run", "dying:workflow", "-i", "{}", "--id", "wf_a")
+    assert left.returncode == 9, left.stderr
+    async with Runtime(f"sqlite:{sandbox.database}", recover=True) as runtime:
+        assert (await runtime.rest("wf_a")).state == "paused"
+    shown = (await asyncio.to_thread(sandbox.call, "show", "wf_a")).stdout
+    assert "is paused: definition_unavailable" in shown
+    assert "`--load MODULE:WORKFLOW`" in shown
+    (resume,) = [command for command in printed_commands(shown) if command[0] == "resume"]
+    moved = await asyncio.to_thread(sandbox.call, *resume, "--load", "dying:workflow")
+    assert (moved.returncode, moved.stdout) == (0, "done\n"), moved.stderr
+
+
+EAR = "- {id: work, type: event_trigger, event: paid, next: end}"
+NAP = "- {id: work, type: wait, duration: SECONDS, next: end}"
+
+
+def child(nodes: str) -> str:
+    """Return a graph whose node `work` runs a graph of these nodes."""
+    inner = graph(nodes).replace("\n", "\n    ").rstrip()
+    outer = graph("- {id: work, type: subgraph, graph: inner, next: end}")
+    return f"{outer}graphs:\n  inner:\n    {inner}\n"
+
+
+@pytest.mark.parametrize("below", [False, True], ids=["run", "child"])
+def test_a_signal_from_outside(sandbox: Sandbox, below: bool):
+    """What the run of a child waits for is part of the report."""
+    sandbox.write("ear.yaml", child(EAR) if below else graph(EAR))
+    assert_all_move(sandbox, printed_commands(run(sandbox, "ear.yaml")))
+
+
+def assert_all_move(sandbox: Sandbox, commands: list[list[str]]) -> None:
+    """Execute the commands in their order; the run has ended well after them, perhaps before the last."""
+    codes = [sandbox.invoke(*command).exit_code for command in commands]
+    assert codes[0] == 0
+    assert set(codes) <= {0, 5}
+    assert json.loads(sandbox.invoke("show", "wf_a", "--json").stdout)["state"] == "completed"
+
+
+@pytest.mark.parametrize("below", [False, True], ids=["run", "child"])
+def test_a_timer_of_the_next_minute_is_followed(sandbox: Sandbox, below: bool):
+    nap = NAP.replace("SECONDS", "0.2")
+    sandbox.write("nap.yaml", child(nap) if below else graph(nap))
+    out = sandbox.invoke("run", "nap.yaml", "--id", "wf_a")
+    assert (out.exit_code, out.stdout) == (0, "done\n"), out.stderr
+
+
+@pytest.mark.parametrize("below", [False, True], ids=["run", "child"])
+def test_a_later_timer(sandbox: Sandbox, below: bool, monkeypatch: pytest.MonkeyPatch):
+    """The command ends, says when the run goes on, and how to go on with it then."""
+    monkeypatch.setattr("agentflow.cli.waits.NEAR_S", -1.0)
+    nap = NAP.replace("SECONDS", "0.2")
+    sandbox.write("nap.yaml", child(nap) if below else graph(nap))
+    out = sandbox.invoke("run", "nap.yaml", "--id", "wf_a")
+    assert out.exit_code == 9
+    assert re.search(r"^wf_\w+ goes on at 20\d\d-", out.stderr, re.MULTILINE), out.stderr
+    monkeypatch.undo()
+    monkeypatch.chdir(sandbox.folder)
+    assert_all_move(sandbox, printed_commands(out.stderr))
+
+
+def test_a_daemon_is_followed_across_timers_and_told_of_signals(sandbox: Sandbox):
+    nap = NAP.replace("SECONDS", "0.2")
+    sandbox.write("nap.yaml", child(nap))
+    sandbox.write("ear.yaml", graph(EAR))
+    daemon = sandbox.start("serve")
+    wait_until_it_answers(sandbox, daemon)
+    followed = sandbox.invoke("run", "nap.yaml")
+    assert (followed.exit_code, followed.stdout) == (0, "done\n"), followed.stderr
+    (signal,) = printed_commands(run(sandbox, "ear.yaml"))
+    assert sandbox.invoke(*signal).stdout == "wf_a got paid\n"
+    ended = sandbox.invoke("events", "wf_a", "--type", "workflow.completed")
+    assert '"type":"workflow.completed"' in ended.stdout
+
+
+def test_a_timer_and_a_question_wait_for_the_answer(sandbox: Sandbox):
+    """A near timer of one branch does not keep the command while another branch asks a person."""
+    nodes = "- {id: work, type: parallel, branches: [ask, nap], next: end}"
+    nodes += "\n  - {id: ask, type: human_in_the_loop, input_type: text, prompt: Why?, next: end}"
+    nodes += "\n  - {id: nap, type: wait, duration: 30, next: end}"
+    sandbox.write("both.yaml", graph(nodes))
+    report = run(sandbox, "both.yaml")
+    assert printed_commands(report)[0][0] == "answer"
+    assert " goes on at " not in report
 
 
 BUDGETS = ["max_tokens=40", "max_model_calls=1", "max_steps=1"]
@@ -309,3 +489,81 @@ def test_interrupted(sandbox: Sandbox):
         _, err = slow.communicate(timeout=20)
     assert slow.returncode == 130
     assert_moves(sandbox, err[err.index("wf_a is parked") :])
+
+
+SHOWN_BY = {
+    "pause budget": test_out_of_budget_paused,
+    "pause definition_unavailable": test_a_workflow_in_python_without_its_code,
+    "pause drain": test_a_daemon_that_drained,
+    "pause failure": test_each_action_of_a_held_step,
+    "pause quota": test_quota_without_a_time,
+    "pause reason": test_operator_pause,
+    "pause recovery_limit": test_a_supervisor_that_keeps_dying,
+    "pause self._suspending.reason": test_a_daemon_that_drained,
+    "pause storage": None,  # the event of a pause that is over
+    "wait _WAITS_FOR": test_a_timer_of_the_next_minute_is_followed,  # debounce and throttle arm a timer
+    "wait approval": test_approval_of_a_step,
+    "wait child": test_a_signal_from_outside,
+    "wait input": test_a_person_in_the_loop,
+    "wait signal": test_a_signal_from_outside,
+    "wait timer": test_a_later_timer,
+    "ask budget": test_out_of_budget_asked,
+    "ask outcome_unknown": test_a_call_whose_outcome_is_unknown,
+    "ask question.response_type": test_a_question_of_a_handler,
+    "ask spec.input_type": test_a_person_in_the_loop,
+    "approve human": test_a_person_in_the_loop,
+    "approve step": test_approval_of_a_step,
+    "approve tool": test_approval_of_a_call,
+}
+"""Every reason to wait or pause that engine and runtime state in events, and the test of its hint."""
+
+NAMED = {
+    "WorkflowPaused": ("pause", "reason"),
+    "Pause": ("pause", "reason"),
+    "Suspend": ("pause", "reason"),
+    "WorkflowStepWaiting": ("wait", "for_"),
+    "InputRequested": ("ask", "request_type"),
+}
+
+
+def stated_reasons() -> set[str]:
+    """Return the reasons in the calls that make these events and commands, as they are written there."""
+    found = {f"approve {kind}" for kind in get_args(get_type_hints(ev.ApprovalRequested)["kind"])}
+    for folder in ("engine", "runtime"):
+        for path in (ROOT / "agentflow" / folder).rglob("*.py"):
+            for call in ast.walk(ast.parse(path.read_text())):
+                if isinstance(call, ast.Call):
+                    found |= reasons_of(call)
+    return found
+
+
+def reasons_of(call: ast.Call) -> set[str]:
+    name = ast.unparse(call.func).rpartition(".")[2]
+    if name not in NAMED:
+        return set()
+    kind, key = NAMED[name]
+    values = [keyword.value for keyword in call.keywords if keyword.arg == key]
+    return {f"{kind} {v.value if isinstance(v, ast.Constant) else ast.unparse(v)}" for v in values}
+
+
+def test_each_reason_to_wait_or_pause_has_a_test_of_its_hint():
+    assert stated_reasons() == SHOWN_BY.keys()
+    assert set(get_args(get_type_hints(HumanNode)["input_type"])) == HUMANS.keys()
+
+
+@pytest.mark.parametrize("category", get_args(Category))
+def test_each_failure_has_a_command_that_tries_again(category: Any):
+    """What it does is tried by `test_a_failed_run_goes_on_as_a_new_one`."""
+    error = ErrorInfo(category=category, code="c", message="m")
+    steps = {"a": StepSummary(state="failed", attempt=1)}
+    result: RunResult[Any] = RunResult(
+        workflow_id="wf_a",
+        state="failed",
+        output=None,
+        steps=steps,
+        usage=Usage(),
+        duration_ms=1,
+        error=error,
+    )
+    report = RunReport(result, Progress.of_steps("w", ["a"]), Where(None, None, False), is_local=True)
+    assert printed_commands(report.reasons()) == [["fork", "wf_a", "--from-failure"]]

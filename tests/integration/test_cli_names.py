@@ -9,10 +9,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from agentflow import Runtime
+from agentflow.cli import app
 from agentflow.cli.names import resolve
+from agentflow.cli.options import run_id, run_or_file
 from agentflow.cli.target import Where, open_target
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.log import Append, RunMeta
@@ -40,8 +43,8 @@ def runs(sandbox: Sandbox) -> Sandbox:
     """wf_ant failed, wf_bee waits, wf_bear and wf_be are completed, in this order."""
     sandbox.invoke("run", "flow.yaml", "-i", "name=bad", "--id", "wf_ant")
     sandbox.invoke("run", "asked.yaml", "-i", "name=A", "--id", "wf_bee")
-    for run_id in ("wf_bear", "wf_be"):
-        assert sandbox.invoke("run", "flow.yaml", "-i", "name=A", "--id", run_id).exit_code == 0
+    for name in ("wf_bear", "wf_be"):
+        assert sandbox.invoke("run", "flow.yaml", "-i", "name=A", "--id", name).exit_code == 0
     return sandbox
 
 
@@ -85,6 +88,12 @@ VERBS = [
     ("fork", "bea", "--from", "greet"),
     ("run", "flow.yaml", "--input-from", "bea:greet", "--as", "name"),
     ("expr", "steps.greet.status", "--run", "bea"),
+    ("trace", "@last"),
+    ("timeline", "be"),
+    ("checkpoints", "be"),
+    ("replay", "bea"),
+    ("diff", "be", "bea"),
+    ("signal", "bee", "paid"),
     ("cancel", "bee"),
     ("rm", "@failed"),
 ]
@@ -94,6 +103,32 @@ def test_every_verb_takes_a_name(runs: Sandbox):
     for words in VERBS:
         done = runs.invoke(*words)
         assert done.exit_code == 0, (words, done.stderr)
+
+
+def parameters() -> list[tuple[str, click.Parameter]]:
+    """Return each parameter of each verb that moves or shows runs."""
+    found: list[tuple[str, click.Parameter]] = []
+    context = click.Context(app)
+    for name in app.list_commands(context):
+        verb = app.get_command(context, name)
+        assert verb is not None
+        found += [(name, parameter) for parameter in verb.params]
+    return found
+
+
+def test_every_argument_that_names_a_run_takes_a_prefix():
+    """Beside these, `graph FILE|ID` and `run --input-from ID:STEP` resolve the name themselves: VERBS."""
+    ids = [(verb, p) for verb, p in parameters() if p.name in ("id", "a", "b", "run_id") or p.metavar == "ID"]
+    others = {(verb, p.name) for verb, p in ids if not isinstance(p.type, type(run_id) | type(run_or_file))}
+    assert others == {("run", "workflow_id")}  # a new id
+    assert len(ids) > 20
+
+
+def test_every_argument_that_names_a_step_or_request_is_completed():
+    named = {(verb, p.name) for verb, p in parameters() if p.name in ("step", "request", "what")}
+    assert {verb for verb, _ in named} >= {"retry", "approve", "deny", "answer", "fork", "state", "context"}
+    completed = {(verb, p.name) for verb, p in parameters() if getattr(p, "_custom_shell_complete", None)}
+    assert named <= completed
 
 
 def test_a_new_id_is_taken_as_it_is(runs: Sandbox):
@@ -106,6 +141,8 @@ COMPLETIONS = {
     "agentflow show wf_be": ["wf_be", "wf_bear", "wf_bee"],
     "agentflow show @": ["@last", "@failed", "@waiting"],
     "agentflow retry wf_bee g": ["greet"],
+    "agentflow fork wf_bee --from g": ["greet"],
+    "agentflow trace wf_an": ["wf_ant"],
     "agentflow context nothing g": [],
 }
 

@@ -65,3 +65,32 @@ def test_the_output_of_an_example_is_one_json_value(sandbox: Sandbox, example: s
     output = json.loads(result.stdout)
     assert output == json.loads(sandbox.invoke("show", "wf_a", "--json").stdout)["output"]
     assert "wf_a completed in " in result.stderr
+
+
+GRAPHS = {"claims": {"id": "c-8", "amount": 20}, "draft_loop": "owls"}
+
+
+def test_every_graph_of_the_examples_is_run():
+    """The teams are built in a program of their own."""
+    built = {f.stem for f in (EXAMPLES / "graphs").glob("*.py") if "\nworkflow = " in f.read_text()}
+    assert built == GRAPHS.keys()
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_output_of_a_workflow_in_python_is_one_json_value(
+    sandbox: Sandbox, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Also where a person answers first: until then stdout stays empty."""
+    monkeypatch.syspath_prepend(str(EXAMPLES.parent))
+    workflow, given = f"examples.graphs.{name}:workflow", json.dumps(GRAPHS[name])
+    done = sandbox.invoke("run", workflow, "--input", given, "--id", "wf_a")
+    for answer in ("They hear well.", ""):
+        if done.exit_code == 9:
+            assert done.stdout == ""
+            (asked,) = json.loads(sandbox.invoke("inbox", "--json").stdout)["items"]
+            words = ("answer", "wf_a", asked["request_id"], answer, "--load", workflow)
+            done = sandbox.invoke(*words)
+    assert done.exit_code == 0, done.stderr
+    output = json.loads(sandbox.invoke("show", "wf_a", "--json").stdout)["output"]
+    assert json.loads(done.stdout) == output
+    assert output

@@ -256,15 +256,15 @@ class TestDyingActors:
     async def test_the_bus_fails_at_one_batch(self, monkeypatch):
         from agentflow.runtime import event_bus
 
-        real, left = event_bus.seal, [2]  # the second batch
+        real, left = event_bus.envelopes, [2]  # the second batch
 
-        def seal(*args, **more):
+        def envelopes(*args, **more):
             left[0] -= 1
             if left[0] == 0:
                 raise RuntimeError("a bug")
             return real(*args, **more)
 
-        monkeypatch.setattr(event_bus, "seal", seal)
+        monkeypatch.setattr(event_bus, "envelopes", envelopes)
         async with Runtime(models=[ScriptedModel(lambda r: "ok")], grace=0.1) as runtime:
             assert (await settled(await runtime.submit(agents("x"), "go"))).state == "completed"
 

@@ -5,6 +5,7 @@ The full form, with sixteen clients and every worst document, is `tests/faults/t
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -13,6 +14,10 @@ from typing import Any
 
 import pytest
 
+from agentflow import Runtime
+from agentflow.events.envelope import StoredEvent
+from agentflow.runtime import event_bus
+from agentflow.testing import ScriptedModel
 from tests.faults.loop_lag import ROOT, measure, slowness, worst_bodies
 
 HELD_MS = 150.0
@@ -112,3 +117,30 @@ def test_a_first_run_warns_of_nothing_in_development_mode(monkeypatch: pytest.Mo
     )
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stderr.splitlines() if " took " not in line] == []
+
+
+async def test_the_loop_goes_on_between_large_events_of_one_batch(monkeypatch: pytest.MonkeyPatch):
+    """Eight runs with 3 MiB of numbers each held it for 145 ms: one batch has the input up to five times."""
+    loop = asyncio.get_running_loop()
+    turn, encoded = 0, list[tuple[int, int]]()
+    store = event_bus.store
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(count)
+
+    def noting(event: Any, ts: int) -> StoredEvent:
+        stored = store(event, ts)
+        encoded.append((turn, len(stored.body)))
+        return stored
+
+    monkeypatch.setattr(event_bus, "store", noting)
+    count()
+    agent = {"name": "a", "system_prompt": "s", "model": "scripted:m"}
+    async with Runtime(models=[ScriptedModel(["done"])]) as runtime:
+        result = await runtime.run({"agents": [agent]}, list(range(100_000)))
+    assert result.state == "completed"
+    large = [turn for turn, size in encoded if size > 256 * 1024]
+    assert len(large) > 2
+    assert len(set(large)) == len(large), "two large events in one turn of the loop"

@@ -381,7 +381,7 @@ class TestConnection:
                     await anext(first)
                     second = client.event_lines("wf_log")
                     with pytest.raises(Unavailable):
-                        await asyncio.wait_for(anext(client_of(served, patience=0.0)), 10)
+                        await asyncio.wait_for(anext(client_of(served, reconnect_timeout=0.0)), 10)
                     waiting = asyncio.ensure_future(anext(second))
                     await asyncio.sleep(0)
                 assert b'"offset":0' in await asyncio.wait_for(waiting, 20)

@@ -62,7 +62,7 @@ class TestKilled:
         """200 runs with two effects each; the daemon is killed twice while they are at work."""
         count, followed = 200, 10
         steps = document("one touch", "slow", "two touch")
-        async with Client(daemon.socket, patience=40) as client:
+        async with Client(daemon.socket, reconnect_timeout=40) as client:
             ids = [f"wf_run{i}" for i in range(count)]
             await asyncio.gather(
                 *(client.submit(steps, f"k{i}", workflow_id=run) for i, run in enumerate(ids))
@@ -115,7 +115,7 @@ class TestKilled:
 class TestDrained:
     async def test_runs_are_parked_and_go_on(self, daemon):
         steps = document("one touch", *["slow"] * 15, "two touch")
-        async with Client(daemon.socket, patience=40) as client:
+        async with Client(daemon.socket, reconnect_timeout=40) as client:
             runs = [await client.submit(steps, f"k{i}") for i in range(30)]
             asking = await client.submit("tests/integration/support/approval.yaml")
             assert (await asking.result()).state == "waiting"
@@ -184,7 +184,7 @@ class TestFullDisk:
     async def test_nothing_is_acknowledged_until_there_is_room_again(self, daemon):
         """The size of every file of the daemon is limited while it works, which is a full disk to it."""
         steps = document(*["slow"] * 8)
-        async with Client(daemon.socket, patience=40) as client:
+        async with Client(daemon.socket, reconnect_timeout=40) as client:
             runs = [await client.submit(steps, f"k{i}") for i in range(5)]
             pid = daemon.process.pid
             unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)

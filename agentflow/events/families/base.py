@@ -1,4 +1,4 @@
-"""What all event data share: the base Structs and the small objects that several types hold (page 000 §6.1).
+"""Base Structs of event data, and the small objects that several types hold (page 000 §6.1).
 
 A field that may be absent is UNSET then and left out of the JSON; a field that may be null is always written.
 """

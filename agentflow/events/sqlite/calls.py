@@ -1,4 +1,4 @@
-"""What is done to the store beside appends: each function is a call inside the writer's transaction.
+"""Calls to the store beside appends: each function runs inside the writer's transaction.
 
 They run in the writing thread, behind every batch that was submitted before them. An AgentflowError is the
 answer to its caller alone, so it is raised before anything is written.

@@ -1,4 +1,4 @@
-"""What errors of SQLite and of files mean for a store: over, perhaps better later, or damage."""
+"""Meaning of errors of SQLite and of files for a store: permanent, transient, or damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether all rows can be found: SQLite's own check of its pages and indexes, once in each process.
+"""Integrity check of SQLite: its pages and indexes, once in each process.
 
 A checksum in a row says nothing of a row that a damaged page hides. The check reads the whole file, 8 ms for
 each MB. So a small file is checked before it is used, and a large one beside the work, when the process turns

@@ -1,4 +1,4 @@
-"""Whether the files of an open store are still at their paths, and whether a disk refuses or breaks.
+"""Presence check: the files of an open store are still at their paths, and the disk works.
 
 The database is never opened here: closing any descriptor of it would give up the POSIX locks that SQLite
 holds on it.

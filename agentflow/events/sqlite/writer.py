@@ -1,4 +1,4 @@
-"""What the writing thread does with SQLite: one transaction for each group.
+"""Writer thread of SQLite: one transaction for each group.
 
 A batch that is refused fails alone; a commit that fails fails its whole group, of which then nothing is in
 the log. The connection belongs to the writing thread.

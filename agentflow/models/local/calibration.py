@@ -39,8 +39,8 @@ class TokenChoice(NamedTuple):
 
 
 def choices_of(schema: object, examples: Sequence[Example]) -> list[Choice]:
-    """The properties of a schema that only chooses among labels; empty when it does anything else, or when
-    there are too few examples to prefer one."""
+    """Return the properties of a schema that only chooses among labels; empty when it does anything else, or
+    when there are too few examples to prefer one."""
     if not isinstance(schema, dict) or len(examples) < _FEWEST_EXAMPLES:
         return []
     node = cast("dict[str, Any]", schema)
@@ -60,7 +60,7 @@ def empty_inputs(examples: Sequence[Example]) -> list[str]:
 
 
 def biases(choices: Sequence[Choice], answers: Sequence[Sequence[TokenChoice]]) -> dict[int, float]:
-    """What to add to the log probability of each label's token, from the answers to empty inputs.
+    """Return what to add to the log probability of each label's token, from the answers to empty inputs.
 
     A property whose labels do not part in one token, or whose labels the model did not consider, gets none.
     """
@@ -95,8 +95,8 @@ def _labels(schema: object) -> tuple[str, ...]:
 def _at_the_choice(
     choices: Sequence[Choice], position: int, answer: Sequence[TokenChoice]
 ) -> dict[str, tuple[int, float]] | None:
-    """For each label of one property the token that begins it and its log probability, at the place where
-    the model chose; None when the labels do not part there."""
+    """Return for each label of one property the token that begins it and its log probability, at the place
+    where the model chose; None when the labels do not part there."""
     labels = _label_texts(choices, position, "".join(token.text for token in answer))
     before = ""
     for token in answer:
@@ -109,8 +109,8 @@ def _at_the_choice(
 
 
 def _label_texts(choices: Sequence[Choice], position: int, written: str) -> dict[str, str]:
-    """The answer's text up to the end of each label of a property, after the values that the model wrote
-    for the properties before it."""
+    """Return the answer's text up to the end of each label of a property, after the values that the model
+    wrote for the properties before it."""
     prefix = ""
     for index, choice in enumerate(choices[: position + 1]):
         prefix += ("{" if index == 0 else ", ") + msgspec.json.encode(choice.name).decode() + ": "

@@ -56,7 +56,7 @@ class Source(NamedTuple):
 
 
 def source_of(contents: Iterable[str]) -> Source:
-    """The source that messages make: of one that is JSON its leaves, else the text and its lines of
+    """Return the source that messages make: of one that is JSON its leaves, else the text and its lines of
     `name: value`."""
     texts: list[str] = []
     fields: dict[str, list[str]] = {}
@@ -77,15 +77,15 @@ def source_of(contents: Iterable[str]) -> Source:
 def answer_grammar(
     schema: dict[str, Any] | bool, source: Source | None = None, copied: Set[str] = frozenset()
 ) -> str:
-    """A grammar for JSON by a schema, in one line with blanks after colons and commas. The properties named
-    in `copied` are copied from the source as in `argument_grammar`, the others are the model's own."""
+    """Return a grammar for JSON by a schema, in one line with blanks after colons and commas. The properties
+    named in `copied` are copied from the source as in `argument_grammar`, the others are the model's own."""
     if source is not None and isinstance(schema, dict) and copied & (schema.get("properties") or {}).keys():
         return _composed(schema, source, copied)
     return f"{_HEAD}start: {_json(schema, {})}"
 
 
 def argument_grammar(schema: dict[str, Any], source: Source) -> str:
-    """A grammar for the arguments of a function: its required properties (all, if none is required) in
+    """Return a grammar for the arguments of a function: its required properties (all, if none is required) in
     their order, copied from the source wherever it has anything that fits: the value that stands under the
     property's name, else what has its format, else a run of words, or one of the numbers."""
     return _composed(schema, source, None)
@@ -128,7 +128,7 @@ class _Builder:
         return " ".join([*parts, _literal("}")])
 
     def _named(self, node: dict[str, Any], name: str) -> str | None:
-        """The values under the property's own name, as far as they are of its type."""
+        """Return the values under the property's own name, as far as they are of its type."""
         kind, labels = node.get("type"), node.get("enum")
         if node.keys() & _NOT_A_COPY:
             return None
@@ -146,7 +146,7 @@ class _Builder:
         return _one_of(written) if written else None
 
     def _found(self, node: dict[str, Any], name: str) -> str | None:
-        """What may be copied from the text."""
+        """Return what may be copied from the text."""
         if "enum" in node or node.keys() & _NOT_A_COPY:
             return None
         if node.get("type") == "string":
@@ -156,8 +156,8 @@ class _Builder:
         return None
 
     def _string(self, node: dict[str, Any], name: str) -> str | None:
-        """What has the declared format; else the format that the name means, if the text has any; else a
-        run of words."""
+        """Return what has the declared format; else the format that the name means, if the text has any; else
+        a run of words."""
         declared = node.get("format")
         parts = _NAME_PART.findall(name)
         meant = _NAMED.get(parts[-1].lower()) if parts else None
@@ -174,7 +174,7 @@ class _Builder:
         return _one_of(fitting) if fitting else None
 
     def _copied(self) -> str | None:
-        """The terminal for a run of whole words of the source, made once."""
+        """Return the terminal for a run of whole words of the source, made once."""
         if self._copy is None:
             chunks = _CHUNK.findall(self._source.text)[:_MOST_CHUNKS]
             if not any(chunk.strip() for chunk in chunks):
@@ -195,7 +195,7 @@ def _json(schema: dict[str, Any] | bool, defs: Mapping[str, Any]) -> str:
 
 
 def _closed(schema: Any) -> Any:
-    """The schema without members that it does not name: a small model would invent them without end.
+    """Return the schema without members that it does not name: a small model would invent them without end.
 
     Objects that are put together from several schemas stay open, since each part names its own members."""
     if not isinstance(schema, dict):
@@ -213,12 +213,12 @@ def _closed(schema: Any) -> Any:
 
 
 def _text(value: str) -> str:
-    """A string as JSON writes it."""
+    """Return a string as JSON writes it."""
     return msgspec.json.encode(value).decode()
 
 
 def _literal(text: str) -> str:
-    """A literal of the grammar language, which quotes as JSON does."""
+    """Return a literal of the grammar language, which quotes as JSON does."""
     return _text(text)
 
 
@@ -227,7 +227,7 @@ def _one_of(literals: Iterable[str]) -> str:
 
 
 def _leaves(name: str, value: object) -> Iterator[tuple[str, str]]:
-    """(name of the member, text) for each string, number and boolean in a JSON value."""
+    """Yield (name of the member, text) for each string, number and boolean in a JSON value."""
     if isinstance(value, str):
         yield name, value
     elif isinstance(value, dict):

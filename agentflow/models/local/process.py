@@ -67,7 +67,7 @@ class LocalServer:
         return process.pid if process is not None and process.returncode is None else None
 
     async def ensure(self) -> Endpoint:
-        """The endpoint of a process that runs, started if need be. Raises ModelError."""
+        """Return the endpoint of a process that runs, started if need be. Raises ModelError."""
         async with self._lock:
             if self._endpoint is not None and self.pid is not None:
                 return self._endpoint
@@ -81,7 +81,7 @@ class LocalServer:
             return self._endpoint
 
     async def died(self) -> str | None:
-        """How the process ended, if it did or does within a second; None while it lives.
+        """Return how the process ended, if it did or does within a second; None while it lives.
 
         A broken connection is seen before the end of the process that caused it, hence the wait."""
         process = self._process
@@ -222,5 +222,5 @@ def _line(raw: bytes) -> str:
 
 
 def _without_secrets(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a child that needs no provider's key."""
+    """Return the environment for a child that needs no provider's key."""
     return {name: value for name, value in env.items() if not name.upper().endswith(_SECRET_SUFFIXES)}

@@ -36,7 +36,7 @@ class Example(NamedTuple):
 
 
 def split_examples(system: str) -> tuple[str, list[Example]]:
-    """The instructions of a system prompt and its examples.
+    """Return the instructions of a system prompt and its examples.
 
     Examples stand after the first blank line: lines of text, then a line with a JSON object, and nothing
     else. A prompt of any other form has no examples and is left as it is.
@@ -61,7 +61,8 @@ def split_examples(system: str) -> tuple[str, list[Example]]:
 
 
 def copied_properties(examples: Sequence[Example]) -> set[str]:
-    """The properties whose value every example took from its text: the examples say that they are copies."""
+    """Return the properties whose value every example took from its text: the examples say that they are
+    copies."""
     if len(examples) < _FEWEST_EXAMPLES:
         return set()
     answers = [(each.text, msgspec.json.decode(each.answer, type=dict[str, Any])) for each in examples]
@@ -70,13 +71,13 @@ def copied_properties(examples: Sequence[Example]) -> set[str]:
 
 
 def has_result(messages: tuple[Message, ...]) -> bool:
-    """Whether the function was called in this conversation. A user message after its result is a request to
-    repair the answer, not a reason to call again."""
+    """Return whether the function was called in this conversation. A user message after its result is a
+    request to repair the answer, not a reason to call again."""
     return any(message.role == "tool" for message in messages)
 
 
 def argument_turns(messages: tuple[Message, ...], tool: ToolSchema) -> list[Message]:
-    """The conversation that ends where the arguments of the function are written."""
+    """Return the conversation that ends where the arguments of the function are written."""
     instructions, _ = split_examples(system_text(messages))
     description = tool.description.strip().rstrip(".")
     task = f"Function {tool.name}: {description}. Answer with its arguments as JSON, copied from the text."
@@ -85,8 +86,8 @@ def argument_turns(messages: tuple[Message, ...], tool: ToolSchema) -> list[Mess
 
 
 def answer_turns(messages: tuple[Message, ...]) -> list[Message]:
-    """The conversation that ends where the answer is written: examples become turns, results of functions
-    become part of what the user said."""
+    """Return the conversation that ends where the answer is written: examples become turns, results of
+    functions become part of what the user said."""
     instructions, examples = split_examples(system_text(messages))
     turns = [Message(role="system", content=instructions)] if instructions else []
     for example in examples:
@@ -106,7 +107,7 @@ def answer_turns(messages: tuple[Message, ...]) -> list[Message]:
 
 
 def user_texts(messages: tuple[Message, ...]) -> list[str]:
-    """What the user said, in order."""
+    """Return what the user said, in order."""
     return [message.content for message in messages if message.role == "user"]
 
 
@@ -115,17 +116,17 @@ def _stands_in(value: object, text: str) -> bool:
 
 
 def said(messages: tuple[Message, ...]) -> list[str]:
-    """What the user and the functions said, in order."""
+    """Return what the user and the functions said, in order."""
     return [message.content for message in messages if message.role in ("user", "tool")]
 
 
 def system_text(messages: tuple[Message, ...]) -> str:
-    """The instructions of a conversation, examples included."""
+    """Return the instructions of a conversation, examples included."""
     return "\n\n".join(message.content for message in messages if message.role == "system")
 
 
 def _as_answer(line: str) -> str | None:
-    """A line that is a JSON object, written as the grammar will have it; None for any other line."""
+    """Return a line that is a JSON object, written as the grammar will have it; None for any other line."""
     if not line.strip().startswith("{"):
         return None
     try:
@@ -145,7 +146,7 @@ def _spaced(value: object) -> str:
 
 
 def _in_lines(content: str) -> str:
-    """A flat JSON object as lines of `name: value`, which a small model reads better; else as it is."""
+    """Return a flat JSON object as lines `name: value`, which a small model reads better; else as it is."""
     try:
         members = msgspec.json.decode(content, type=dict[str, Any])
     except msgspec.DecodeError:

@@ -92,7 +92,7 @@ class LocalProvider:
         new_call_id: Callable[[], str],
         on_delta: DeltaSink | None = None,
     ) -> ModelReply:
-        """One attempt. Raises ModelError, and ModelResolutionError when the model was removed meanwhile.
+        """Make one attempt. Raises ModelError, and ModelResolutionError when the model was removed meanwhile.
 
         When the process dies meanwhile the error is transient, and the next call starts another.
         """
@@ -127,7 +127,7 @@ class LocalProvider:
         tool: ToolSchema,
         new_call_id: Callable[[], str],
     ) -> ModelReply:
-        """The call of the one function. The model writes nothing but its arguments."""
+        """Return the call of the one function. The model writes nothing but its arguments."""
         source = source_of(user_texts(request.messages))
         grammar = argument_grammar(tool.input_schema, source)
         turns = argument_turns(request.messages, tool)
@@ -167,7 +167,7 @@ class LocalProvider:
         choices: list[Choice],
         grammar: str,
     ) -> dict[int, float]:
-        """The calibration of a prompt with examples for a schema of labels, measured at its first use."""
+        """Return the calibration of a prompt with examples for a schema of labels; measured at first use."""
         system = tuple(message for message in request.messages if message.role == "system")
         parts = (str(path), grammar, *(message.content for message in system))
         key = hashlib.sha256("\0".join(parts).encode()).digest()
@@ -201,7 +201,7 @@ class LocalProvider:
 
 
 def _plain(request: ModelRequest, turns: list[Message], **settings: Any) -> ModelRequest:
-    """The request as the child gets it: no functions and no schema, which the grammar replaces."""
+    """Return the request as the child gets it: no functions and no schema, which the grammar replaces."""
     defaults = {"temperature": 0, "seed": _SEED, "max_tokens": _OUTPUT_LIMIT}
     return ModelRequest(
         model=request.model,

@@ -1,4 +1,4 @@
-"""What a local model would say to an input, with the tokens that it considered at each place.
+"""Scores of a local model: its likeliest answer, with the tokens that it considered at each place.
 
 Talks to the child process alone; the OpenAI adapter has no use for log probabilities.
 """
@@ -20,7 +20,7 @@ __all__ = ["Scorer"]
 
 _CONSIDERED: Final = 300
 _LONGEST: Final = 64
-_PATIENCE: Final = 300.0
+_FIRST_BYTE_TIMEOUT_S: Final = 300.0
 _MAX_BYTES: Final = 16 << 20
 
 
@@ -54,10 +54,11 @@ class Scorer:
         self._headers = {"Content-Type": "application/json", "Authorization": f"Bearer {endpoint.key}"}
         self._key = endpoint.key
         # Not streamed, so the first byte comes with the last token.
-        self._http = HttpClient(first_byte_timeout=_PATIENCE, loopback=True)
+        self._http = HttpClient(first_byte_timeout=_FIRST_BYTE_TIMEOUT_S, loopback=True)
 
     async def score(self, turns: Sequence[Message], grammar: str) -> list[TokenChoice]:
-        """The tokens of the likeliest answer, each with the 300 likeliest in its place. Raises ModelError."""
+        """Return the tokens of the likeliest answer, each with the 300 likeliest in its place. Raises
+        ModelError."""
         body = {
             "messages": [{"role": turn.role, "content": turn.content} for turn in turns],
             "grammar": grammar,

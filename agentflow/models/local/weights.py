@@ -80,7 +80,7 @@ class LocalModelFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def models_folder(env: Mapping[str, str] | None = None) -> Path:
-    """`$XDG_DATA_HOME/agentflow/models`, or the platform's place for it."""
+    """Return `$XDG_DATA_HOME/agentflow/models`, or the platform's place for it."""
     environment = os.environ if env is None else env
     data_home = environment.get("XDG_DATA_HOME")
     base = Path(data_home) / "agentflow" if data_home else platformdirs.user_data_path("agentflow", False)
@@ -88,7 +88,7 @@ def models_folder(env: Mapping[str, str] | None = None) -> Path:
 
 
 def installed(env: Mapping[str, str] | None = None) -> list[LocalModelFile]:
-    """The models in the models folder, known ones first, then by name."""
+    """Return the models in the models folder, known ones first, then by name."""
     found = [
         LocalModelFile(name=path.stem, path=path, size=path.stat().st_size)
         for path in models_folder(env).glob("*.gguf")
@@ -104,7 +104,8 @@ def usable(env: Mapping[str, str] | None = None) -> list[str]:
 
 
 def locate(model: str, env: Mapping[str, str] | None = None) -> Path | None:
-    """The file of `local:<model>` (a name, or a path that ends in .gguf), or None when it is not there."""
+    """Return the file of `local:<model>` (a name, or a path that ends in .gguf), or None when it is not
+    there."""
     path = (
         Path(model).expanduser() if model.endswith(".gguf") else models_folder(env) / f"{_plain(model)}.gguf"
     )
@@ -112,7 +113,8 @@ def locate(model: str, env: Mapping[str, str] | None = None) -> Path | None:
 
 
 def require(model: str, env: Mapping[str, str] | None = None) -> Path:
-    """The file of a local model that can run here. Raises ModelResolutionError that says what is missing."""
+    """Return the file of a local model that can run here. Raises ModelResolutionError that says what is
+    missing."""
     path = locate(model, env)
     if path is None:
         if model.endswith(".gguf"):
@@ -172,11 +174,11 @@ def install(
 
 
 def _silent(stage: str, done: int, total: int) -> None:
-    """No progress wanted."""
+    """Ignore the progress."""
 
 
 def _plain(name: str) -> str:
-    """A model name as a file name: never a path out of the models folder."""
+    """Return a model name as a file name: never a path out of the models folder."""
     return name.replace("/", "_").replace(os.sep, "_")
 
 
@@ -195,7 +197,7 @@ def _checksum(path: Path, report: Progress) -> str:
 
 
 def _installed_weights(known: KnownModel) -> Path | None:
-    """The weights in site-packages when the package is installed. It is never imported: its own
+    """Return the weights in site-packages when the package is installed. It is never imported: its own
     dependencies are not wanted and may be absent."""
     try:
         distribution = metadata.distribution(known.package)
@@ -209,7 +211,7 @@ def _installed_weights(known: KnownModel) -> Path | None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A hard link where that is possible (no second 100 MB), else a copy."""
+    """Make a hard link where that is possible (no second 100 MB), else a copy."""
     try:
         os.link(source, target)
     except OSError:
@@ -217,7 +219,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _fetch(known: KnownModel, folder: Path, report: Progress) -> Path:
-    """The wheel, fetched by pip with the index and proxy that the user has configured for it."""
+    """Fetch the wheel by pip, with the index and proxy that the user has configured for it."""
     wanted = f"{known.package}=={known.version}"
     by_hand = f"install it by hand (`pip install --no-deps {wanted}`) and run this command again"
     if importlib.util.find_spec("pip") is None:

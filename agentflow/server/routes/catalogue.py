@@ -1,4 +1,4 @@
-"""What runs are made of: checking documents, registered definitions, schemas, functions, blobs."""
+"""Routes about what runs are made of: documents, registered definitions, schemas, functions, blobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _text_of(body: bytes) -> str:
 
 
 async def validate(call: Call) -> Response:
-    """All that is wrong with a submission, without making a run."""
+    """Check a submission and return all that is wrong with it, without making a run."""
     body = call.body
     if not isinstance(body, ValidateBody):
         body = ValidateBody(definition=_text_of(body))
@@ -80,18 +80,18 @@ async def register(call: Call) -> Response:
 
 
 async def list_definitions(call: Call) -> Response:
-    """The newest version of each registered definition."""
+    """List the newest version of each registered definition."""
     return json_response(DefinitionList(items=await call.service.definitions.list()))
 
 
 async def show_definition(call: Call) -> Response:
-    """A registered definition with its source."""
+    """Return a registered definition with its source."""
     query: DefinitionQuery = call.query
     return json_response(await call.service.definitions.find(call.path("name"), query.version))
 
 
 async def schema(call: Call) -> Response:
-    """A published JSON Schema."""
+    """Return a published JSON Schema."""
     file = call.path("name")
     name = SCHEMA_FILES.get(file)
     if name is None:
@@ -100,12 +100,12 @@ async def schema(call: Call) -> Response:
 
 
 async def tools(call: Call) -> Response:
-    """The functions that documents may name without declaring a service."""
+    """List the functions that documents may name without declaring a service."""
     return json_response(ToolList(items=listed_tools(call.service.runtime.registry)))
 
 
 async def blob(call: Call) -> Response:
-    """A value that an event names."""
+    """Return a value that an event names."""
     name = call.path("sha256")
     name = name if name.startswith("sha256:") else f"sha256:{name}"
     data = await call.service.log.get_blob(name)

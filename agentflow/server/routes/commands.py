@@ -1,4 +1,4 @@
-"""What people and programs tell runs: the routes of the table of commands."""
+"""Routes of the table of commands."""
 
 from __future__ import annotations
 

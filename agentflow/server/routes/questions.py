@@ -1,4 +1,4 @@
-"""What runs ask of people: the open questions of one run, and the inbox."""
+"""Routes of open questions: those of one run, and the inbox."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["OPERATIONS"]
 
 
 async def requests(call: Call) -> Response:
-    """The questions of a run."""
+    """List the questions of a run."""
     return await _requests(call, call.id)
 
 
 async def inbox(call: Call) -> Response:
-    """The open questions of all runs."""
+    """List the open questions of all runs."""
     return await _requests(call, None)
 
 

@@ -11,7 +11,7 @@ __all__ = ["links_of", "record_of"]
 
 
 def links_of(workflow_id: str) -> dict[str, str]:
-    """Where to go on from a run."""
+    """Return the paths that lead on from a run."""
     base = f"/workflows/{workflow_id}"  # an id has no character that a path would have to escape
     return {
         "self": base,
@@ -26,6 +26,6 @@ def links_of(workflow_id: str) -> dict[str, str]:
 
 
 async def record_of(call: Call, workflow_id: str) -> RunRecord:
-    """The run record with its links."""
+    """Return the run record with its links."""
     record = await call.service.runtime.record(workflow_id)
     return msgspec.structs.replace(record, links=links_of(workflow_id))

@@ -41,7 +41,7 @@ _STATES = ("pending", "running", "waiting", "paused", "completed", "failed", "ca
 
 
 async def list_runs(call: Call) -> Response:
-    """A page of runs."""
+    """Return a page of runs."""
     query: ListQuery = call.query
     states = None
     if query.state is not None:
@@ -83,7 +83,7 @@ async def list_runs(call: Call) -> Response:
 
 
 async def show(call: Call) -> Response:
-    """The run record."""
+    """Return the run record."""
     return json_response(await record_of(call, call.id))
 
 
@@ -94,7 +94,7 @@ async def delete(call: Call) -> Response:
 
 
 async def history(call: Call) -> Response:
-    """The execution record."""
+    """Return the execution record."""
     query: ExpandQuery = call.query
     record = await call.service.runtime.history(call.id)
     record = msgspec.structs.replace(
@@ -107,29 +107,30 @@ async def history(call: Call) -> Response:
 
 
 async def compared(call: Call) -> Response:
-    """Where two runs part."""
+    """Compare two runs: where they part."""
     query: CompareQuery = call.query
     return json_response(await call.service.runtime.compare(call.id, query.with_))
 
 
 async def trace(call: Call) -> Response:
-    """The trace of a run."""
+    """Return the trace of a run."""
     query: TraceQuery = call.query
     return json_response(await call.service.runtime.trace(call.id, query.clock))
 
 
 async def timeline(call: Call) -> Response:
-    """What happened to the nodes of a run."""
+    """Return what happened to the nodes of a run."""
     return json_response(await call.service.runtime.timeline(call.id))
 
 
 async def checkpoints(call: Call) -> Response:
-    """The positions from which a run can be forked."""
+    """List the positions from which a run can be forked."""
     return json_response(CheckpointList(items=await call.service.runtime.checkpoints(call.id)))
 
 
 async def log(call: Call) -> Response:
-    """The whole log up to now, as the file that `agentflow open` reads; with `expand` its events alone."""
+    """Return the whole log up to now, as the file that `agentflow open` reads; with `expand` its events
+    alone."""
     query: ExpandQuery = call.query
     row = await call.service.log.run(call.id)
     headers = {
@@ -172,32 +173,32 @@ async def _pages(log: Any, workflow_id: str, first: int, last: int) -> AsyncGene
 
 
 async def state(call: Call) -> Response:
-    """The folded state, now or as of an offset."""
+    """Return the folded state, now or as of an offset."""
     query: OffsetQuery = call.query
     return json_response(await call.service.runtime.state(call.id, query.offset))
 
 
 async def step_state(call: Call) -> Response:
-    """The state record of a step."""
+    """Return the state record of a step."""
     query: StepQuery = call.query
     record = await call.service.runtime.step(call.id, call.path("step"), query.iteration, query.attempt)
     return json_response(record)
 
 
 async def context(call: Call) -> Response:
-    """The context of a step's agent."""
+    """Return the context of a step's agent."""
     query: StepQuery = call.query
     found = await call.service.runtime.context(call.id, call.path("step"), query.iteration, query.attempt)
     return json_response(found)
 
 
 async def definition(call: Call) -> Response:
-    """The definition that the run is pinned to."""
+    """Return the definition that the run is pinned to."""
     return json_response(await call.service.runtime.definition(call.id))
 
 
 async def graph(call: Call) -> Response:
-    """The graph, as data or as a drawing."""
+    """Return the graph, as data or as a drawing."""
     query: GraphQuery = call.query
     workflow = await call.service.runtime.graph(call.id)
     headers = {"Cache-Control": "no-store"}

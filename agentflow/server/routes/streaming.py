@@ -20,7 +20,7 @@ MEDIA = ("application/x-ndjson", "text/event-stream")
 
 
 async def events(call: Call) -> Response:
-    """The events of a run."""
+    """Stream the events of a run."""
     query: EventsQuery = call.query
     frames = _frames(call, query.format, query.named)
     heartbeat, form = parse_heartbeat(query.heartbeat)
@@ -66,7 +66,7 @@ async def events(call: Call) -> Response:
 
 
 async def all_events(call: Call) -> Response:
-    """The events of all runs, in the order of their commits."""
+    """Stream the events of all runs, in the order of their commits."""
     query: AllEventsQuery = call.query
     heartbeat, form = parse_heartbeat(query.heartbeat)
     plan = Plan(

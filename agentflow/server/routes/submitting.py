@@ -65,7 +65,7 @@ async def submit(call: Call) -> Response:
 
 
 def own_labels(labels: dict[str, str] | None) -> dict[str, str] | None:
-    """The labels of a client. Those of agentflow are how the store finds runs by their keys."""
+    """Return the labels of a client. Those of agentflow are how the store finds runs by their keys."""
     if any(name.startswith("agentflow.") for name in labels or ()):
         raise Refusal("invalid_parameter", "names of labels that begin with `agentflow.` are agentflow's own")
     return labels

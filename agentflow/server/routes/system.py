@@ -37,7 +37,7 @@ _HTML = "text/html"
 
 
 async def home(call: Call) -> Response:
-    """Where the API and its documentation are."""
+    """Return where the API and its documentation are."""
     found = Home(
         name="agentflow",
         version=__version__,
@@ -58,12 +58,12 @@ async def home(call: Call) -> Response:
 
 
 async def openapi(call: Call) -> Response:
-    """This API, described."""
+    """Return the description of this API."""
     return Response(call.service.describe(), media_type=JSON)
 
 
 async def health(call: Call) -> Response:
-    """Whether the store still takes what it is given."""
+    """Return whether the store still takes what it is given."""
     log = call.service.log
     status = "draining" if call.service.draining else "ok"
     failure = log.failure
@@ -74,12 +74,12 @@ async def health(call: Call) -> Response:
 
 
 def _scheme(url: str) -> str:
-    """No path and no password: whoever asks here has shown no token."""
+    """Return the store's scheme alone, without path and password: the caller has shown no token."""
     return url.partition(":")[0]
 
 
 async def ready(call: Call) -> Response:
-    """Whether runs are accepted now."""
+    """Return whether runs are accepted now."""
     service = call.service
     if service.draining:
         raise Refusal("draining", "the daemon is stopping")
@@ -93,7 +93,7 @@ async def ready(call: Call) -> Response:
 
 
 async def version(call: Call) -> Response:
-    """What runs here."""
+    """Return the version of what runs here."""
     return json_response(
         Version(
             name="agentflow",
@@ -105,7 +105,7 @@ async def version(call: Call) -> Response:
 
 
 async def metrics(call: Call) -> Response:
-    """What the daemon counts and its Runtime measures, for Prometheus."""
+    """Return what the daemon counts and its Runtime measures, for Prometheus."""
     media = accept(call.header("accept"), (PLAIN, OPENMETRICS))
     page, content_type = await call.service.metrics.render(await call.service.runs(), media)
     return Response(page, headers={"Cache-Control": "no-store", "Content-Type": content_type})

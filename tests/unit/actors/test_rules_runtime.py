@@ -407,7 +407,7 @@ def test_rule_20_the_virtual_clock_jumps_and_knows_a_dead_end():
         await asyncio.get_running_loop().create_future()
 
     if threading.active_count() == 1:
-        with pytest.raises(RuntimeError, match="nobody will do"):
+        with pytest.raises(RuntimeError, match="no task will do"):
             run(for_ever())
 
 

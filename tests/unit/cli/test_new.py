@@ -38,6 +38,16 @@ def test_writes_a_project_that_has_no_problem(sandbox: Sandbox):
     )
 
 
+def test_what_the_test_needs_is_installed_first(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch):
+    """pytest is no part of the product."""
+    monkeypatch.setattr("agentflow.cli.new.find_spec", lambda name: None)
+    made = sandbox.invoke("new", "hello")
+    assert made.stdout.endswith("python -m pip install pytest && python -m pytest\n")
+    readme = (sandbox.folder / "hello/README.md").read_text()
+    assert readme.index("pip install pytest") < readme.index("python -m pytest")
+    assert sandbox.invoke("new", "hello").exit_code == 5
+
+
 def test_its_own_test_passes(sandbox: Sandbox):
     assert sandbox.invoke("new", "hello").exit_code == 0
     done = subprocess.run(
