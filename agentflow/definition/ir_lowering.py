@@ -32,6 +32,7 @@ from agentflow.definition.vocabulary_values import APPROVAL, BUDGET, CACHE, MODE
 __all__ = ["GraphLowering"]
 
 _VERSION = "v0"
+_EXPRESSION_SCOPE_BYTES = 131_072
 _STAND_IN = "executor"
 _WIRE = msgspec.to_builtins
 
@@ -56,6 +57,8 @@ class GraphLowering:
         for key, member in found.items():
             if key in shape and key not in _OWN_KEYS:
                 wire[key] = self._value(member, shape[key].kind, key, child_pointer(base, key))
+        if not base.endswith("/inline"):  # which has the options of the graph around it
+            wire.setdefault("options", {}).setdefault("max_expression_scope_bytes", _EXPRESSION_SCOPE_BYTES)
         if not wire.get("options"):
             wire.pop("options", None)
         if found.get("services") is not None:

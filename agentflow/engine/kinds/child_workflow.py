@@ -91,8 +91,12 @@ class ChildRun(Kind):
         if graph is None:
             assert spec.graph is not None
             return spec.graph
+        options, room = graph.options, outer.options.max_expression_scope_bytes
+        if spec.inline is not None and options.max_expression_scope_bytes is None:
+            options = msgspec.structs.replace(options, max_expression_scope_bytes=room)
         return msgspec.structs.replace(
             graph,
+            options=options,
             services={**outer.services, **graph.services},
             models={**outer.models, **graph.models},
             graphs={**outer.graphs, **graph.graphs},
