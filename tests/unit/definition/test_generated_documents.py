@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -61,9 +62,9 @@ def change(value: dict[str, Any], rng: random.Random) -> None:
         if move == 0:
             del holder[index]
         elif move == 1:
-            holder.append(holder[index])
+            holder.append(copy.deepcopy(holder[index]))
         elif move == 2:
-            holder[index] = rng.choice(_VALUES)
+            holder[index] = copy.deepcopy(rng.choice(_VALUES))
         else:
             holder.reverse()
         return
@@ -74,7 +75,7 @@ def change(value: dict[str, Any], rng: random.Random) -> None:
     if move == 0:
         del holder[key]
     elif move == 1:
-        holder[key] = rng.choice(_VALUES)
+        holder[key] = copy.deepcopy(rng.choice(_VALUES))
     elif move == 2:
         holder[key[:-1] or "k"] = holder.pop(key)
     elif isinstance(holder[key], str):

@@ -13,6 +13,7 @@ from typing import Any
 from agentflow import engine
 from agentflow.definition.conversation import Message, ToolCall
 from agentflow.definition.ir import SubgraphNode, Workflow, agent_of
+from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import Fault, tool
 from tests.unit.engine.handlers import Graph
 from tests.unit.engine.kinds.random_graphs import INPUT, Fate
@@ -271,14 +272,33 @@ class WordedFate(Fate):
             raise Fault("tool", "handler")
         context.send(context.input)
 
+    def answer(self) -> None:
+        """Answer the oldest request, which nothing else ends."""
+        state = self.driver.state
+        request = next(iter(state.requests.values()))
+        self.driver.now += 1_000
+        if isinstance(request.data, ev.ApprovalRequested):
+            decide = engine.commands.decide_request
+            moves = decide(state, request_id=request.request_id, granted=self.rng.random() < 0.5, by="ada")
+        else:
+            moves = engine.commands.withdraw(state, request.request_id, reason="no one is there", by="ada")
+        self.driver.advance(moves)
+
     def move(self) -> None:
         """Let a handler return, or do what any run may do."""
-        handlers = self.driver.open_handlers()
-        if handlers and self.driver.state.status != "paused" and self.rng.random() < 0.9:
-            self.driver.work(self.rng.choice(handlers))
-        elif self.driver.begun and not self.driver.waiting and engine.next_due(self.driver.state) is None:
-            self.driver.now += 20_000_000
-            self.driver.advance([])
+        driver, rng = self.driver, self.rng
+        if driver.state.status == "paused":
+            super().move()
+            return
+        handlers = driver.open_handlers()
+        stands = not driver.waiting and engine.next_due(driver.state) is None
+        if handlers and rng.random() < 0.9:
+            driver.work(rng.choice(handlers))
+        elif stands and driver.state.requests:
+            self.answer()
+        elif stands and driver.begun:
+            driver.now += 20_000_000
+            driver.advance([])
         else:
             super().move()
 
