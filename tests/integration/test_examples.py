@@ -19,7 +19,13 @@ from examples.refinement import demo as refinement
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-PROGRAMS = ["refinement/demo.py", "judge_loop/loop.py", "patterns/demo.py", "graphs/demo.py"]
+PROGRAMS = [
+    "refinement/demo.py",
+    "judge_loop/loop.py",
+    "patterns/demo.py",
+    "graphs/demo.py",
+    "node_graphs/demo.py",
+]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
