@@ -713,6 +713,10 @@ FAILURES: dict[str, CodeInfo] = {
     "schema_mismatch": CodeInfo(
         "The answer breaks the schema, also after repairs.", "Make schema and prompt agree."
     ),
+    "scope_access_denied": CodeInfo(
+        "A handler wrote a key of the shared state that the `capabilities` of its node do not have.",
+        "Add the area in `details` to `capabilities.write`.",
+    ),
     "secret_not_set": CodeInfo(
         "The variable of a `$secret` is not set.",
         "Set AGENTFLOW_SECRET_NAME for the process that runs the run.",
