@@ -9,11 +9,11 @@ from tests.golden.scenes.support import rest
 from tests.golden.stage import RUN, Stage, scene
 
 
-def _count(text: str) -> int:
+async def _count(text: str) -> int:
     return len(text)
 
 
-def _fail() -> None:
+async def _fail() -> None:
     raise ValueError("no")
 
 
