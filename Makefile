@@ -34,6 +34,7 @@ bench: $(VENV)/.dev $(if $(filter instructions,$(SUITE)),,$(BENCH_VENV)/.peers)
 	@$(BIN)/python -m tests.benchmarks $(SUITE) --peers-python $(BENCH_VENV)/bin/python
 
 faults: $(VENV)/.dev
+	@$(BIN)/agentflow model install $(MODEL)
 	$(BIN)/python -m pytest -m "" tests/faults
 
 # Whole runs from seeds, with crashes, refusals and clock steps; a seed that fails says how to repeat it.
