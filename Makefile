@@ -34,6 +34,7 @@ bench: $(VENV)/.dev $(if $(filter instructions,$(SUITE)),,$(BENCH_VENV)/.peers)
 	@$(BIN)/python -m tests.benchmarks $(SUITE) --peers-python $(BENCH_VENV)/bin/python
 
 faults: $(VENV)/.dev
+	@$(BIN)/agentflow model install $(MODEL)
 	$(BIN)/python -m pytest -m "" tests/faults
 	$(BIN)/python -m pytest -m slow tests/unit tests/integration tests/conformance
 

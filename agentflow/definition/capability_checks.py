@@ -1,6 +1,7 @@
 """What the nodes of a graph do beyond their `capabilities` (page 003 §3), found from roots and names.
 
-A path whose member is chosen at run time reads its whole area, so that nothing is left to check later.
+A path whose member is chosen at run time reads its whole area, so that expressions leave nothing to check
+later; `engine.grants` checks what handlers write and graphs that are values.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from agentflow.definition.ir import AgentSpec, Capabilities, ModelRef, Node, Nod
 from agentflow.definition.ir_report import IrReport
 from agentflow.definition.report import shown
 
-__all__ = ["check_capabilities"]
+__all__ = ["allows", "check_capabilities"]
 
 _AREAS: dict[str, tuple[str, ...]] = {
     "read": ("input", "nodes", "globals", "state"),
@@ -33,9 +34,9 @@ def check_capabilities(workflow: Workflow, reads: list[Read], report: IrReport) 
     for read in reads:
         grant = own.get(read.node_id or "")
         area = "nodes" if read.root in _OUTPUTS else _area_of(read)
-        denied = grant is not None and not _allows(grant.read, area)
+        denied = grant is not None and not allows(grant.read, area)
         if area.partition(".")[0] in _SHARED:
-            denied = denied or any(not _allows(outer.read, area) for outer in report.grants)
+            denied = denied or any(not allows(outer.read, area) for outer in report.grants)
         if denied and area.partition(".")[0] in _AREAS["read"]:
             message = f'"{shown(read.node_id or "")}" may not read {shown(area)}'
             report.failed = True
@@ -56,7 +57,7 @@ def _area_of(read: Read) -> str:
     return ".".join((_OF_ROOT.get(read.root, read.root), *read.members[:1]))
 
 
-def _allows(granted: tuple[str, ...] | None, area: str) -> bool:
+def allows(granted: tuple[str, ...] | None, area: str) -> bool:
     """Return whether a grant has an area, or one that holds it. `nodes` alone is all of them."""
     if granted is None:
         return True
@@ -87,11 +88,11 @@ def _check_areas(grant: Capabilities, workflow: Workflow, path: str, report: IrR
 def _check_subset(grant: Capabilities, node: Node, path: str, report: IrReport) -> None:
     """Report what a node inside a subgraph is granted and its caller is not."""
     for field in ("read", "write", "tools", "models"):
-        allows = _allows if field in _AREAS else _allows_name
+        allowed_by = allows if field in _AREAS else _allows_name
         named: tuple[str, ...] = getattr(grant, field) or ()
         for i, name in enumerate(named):
             shared = field not in _AREAS or name.partition(".")[0] in _SHARED
-            if shared and any(not allows(getattr(outer, field), name) for outer in report.grants):
+            if shared and any(not allowed_by(getattr(outer, field), name) for outer in report.grants):
                 message = f'"{shown(node.id)}" is granted {shown(name)}, which its subgraph may not'
                 report.error("E_CAPABILITY_DENIED", message, f"{path}/{field}/{i}", "narrow it")
 
@@ -99,7 +100,7 @@ def _check_subset(grant: Capabilities, node: Node, path: str, report: IrReport) 
 def _check_writes(node: Node, grants: tuple[Capabilities, ...], path: str, report: IrReport) -> None:
     for field in ("set_globals", "update_globals"):
         for key in getattr(node, field):
-            if any(not _allows(grant.write, f"globals.{key}") for grant in grants):
+            if any(not allows(grant.write, f"globals.{key}") for grant in grants):
                 message = f'"{shown(node.id)}" may not write globals.{shown(key)}'
                 at = f"{path}/{field}/{key.replace('~', '~0').replace('/', '~1')}"
                 report.error("E_CAPABILITY_DENIED", message, at, "add it to capabilities.write")

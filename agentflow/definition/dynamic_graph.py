@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+import msgspec
+
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.graph import Workflow
+from agentflow.definition.node import Capabilities, NodeBase
 
 __all__ = ["MAX_NODES", "read_graph"]
 
@@ -14,12 +17,16 @@ MAX_NODES = 256
 """Nodes of one graph that a value gives; a larger one is refused."""
 
 
-def read_graph(value: Any) -> Workflow | list[Diagnostic]:
+def read_graph(value: Any, grants: tuple[Capabilities, ...] = ()) -> Workflow | list[Diagnostic]:
     """Return the graph that a JSON value of format `ir/v0` describes, in normal form, or every problem of it.
+
+    `grants` are the capabilities of the nodes that it runs in: it may call no more than they do.
 
     The value is read as a graph document is, so that a plan may write what a document may: expressions in
     braces, other names of kinds, durations as text.
     """
+    from agentflow.definition.ir_checks import check_graph
+    from agentflow.definition.ir_report import IrReport
     from agentflow.definition.loader import load_value
     from agentflow.definition.normal_form import normal_form
     from agentflow.definition.report import NOWHERE, Report
@@ -36,6 +43,32 @@ def read_graph(value: Any) -> Workflow | list[Diagnostic]:
         report.error("E_VALUE", message, NOWHERE, "/nodes")
         return report.diagnostics()
     try:
-        return normal_form(load_value(given, format="ir/v0").workflow)
+        graph = normal_form(load_value(given, format="ir/v0").workflow)
     except DefinitionError as error:
         return list(error.diagnostics)
+    if grants:  # its values are its own, as those of every child run: functions and models are not
+        checked = IrReport(report)
+        checked.grants = tuple(Capabilities(tools=one.tools, models=one.models) for one in grants)
+        check_graph(graph, checked)
+        graph = _granted(graph, grants)
+    return report.diagnostics() if report.has_errors else graph
+
+
+def _granted(graph: Workflow, grants: tuple[Capabilities, ...]) -> Workflow:
+    """Return a graph whose subgraphs hand on what the nodes around it may call; the innermost grant counts,
+    because it is a part of the others."""
+    calls = {
+        field: next((named for one in grants if (named := getattr(one, field)) is not None), None)
+        for field in ("tools", "models")
+    }
+
+    def bounded(node: NodeBase) -> NodeBase:
+        own = node.capabilities or Capabilities()
+        kept = {
+            field: named if getattr(own, field) is None else getattr(own, field)
+            for field, named in calls.items()
+        }
+        return msgspec.structs.replace(node, capabilities=msgspec.structs.replace(own, **kept))
+
+    nodes = tuple(bounded(node) if hasattr(node, "graph_path") else node for node in graph.nodes)
+    return msgspec.structs.replace(graph, nodes=nodes)

@@ -78,7 +78,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Limits and policies of a run. `on_failure`: page 000 §2; `policy`: page 002 §6; `max_…`: page 003 §6.
 
     `on_undelivered` says what a message that no edge delivers does to the run (page 002 §4).
-    `max_iterations` bounds supersteps; `scheduler_max_in_flight` what one parallel or map node has at work.
+    `max_iterations` bounds supersteps; `scheduler_max_in_flight` what one parallel or map node has at work;
+    `max_expression_scope_bytes` what an expression reads (131,072 in graph documents, else None: no limit).
     """
 
     policy: Literal["eager", "superstep"] = "eager"
@@ -92,6 +93,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_batch_items: int = 8_192
     max_parallel_branches: int = 128
     scheduler_max_in_flight: int = 8
+    max_expression_scope_bytes: int | None = None
     timeout: float | None = None
     budget: Budget | None = None
 

@@ -14,7 +14,7 @@ from agentflow.definition.common_checks import compile_services
 from agentflow.definition.expressions import unwrapped
 from agentflow.definition.graph_origin import GraphOrigin
 from agentflow.definition.input_checks import compile_inputs
-from agentflow.definition.ir_vocabulary import ALIASES, POLICY, ir_document, is_default, is_expression
+from agentflow.definition.ir_vocabulary import ALIASES, MODEL, POLICY, ir_document, is_default, is_expression
 from agentflow.definition.kinds import KINDS
 from agentflow.definition.policies import (
     Models,
@@ -27,11 +27,12 @@ from agentflow.definition.report import Report, shown
 from agentflow.definition.shapes import ArrayOf, Enum, Field, Json, Kind, Map, OneOf, Shape, Text
 from agentflow.definition.source_tree import Array, Object, child_pointer, json_type
 from agentflow.definition.structure import Found, fields_of
-from agentflow.definition.vocabulary_values import APPROVAL, BUDGET, CACHE, MODEL
+from agentflow.definition.vocabulary_values import APPROVAL, BUDGET, CACHE
 
 __all__ = ["GraphLowering"]
 
 _VERSION = "v0"
+_EXPRESSION_SCOPE_BYTES = 131_072
 _STAND_IN = "executor"
 _WIRE = msgspec.to_builtins
 
@@ -42,13 +43,13 @@ class GraphLowering:
     def __init__(self, report: Report, origin: GraphOrigin) -> None:
         self._report = report
         self._origin = origin
-        self._models = Models(None, report)
+        self._models = Models(None, report, normal=True)
 
     def graph(self, found: Found, base: str) -> dict[str, Any]:
         """Return the JSON of a graph that will stand at the pointer `base` of the whole."""
         origin = self._origin
         origin.enter(base, found)
-        outer, self._models = self._models, Models(found.get("models"), self._report)
+        outer, self._models = self._models, Models(found.get("models"), self._report, normal=True)
         wire: dict[str, Any] = {"version": _VERSION, "name": self._name(found, base)}
         self._check_version(found)
         wire["nodes"] = self._nodes(found, base)
@@ -56,6 +57,8 @@ class GraphLowering:
         for key, member in found.items():
             if key in shape and key not in _OWN_KEYS:
                 wire[key] = self._value(member, shape[key].kind, key, child_pointer(base, key))
+        if not base.endswith("/inline"):  # which has the options of the graph around it
+            wire.setdefault("options", {}).setdefault("max_expression_scope_bytes", _EXPRESSION_SCOPE_BYTES)
         if not wire.get("options"):
             wire.pop("options", None)
         if found.get("services") is not None:
@@ -238,7 +241,7 @@ class GraphLowering:
         if is_expression(key) or key in ("set_globals", "for_each"):
             inner = unwrapped(text)
             text = f"${{{{ {inner} }}}}" if key == "for_each" and inner else inner
-        if not text:
+        if not text and key != "service":  # blank: that of the registered functions
             self._origin.refused.add(at)
             self._report.error("E_EMPTY_FIELD", f"{key} is blank", found.place, found.pointer)
         return text

@@ -27,6 +27,7 @@ _COUNTS = (
     "max_batch_items",
     "max_parallel_branches",
     "scheduler_max_in_flight",
+    "max_expression_scope_bytes",
 )
 _SERVICES = ("http", "mcp", "openapi", "python")
 

@@ -39,9 +39,10 @@ from agentflow.definition.shapes import (
     Text,
 )
 from agentflow.definition.vocabulary import STEP_DOCUMENT
-from agentflow.definition.vocabulary_values import APPROVAL, BUDGET, CACHE, FLAG, MODEL, RETRY, SERVICE
+from agentflow.definition.vocabulary_values import APPROVAL, BUDGET, CACHE, FLAG, RETRY, SERVICE
+from agentflow.definition.vocabulary_values import MODEL as _MODEL
 
-__all__ = ["ALIASES", "EXPRESSIONS", "POLICY", "ir_document", "is_default", "is_expression"]
+__all__ = ["ALIASES", "EXPRESSIONS", "MODEL", "POLICY", "ir_document", "is_default", "is_expression"]
 
 ALIASES = {"switch": "condition", "if": "condition"}
 """Other names of kinds, which the normal form does not have."""
@@ -67,6 +68,20 @@ def _with_retries(retry: OneOf) -> OneOf:
     return OneOf({**retry.by_type, "object": changed}, code=retry.code)
 
 
+def _in_normal_form(model: OneOf) -> OneOf:
+    """Return the shape of a model that may also be written as the normal form has it: its parameters in an
+    object of their own, and blank where the choice is left to the binding."""
+    written = cast("Shape", model.by_type["object"])
+    more = {
+        "provider": msgspec.structs.replace(written.fields["provider"], kind=Text(max=64, blank=True)),
+        "model": msgspec.structs.replace(written.fields["model"], kind=Text(max=256, blank=True)),
+        "parameters": Field(Json(types=("object",)), "What goes to the provider as it is."),
+    }
+    changed = msgspec.structs.replace(written, fields={**written.fields, **more})
+    return OneOf({**model.by_type, "object": changed}, code=model.code)
+
+
+MODEL = _in_normal_form(_MODEL)
 _RETRY = _with_retries(RETRY)
 POLICY = Shape(
     "policy",

@@ -67,7 +67,7 @@ class Ways:
         problem = None
         if body.kind == "end":
             problem = "E_EDGE_FROM_END", f'nothing comes after the end "{shown(body.id)}"'
-        elif "next" not in _fields_of(body.kind):
+        elif not _leads_on(body):
             message = f'the {body.written} "{shown(body.id)}" leads to its own targets'
             problem = "E_EDGE_FROM_SWITCH", message
         elif "next" in body.fields:
@@ -128,7 +128,7 @@ class Ways:
             if name in seen or body is None:
                 continue
             seen.add(name)
-            if "next" not in body.fields and "next" in _fields_of(body.kind) and leads is not None:
+            if "next" not in body.fields and _leads_on(body) and leads is not None:
                 if leads == _END:
                     self.needs_end = True
                 body.fields["next"] = made(leads, body.found)
@@ -145,6 +145,11 @@ class Ways:
         leading = [name for name in self._by_id if body.id in self._targets(name) and name not in openers]
         sources = [made(name, body.found) for name in leading]
         body.fields["sources"] = self._rewriting.array(sources, body.found)
+
+
+def _leads_on(body: NodeBody) -> bool:
+    """Return whether a node goes on by `next`. A question with two answers has a way for each."""
+    return "next" in _fields_of(body.kind) and not body.fields.keys() & {"on_approve", "on_reject"}
 
 
 def _fields_of(kind: str) -> Any:

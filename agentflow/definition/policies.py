@@ -88,9 +88,11 @@ class Models:
 
     A reference whose provider is not known here (an alias of the daemon's configuration) has the
     provider "" and the alias as its model; parameters for whatever model is chosen later have both "".
+    `normal`: the document may be the normal form of a graph, which has the parameters in an object.
     """
 
-    def __init__(self, declared: Found | None, report: Report) -> None:
+    def __init__(self, declared: Found | None, report: Report, *, normal: bool = False) -> None:
+        self._is_normal = normal
         self._declared: dict[str, Found] = declared.value if declared else {}
         self._report = report
         self._resolved: dict[str, dict[str, Any]] = {}
@@ -144,6 +146,10 @@ class Models:
         if isinstance(found.value, str):
             return self._named(found, path)
         keys = {key: item.value for key, item in found.items()}
+        if self._is_normal:  # where parameters stand in an object of their own, and no choice is ""
+            inside = keys.pop("parameters", None)
+            keys = {key: value for key, value in keys.items() if value or key not in ("provider", "model")}
+            keys |= inside if isinstance(inside, dict) else {}
         used = keys.pop("use", None)
         if "provider" in keys and "model" not in keys and used is None:
             self._report.error("E_REQUIRED", 'model has no "model"', found.key, found.pointer)

@@ -523,6 +523,10 @@ FAILURES: dict[str, CodeInfo] = {
         "A subgraph names a graph that neither the document nor the Runtime has.",
         "Add it to `graphs`, or register it.",
     ),
+    "tool_retry_exhausted": CodeInfo(
+        "The call of a tool node failed as often as its policy allows.",
+        "The cause names the last error.",
+    ),
     "tool_roundtrips_exceeded": CodeInfo(
         "The model asked for functions in more turns than `max_tool_roundtrips`.",
         "Raise `max_tool_roundtrips`.",
@@ -657,6 +661,10 @@ FAILURES: dict[str, CodeInfo] = {
         "The conversation is longer than the model allows.", "Send less, or choose another model."
     ),
     "empty_answer": CodeInfo("The model answered with nothing.", "Change the prompt."),
+    "expression_scope_limit_exceeded": CodeInfo(
+        "An expression reads values of more than `max_expression_scope_bytes` as JSON.",
+        "Read a part of the value, or raise the limit in `options`.",
+    ),
     "expression_error": CodeInfo(
         "An expression failed on the values of this run.", "`agentflow expr EXPR --run ID` repeats it."
     ),
@@ -704,6 +712,10 @@ FAILURES: dict[str, CodeInfo] = {
     ),
     "schema_mismatch": CodeInfo(
         "The answer breaks the schema, also after repairs.", "Make schema and prompt agree."
+    ),
+    "scope_access_denied": CodeInfo(
+        "A handler wrote a key of the shared state that the `capabilities` of its node do not have.",
+        "Add the area in `details` to `capabilities.write`.",
     ),
     "secret_not_set": CodeInfo(
         "The variable of a `$secret` is not set.",

@@ -266,7 +266,7 @@ def tool_failed(
     if delay is not None:
         return [failed, *retrying(activation, "tool", error, delay, now)]
     if record is activation.tool and outcome != "unknown" and not activation.node.kind.takes_calls:
-        return [failed, *step_failed(activation, error, now)]
+        return [failed, *step_failed(activation, activation.node.kind.failure(activation, error), now)]
     return [failed]
 
 

@@ -44,13 +44,19 @@ class Edge:
     __slots__ = ("index", "port", "source", "target", "terms")
 
     def __init__(
-        self, index: int, source: Node | None, port: str, target: Node, spec: EdgeSpec | None = None
+        self,
+        index: int,
+        source: Node | None,
+        port: str,
+        target: Node,
+        spec: EdgeSpec | None = None,
+        room: int | None = None,
     ) -> None:
         self.index = index
         self.source = source
         self.port = port
         self.target = target
-        self.terms = None if spec is None or _is_bare(spec) else Terms(spec)
+        self.terms = None if spec is None or _is_bare(spec) else Terms(spec, room)
 
     @property
     def name(self) -> str:
@@ -84,9 +90,10 @@ class Terms:
 
     __slots__ = ("fan", "spec", "when")
 
-    def __init__(self, spec: EdgeSpec) -> None:
+    def __init__(self, spec: EdgeSpec, room: int | None) -> None:
         self.spec = spec
-        self.when: Expression | None = None if spec.when is None else parse(spec.when, roots=EDGE_ROOTS)
+        when = None if spec.when is None else parse(spec.when, roots=EDGE_ROOTS)
+        self.when: Expression | None = None if when is None else when.within(room)
         self.fan: Fan | None = None
 
 
@@ -104,6 +111,7 @@ class Node:
         "cache_key",
         "dependencies",
         "dependents",
+        "expression_room",
         "fan_watchers",
         "for_each",
         "guard",
@@ -131,8 +139,10 @@ class Node:
         "writes",
     )
 
-    def __init__(self, spec: NodeBase, index: int, prefix: str = "") -> None:
+    def __init__(self, spec: NodeBase, index: int, prefix: str = "", room: int | None = None) -> None:
         self.spec = spec
+        self.expression_room = room
+        """What each of its expressions may read, in bytes of JSON; None: any number."""
         self.id = prefix + spec.id
         self.name = spec.id
         self.index = index
@@ -155,7 +165,7 @@ class Node:
         policy = spec.policy
         self.retry: RetryPolicy = (policy.retry if policy else None) or kind_of(spec).retry or NO_RETRY
         self.timeout = policy.timeout if policy else None
-        self.guard: Expression | None = expression(spec.guard) if spec.guard else None
+        self.guard: Expression | None = expression(spec.guard, room) if spec.guard else None
         self.guard_per_item = self.guard is not None and bool(self.guard.roots & {"item", "index"})
         self.for_each: Expression | None = whole_expression(spec.for_each) if spec.for_each else None
         approval = spec.approval
@@ -244,7 +254,8 @@ class Graph:
         ordered = sorted(workflow.nodes, key=lambda n: (n.index, n.id))
         borders = [n for n in ordered if _kind(n).is_start or _kind(n).is_end]
         steps = [n for n in ordered if not (_kind(n).is_start or _kind(n).is_end)]
-        made = [Node(n, i, prefix) for i, n in enumerate([*steps, *borders])]
+        room = self.options.max_expression_scope_bytes
+        made = [Node(n, i, prefix, room) for i, n in enumerate([*steps, *borders])]
         self.nodes: dict[str, Node] = {n.id: n for n in made}
         self.step_ids = [n.id for n in made[: len(steps)]]
         self.starts = [n for n in self.nodes.values() if n.kind.is_start]
@@ -332,7 +343,8 @@ class Graph:
         target: Node,
         spec: EdgeSpec | None = None,
     ) -> None:
-        out[source.id].setdefault(port, []).append(Edge(self._edges, source, port, target, spec))
+        room = self.options.max_expression_scope_bytes
+        out[source.id].setdefault(port, []).append(Edge(self._edges, source, port, target, spec, room))
         self._edges += 1
 
     def _watch(self) -> bool:

@@ -25,6 +25,7 @@ from agentflow.engine.decisions import (
     step_fields,
     undelivered,
 )
+from agentflow.engine.grants import denied_write
 from agentflow.engine.ids import derive
 from agentflow.engine.mail import MAX_QUEUED, MAX_SENT
 from agentflow.engine.messages import Outgoing, route_messages
@@ -126,6 +127,7 @@ def handler_completed(
     left = calls_left_open(state, activation, now)
     writes = Writes(activation.node.id, activation.visit, activation.path.key, tuple(shared))
     error = _too_many(state, activation, messages)
+    error = error or denied_write(activation, [key for key, _ in shared])
     error = error or state.graph.policy.conflict(state, writes, activation.local.base)
     if error is not None:
         return left + step_failed(activation, error, now)

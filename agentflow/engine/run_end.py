@@ -135,9 +135,14 @@ def output_of(state: RunState, path: Path | None = None) -> Any:
     for end in graph.ends:
         if end.is_silent and end.program.output is not None:
             return end.program.output.evaluate(state.scope(path=path))
+    last = path.terminal
+    written = last if last is not None and last.kind.is_end and not last.is_silent else None
+    if written is not None and written.program.output is not None:
+        return path.output
     if graph.yields:
         given = [output.value for output in outputs_of(state, path) if output.kind == "output"]
-        return given[-1] if given else None
+        if given or written is None:
+            return given[-1] if given else None
     if graph.dependency_nodes:
         return _leaves(path)
     return path.output

@@ -46,9 +46,12 @@ ROOTS = frozenset(
 BRACES = ("${{", "{{")
 
 
-def expression(text: str) -> Expression:
-    """Return the expression that `text` is, bare or in `${{ }}`. Raises ExpressionError."""
-    return parse_whole(text, bare=True, roots=ROOTS)
+def expression(text: str, room: int | None, roots: frozenset[str] = ROOTS) -> Expression:
+    """Return the expression that `text` is, bare or in `${{ }}`; `room` is what it may read, in bytes.
+
+    Raises ExpressionError.
+    """
+    return parse_whole(text, bare=True, roots=roots).within(room)
 
 
 def whole_expression(text: str) -> Expression:
@@ -84,4 +87,7 @@ def expression_error(error: EvaluationError, field: str) -> ErrorInfo:
         "offset": error.offset,
         "reason": error.reason,
     }
+    if error.reason == "scope":
+        code = "expression_scope_limit_exceeded"
+        return ErrorInfo(category="agent", code=code, message=str(error), details=details)
     return ErrorInfo(category="expression", code="expression_error", message=str(error), details=details)

@@ -2,14 +2,16 @@
 
 It starts and restarts them. A run whose supervisor dies 6 times without progress is paused, so that it cannot
 take the others with it; `resume` tries again. The deadlines of waiting runs, which have no supervisor, are
-timers of this actor. After its own failure or kill it starts every registered run again from the log.
+kept by this actor. After its own failure or kill it starts every registered run again from the log.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from actors import Actor, Backoff, ChildSpec, History, OneForOne, Ref, Terminated, on
@@ -100,6 +102,10 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._results = ResultCache(log, clock)
         self._store = SharedStore(log)
         self._ids: dict[Ref[Any], str] = {}
+        self._deadlines: list[tuple[float, str, int]] = []
+        """Heap of (loop time, run id, due) of the alarms; an entry that is no alarm any more is skipped. Only
+        the first has a timer, because a timer takes several times the memory of an entry."""
+        self._armed: tuple[float, str, int] | None = None
 
     def on_start(self) -> None:
         """Start the supervisors that an earlier instance had. A run with which that fails ends here, because
@@ -195,21 +201,47 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     def _set_alarm(self, run_id: str, due: int) -> None:
         self._table.set_alarm(run_id, due)
         delay = max(0.0, (due - self._clock.now()) / 1e6)
-        self.ctx.timers.start(run_id, delay, Overdue(workflow_id=run_id))
+        heappush(self._deadlines, (asyncio.get_running_loop().time() + delay, run_id, due))
+        if len(self._deadlines) > 2 * len(self._table.alarms) + 64:
+            self._deadlines = [entry for entry in self._deadlines if self._is_set(entry)]
+            heapify(self._deadlines)
+        self._arm()
 
     def _clear_alarm(self, run_id: str) -> None:
         self._table.remove_alarm(run_id)
-        self.ctx.timers.cancel(run_id)
+        if self._armed is not None and self._armed[1] == run_id:
+            self._arm()
+
+    def _is_set(self, entry: tuple[float, str, int]) -> bool:
+        return self._table.alarms.get(entry[1]) == entry[2]
+
+    def _arm(self) -> None:
+        """Start the timer of the first alarm, in the place of that which had it."""
+        heap = self._deadlines
+        while heap and not self._is_set(heap[0]):
+            heappop(heap)
+        first = heap[0] if heap else None
+        if first == self._armed:
+            return
+        if self._armed is not None:
+            self.ctx.timers.cancel(self._armed[1])
+        self._armed = first
+        if first is not None:
+            delay = max(0.0, first[0] - asyncio.get_running_loop().time())
+            self.ctx.timers.start(first[1], delay, Overdue(workflow_id=first[1]))
 
     @on(Alarms)
     def alarms(self, message: Alarms) -> None:
         """Set alarms, except for a run that has a supervisor or an alarm of its own."""
         for run_id, due in message.due.items():
-            if run_id not in self._table.supervisors and run_id not in self.ctx.timers:
+            if run_id not in self._table.supervisors and run_id not in self._table.alarms:
                 self._set_alarm(run_id, due)
 
     @on(Overdue)
     def overdue(self, message: Overdue) -> None:
         self._table.remove_alarm(message.workflow_id)
+        if self._armed is not None and self._armed[1] == message.workflow_id:
+            self._armed = None
+        self._arm()
         if message.workflow_id not in self._table.supervisors:
             self._on_overdue(message.workflow_id)

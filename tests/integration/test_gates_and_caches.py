@@ -17,7 +17,7 @@ from agentflow.definition.ir import CacheReadNode, CacheWriteNode, DebounceNode,
 from agentflow.errors import StorageUnavailable
 from agentflow.events.memory import MemoryLog
 from agentflow.runtime.result_cache import ResultCache
-from tests.integration.support.gated_run import GRAPHS, RUN, graph
+from tests.integration.support.gated_run import ASKING, GRAPHS, RUN, graph
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,6 +51,22 @@ def test_a_timer_of_a_killed_process_fires_once(tmp_path: Path, name: str):
     assert counts["timer.scheduled gate"] == counts["timer.fired gate"] == 1
     assert counts["workflow.completed"] == 1
     assert all(n == 1 for line, n in counts.items() if line.startswith("workflow.step_completed write"))
+
+
+@pytest.mark.parametrize("name", ["human", "event", pytest.param("input", marks=pytest.mark.slow)])
+def test_an_answer_reaches_a_run_of_a_killed_process_once(tmp_path: Path, name: str):
+    assert name in ASKING
+    store = tmp_path / "runs"
+    first = play(store, name, until="workflow.waiting")
+    lines = play(store, name)
+    assert lines[-1] == "result completed"
+    counts = Counter(lines)
+    asked = {"human": "approval.requested gate", "input": "input.requested gate"}
+    answered = {"human": "approval.granted gate", "input": "input.received gate", "event": "signal.received"}
+    if name in asked:
+        assert first.count(asked[name]) == counts[asked[name]] == 1
+    assert sum(n for line, n in counts.items() if line.startswith(answered[name])) == 1, lines
+    assert counts["workflow.step_completed gate"] == counts["workflow.completed"] == 1
 
 
 async def outputs(runtime: Runtime, step: str, run: str = RUN) -> list[Any]:

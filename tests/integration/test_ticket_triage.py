@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentflow import Runtime, check_file
+from agentflow.evals.runner import run_eval
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from examples.ticket_triage.demo import accuracy, read_tickets
@@ -40,9 +41,13 @@ def test_every_ticket_has_a_label_and_a_sender():
     assert all(labels[t["id"]]["email"] == t["from"] for t in tickets)
 
 
-async def test_with_a_scripted_model_every_label_reaches_its_place(monkeypatch, data):
-    monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
-    labels = json.loads((EXAMPLE / "labels.json").read_text(encoding="utf-8"))
+def given() -> dict[str, dict[str, str]]:
+    """Return the labels that a person gave."""
+    return json.loads((EXAMPLE / "labels.json").read_text(encoding="utf-8"))
+
+
+def saying(labels: dict[str, dict[str, str]]) -> ScriptedModel:
+    """Return a model that gives these labels."""
     tickets = read_tickets()
 
     def of(text: str) -> dict[str, str]:
@@ -70,7 +75,13 @@ async def test_with_a_scripted_model_every_label_reaches_its_place(monkeypatch, 
     model.add(customer, when="Find the customer")
     model.add(card, when="Copy the fields")
     model.add(escalate, when="Escalate")
-    async with Runtime(models=[model]) as runtime:
+    return model
+
+
+async def test_with_a_scripted_model_every_label_reaches_its_place(monkeypatch, data):
+    monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+    tickets, labels = read_tickets(), given()
+    async with Runtime(models=[saying(labels)]) as runtime:
         result = await runtime.run(EXAMPLE / "triage.yaml", {"tickets": tickets})
     assert accuracy(tickets, result.output) == {"urgency": len(tickets), "topic": len(tickets)}
     urgent = [t["id"] for t in tickets if labels[t["id"]]["urgency"] == "high"]
@@ -83,6 +94,26 @@ async def test_with_a_scripted_model_every_label_reaches_its_place(monkeypatch, 
         "company": "Northwind",
         "topic": labels["01"]["topic"],
     }
+
+
+async def test_the_eval_suite_passes_with_a_model_that_says_what_a_person_would(monkeypatch):
+    monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+    async with Runtime(models=[saying(given())]) as runtime:
+        report = await run_eval(EXAMPLE / "evals" / "suite.yaml", runtime)
+    assert (report.status, report.summary.total) == ("passed", 8)
+    assert all(case.evaluations[-1].score == 1.0 for case in report.cases)
+
+
+async def test_the_eval_suite_fails_with_a_model_that_says_the_opposite(monkeypatch):
+    monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+    labels = given()
+    for label in labels.values():
+        label["urgency"] = {"high": "low", "low": "high"}[label["urgency"]]
+        label["topic"] = {"billing": "technical", "technical": "billing"}[label["topic"]]
+    async with Runtime(models=[saying(labels)]) as runtime:
+        report = await run_eval(EXAMPLE / "evals" / "suite.yaml", runtime)
+    assert (report.status, report.summary.failed) == ("failed", 8)
+    assert report.cases[0].evaluations[-1].reason == "wrong: urgency, topic"
 
 
 @pytest.mark.local_model

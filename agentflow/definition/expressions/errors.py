@@ -11,7 +11,7 @@ from agentflow.errors import AgentflowError
 
 __all__ = ["EvaluationError", "ExpressionError", "Fault", "Reason"]
 
-Reason = Literal["type", "format", "from_json", "limit"]
+Reason = Literal["type", "format", "from_json", "limit", "scope"]
 
 
 class ExpressionError(AgentflowError):

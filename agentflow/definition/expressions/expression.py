@@ -34,7 +34,10 @@ class Expression:
     `references` are its paths, in the order of the text. `tree` is its syntax tree (`unparse` writes it).
     """
 
-    __slots__ = ("_compiled", "_operations", "_references", "roots", "source", "status_functions", "tree")
+    __slots__ = (
+        *("_compiled", "_operations", "_references", "_room"),
+        *("roots", "source", "status_functions", "tree"),
+    )
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class Expression:
         self._operations = operations
         self._references: tuple[Reference, ...] | None = None
         self._compiled: Evaluate | None = None
+        self._room: int | None = None
 
     def __repr__(self) -> str:
         return f"Expression({self.source!r})"
@@ -87,7 +91,16 @@ class Expression:
 
         Raises EvaluationError. Never blocks; bounded by 100,000 operations and a result of 1 MiB of JSON.
         """
-        return self.evaluate_within(Run(scope, status, MAX_OPERATIONS))
+        return self.evaluate_within(Run(scope, status, MAX_OPERATIONS, self._room))
+
+    def within(self, room: int | None) -> Expression:
+        """Return the same expression, which may read values of at most so many bytes of JSON; EvaluationError
+        with the reason `scope` beyond them. None: any number."""
+        if room is None:
+            return self
+        bounded = Expression(self.source, self.tree, self.roots, self.status_functions, self._operations)
+        bounded._room = room
+        return bounded
 
     def evaluate_within(self, run: Run) -> Any:
         """The same, on a meter that several expressions share."""

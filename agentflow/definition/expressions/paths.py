@@ -35,7 +35,7 @@ def compile_path(node: Path, source: str, compile_node: Compile) -> Evaluate:
     )
     segments = node.segments[len(names) :]
     if not segments:
-        return start
+        return _metered(start, node, source) if isinstance(base, str) else start
     stars = [position for position, segment in enumerate(segments) if isinstance(segment, Star)]
     single = [_read(segment, source, compile_node) for segment in segments[: stars[0] if stars else None]]
     if not stars:
@@ -48,7 +48,7 @@ def compile_path(node: Path, source: str, compile_node: Compile) -> Evaluate:
                     value = None
             return value
 
-        return path
+        return _metered(path, node, source) if isinstance(base, str) else path
     many = [_spread(segment, source, compile_node) for segment in segments[stars[0] :]]
 
     def projection(run: Run) -> Any:
@@ -62,7 +62,22 @@ def compile_path(node: Path, source: str, compile_node: Compile) -> Evaluate:
             values = spread(values, run)
         return values
 
-    return projection
+    return _metered(projection, node, source) if isinstance(base, str) else projection
+
+
+def _metered(read: Evaluate, node: Path, source: str) -> Evaluate:
+    """The closure of a path from a root, which counts the value if the evaluation counts what it reads."""
+
+    def metered(run: Run) -> Any:
+        value = read(run)
+        if run.room is not None:
+            try:
+                run.read(value)
+            except Fault as fault:
+                raise located(fault, node.offset, source) from None
+        return value
+
+    return metered
 
 
 def _from_root(root: str, names: tuple[str, ...]) -> Evaluate:

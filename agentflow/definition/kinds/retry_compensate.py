@@ -75,11 +75,12 @@ def check(spec: RetryCompensateNode, at: NodeReport) -> None:
     compensate = spec.compensate_policy
     if compensate is None:
         return
+    other = compensate.retry
     limits = (
-        ("timeout", compensate.timeout),
-        ("retry/timeout", compensate.retry and compensate.retry.timeout),
+        ("timeout", compensate.timeout is not None),
+        ("retry/timeout", other is not None and other.timeout != type(other)().timeout),
     )
-    for field, value in limits:
-        if value is not None:
+    for field, is_set in limits:
+        if is_set:
             message = f'the time of "{spec.id}" is limited by its policy and by the functions'
             at.conflict(f"compensate_policy/{field}", message, "set it on the function or in policy")

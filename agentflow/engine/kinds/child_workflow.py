@@ -14,6 +14,7 @@ from agentflow.definition.ir import NodeBase, SubgraphNode, Workflow, canonical_
 from agentflow.engine.activation import Activation
 from agentflow.engine.child_runs import child_id_of, depth_error
 from agentflow.engine.decisions import Decisions, scope_fields, step_completed
+from agentflow.engine.grants import grants_of
 from agentflow.engine.kinds.kind import Kind, Prepared
 from agentflow.engine.messages import Outgoing, packed, takes_type
 from agentflow.engine.state import RunState
@@ -61,7 +62,7 @@ class ChildRun(Kind):
             value = where.evaluate(state.scope(activation))
         except EvaluationError as error:
             return expression_error(error, "/graph_path")
-        found = read_graph(value)
+        found = read_graph(value, grants_of(activation))
         if isinstance(found, list):
             message = f"the graph of {activation.node.id} is not valid: {found[0].message}"
             problems = [msgspec.to_builtins(one) for one in found]
@@ -91,8 +92,12 @@ class ChildRun(Kind):
         if graph is None:
             assert spec.graph is not None
             return spec.graph
+        options, room = graph.options, outer.options.max_expression_scope_bytes
+        if spec.inline is not None and options.max_expression_scope_bytes is None:
+            options = msgspec.structs.replace(options, max_expression_scope_bytes=room)
         return msgspec.structs.replace(
             graph,
+            options=options,
             services={**outer.services, **graph.services},
             models={**outer.models, **graph.models},
             graphs={**outer.graphs, **graph.graphs},

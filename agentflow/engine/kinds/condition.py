@@ -27,7 +27,7 @@ class Condition(Kind):
         """Return the expression."""
         spec = node.spec
         assert isinstance(spec, ConditionNode)
-        return expression(spec.expression)
+        return expression(spec.expression, node.expression_room)
 
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Decide at once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agentflow.definition.expressions import EvaluationError, Expression, parse_whole
+from agentflow.definition.expressions import EvaluationError, Expression
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.kinds.event_trigger import EventTriggerNode
 from agentflow.engine.activation import Activation
@@ -12,7 +12,7 @@ from agentflow.engine.decisions import Decisions, step_completed, step_failed, s
 from agentflow.engine.durable_timers import cancelled, is_armed, scheduled
 from agentflow.engine.kinds.kind import TIMER_EVENTS, Kind
 from agentflow.engine.state import RunState
-from agentflow.engine.templates import ROOTS, expression_error, is_true, path_expression
+from agentflow.engine.templates import ROOTS, expression, expression_error, is_true, path_expression
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
 
@@ -51,7 +51,7 @@ class EventTrigger(Kind):
         spec = _spec(node)
         return _Program(
             path=None if spec.event_path is None else path_expression(spec.event_path),
-            match=None if spec.match is None else parse_whole(spec.match, bare=True, roots=_ROOTS),
+            match=None if spec.match is None else expression(spec.match, node.expression_room, _ROOTS),
         )
 
     def started(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:

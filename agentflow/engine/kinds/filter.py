@@ -36,7 +36,7 @@ class Filter(Kind):
         """Return the path of the array and the expression."""
         spec = node.spec
         assert isinstance(spec, FilterNode)
-        return _Program(path_expression(spec.items_path), expression(spec.expression))
+        return _Program(path_expression(spec.items_path), expression(spec.expression, node.expression_room))
 
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Complete at once."""

@@ -35,7 +35,7 @@ class Loop(Kind):
         """Return the condition."""
         spec = node.spec
         assert isinstance(spec, LoopNode)
-        return expression(spec.condition)
+        return expression(spec.condition, node.expression_room)
 
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Decide at once."""

@@ -17,6 +17,7 @@ from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
 from agentflow.engine.decisions import Decisions, step_completed, step_failed
 from agentflow.engine.ids import derive
 from agentflow.engine.kinds.kind import CALL_EVENTS, Kind, Prepared
+from agentflow.engine.kinds.stated_retry import stated_retry
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error, value_template
 from agentflow.engine.tool_calls import settle_unknown, start_tool
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from agentflow.engine.graph import Node
 
 __all__ = ["KIND"]
-
-_ALWAYS = ("transient", "timeout", "rate_limited", "invalid_output", "agent", "tool", "interrupted")
-"""Categories that a node which states retries repeats (page 002 §16)."""
 
 
 class _Program(NamedTuple):
@@ -61,9 +59,7 @@ class RetryCompensate(Kind):
         """Return the templates; the node gets the policy of its function."""
         spec = _spec(node)
         stated = None if spec.policy is None else spec.policy.retry
-        policy = stated or RetryPolicy(retry_on=_ALWAYS)
-        if policy.retry_on == RetryPolicy().retry_on:
-            policy = msgspec.structs.replace(policy, retry_on=_ALWAYS)
+        policy = stated_retry(stated or RetryPolicy())
         node.retry = msgspec.structs.replace(
             policy, max_attempts=spec.max_retries + 1, timeout=None if stated is None else stated.timeout
         )
@@ -95,7 +91,8 @@ class RetryCompensate(Kind):
         if activation.local is None:
             return activation.node.retry
         policy = _spec(activation.node).compensate_policy
-        return (policy.retry if policy is not None else None) or NO_RETRY
+        stated = None if policy is None else policy.retry
+        return NO_RETRY if stated is None else stated_retry(stated)
 
     def call_settled(self, state: RunState, activation: Activation, record: ToolRecord) -> None:
         """Keep how the function ended; after a failure the other has its turn, with retries of its own."""
@@ -181,7 +178,7 @@ def _failed(activation: Activation, outcome: _Outcome, now: int) -> Decisions:
         f"{activation.node.id} failed, and so did its compensation: {outcome.compensation_error.message}"
     )
     error = ErrorInfo(
-        category="tool",
+        category="agent",
         code="retry_compensate_failed",
         message=message,
         details=details,

@@ -32,7 +32,9 @@ class Router(Kind):
         """Return the routes in declared order."""
         spec = node.spec
         assert isinstance(spec, RouterNode)
-        return tuple(_Route(expression(route.when), route.next) for route in spec.routes)
+        return tuple(
+            _Route(expression(route.when, node.expression_room), route.next) for route in spec.routes
+        )
 
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Decide at once; routes behind the first true one are not evaluated."""

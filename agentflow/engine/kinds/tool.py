@@ -10,12 +10,14 @@ from agentflow.definition.conversation import ToolCall
 from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import ToolNode
+from agentflow.definition.policy import RetryPolicy
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
 from agentflow.engine.decisions import Decisions, step_failed
 from agentflow.engine.ids import derive
 from agentflow.engine.kinds.kind import CALL_EVENTS, Kind, Prepared
+from agentflow.engine.kinds.stated_retry import stated_retry
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error, value_template
 from agentflow.engine.tool_calls import settle_unknown, start_tool
@@ -80,8 +82,33 @@ class Tool(Kind):
         if record.state == "unknown":
             return settle_unknown(state, activation, [record], now)
         if record.state == "failed" and record.error is not None:
-            return step_failed(activation, record.error, now)
+            return step_failed(activation, self.failure(activation, record.error), now)
         return []
+
+    def call_policy(self, activation: Activation) -> RetryPolicy:
+        """Return the policy of the node."""
+        return stated_retry(activation.node.retry)
+
+    def failure(self, activation: Activation, error: ErrorInfo) -> ErrorInfo:
+        """Return the failure of the node: that it took too long, that its attempts are used up, or else the
+        error of the call. The cause is the error of the last attempt."""
+        attempts = activation.failures + 1
+        details: dict[str, Any] = {"attempts": attempts}
+        if error.category == "timeout" and error.code not in _OWN_CODES:
+            code = "tool_timeout"
+        elif attempts > 1 and self.call_policy(activation).covers(error.category, error.code):
+            code = "tool_retry_exhausted"
+            details["last_error"] = msgspec.to_builtins(error)
+        else:
+            return error
+        if attempts == 1 and error.code == code:
+            return error
+        message = f"{activation.node.id}: {error.message}"
+        return ErrorInfo(category=error.category, code=code, message=message, details=details, cause=error)
+
+
+_OWN_CODES = frozenset({"run_deadline", "step_deadline"})
+"""Codes of limits that are not those of the call."""
 
 
 def _first_call(state: RunState, activation: Activation, parameters: Any, now: int) -> Decisions:

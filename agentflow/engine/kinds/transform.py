@@ -43,7 +43,7 @@ class Transform(Kind):
         found = literal(spec.expression)
         if found is not msgspec.UNSET:
             return _Program(None, "", found)
-        return _Program(expression(spec.expression), "/expression")
+        return _Program(expression(spec.expression, node.expression_room), "/expression")
 
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Complete at once."""

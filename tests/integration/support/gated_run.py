@@ -16,11 +16,14 @@ from agentflow.definition.ir import (
     ConditionNode,
     DebounceNode,
     EndNode,
+    EventTriggerNode,
+    HumanNode,
     StartNode,
     ThrottleNode,
     WaitNode,
     Workflow,
 )
+from agentflow.errors import AgentflowError
 
 RUN = "wf_gated"
 WINDOW_S = 0.6
@@ -57,7 +60,36 @@ GRAPHS = {
         WaitNode(id="gate", duration=WINDOW_S, next="read"),
         CacheReadNode(id="read", key_path="input.k", scope="global", next="__end"),
     ),
+    "wait": graph(WaitNode(id="gate", duration=WINDOW_S, next="__end")),
+    "event_timeout": graph(
+        EventTriggerNode(id="gate", event="go", timeout=WINDOW_S, next="__end", on_timeout="__end")
+    ),
 }
+"""Graphs whose node `gate` waits for a timer."""
+
+ASKING = {
+    "human": graph(HumanNode(id="gate", on_approve="__end", on_reject="__end")),
+    "input": graph(HumanNode(id="gate", input_type="text", next="__end")),
+    "event": graph(EventTriggerNode(id="gate", event="go", next="__end")),
+}
+"""Graphs whose node `gate` waits for an answer, which the second process gives twice."""
+
+
+async def answer(runtime: Runtime, name: str) -> None:
+    """Give the answer that a run waits for, and once more; what the second one says is printed."""
+    handle = await runtime.attach(RUN)
+    asked = (await handle.result()).pending_requests
+    request = asked[0].request_id if asked else ""
+    for data in (1, 2):
+        try:
+            if name == "event":
+                await runtime.signal(RUN, "go", data, signal_id="sig_1")
+            elif name == "human":
+                await runtime.decide(RUN, granted=True, step_id="gate")
+            else:
+                await runtime.answer(RUN, request, f"text {data}")
+        except AgentflowError as error:
+            print("refused", error.code, flush=True)
 
 
 async def main(store: str, name: str) -> None:
@@ -65,8 +97,10 @@ async def main(store: str, name: str) -> None:
         if await runtime.rows():
             await runtime.recover()
             handle = await runtime.attach(RUN)
+            if name in ASKING:
+                await answer(runtime, name)
         else:
-            handle = await runtime.submit(GRAPHS[name], {"k": "a", "v": {"n": 1}}, workflow_id=RUN)
+            handle = await runtime.submit((GRAPHS | ASKING)[name], {"k": "a", "v": {"n": 1}}, workflow_id=RUN)
         async for event in runtime.events(RUN):
             print(event.type, getattr(event.data, "step_id", ""), flush=True)
         result = await handle.result()

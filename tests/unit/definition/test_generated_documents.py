@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -16,9 +17,11 @@ from agentflow.definition.editor_schema import graph_schema
 from agentflow.definition.ir import Workflow, canonical_json
 from agentflow.definition.ir_vocabulary import ir_document
 from agentflow.definition.ir_words import WORDS
+from agentflow.definition.kinds import KINDS
 from agentflow.docs.codes import DIAGNOSTICS
 from agentflow.errors import DefinitionError
-from tests.unit.engine.kinds.random_graphs import Fate, random_graph
+from tests.unit.engine.kinds.random_graphs import random_graph
+from tests.unit.engine.kinds.worded_graphs import WordedFate, extend
 
 _WORDS = [
     "end",
@@ -36,9 +39,11 @@ _VALUES: list[Any] = [None, True, 0, -1, 1, 2.5, "1s", [], {}, ["a"], {"a": 1}]
 
 
 def document_of(seed: int) -> dict[str, Any]:
-    """Return the JSON of a random graph; of two in three, with up to three changes."""
+    """Return the JSON of a random graph of all kinds; of two in three, with up to three changes."""
     rng = random.Random(seed)
     value = msgspec.json.decode(canonical_json(random_graph(rng)))
+    if seed % 3:
+        extend(value, rng)
     value.setdefault("options", {})["max_steps"] = min(value.get("options", {}).get("max_steps", 60), 60)
     for _ in range(rng.choice([0, 0, 1, 2, 3])):
         change(value, rng)
@@ -57,9 +62,9 @@ def change(value: dict[str, Any], rng: random.Random) -> None:
         if move == 0:
             del holder[index]
         elif move == 1:
-            holder.append(holder[index])
+            holder.append(copy.deepcopy(holder[index]))
         elif move == 2:
-            holder[index] = rng.choice(_VALUES)
+            holder[index] = copy.deepcopy(rng.choice(_VALUES))
         else:
             holder.reverse()
         return
@@ -70,7 +75,7 @@ def change(value: dict[str, Any], rng: random.Random) -> None:
     if move == 0:
         del holder[key]
     elif move == 1:
-        holder[key] = rng.choice(_VALUES)
+        holder[key] = copy.deepcopy(rng.choice(_VALUES))
     elif move == 2:
         holder[key[:-1] or "k"] = holder.pop(key)
     elif isinstance(holder[key], str):
@@ -107,7 +112,10 @@ def verdict(seed: int) -> str:
         assert any(d.severity == "error" for d in refused)
         return "refused"
     assert isinstance(definition.workflow, Workflow)
-    driver = Fate(seed, definition.workflow).run()
+    if isinstance(value.get("options"), dict):  # its normal form is its own, and is that of any layout
+        again = load_text(canonical_json(definition.workflow).decode())
+        assert again.ir_hash == definition.ir_hash
+    driver = WordedFate(seed, definition.workflow).run()
     assert driver.state.status in ("completed", "failed", "cancelled")
     return driver.state.status
 
@@ -132,6 +140,15 @@ def test_generated_documents_are_refused_with_diagnostics_or_run_to_their_end():
     assert not wrong, f"{len(wrong)} of 300 seeds fail; {next(iter(wrong.items()))}"
     assert counts["refused"] > 50
     assert counts["completed"] > 50
+
+
+def test_generated_documents_have_all_kinds():
+    seen: set[str] = set()
+    for seed in range(300):
+        seen |= {
+            str(one["type"]) for one in inside(document_of(seed)) if isinstance(one, dict) and "type" in one
+        }
+    assert seen >= KINDS.keys()
 
 
 @pytest.mark.slow

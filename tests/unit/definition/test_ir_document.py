@@ -206,7 +206,8 @@ def test_the_hash_of_a_known_document_is_the_same_on_every_platform():
         canonical_json(graph)
         == (
             '{"name":"w","nodes":[{"id":"e","output":{"é":1.5},"type":"end"},'
-            '{"id":"s","index":1,"next":"e","type":"start"}]}'
+            '{"id":"s","index":1,"next":"e","type":"start"}],'
+            '"options":{"max_expression_scope_bytes":131072}}'
         ).encode()
     )
 

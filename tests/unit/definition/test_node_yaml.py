@@ -268,6 +268,14 @@ def test_one_cause_has_one_diagnostic(code: str):
     )
 
 
+def test_a_question_with_two_answers_has_a_way_for_each_and_no_other():
+    ask = node("ask", "human_in_the_loop", {"on_approve": "t", "on_reject": "t"})
+    nodes = lowered(document(ask, node("t", "transform", {"value": 1})))
+    assert "next" not in nodes["ask"]
+    assert nodes["t"]["next"] == "__end"
+    assert codes(document(ask, wait("t"), wait("u"), edges=[("ask", "u")]))[0] == "E_EDGE_FROM_SWITCH"
+
+
 def test_every_kind_of_the_graph_can_be_written():
     value = document(
         node("c", "if", {"expression": "input.n", "on_true": "s", "on_false": "t"}),
