@@ -86,10 +86,11 @@ def known_models(provider: str) -> list[str]:
 
 
 def known_profile(provider: str, model: str, kind: str | None = None) -> ModelProfile:
-    """Return the profile of a model: its own entry (or that of the model it is a dated snapshot
-    of) over the provider's defaults over the defaults of ModelProfile. `kind` is the wire format of a provider that has
-    no entry of its own: its defaults hold then, and its models, which others may serve under other limits,
-    do not."""
+    """Return the profile of a model: its own entry, or that of the model it is a dated snapshot of, over the
+    provider's defaults over the defaults of ModelProfile. `kind` is the wire format of a provider that has no
+    entry of its own: its defaults hold then, and its models, which others may serve under other limits, do
+    not.
+    """
     entry = _table().get(provider)
     if entry is None:
         defaults = _table()[kind].defaults if kind in _table() else {}
