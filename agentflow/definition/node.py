@@ -12,6 +12,8 @@ import msgspec
 from agentflow.definition.policy import RetryPolicy
 
 __all__ = [
+    "WORKERS",
+    "WORKER_PREFIX",
     "AgentSpec",
     "Approval",
     "Binds",
@@ -30,6 +32,11 @@ __all__ = [
     "handles_error",
     "next_port",
 ]
+
+WORKERS = "worker"
+"""The service of the handlers that nodes call by name (page 003 §12)."""
+
+WORKER_PREFIX = f"{WORKERS}:"
 
 Join = Literal["any", "all_succeeded", "all_terminal"]
 
@@ -210,6 +217,8 @@ class Needed(NamedTuple):
     name: str
     role: str = "executor"
     """What kind of code a callable is; messages say it."""
+    file: str | None = None
+    """The file beside the document that has a worker handler, if the node names one."""
 
 
 class Binds(NamedTuple):

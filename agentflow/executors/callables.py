@@ -33,6 +33,8 @@ class Callables(msgspec.Struct, frozen=True, kw_only=True):
     agents: Mapping[str, Any] = {}
     workflows: Mapping[str, Any] = {}
     """Nested workflows by name; each has `definition` and `callables`."""
+    workers: Mapping[str, Callable[..., Any]] = {}
+    """By handler: what `worker:<handler>` calls, before those that the Runtime has."""
 
 
 NO_CALLABLES = Callables()

@@ -16,10 +16,10 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from agentflow.definition.bound_nodes import BoundNode, bound_nodes
-from agentflow.definition.diagnostics import Diagnostic
+from agentflow.definition.diagnostics import Diagnostic, did_you_mean
 from agentflow.definition.ir import AgentSpec, FunctionRef, ModelRef, Workflow, canonical_json
 from agentflow.definition.kinds import kind_of
-from agentflow.definition.node import ToolDeclaration
+from agentflow.definition.node import WORKER_PREFIX, WORKERS, Needed, ToolDeclaration
 from agentflow.engine import Bindings, ModelTerms, StepBinding, ToolInfo
 from agentflow.engine.agents.handoffs import handoff_tools
 from agentflow.engine.effect_replay import Policy, Recording
@@ -29,6 +29,14 @@ from agentflow.models import ModelProfile, ModelResolutionError, Models
 from agentflow.models.parameters import parameter_problems
 from agentflow.runtime.adapters import import_adapters
 from agentflow.tools import PythonTool, Service, ServiceLoader, Tool, ToolRegistry
+from agentflow.tools.workers import (
+    HANDLERS_FILE,
+    Handlers,
+    WorkerTool,
+    load_handlers,
+    worker_service,
+    worker_tools,
+)
 
 __all__ = ["Bound", "Implicit", "Pins", "ReplaySource", "bind"]
 
@@ -117,6 +125,8 @@ class _Binder:
         self.nodes = tuple(bound_nodes(workflow, format))
         self.reported: set[tuple[str, str]] = set()  # code and place
         self.without_model: list[tuple[str, str, ModelResolutionError]] = []
+        self.handlers: dict[str, Handlers] = {}  # by file; "" has those that need none
+        self.called: dict[str, WorkerTool] = {}
         self.broken: set[str] = set()  # what refers to these services is not reported once more
 
     async def run(self, loader: ServiceLoader, folder: Path | None, trusted: bool) -> Bound:
@@ -134,6 +144,7 @@ class _Binder:
             else:
                 self.broken.add(name)
                 self.registry.services.pop(name, None)
+        await self._load_workers(folder if trusted else None)
         await import_adapters(self.models, self._wanted(), self._resolve)
         for node in self.nodes:
             if node.agent is not None:
@@ -145,7 +156,44 @@ class _Binder:
         self._report_missing_default()
         for service in self.registry.services.values():
             self.bound.services.setdefault(service.name, service)
+        if self.called:
+            self.bound.services[WORKERS] = worker_service(self.called.values())
         return self.bound
+
+    async def _load_workers(self, folder: Path | None) -> None:
+        """Find the handlers that nodes call: those of the workflow's code, then the registered ones, then
+        those of files in the folder; without one no file is imported."""
+        known = {**self.registry.workers, **worker_tools({} if self.code is None else self.code.workers)}
+        wanted: dict[str, dict[str, None]] = {}
+        for node in self.nodes:
+            for needed in node.binds.tools:
+                handler = _handler(needed.name)
+                if handler is not None and handler not in known:
+                    wanted.setdefault(needed.file or HANDLERS_FILE, {})[handler] = None
+        self.handlers = {"": Handlers(known)}
+        for file, names in wanted.items() if folder is not None else ():
+            assert folder is not None
+            self.handlers[file] = await load_handlers(file, folder, names)
+
+    def _worker(self, needed: Needed, handler: str, place: str) -> WorkerTool | None:
+        """Return a handler; None, reported, if there is none."""
+        file = needed.file or HANDLERS_FILE
+        registered, beside = self.handlers[""], self.handlers.get(file)
+        for found in (registered, beside):
+            if found is not None and handler in found.tools:
+                if WORKERS in self.workflow.services or WORKERS in self.registry.services:
+                    message = f'a service is called "{WORKERS}", as the handlers of workers are'
+                    self._report("E_MISSING_WORKER", message, place, "give the service another name")
+                    return None
+                return found.tools[handler]
+        problem = None if beside is None else beside.problem
+        if problem is not None:
+            message = f'no worker is registered as "{handler}", and {problem.message}'
+            self._report("E_MISSING_WORKER", message, place, problem.hint or _WORKER_HINT)
+        else:
+            hint = did_you_mean(handler, list(registered.tools)) or _WORKER_HINT
+            self._report("E_MISSING_WORKER", f'no worker is registered as "{handler}"', place, hint)
+        return None
 
     def _wanted(self) -> Iterator[ModelRef | str | None]:
         """Yield every model that an agent may call, as the document or the bound run names it."""
@@ -371,17 +419,35 @@ class _Binder:
         """Bind the functions that a node calls itself, beside those that its agent is offered."""
         tools: dict[str, ToolInfo] = {}
         for needed in node.binds.tools:
+            place = f"{node.place}/{needed.field}"
+            handler = _handler(needed.name)
+            if handler is not None:
+                worker = self._worker(needed, handler, place)
+                if worker is not None:
+                    self.called[handler] = worker
+                    tools[worker.name] = _info(worker)
+                continue
             service, _, function = needed.name.rpartition(".")
             found, problems = self.registry.resolve(FunctionRef(service, function))
             if service not in self.broken:
                 for problem in problems:
-                    code = "E_MISSING_WORKER" if needed.name.startswith("worker:") else problem.code
-                    self._report(code, problem.message, f"{node.place}/{needed.field}", problem.hint)
+                    self._report(problem.code, problem.message, place, problem.hint)
             tools |= {t.name: _info(t) for t in found[:1]}
         before = self.bound.steps.get(node.id, StepBinding())
         self.bound.steps[node.id] = msgspec.structs.replace(before, tools={**tools, **before.tools})
         granted = self.bound.grants.setdefault(node.id, [])
         granted += [name for t in tools.values() if (name := f"{t.service}.{t.function}") not in granted]
+
+
+def _handler(name: str) -> str | None:
+    """Return the handler that the name of a function means; None if it is the function of a service."""
+    return name.removeprefix(WORKER_PREFIX).strip() if name.startswith(WORKER_PREFIX) else None
+
+
+_WORKER_HINT = (
+    "register it: Runtime(workers=...) or serve --load MODULE:HANDLERS; or write it in handlers.py beside a"
+    " document of this machine"
+)
 
 
 def _terms(profile: ModelProfile) -> ModelTerms:

@@ -10,7 +10,7 @@ gives back is a projection of the log. All methods are for the event loop that e
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -71,7 +71,8 @@ class Runtime(ChildRunCommands):
     """RunsSupervisor workflows in this process on one store.
 
     `store`: `memory:`, `sqlite:FILE` or an open EventLog (which the caller then closes). `models` and
-    `services` add to what documents declare. A function that is declared to change something, and
+    `services` add to what documents declare; `workers` are the handlers that nodes call as `worker:NAME`,
+    each `handler(*, context, payload)`. A function that is declared to change something, and
     that an agent has only because it may call "all", is asked about before each call; `implicit_side_effects`
     `allow` or `deny` gives it without, or not at all. Leaving `async with` parks the runs
     that are not at their end: they go on with `resume`, here or in another process. `telemetry` stands in
@@ -88,6 +89,7 @@ class Runtime(ChildRunCommands):
         *,
         models: Models | Iterable[ModelProvider] | None = None,
         services: Iterable[Service] = (),
+        workers: Mapping[str, Callable[..., Any]] | None = None,
         clock: Clock | None = None,
         ids: Ids | None = None,
         grace: float = 10.0,
@@ -101,7 +103,7 @@ class Runtime(ChildRunCommands):
         self._store = store
         self._fork_guard = ForkGuard("the Runtime")
         self.models = models if isinstance(models, Models) else Models(models)
-        self.registry = ToolRegistry(services)
+        self.registry = ToolRegistry(services, workers)
         self.clock: Clock = clock or SystemClock()
         self._ids = ids or Ids()
         # Two Runtimes of one process are two writers, and fence each other like two processes.

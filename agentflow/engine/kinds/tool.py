@@ -10,12 +10,14 @@ from agentflow.definition.conversation import ToolCall
 from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import ToolNode
+from agentflow.definition.node import WORKER_PREFIX
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
 from agentflow.engine.decisions import Decisions, step_failed
 from agentflow.engine.ids import derive
 from agentflow.engine.kinds.kind import CALL_EVENTS, Kind, Prepared
+from agentflow.engine.readable import readable_scope
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error, value_template
 from agentflow.engine.tool_calls import settle_unknown, start_tool
@@ -60,6 +62,12 @@ class Tool(Kind):
         if state.budget or state.step_budgets:
             return []
         return _first_call(state, activation, prepared.input, now)
+
+    def context(self, state: RunState, activation: Activation) -> Any:
+        """Return what a worker handler may read of its run: input, nodes and globals, each as far as the node
+        is granted; None for other functions."""
+        name = "" if activation.tool is None else activation.tool.name
+        return readable_scope(state, activation) if name.startswith(WORKER_PREFIX) else None
 
     def is_idle(self, activation: Activation) -> bool:
         """Return whether the call, or the question about it, is under way."""
