@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agentflow.definition.node import WORKER_PREFIX
+
 if TYPE_CHECKING:
     from agentflow.engine.activation import Activation
     from agentflow.engine.frames import Frame, Root
-    from agentflow.engine.state import RunState
 
-__all__ = ["readable_scope"]
+__all__ = ["worker_context"]
 
 
-def readable_scope(state: RunState, activation: Activation) -> dict[str, Any]:
-    """Return `{input, nodes, globals}` as a worker handler gets them (page 003 §12).
+def worker_context(activation: Activation) -> dict[str, Any] | None:
+    """Return `{input, nodes, globals}` as a worker handler gets them (page 003 §12); None if the call is one
+    of another function.
 
     The values are those of the run: the caller copies what it gives away. What `capabilities.read` leaves out
     is absent; the cost grows with what it grants.
     """
+    if activation.tool is None or not activation.tool.name.startswith(WORKER_PREFIX):
+        return None
     path, grant = activation.path, activation.node.spec.capabilities
     areas = None if grant is None else grant.read
     return {

@@ -153,15 +153,11 @@ async def load_handlers(file: str, folder: Path, wanted: Iterable[str]) -> Handl
         return Handlers({}, _missing(f'there is no file "{file}" beside the document'))
     name = ".".join(PurePosixPath(file).with_suffix("").parts)
     try:
-        module = await in_thread(
-            partial(import_service_module, name, folder), f"agentflow import {name}"
-        )
+        module = await in_thread(partial(import_service_module, name, folder), f"agentflow import {name}")
     except (Exception, SystemExit) as error:  # the module's own code may raise anything
         reason = shortened(f"{type(error).__name__}: {error}")
         return Handlers({}, _missing(f'"{file}" cannot be imported: {reason}'))
-    found = {
-        key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")
-    }
+    found = {key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")}
     try:
         tools = worker_tools({name: found[name] for name in wanted if name in found})
     except TypeError as error:

@@ -17,15 +17,13 @@ from agentflow.engine.kinds.kind import Kind
 from agentflow.engine.mail import Handling
 from agentflow.engine.messages import takes_type
 from agentflow.engine.state import RunState
+from agentflow.engine.stated_retry import with_all_categories
 from agentflow.events import catalogue as ev
 
 if TYPE_CHECKING:
     from agentflow.engine.graph import Node
 
 __all__ = ["KIND"]
-
-_ALWAYS = ("transient", "timeout", "rate_limited", "invalid_output", "agent", "tool", "interrupted")
-_UNSTATED = RetryPolicy().retry_on
 
 
 class Executor(Kind):
@@ -79,17 +77,7 @@ class Executor(Kind):
 
     def retry_of(self, node: Node) -> RetryPolicy:
         """Return its policy; one that names no categories repeats all that another attempt may mend."""
-        policy = node.retry
-        if policy.retry_on != _UNSTATED:
-            return policy
-        return RetryPolicy(
-            max_attempts=policy.max_attempts,
-            backoff=policy.backoff,
-            jitter=policy.jitter,
-            max_elapsed=policy.max_elapsed,
-            timeout=policy.timeout,
-            retry_on=_ALWAYS,
-        )
+        return with_all_categories(node.retry)
 
     def absorbs(self, node: Node) -> bool:
         """Return whether an error edge takes the failure, or `on_error: skip` leaves it out."""

@@ -17,7 +17,9 @@ from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
 from agentflow.engine.decisions import Decisions, step_completed, step_failed
 from agentflow.engine.ids import derive
 from agentflow.engine.kinds.kind import CALL_EVENTS, Kind, Prepared
+from agentflow.engine.readable import worker_context
 from agentflow.engine.state import RunState
+from agentflow.engine.stated_retry import with_all_categories
 from agentflow.engine.templates import expression_error, value_template
 from agentflow.engine.tool_calls import settle_unknown, start_tool
 
@@ -61,9 +63,7 @@ class RetryCompensate(Kind):
         """Return the templates; the node gets the policy of its function."""
         spec = _spec(node)
         stated = None if spec.policy is None else spec.policy.retry
-        policy = stated or RetryPolicy(retry_on=_ALWAYS)
-        if policy.retry_on == RetryPolicy().retry_on:
-            policy = msgspec.structs.replace(policy, retry_on=_ALWAYS)
+        policy = with_all_categories(stated or RetryPolicy())
         node.retry = msgspec.structs.replace(
             policy, max_attempts=spec.max_retries + 1, timeout=None if stated is None else stated.timeout
         )
@@ -96,6 +96,10 @@ class RetryCompensate(Kind):
             return activation.node.retry
         policy = _spec(activation.node).compensate_policy
         return (policy.retry if policy is not None else None) or NO_RETRY
+
+    def context(self, state: RunState, activation: Activation) -> Any:
+        """Return what a worker handler may read of its run."""
+        return worker_context(activation)
 
     def call_settled(self, state: RunState, activation: Activation, record: ToolRecord) -> None:
         """Keep how the function ended; after a failure the other has its turn, with retries of its own."""

@@ -10,15 +10,16 @@ from agentflow.definition.conversation import ToolCall
 from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import ToolNode
-from agentflow.definition.node import WORKER_PREFIX
+from agentflow.definition.policy import RetryPolicy
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
 from agentflow.engine.decisions import Decisions, step_failed
 from agentflow.engine.ids import derive
 from agentflow.engine.kinds.kind import CALL_EVENTS, Kind, Prepared
-from agentflow.engine.readable import readable_scope
+from agentflow.engine.readable import worker_context
 from agentflow.engine.state import RunState
+from agentflow.engine.stated_retry import with_all_categories
 from agentflow.engine.templates import expression_error, value_template
 from agentflow.engine.tool_calls import settle_unknown, start_tool
 from agentflow.events import catalogue as ev
@@ -66,8 +67,13 @@ class Tool(Kind):
     def context(self, state: RunState, activation: Activation) -> Any:
         """Return what a worker handler may read of its run: input, nodes and globals, each as far as the node
         is granted; None for other functions."""
-        name = "" if activation.tool is None else activation.tool.name
-        return readable_scope(state, activation) if name.startswith(WORKER_PREFIX) else None
+        return worker_context(activation)
+
+    def call_policy(self, activation: Activation) -> RetryPolicy:
+        """Return its policy; a stated one that names no categories repeats all that may be mended."""
+        stated = activation.node.spec.policy
+        retry = activation.node.retry
+        return retry if stated is None or stated.retry is None else with_all_categories(retry)
 
     def is_idle(self, activation: Activation) -> bool:
         """Return whether the call, or the question about it, is under way."""
