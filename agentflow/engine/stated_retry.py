@@ -15,5 +15,5 @@ _UNSTATED = RetryPolicy().retry_on
 
 
 def with_all_categories(policy: RetryPolicy) -> RetryPolicy:
-    """Return a policy of an executor, tool or worker; one without `retry_on` repeats all that may be mended."""
+    """Return the policy of an executor, tool or worker; without `retry_on` it repeats all of `REPEATED`."""
     return policy if policy.retry_on != _UNSTATED else msgspec.structs.replace(policy, retry_on=REPEATED)

@@ -101,6 +101,15 @@ def _tool(name: str, handler: Callable[..., Any]) -> WorkerTool:
     if not callable(handler):
         raise TypeError(f'worker "{name}" is of type {type(handler).__name__}, and no function')
     marked = mark_of(handler)
+    options = settled(
+        None,
+        name,
+        side_effect=None if marked is None else marked.side_effect,
+        idempotent=None if marked is None else marked.idempotent,
+        description=inspect.getdoc(handler),
+        timeout=None if marked is None else marked.timeout,
+    )
+    options["private"] = True  # only nodes call it
     return WorkerTool(
         service=WORKERS,
         function=name,
@@ -110,15 +119,7 @@ def _tool(name: str, handler: Callable[..., Any]) -> WorkerTool:
         or inspect.iscoroutinefunction(getattr(handler, "__call__", None)),  # noqa: B004
         given=_parameters(name, handler),
         sensitive=marked is not None and marked.sensitive,
-        **settled(
-            None,
-            name,
-            side_effect=None if marked is None else marked.side_effect,
-            idempotent=None if marked is None else marked.idempotent,
-            description=inspect.getdoc(handler),
-            timeout=None if marked is None else marked.timeout,
-        )
-        | {"private": True},
+        **options,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ def worker(handler: str = "score", payload: Any = None, id: str = "a", **more: A
 
 def document(*nodes: dict[str, Any], **more: Any) -> dict[str, Any]:
     ids = [node["id"] for node in nodes]
-    edges = [{"from": a, "to": b} for a, b in zip(ids, ids[1:], strict=False)]
+    edges = [{"from": a, "to": b} for a, b in itertools.pairwise(ids)]
     return {"id": "w", "entry_node": ids[0], "nodes": list(nodes), "edges": edges, **more}
 
 
@@ -352,7 +353,7 @@ def test_the_command_line_runs_handlers_of_a_file_and_of_a_module(sandbox: Sandb
     done = sandbox.invoke("run", "flow.yaml", "--json")
     assert (done.exit_code, json.loads(done.stdout)["output"]) == (0, 42), done.stderr
     (sandbox.folder / "handlers.py").unlink()
-    module = "def score(*, context, payload):\n    return 'loaded'\n\nhandlers = {'score': score}\nnone = {'s': 7}\n"
+    module = "def score(payload): return 'loaded'\nhandlers = {'score': score}\nnone = {'s': 7}\n"
     (sandbox.folder / "scoring.py").write_text(module)
     refused = sandbox.invoke("run", "flow.yaml")
     assert (refused.exit_code, "E_MISSING_WORKER" in refused.stderr) == (3, True)
