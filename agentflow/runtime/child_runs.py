@@ -43,7 +43,7 @@ from agentflow.runtime.command_handlers import (
     Resume,
     Withdraw,
 )
-from agentflow.runtime.submission import load_aside, started_event
+from agentflow.runtime.submission import load_aside, started_event, with_options
 from agentflow.runtime.submit import SubmitCommand
 from agentflow.runtime.workflow_code import WorkflowWithCode
 
@@ -57,6 +57,12 @@ __all__ = ["ChildLinks", "ChildRunCommands", "pass_on_command"]
 
 _log = logging.getLogger("agentflow.runtime")
 _RETRY_INTERVAL_S = 1.0
+_INHERITED = (
+    *("model", "healing", "node_llm_streaming", "workflow_streaming"),
+    *("llm_node_policy", "tool_node_policy", "telemetry"),
+)
+"""Options of a run that hold for its child runs too."""
+
 _GOES_ON = ("drain", "storage")
 """Reasons of a pause that no operator asked for: a parent that goes on takes its child with it."""
 
@@ -176,6 +182,8 @@ class ChildRunCommands(SubmitCommand):
                 raise CommandRefused(f'no graph "{submission}" is registered', code="subgraph_not_found")
             submission = self._graphs_by_name[submission]
         definition, _, _ = await load_aside(submission, UNSET)
+        inherited = {name: parent.options[name] for name in _INHERITED if name in parent.options}
+        definition = with_options(definition, inherited)
         code = self._nested_code(parent, request, definition)
         folder = parent.options.get("folder")
         if definition.folder is None and folder:
@@ -187,7 +195,8 @@ class ChildRunCommands(SubmitCommand):
         bound = await self.bind(definition, trusted=request.options.get("trusted", True), code=code)
         if any(found.severity == "error" for found in bound.diagnostics):
             raise DefinitionError(bound.diagnostics)
-        started = self._child_started(request, definition, bound, value, trace)
+        options = {**inherited, **request.options}
+        started = self._child_started(request, options, definition, bound, value, trace)
         await self._begin_run(request.workflow_id, definition, bound, started)
 
     def _nested_code(
@@ -201,9 +210,14 @@ class ChildRunCommands(SubmitCommand):
         return None
 
     def _child_started(
-        self, request: ChildRequest, definition: Definition, bound: Bound, value: Any, trace: str | None
+        self,
+        request: ChildRequest,
+        options: dict[str, Any],
+        definition: Definition,
+        bound: Bound,
+        value: Any,
+        trace: str | None,
     ) -> ev.WorkflowStarted:
-        options = dict(request.options)
         if trace is not None:
             options["traceparent"] = trace
         found = [*definition.warnings, *bound.diagnostics]

@@ -41,6 +41,7 @@ from agentflow.runtime.submission import (
     load_aside,
     started_event,
     submission_digest,
+    with_options,
 )
 from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode, encode_input
 from agentflow.typed_output import check_output_type
@@ -144,7 +145,8 @@ class SubmitCommand(RunResults):
         """Check, bind and begin a run; returns once `workflow.started` is durable.
 
         `options`: `on_failure` halt|continue|hold, `on_unknown` ask|fail, `max_parallel`,
-        `traceparent`, `tracestate`. `budget`: limits beside those of the document. `input_from` {workflow_id,
+        `traceparent`, `tracestate`, and those of `definition.run_options`. `budget`: limits beside those
+        of the document. `input_from` {workflow_id,
         step_id?, as?}: the output of another run, or of one of its steps, as the input, or as the named one
         of its inputs. A repeated
         `workflow_id` or `idempotency_key` with the same submission gives the existing run. Not `trusted`: it
@@ -169,6 +171,7 @@ class SubmitCommand(RunResults):
             code = self._code.add(submission)
             input, kept["input_type"] = encode_input(code, input)
         definition, value, problems = await load_aside(submission, input)
+        definition = with_options(definition, kept)
         said = started_event(definition, Bound(), value, checked_labels(labels), kept, [], by)
         if limits is not None:
             said = msgspec.structs.replace(said, budget=limits)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
 
 SHAPE = "box"
+POLICY_OPTION = "tool_node_policy"
 _HANDLER_FILE = re.compile(r"(?:[A-Za-z_]\w*/)*[A-Za-z_]\w*\.py")
 TAKES = frozenset({"approval", "budget", "cache", "calls", "dependency", "policy"})
 
