@@ -26,9 +26,11 @@ from agentflow.engine.effect_replay import Policy, Recording
 from agentflow.engine.reducers import REDUCERS
 from agentflow.executors.callables import NO_CALLABLES, Callables
 from agentflow.models import ModelProfile, ModelResolutionError, Models
+from agentflow.models.llm_executor import ExecutorModels
 from agentflow.models.parameters import parameter_problems
 from agentflow.runtime.adapters import import_adapters
 from agentflow.tools import PythonTool, Service, ServiceLoader, Tool, ToolRegistry
+from agentflow.tools.tool_executor import ExecutorTool, ToolExecutor, executor_service, executor_tool
 from agentflow.tools.workers import (
     HANDLERS_FILE,
     Handlers,
@@ -80,6 +82,8 @@ class Bound:
         self.code: Callables | None = None
         """The Python code of the workflow, if it was built in Python."""
         self.replay: ReplaySource | None = None
+        self.own_models: Models | None = None
+        """What makes the model calls of this run alone, if it is not the providers of the Runtime."""
 
     @property
     def bindings(self) -> Bindings:
@@ -113,20 +117,24 @@ class _Binder:
     ) -> None:
         self.workflow = workflow
         self.code = code
-        self.models = models
+        self.bound = Bound()
+        self.bound.code = code
+        executor = None if code is None else code.llm_executor
+        self.models = models if executor is None else ExecutorModels(executor)
+        self.bound.own_models = None if executor is None else self.models
+        self.asks: ToolExecutor | None = None if code is None else code.tool_executor
+        self.asked: dict[str, ExecutorTool] = {}
         self.locate = locate
         self.file = file
         self.pins = pins
         self.implicit: Implicit = implicit
-        self.bound = Bound()
-        self.bound.code = code
         self.registry = registry.copy()
         self.format = format
         self.nodes = tuple(bound_nodes(workflow, format))
         self.reported: set[tuple[str, str]] = set()  # code and place
         self.without_model: list[tuple[str, str, ModelResolutionError]] = []
         self.handlers: dict[str, Handlers] = {}  # by file; "" has those that need none
-        self.called: dict[str, WorkerTool] = {}
+        self.called: dict[str, WorkerTool | ExecutorTool] = {}
         self.broken: set[str] = set()  # what refers to these services is not reported once more
 
     async def run(self, loader: ServiceLoader, folder: Path | None, trusted: bool) -> Bound:
@@ -158,7 +166,21 @@ class _Binder:
             self.bound.services.setdefault(service.name, service)
         if self.called:
             self.bound.services[WORKERS] = worker_service(self.called.values())
+        by_service: dict[str, list[ExecutorTool]] = {}
+        for tool in self.asked.values():
+            by_service.setdefault(tool.service, []).append(tool)
+        for name, tools in by_service.items():
+            self.bound.services[name] = executor_service(name, tools)
         return self.bound
+
+    def _executed(self, name: str) -> ExecutorTool | None:
+        """Return what the injected executor is asked for by this name; None without one. A service of the
+        Runtime or the document keeps its name."""
+        if self.asks is None or name.rpartition(".")[0] in self.registry.services:
+            return None
+        if name not in self.asked:
+            self.asked[name] = executor_tool(self.asks, name)
+        return self.asked[name]
 
     async def _load_workers(self, folder: Path | None) -> None:
         """Find the handlers that nodes call: those of the workflow's code, then the registered ones, then
@@ -175,7 +197,7 @@ class _Binder:
             assert folder is not None
             self.handlers[file] = await load_handlers(file, folder, names)
 
-    def _worker(self, needed: Needed, handler: str, place: str) -> WorkerTool | None:
+    def _worker(self, needed: Needed, handler: str, place: str) -> WorkerTool | ExecutorTool | None:
         """Return a handler; None, reported, if there is none."""
         file = needed.file or HANDLERS_FILE
         registered, beside = self.handlers[""], self.handlers.get(file)
@@ -186,6 +208,8 @@ class _Binder:
                     self._report("E_MISSING_WORKER", message, place, "give the service another name")
                     return None
                 return found.tools[handler]
+        if self.asks is not None:
+            return executor_tool(self.asks, needed.name)
         problem = None if beside is None else beside.problem
         if problem is not None:
             message = f'no worker is registered as "{handler}", and {problem.message}'
@@ -405,6 +429,10 @@ class _Binder:
         found, problems = self.registry.resolve(ref)
         if ref.service in self.broken or (self.broken and not ref.service and not found):
             return []  # reported where the service is declared
+        if problems and ref.function != "*":
+            executed = self._executed(f"{ref.service}.{ref.function}" if ref.service else ref.function)
+            if executed is not None:
+                return [executed]
         for problem in problems:
             place = node.function_place(index, "service" if "SERVICE" in problem.code else "function")
             self._report(problem.code, problem.message, place, problem.hint)
@@ -429,7 +457,10 @@ class _Binder:
                 continue
             service, _, function = needed.name.rpartition(".")
             found, problems = self.registry.resolve(FunctionRef(service, function))
-            if service not in self.broken:
+            executed = self._executed(needed.name) if problems else None
+            if executed is not None:
+                found = [executed]
+            elif service not in self.broken:
                 for problem in problems:
                     self._report(problem.code, problem.message, place, problem.hint)
             tools |= {t.name: _info(t) for t in found[:1]}

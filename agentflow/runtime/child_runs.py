@@ -204,10 +204,13 @@ class ChildRunCommands(SubmitCommand):
     ) -> Callables | None:
         """Return the code of the workflow that stands at the parent's step, for a child with its graph."""
         code = self._code.find(parent.definition.name, parent.ir_hash, request.parent.workflow_id)
-        nested = None if code is None else code.workflows.get(request.parent.step_id)
+        if code is None:
+            return None
+        nested = code.workflows.get(request.parent.step_id)
+        found: Callables | None = None
         if isinstance(nested, WorkflowWithCode) and nested.definition.ir_hash == definition.ir_hash:
-            return nested.callables
-        return None
+            found = nested.callables
+        return code.injected(found)
 
     def _child_started(
         self,

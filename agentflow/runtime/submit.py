@@ -108,6 +108,7 @@ class SubmitCommand(RunResults):
         idempotency_key: str | None = None,
         by: str = "local",
         trusted: bool = True,
+        code: Callables | None = None,
     ) -> RunHandle: ...
 
     @overload
@@ -125,6 +126,7 @@ class SubmitCommand(RunResults):
         output_type: type[M],
         by: str = "local",
         trusted: bool = True,
+        code: Callables | None = None,
     ) -> RunHandle[M]: ...
 
     async def submit(
@@ -141,6 +143,7 @@ class SubmitCommand(RunResults):
         output_type: Any = None,
         by: str = "local",
         trusted: bool = True,
+        code: Callables | None = None,
     ) -> RunHandle[Any]:
         """Check, bind and begin a run; returns once `workflow.started` is durable.
 
@@ -151,6 +154,8 @@ class SubmitCommand(RunResults):
         of its inputs. A repeated
         `workflow_id` or `idempotency_key` with the same submission gives the existing run. Not `trusted`: it
         comes from a caller that may not run code here, now or after a restart. `output_type`: see `result`.
+        `code`: worker handlers and executors of this run alone; a run that goes on in another process needs
+        them again.
 
         Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
         QueueFull, StoreError, ConfigurationError.
@@ -166,10 +171,10 @@ class SubmitCommand(RunResults):
         if input_from is not None:
             input = await self._input_from(input_from, input)
             kept["input_from"] = dict(input_from)
-        code: Callables | None = None
         if isinstance(submission, WorkflowWithCode):
-            code = self._code.add(submission)
-            input, kept["input_type"] = encode_input(code, input)
+            own = self._code.add(submission)
+            input, kept["input_type"] = encode_input(own, input)
+            code = own if code is None else code.injected(own)
         definition, value, problems = await load_aside(submission, input)
         definition = with_options(definition, kept)
         said = started_event(definition, Bound(), value, checked_labels(labels), kept, [], by)

@@ -56,6 +56,8 @@ async def run_function(call: Callable[[], Any], name: str, *, is_async: bool) ->
         if task is not None and task.cancelling():
             raise
         raise _failed(f"{name} cancelled itself") from None
+    except ToolError:
+        raise
     except (Exception, SystemExit) as error:
         # TimeoutError too: the function's own is not to be taken for the caller's.
         raise _failed(_told(name, error)) from error

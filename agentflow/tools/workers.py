@@ -27,6 +27,7 @@ from agentflow.tools.python import mark_of
 from agentflow.tools.service import Service
 from agentflow.tools.threads import in_thread
 from agentflow.tools.tool import Tool, ToolContext, settled
+from agentflow.tools.tool_executor import ExecutorTool, call_executor
 
 __all__ = ["HANDLERS_FILE", "Handlers", "WorkerTool", "load_handlers", "worker_service", "worker_tools"]
 
@@ -59,6 +60,8 @@ class _WorkerService(Service):
 
     async def call(self, tool: Tool, arguments: Any, ctx: ToolContext) -> Any:
         """Call a handler with copies of its context and payload; give its result as JSON-able builtins."""
+        if isinstance(tool, ExecutorTool):
+            return await call_executor(tool, arguments, ctx)
         assert isinstance(tool, WorkerTool)
         given: dict[str, Any] = {}
         if "payload" in tool.given:
@@ -139,7 +142,7 @@ def _parameters(name: str, handler: Callable[..., Any]) -> frozenset[str]:
     return frozenset(given)
 
 
-def worker_service(tools: Iterable[WorkerTool]) -> Service:
+def worker_service(tools: Iterable[WorkerTool | ExecutorTool]) -> Service:
     """Return the service that calls these handlers: one actor for equal ones."""
     return _WorkerService(WORKERS, ServiceSpec(type="python"), {tool.function: tool for tool in tools})
 
