@@ -118,6 +118,8 @@ class ReplayCommand(ForkCommand):
         async with self._registry.exclusive(run_id):
             if as_id is not None and await self._taken(run_id):
                 raise RunExists(f"{run_id} exists already")
+            if bound.code is not None:
+                self._code.begin(run_id, bound.code)
             launch = await self._registry.begin(
                 run_id, plan, bound, [begin, *more], base=base, labels=dict(begin.labels)
             )
@@ -129,13 +131,16 @@ class ReplayCommand(ForkCommand):
         """Check and bind the definition that is to run instead of the recorded one."""
         from agentflow.runtime.binding import Bound
 
+        origin = begin.replay_of
+        assert origin is not UNSET
         given = begin.input if input is None else input
         definition, value, problems = await load_aside(submission, given)
         definition = with_options(definition, begin.options)
         kept = {name: option for name, option in begin.options.items() if name not in ("models", "folder")}
         said = started_event(definition, Bound(), value, begin.labels, kept, [], begin.by)
         said = msgspec.structs.replace(said, budget=begin.budget, replay_of=begin.replay_of)
-        bound, started = await self._bound(definition, said, problems, trusted=trusted)
+        code = self._code.find(begin.definition.name, begin.ir_hash, origin.workflow_id)
+        bound, started = await self._bound(definition, said, problems, trusted=trusted, code=code)
         await self._put_definition(definition)
         started = msgspec.structs.replace(started, replay_of=begin.replay_of)
         return self._plan(definition.workflow, definition.ir_hash), bound, started

@@ -90,6 +90,14 @@ class SubmitCommand(RunResults):
         """Resolve models and functions."""
         raise NotImplementedError
 
+    def inject(self, workflow_id: str, code: Callables) -> None:
+        """Let a run, and those that are forked or replayed from it, go on with these handlers and executors.
+
+        They take effect the next time that the run is taken up.
+        """
+        known = self._code.find(None, "", workflow_id)
+        self._code.begin(workflow_id, code if known is None else code.injected(known) or code)
+
     def load(self, submission: Submission) -> Definition:
         """Return the definition of a submission. Raises DefinitionError with every diagnostic."""
         return load(submission)
