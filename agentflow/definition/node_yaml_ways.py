@@ -128,7 +128,9 @@ class Ways:
             if name in seen or body is None:
                 continue
             seen.add(name)
-            if "next" not in body.fields and "next" in _fields_of(body.kind) and leads is not None:
+            decides = "on_approve" in body.fields or "on_reject" in body.fields
+            takes = "next" in _fields_of(body.kind) and not decides
+            if "next" not in body.fields and takes and leads is not None:
                 if leads == _END:
                     self.needs_end = True
                 body.fields["next"] = made(leads, body.found)
