@@ -18,6 +18,7 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import ModelRef
 from agentflow.models.base import DeltaSink, ModelError, ModelProfile, ModelProvider, ModelReply, ModelRequest
 from agentflow.models.catalog import Models
+from agentflow.models.tool_choice import PARAMETER, tool_choice
 
 __all__ = ["ExecutorModels", "LlmExecutor", "LlmRequest", "LlmResponse"]
 
@@ -129,7 +130,7 @@ class _ExecutorProvider:
             messages=request.messages,
             tools=request.tools,
             output_schema=request.output_schema,
-            parameters={**request.parameters, **request.extra},
+            parameters=_parameters(request),
         )
         try:
             answer = await _called(self._executor.execute, asked)
@@ -146,6 +147,13 @@ class _ExecutorProvider:
 
     async def aclose(self) -> None:
         """Release nothing."""
+
+
+def _parameters(request: ModelRequest) -> dict[str, Any]:
+    found = {**request.parameters, **request.extra}
+    found.pop(PARAMETER, None)
+    choice = tool_choice(request)
+    return found if choice is None else {**found, PARAMETER: choice}
 
 
 async def _called(execute: Callable[[LlmRequest], Any], request: LlmRequest) -> Any:

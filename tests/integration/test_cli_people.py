@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_cli_daemon import serving
 from tests.unit.cli.support import Sandbox
 
 FORM = {
@@ -59,11 +58,10 @@ def test_a_decision_has_a_response(sandbox: Sandbox, verb: str, way: str, approv
     assert (found["out"]["approved"], found["out"]["response"]) == (approved, {"limit": 5})
 
 
-def test_a_response_comes_from_a_file_and_goes_to_the_daemon(sandbox: Sandbox):
+def test_a_response_comes_from_a_file(sandbox: Sandbox):
     sandbox.write("said.json", '{"limit": 7}')
-    with serving(sandbox):
-        flow(sandbox, "human_in_the_loop")
-        found = output(sandbox.invoke("approve", "wf_a", "ask", "--response", "@said.json", "--json"))
+    flow(sandbox, "human_in_the_loop")
+    found = output(sandbox.invoke("approve", "wf_a", "ask", "--response", "@said.json", "--json"))
     assert found["out"]["response"] == {"limit": 7}
 
 
