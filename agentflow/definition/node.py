@@ -234,6 +234,8 @@ class Binds(NamedTuple):
     """Functions that it calls itself, each as `service.function`."""
     callables: tuple[Needed, ...] = ()
     """Python code that is registered by name."""
+    graph: Needed | None = None
+    """A graph of the document, or a registered one."""
 
 
 def next_port(spec: Any) -> tuple[tuple[str, str], ...]:

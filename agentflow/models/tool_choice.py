@@ -44,7 +44,7 @@ def _named(choice: Any) -> str | None:
 
 
 def _offered(name: str, request: ModelRequest) -> str:
-    """Return the name under which a function is offered: itself, `service__function`, or that of a service."""
+    """Return the name under which a function is offered: itself, or with that of its service."""
     names = [tool.name for tool in request.tools]
     written = name.replace(".", "__")
     for known in (name, written):

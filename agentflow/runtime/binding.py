@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
@@ -48,6 +48,14 @@ and a person is asked before each call; offered; not offered (page 001 §5.6).""
 
 Locate = Callable[[str], tuple[int | None, int | None]]
 """A JSON pointer of the document to (line, column)."""
+
+
+HasGraph = Callable[[str], Awaitable[bool]]
+"""Whether a graph is registered under a name."""
+
+
+async def _has_none(name: str) -> bool:
+    return False
 
 
 class Pins:
@@ -114,7 +122,9 @@ class _Binder:
         pins: Pins | None,
         implicit: Implicit,
         code: Callables | None,
+        has_graph: HasGraph,
     ) -> None:
+        self.has_graph = has_graph
         self.workflow = workflow
         self.code = code
         self.bound = Bound()
@@ -161,6 +171,8 @@ class _Binder:
                 self._tools(node)
             self._callables(node)
         self._check_code(self.workflow)
+        if self.pins is None:
+            await self._check_graphs(self.workflow, "", {})
         self._report_missing_default()
         for service in self.registry.services.values():
             self.bound.services.setdefault(service.name, service)
@@ -274,6 +286,22 @@ class _Binder:
             inner = kind_of(node).inner(node)
             if inner is not None:
                 self._check_code(inner)
+
+    async def _check_graphs(self, workflow: Workflow, at: str, outer: dict[str, Workflow]) -> None:
+        """Report graphs that subgraphs name and that neither the document has nor this Runtime. A run that
+        goes on is not judged again: what it names may come later."""
+        known = {**outer, **workflow.graphs}
+        for node in bound_nodes(workflow, self.format if not at else "ir/v0"):
+            needed = node.binds.graph
+            if needed is None or needed.name in known or await self.has_graph(needed.name):
+                continue
+            hint = (
+                did_you_mean(needed.name, list(known)) or "add it to graphs, or register it under this name"
+            )
+            message = f'there is no graph "{needed.name}"'
+            self._report("E_UNKNOWN_SUBGRAPH", message, f"{at}{node.place}/{needed.field}", hint)
+        for name, graph in workflow.graphs.items():
+            await self._check_graphs(graph, f"{at}/graphs/{_escape(name)}", known)
 
     def _unregistered(self, what: str, name: str, path: str) -> None:
         hint = (
@@ -563,6 +591,7 @@ async def bind(
     implicit: Implicit = "deny",
     trusted: bool = True,
     code: Callables | None = None,
+    has_graph: HasGraph | None = None,
 ) -> Bound:
     """Resolve every model and function of the graph; see `Bound.diagnostics`.
 
@@ -573,5 +602,7 @@ async def bind(
     secret or has a private address. With `pins`, an existing run keeps its models and is offered no function
     that it was not granted.
     """
-    binder = _Binder(workflow, registry, models, locate, file, format, pins, implicit, code)
+    binder = _Binder(
+        workflow, registry, models, locate, file, format, pins, implicit, code, has_graph or _has_none
+    )
     return await binder.run(loader, folder, trusted)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.loader import Definition, check_inputs
+from agentflow.definition.loader import Definition, Submission, check_inputs
 from agentflow.errors import (
     AgentflowError,
     CommandRefused,
@@ -48,12 +48,11 @@ from agentflow.runtime.submit import SubmitCommand
 from agentflow.runtime.workflow_code import WorkflowWithCode
 
 if TYPE_CHECKING:
-    from agentflow.definition.loader import Submission
     from agentflow.engine.child_runs import ChildReport, ChildRequest
     from agentflow.executors.callables import Callables
     from agentflow.runtime.binding import Bound
 
-__all__ = ["ChildLinks", "ChildRunCommands", "pass_on_command"]
+__all__ = ["ChildLinks", "ChildRunCommands", "GraphSource", "RegisteredGraph", "pass_on_command"]
 
 _log = logging.getLogger("agentflow.runtime")
 _RETRY_INTERVAL_S = 1.0
@@ -65,6 +64,16 @@ _INHERITED = (
 
 _GOES_ON = ("drain", "storage")
 """Reasons of a pause that no operator asked for: a parent that goes on takes its child with it."""
+
+
+class RegisteredGraph(NamedTuple):
+    """A graph that somebody registered, and whether that client was trusted."""
+
+    submission: Submission
+    trusted: bool = True
+
+
+GraphSource = Callable[[str], Awaitable[RegisteredGraph | None]]
 
 
 class ChildLinks(NamedTuple):
@@ -102,6 +111,8 @@ class ChildRunCommands(SubmitCommand):
     def __init__(self) -> None:
         super().__init__()
         self._graphs_by_name: dict[str, Submission] = {}
+        self.graph_source: GraphSource | None = None
+        """Where graphs are found that were not registered here, such as the definitions of a daemon."""
 
     def register(self, workflow: WorkflowWithCode | str, submission: Submission | None = None) -> None:
         """Register a workflow that was built in Python, or a definition under a name.
@@ -118,6 +129,17 @@ class ChildRunCommands(SubmitCommand):
             raise TypeError("register takes a workflow built in Python, or a name and a definition")
         else:
             self._graphs_by_name[workflow] = submission
+
+    async def _registered(self, name: str, *, trusted: bool) -> RegisteredGraph | None:
+        """Return the graph of a name; None if there is none. A trusted run takes none of an untrusted client:
+        whoever may register a name must not decide what it does. An untrusted run stays one in any case."""
+        if name in self._graphs_by_name:
+            return RegisteredGraph(self._graphs_by_name[name])
+        found = None if self.graph_source is None else await self.graph_source(name)
+        return None if found is None or (trusted and not found.trusted) else found
+
+    async def _has_graph(self, name: str, *, trusted: bool) -> bool:
+        return await self._registered(name, trusted=trusted) is not None
 
     def _child_links(self) -> ChildLinks:
         """Return what the supervisors of runs are given."""
@@ -178,9 +200,10 @@ class ChildRunCommands(SubmitCommand):
         parent = await self._begin(request.parent.workflow_id)
         submission = request.definition
         if isinstance(submission, str):
-            if submission not in self._graphs_by_name:
+            found = await self._registered(submission, trusted=request.options.get("trusted", True))
+            if found is None:
                 raise CommandRefused(f'no graph "{submission}" is registered', code="subgraph_not_found")
-            submission = self._graphs_by_name[submission]
+            submission = found.submission
         definition, _, _ = await load_aside(submission, UNSET)
         inherited = {name: parent.options[name] for name in _INHERITED if name in parent.options}
         definition = with_options(definition, inherited)

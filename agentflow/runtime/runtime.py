@@ -285,6 +285,7 @@ class Runtime(ChildRunCommands):
             implicit=self._implicit,
             trusted=trusted,
             code=code or self._code.find(definition.name, definition.ir_hash),
+            has_graph=partial(self._has_graph, trusted=trusted),
         )
 
     async def tools(self) -> list[ToolView]:
