@@ -73,10 +73,10 @@ class ReplayCommand(ForkCommand):
     ) -> RunHandle:
         """Begin a new run of a recorded one, with its input and its definition unless others are given.
 
-        `Always` serves every model call, function, answer and timer from the record and sends nothing: what
-        is asked differently fails the run with `replay_divergence`, what has no complete record with
-        `replay_miss`. It refuses graphs with child runs or handlers of executors, which no record serves so
-        far. `Mixed` serves what is asked equally and executes the rest, `Refresh` executes all.
+        `Always` serves every model call, function, answer, timer, child run and handler of an executor from
+        the record and sends nothing: what is asked differently fails the run with `replay_divergence`, what
+        has no complete record with `replay_miss`. `Mixed` serves what is asked equally and executes the rest,
+        handlers and child runs that asked something among it; `Refresh` executes all.
         Raises RunNotFound, RunGone, OffsetTrimmed, RunExists, CommandRefused (invalid_parameter),
         DefinitionError or StoreError.
         """
@@ -108,8 +108,6 @@ class ReplayCommand(ForkCommand):
                 more, base = [recording.saved], recording.base
         else:
             plan, bound, begin = await self._prepare_other(definition, begin, input, trusted)
-        if policy == "Always":
-            _check_is_served(plan)
         if policy != "Refresh":
             from agentflow.runtime.binding import ReplaySource
 
@@ -191,12 +189,3 @@ def _checked(plan: Graph, value: Any) -> Any:
     if any(problem.severity == "error" for problem in problems):
         raise DefinitionError(problems)
     return found
-
-
-def _check_is_served(plan: Graph) -> None:
-    """Raise CommandRefused for a graph whose work a record cannot serve as a whole."""
-    for node in plan.all_nodes.values():
-        if node.kind.starts_run or node.kind.sends:
-            what = "begins child runs" if node.kind.starts_run else "runs Python handlers"
-            message = f'policy Always cannot serve "{node.id}", which {what}'
-            raise CommandRefused(message, code="invalid_parameter", hint="use Mixed or Refresh")
