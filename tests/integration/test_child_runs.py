@@ -331,3 +331,17 @@ class TestCancel:
             events = await log_of(runtime.log, handle.workflow_id)
             error = next(e.data.error for e in events if e.type == "workflow.step_failed")
             assert (error.code, error.cause.code) == ("subgraph_failed", "cancelled")
+
+
+@virtual
+async def test_a_limit_of_steps_of_a_subgraph_bounds_its_child_run():
+    desk = Desk()
+    budget = Budget(max_steps=1, on_exceeded="fail")
+    two = whole(does("look", next="u"), does("look", id="u"))
+    graph = whole(SubgraphNode(id="sub", inline=two, isolation="run", budget=budget, next="__end"))
+    async with Runtime(services=[desk.service()], clock=LoopClock()) as runtime:
+        result = await runtime.run(graph, {}, raise_on_failure=False)
+        assert result.state == "failed"
+        child = child_of(await log_of(runtime.log, result.workflow_id))
+        assert (await runtime.record(child)).error.code == "budget_exceeded"
+        assert desk.calls == 1

@@ -26,6 +26,7 @@ and where they apply
     gathers(spec)      whether all branches that it joins have ended when it goes on
     spreads(spec)      whether its own work is done by an iteration for each of its items
     adapted(spec, options) the fields that options of a run change, with their values
+    begins_steps(spec) whether its own budget may bound steps: those of a run that it begins
     POLICY_OPTION      the option of a run that has the policy of such nodes
     RETRY              the policy of a node that states none
     IS_HANDLED         its work is done by a handler, which begins with `workflow.step_started`; `on_error:
@@ -84,7 +85,17 @@ Ports = tuple[tuple[str, str], ...]
 
 _OPTIONAL = (
     *("label", "takes", "routing", "structure", "structural", "opens", "references", "bounded", "returns"),
-    *("inner", "binds", "gathers", "spreads", "retry", "is_handled", "adapted", "policy_option"),
+    *(
+        "inner",
+        "binds",
+        "gathers",
+        "spreads",
+        "retry",
+        "is_handled",
+        "adapted",
+        "policy_option",
+        "begins_steps",
+    ),
     *("is_start", "is_end", "may_end", "iterates", "closes_groups"),
 )
 
@@ -147,6 +158,7 @@ class Kind:
     spreads: Callable[[Any], bool] = _never
     adapted: Callable[[Any, Mapping[str, Any]], dict[str, Any]] = _unchanged
     policy_option: str | None = None
+    begins_steps: Callable[[Any], bool] = _never
     retry: RetryPolicy | None = None
     is_handled: bool = False
     is_start: bool = False

@@ -69,6 +69,11 @@ def inner(spec: SubgraphNode) -> Workflow | None:
     return None if is_run(spec) else spec.inline
 
 
+def begins_steps(spec: SubgraphNode) -> bool:
+    """Return whether the steps are those of a run of its own, which draws on the budget."""
+    return is_run(spec)
+
+
 def binds(spec: SubgraphNode) -> Binds:
     """Return the graph that it names."""
     return Binds() if spec.graph is None else Binds(graph=Needed("graph", spec.graph))
