@@ -529,6 +529,14 @@ FAILURES: dict[str, CodeInfo] = {
         "A node calls a function that is registered nowhere, and its WorkflowRuntime has no tool executor.",
         "Give `tool_executor`, `workers`, or a Runtime with the service.",
     ),
+    "input_timeout": CodeInfo(
+        "Nobody answered a question in the time that its node gives.",
+        "Answer sooner, raise `timeout`, or give `on_timeout`.",
+    ),
+    "invalid_output": CodeInfo(
+        "The answer of a model does not satisfy `output_schema`, after two repairs.",
+        "Say in the prompt what is wanted, set `heal`, or choose a stronger model.",
+    ),
     "subgraph_not_found": CodeInfo(
         "A subgraph names a graph that neither the document nor the Runtime has.",
         "Add it to `graphs`, or register it.",
