@@ -123,7 +123,9 @@ class _Binder:
         implicit: Implicit,
         code: Callables | None,
         has_graph: HasGraph,
+        named: Service | None,
     ) -> None:
+        self.named = named
         self.has_graph = has_graph
         self.workflow = workflow
         self.code = code
@@ -457,6 +459,9 @@ class _Binder:
         found, problems = self.registry.resolve(ref)
         if ref.service in self.broken or (self.broken and not ref.service and not found):
             return []  # reported where the service is declared
+        if problems and not ref.service and self.named is not None and ref.function in self.named.tools:
+            self.bound.services[self.named.name] = self.named
+            return [self.named.tools[ref.function]]
         if problems and ref.function != "*":
             executed = self._executed(f"{ref.service}.{ref.function}" if ref.service else ref.function)
             if executed is not None:
@@ -592,10 +597,12 @@ async def bind(
     trusted: bool = True,
     code: Callables | None = None,
     has_graph: HasGraph | None = None,
+    named: Service | None = None,
 ) -> Bound:
     """Resolve every model and function of the graph; see `Bound.diagnostics`.
 
-    `code` is what the names of executors, predicates and selections mean.
+    `code` is what the names of executors, predicates and selections mean; `named` has functions that only a
+    node which names them is offered.
 
     Imports the modules of its python services and starts, connects and lists its other ones, all at the same
     time, each for 30 s at most. A submission that is not `trusted` gets no service that runs code, needs a
@@ -603,6 +610,6 @@ async def bind(
     that it was not granted.
     """
     binder = _Binder(
-        workflow, registry, models, locate, file, format, pins, implicit, code, has_graph or _has_none
+        workflow, registry, models, locate, file, format, pins, implicit, code, has_graph or _has_none, named
     )
     return await binder.run(loader, folder, trusted)

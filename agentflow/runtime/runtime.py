@@ -116,6 +116,7 @@ class Runtime(ChildRunCommands):
         self._run_limits = (max_concurrent_runs, max_queued_runs)
         self._telemetry = telemetry
         self._recovers = recover
+        self._graph_calls: Service | None = None
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -286,7 +287,17 @@ class Runtime(ChildRunCommands):
             trusted=trusted,
             code=code or self._code.find(definition.name, definition.ir_hash),
             has_graph=partial(self._has_graph, trusted=trusted),
+            named=self._graph_service(),
         )
+
+    def _graph_service(self) -> Service:
+        """Return the service of the function by which models run registered workflows."""
+        if self._graph_calls is None:
+            from agentflow.runtime.graph_calls import GraphCalls, graph_service
+
+            calls = GraphCalls(self._begin_graph, self._end_of, self._cancel_with)
+            self._graph_calls = graph_service(calls)
+        return self._graph_calls
 
     async def tools(self) -> list[ToolView]:
         """Return the functions that documents may name without declaring a service, by service and name."""
@@ -318,6 +329,7 @@ class Runtime(ChildRunCommands):
             implicit=self._implicit,
             trusted=trusted and options.get("trusted", True),
             code=self._code.find(begin.definition.name, begin.ir_hash, workflow_id),
+            named=self._graph_service(),
         )
         errors = [d for d in found.diagnostics if d.severity == "error"]
         if errors:
