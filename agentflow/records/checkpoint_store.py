@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from agentflow.errors import CheckpointNotFound, StorageUnavailable
-from agentflow.events.files import make_directories, put_file
+from agentflow.events.files import make_directories, replace_file
 from agentflow.records.checkpoints import Checkpoint, parse_checkpoint
 
 __all__ = ["FilesystemCheckpointStore"]
@@ -36,7 +36,7 @@ class FilesystemCheckpointStore:
         body = export if isinstance(export, bytes) else msgspec.json.encode(export)
         try:
             make_directories(path.parent)
-            put_file(path, body)
+            replace_file(path, body)
             self._path(checkpoint, ".json" if isinstance(export, bytes) else ".ndjson").unlink(
                 missing_ok=True
             )
