@@ -2,7 +2,8 @@
 
     AgentflowError
     ├── DefinitionError        a document, its bindings or its inputs were refused; carries every diagnostic
-    │   └── WorkflowValidationError   a graph was refused by `build()`, or given as one
+    │   ├── WorkflowValidationError   a graph was refused by `build()`, or given as one
+    │   └── InvalidOptions     options of a run were refused; a ConfigurationError too
     ├── ConfigurationError     the environment does not allow it (store path, model, unknown option)
     ├── StoreError             the event log cannot do what was asked
     │   ├── OffsetConflict     the log is not at the offset that the writer expected
@@ -62,6 +63,7 @@ __all__ = [
     "InvalidAnswer",
     "InvalidEdit",
     "InvalidExport",
+    "InvalidOptions",
     "InvalidOutput",
     "LogClosed",
     "LogCorrupt",
@@ -122,6 +124,12 @@ class ConfigurationError(AgentflowError):
     """The configuration does not allow this; the message names the setting."""
 
     code = "configuration"
+
+
+class InvalidOptions(DefinitionError, ConfigurationError):
+    """The options of the run were refused; see `.diagnostics`. No run was made and no event written."""
+
+    code = "validation_failed"
 
 
 class StoreError(AgentflowError):

@@ -5,8 +5,8 @@ Those that move a run on follow it afterwards, as `resume` does.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
@@ -17,6 +17,9 @@ from agentflow.cli.options import json_option, new_run_id, run_id
 from agentflow.cli.output import emit, emit_json
 from agentflow.cli.python_workflows import load_option
 from agentflow.cli.target import Target, Where, target_options
+
+if TYPE_CHECKING:
+    from agentflow.records.requests import RequestRecord
 
 __all__ = ["answer", "approve", "cancel", "deny", "fork", "inbox", "pause", "replay", "retry", "signal"]
 
@@ -67,50 +70,78 @@ def answer(id: str, request: str, value: str, as_json: bool, where: Where) -> Ex
 
     Then the run is followed, as by `resume`.
 
-    VALUE is JSON if it parses, else text; where a choice is asked for, its word is enough.
+    REQUEST is its id, or the step that waits if it asks one question. VALUE is JSON if it parses, or @FILE,
+    else text; a question for text takes it as it is, and where a choice is asked for, its word is enough.
     """
-    from agentflow.cli.inputs import parse_value
-
-    given = parse_value(value)
 
     async def act(target: Target) -> str:
-        return await target.tell(
-            "answer_all", id, responses={request: await _shaped(target, id, request, given)}
-        )
+        return await target.tell("answer_all", id, responses=await _shaped(target, id, request, value))
 
     return _and_follow(where, id, act, as_json=as_json)
 
 
-async def _shaped(target: Target, run_id: str, request_id: str, value: Any) -> Any:
-    """Return `{"choice": "retry"}` for `retry` where the request asks for a choice."""
-    found = {request.request_id: request for request in await target.reader.requests(run_id)}
-    request = found.get(request_id)
-    if request is None:
-        raise CommandError(
-            Exit.NOT_FOUND,
-            "unknown_request",
-            f"{run_id} has no open request {request_id}",
-            f"`agentflow show {run_id}` lists them",
-        )
+async def _shaped(target: Target, run_id: str, named: str, text: str) -> dict[str, Any]:
+    """Return the answer as the request wants it: text for text, `{"choice": "retry"}` for the word."""
+    from agentflow.cli.inputs import parse_value, read_json
+
+    request = _named(await target.reader.requests(run_id), run_id, named)
     schema: Any = request.response_schema
-    if not isinstance(value, str) or not isinstance(schema, Mapping):
-        return value
-    properties: Any = cast("Mapping[str, Any]", schema).get("properties")
+    fields = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else dict[str, Any]()
+    if fields.get("type") == "string":
+        return {request.request_id: text}
+    value = read_json(text, "VALUE") if text.startswith("@") else parse_value(text)
+    if fields.get("enum") is not None and value not in fields["enum"] and text in fields["enum"]:
+        value = text
+    properties: Any = fields.get("properties")
     choice: Any = (
         cast("Mapping[str, Any]", properties).get("choice") if isinstance(properties, Mapping) else None
     )
-    if isinstance(choice, Mapping) and value in cast("Mapping[str, Any]", choice).get("enum", ()):
-        return {"choice": value}
-    return value
+    is_word = isinstance(value, str) and isinstance(choice, Mapping)
+    if is_word and value in cast("Mapping[str, Any]", choice).get("enum", ()):
+        value = {"choice": value}
+    return {request.request_id: value}
+
+
+def _named(requests: Sequence[RequestRecord], run_id: str, named: str) -> RequestRecord:
+    """Return the request of an id, or the one of a step. Raises CommandError."""
+    found = [one for one in requests if one.request_id == named]
+    found = found or [one for one in requests if one.step_id == named and one.kind == "input"]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        ids = ", ".join(one.request_id for one in found)
+        hint = f"name one of {ids}"
+        raise CommandError(Exit.USAGE, "usage", f"{named} asks {len(found)} questions", hint)
+    message, hint = f"{run_id} has no open request {named}", f"`agentflow show {run_id}` lists them"
+    raise CommandError(Exit.NOT_FOUND, "unknown_request", message, hint)
+
+
+_RESPONSE = click.option(
+    "--response",
+    metavar="JSON",
+    help="What the person says beside the decision, for the node that asks: a JSON value or @FILE.",
+)
 
 
 def _decide(
-    where: Where, id: str, what: str, granted: bool, reason: str | None, digest: str | None, as_json: bool
+    where: Where,
+    id: str,
+    what: str,
+    granted: bool,
+    reason: str | None,
+    digest: str | None,
+    response: str | None,
+    as_json: bool,
 ) -> Exit:
     named = "request_id" if what.startswith("req_") else "step_id"
+    more: dict[str, Any] = {named: what}
+    if response is not None:
+        from agentflow.cli.inputs import read_json
+
+        more["response"] = read_json(response, "--response")
 
     async def act(target: Target) -> str:
-        return await target.tell("decide", id, granted=granted, reason=reason, digest=digest, **{named: what})
+        return await target.tell("decide", id, granted=granted, reason=reason, digest=digest, **more)
 
     return _and_follow(where, id, act, as_json=as_json)
 
@@ -122,27 +153,37 @@ def _decide(
 @click.option(
     "--digest", help="Approve only if the open request has this digest: exactly what was looked at."
 )
+@_RESPONSE
 @json_option(_JSON)
 @target_options
 @load_option
-def approve(id: str, what: str, reason: str | None, digest: str | None, as_json: bool, where: Where) -> Exit:
+def approve(
+    id: str,
+    what: str,
+    reason: str | None,
+    digest: str | None,
+    response: str | None,
+    as_json: bool,
+    where: Where,
+) -> Exit:
     """Approve what the run ID asks for, and follow it.
 
     Named by the step that waits, or by the id of the request, as `agentflow inbox` lists them.
     """
-    return _decide(where, id, what, True, reason, digest, as_json)
+    return _decide(where, id, what, True, reason, digest, response, as_json)
 
 
 @click.command("deny", cls=Command)
 @click.argument("id", type=run_id)
 @click.argument("what", metavar="STEP|REQUEST", shell_complete=complete_parts("requests", "steps"))
 @click.option("--reason", help="Why; it stands in the log, and the model is told.")
+@_RESPONSE
 @json_option(_JSON)
 @target_options
 @load_option
-def deny(id: str, what: str, reason: str | None, as_json: bool, where: Where) -> Exit:
+def deny(id: str, what: str, reason: str | None, response: str | None, as_json: bool, where: Where) -> Exit:
     """Deny what the run ID asks for, and follow it."""
-    return _decide(where, id, what, False, reason, None, as_json)
+    return _decide(where, id, what, False, reason, None, response, as_json)
 
 
 @click.command("retry", cls=Command)

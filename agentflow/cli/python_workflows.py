@@ -8,22 +8,25 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import click
 
 if TYPE_CHECKING:
     from agentflow.definition.loader import Definition
     from agentflow.graphs import Workflow
+    from agentflow.runtime import Runtime
 
 __all__ = [
     "definition_of_subject",
     "is_python_workflow",
+    "load_extension",
     "load_option",
     "load_python_workflow",
     "load_subject",
+    "register",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,6 +73,36 @@ def load_python_workflow(reference: str, *, strict: bool = False) -> Workflow:
 
         raise WorkflowValidationError([replace(d, severity="error") for d in workflow.diagnostics])
     return workflow
+
+
+def load_extension(reference: str) -> Workflow | dict[str, Callable[..., Any]]:
+    """Import `module:attribute`: a workflow, or worker handlers as a dict of functions by name.
+
+    Raises DefinitionError as `load_python_workflow` does.
+    """
+    module_name, _, attribute = reference.partition(":")
+    found: Any = _import(reference, module_name)
+    for name in attribute.split("."):
+        found = _attribute(reference, found, name)
+    if not isinstance(found, dict):
+        return _built(reference, found)
+    from agentflow.tools.workers import worker_tools
+
+    handlers = cast("dict[str, Callable[..., Any]]", found)
+    try:
+        worker_tools(handlers)
+    except TypeError as error:
+        _refuse(reference, f"{reference}: {error}", "write handler(*, context, payload)")
+    return handlers
+
+
+def register(runtime: Runtime, loaded: Iterable[Workflow | dict[str, Callable[..., Any]]]) -> None:
+    """Register what `load_extension` returned."""
+    for one in loaded:
+        if isinstance(one, dict):
+            runtime.registry.add_workers(one)
+        else:
+            runtime.register(one)
 
 
 def _import(reference: str, name: str) -> Any:
@@ -171,7 +204,7 @@ def load_option(command: F) -> F:
         "--load",
         multiple=True,
         metavar="MODULE:WORKFLOW",
-        help="Import a workflow that was built in Python, so that its runs go on in this process. May be"
-        " repeated.",
+        help="Import a workflow that was built in Python, so that its runs go on in this process, or a dict"
+        " of worker handlers. May be repeated.",
     )(call)
     return found

@@ -79,6 +79,7 @@ _RESULT = (
 @click.option("--detach", is_flag=True, help="Print the id of the run and leave it to the daemon.")
 @json_option(_RESULT)
 @target_options
+@load_option
 def run(
     file: str,
     inputs: tuple[str, ...],
@@ -126,7 +127,7 @@ def run(
     }
     definition, value = _subject(file, where), parse_inputs(inputs)
     if is_python_workflow(file) and where.daemon() is None:
-        where = replace(where, load=(file,))  # hints name it
+        where = replace(where, load=(*where.load, file))  # hints name it
     if dry_run:
         return check_run(where, config, definition, value, as_json=as_json)
     if detach:

@@ -35,8 +35,8 @@ __all__ = ["drain", "health", "serve"]
     "references",
     multiple=True,
     metavar="MODULE:WORKFLOW",
-    help="Import a workflow that was built in Python: a definition by its name, whose runs go on. May be"
-    " repeated.",
+    help="Import a workflow that was built in Python: a definition by its name, whose runs go on; or a dict"
+    " of worker handlers. May be repeated.",
 )
 @click.option("--print-unit", is_flag=True, help="Print a systemd user unit that runs this, and end.")
 def serve(
@@ -60,7 +60,7 @@ def serve(
         return Exit.DONE
     config = _with_flags(settings_of(store), "" if no_socket else socket, addresses)
     from agentflow import logs
-    from agentflow.cli.python_workflows import load_python_workflow
+    from agentflow.cli.python_workflows import load_extension
     from agentflow.errors import ConfigurationError
     from agentflow.server.daemon import serve as run_daemon
 
@@ -69,8 +69,10 @@ def serve(
         logs.configure(level)
     except ValueError as error:
         raise ConfigurationError(f"AGENTFLOW_LOG_LEVEL: {error}") from None
-    workflows = [load_python_workflow(reference) for reference in references]
-    run_daemon(config, workflows=workflows, on_ready=_say_where)
+    loaded = [load_extension(reference) for reference in references]
+    workers = {name: handler for one in loaded if isinstance(one, dict) for name, handler in one.items()}
+    workflows = [one for one in loaded if not isinstance(one, dict)]
+    run_daemon(config, workflows=workflows, workers=workers, on_ready=_say_where)
     return Exit.DONE
 
 

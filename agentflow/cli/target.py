@@ -382,13 +382,12 @@ async def open_target(
     raises RunNotFound."""
     url = where.daemon()
     if url is None:
-        from agentflow.cli.python_workflows import load_python_workflow
+        from agentflow.cli.python_workflows import load_extension, register
         from agentflow.cli.session import open_runtime
 
-        workflows = [load_python_workflow(reference) for reference in where.load]
+        loaded = [load_extension(reference) for reference in where.load]
         async with open_runtime(config or where.config(), run_id=run_id) as runtime:
-            for workflow in workflows:
-                runtime.register(workflow)
+            register(runtime, loaded)
             yield LocalTarget(runtime)
         return
     if where.load:

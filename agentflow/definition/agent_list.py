@@ -17,7 +17,7 @@ from agentflow.definition.ir import AgentNode, AgentSpec, EndNode, FunctionRef, 
 from agentflow.definition.ir_checks import check_graph
 from agentflow.definition.ir_report import IrReport
 from agentflow.definition.origin import DocumentOrigin, Words
-from agentflow.definition.policies import Models, compiled_budget, merged_policy
+from agentflow.definition.policies import Models, compiled_budget, compiled_step_budget, merged_policy
 from agentflow.definition.report import Report, shown
 from agentflow.definition.source_tree import Object
 from agentflow.definition.structure import Found, check_structure
@@ -123,7 +123,7 @@ class _AgentList:
             name=name,
             index=index,
             policy=merged_policy(retry, timeout),
-            budget=compiled_budget(agent.get("budget")),
+            budget=compiled_step_budget(agent.get("budget"), self._report),
             agent=AgentSpec(
                 name=name,
                 system_prompt=escaped(agent.plain("system_prompt", "")),

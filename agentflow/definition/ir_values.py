@@ -59,6 +59,9 @@ def _check_common(node: Node, at: NodeReport) -> None:
         at.template("cache/key", node.cache.key)
     if node.budget is not None:
         _check_budget(node.budget, "budget", at)
+        if node.budget.max_steps is not None and not kind_of(node).begins_steps(node):
+            message = f'"{node.id}" begins no steps of its own'
+            at.conflict("budget/max_steps", message, "set it in the budget of the run, or of its child run")
     if node.approval is not None:
         if node.approval.timeout is not None:
             at.range("approval/timeout", node.approval.timeout, above=0, most=MAX_SECONDS)

@@ -50,7 +50,9 @@ ALIASES = {"switch": "condition", "if": "condition"}
 EXPRESSIONS = frozenset({"condition", "expression", "guard", "match", "when"})
 """Fields that are one expression, bare or in braces; those that end in `_path` are too."""
 
-_LITERAL = frozenset({"id", "name", "tool", "compensate_tool", "executor", "graph", "event", "type"})
+_LITERAL = frozenset(
+    {"id", "name", "tool", "compensate_tool", "executor", "graph", "event", "type", "handler_file"}
+)
 _PROMPTS = frozenset({"message", "prompt", "system", "system_prompt"})
 _SCHEMAS = frozenset({"form_schema", "input_schema", "output_schema", "schema"})
 _PLAIN_NUMBERS = frozenset(

@@ -46,6 +46,7 @@ WORDS: dict[str, str] = {
     "graphs": "Graphs that subgraph nodes name.",
     "group": "Edges of one group are one choice, or one join.",
     "guard": "An expression: false skips the node.",
+    "handler_file": "The file beside the document that has the handler; without it handlers.py.",
     "heal": "Whether an answer that is nearly JSON is repaired.",
     "id": "The name, unique in the graph.",
     "index": "The declared position, which breaks ties.",

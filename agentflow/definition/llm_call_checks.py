@@ -5,6 +5,8 @@ What the graph can hold is checked there; here only what would be lost on the wa
 
 from __future__ import annotations
 
+from typing import Any
+
 from agentflow.definition.report import Report, shown
 from agentflow.definition.rewriting import Parts, Rewriting, elements_of, made, part_of, parts_of
 from agentflow.definition.source_tree import Object, to_value
@@ -14,6 +16,7 @@ __all__ = ["lower_llm_call"]
 
 _CHOICES = ("auto", "none", "required")
 _FORMATS = ("openai", "simplified")
+_OPENAI_KEYS = {"function", "parameters"}
 _SAME = {"schema": "output_schema", "user_input_prompt": "prompt", "node_system_prompt": "system"}
 
 
@@ -99,8 +102,23 @@ class _LlmCall:
             form = None
         tools = self._fields.get("tools")
         if tools is not None and elements_of(tools):
+            for tool in elements_of(tools):
+                self._check_form(tool, form)
             listed = [self._tool(tool, form == "openai") for tool in elements_of(tools)]
             self._fields["tools"] = self._rewriting.array(listed, tools)
+
+    def _check_form(self, tool: Found, form: Any) -> None:
+        """Report a function that is written in the other form than `tools_format` says."""
+        if not isinstance(tool.node, Object):
+            return
+        keys = parts_of(tool).keys()
+        if form == "simplified" and keys & _OPENAI_KEYS:
+            hint = "write {name, description, input_schema}, or tools_format: openai"
+        elif form == "openai" and "input_schema" in keys and not keys & _OPENAI_KEYS:
+            hint = "write {type: function, function: {name, parameters}}, or tools_format: simplified"
+        else:
+            return
+        self._error("E_INVALID_TOOLS_FORMAT", f"the tool is not written in the form {form}", tool, hint)
 
     def _tool(self, tool: Found, is_openai: bool) -> Found:
         """Return a function as the graph declares it: `{name, description, input_schema, output_schema}`."""

@@ -12,6 +12,8 @@ import msgspec
 from agentflow.definition.policy import RetryPolicy
 
 __all__ = [
+    "WORKERS",
+    "WORKER_PREFIX",
     "AgentSpec",
     "Approval",
     "Binds",
@@ -30,6 +32,11 @@ __all__ = [
     "handles_error",
     "next_port",
 ]
+
+WORKERS = "worker"
+"""The service of the handlers that nodes call by name (page 003 §12)."""
+
+WORKER_PREFIX = f"{WORKERS}:"
 
 Join = Literal["any", "all_succeeded", "all_terminal"]
 
@@ -210,6 +217,8 @@ class Needed(NamedTuple):
     name: str
     role: str = "executor"
     """What kind of code a callable is; messages say it."""
+    file: str | None = None
+    """The file beside the document that has a worker handler, if the node names one."""
 
 
 class Binds(NamedTuple):
@@ -225,6 +234,8 @@ class Binds(NamedTuple):
     """Functions that it calls itself, each as `service.function`."""
     callables: tuple[Needed, ...] = ()
     """Python code that is registered by name."""
+    graph: Needed | None = None
+    """A graph of the document, or a registered one."""
 
 
 def next_port(spec: Any) -> tuple[tuple[str, str], ...]:

@@ -119,11 +119,10 @@ class NodeBody:
     def _lower_custom_worker(self, body: Found) -> Parts:
         fields = parts_of(body)
         handler = fields.pop("handler", None)
-        for key in ("handler_file", "language"):
-            part = fields.pop(key, None)
-            if key == "language" and part is not None and to_value(part.node) != "python":
-                message = f'language "{shown(str(to_value(part.node)))}" is not allowed'
-                self._report.error("E_VALUE", message, part.place, part.pointer, 'write "python"')
+        language = fields.pop("language", None)
+        if language is not None and to_value(language.node) != "python":
+            message = f'language "{shown(str(to_value(language.node)))}" is not allowed'
+            self._report.error("E_VALUE", message, language.place, language.pointer, 'write "python"')
         name = to_value(handler.node) if handler is not None else None
         if not isinstance(name, str) or not name.strip():
             where = handler or body

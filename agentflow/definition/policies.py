@@ -11,7 +11,14 @@ from agentflow.definition.policy import Backoff, RetryPolicy
 from agentflow.definition.report import Report, shown
 from agentflow.definition.structure import Found
 
-__all__ = ["Models", "compiled_approval", "compiled_budget", "compiled_cache", "merged_policy"]
+__all__ = [
+    "Models",
+    "compiled_approval",
+    "compiled_budget",
+    "compiled_cache",
+    "compiled_step_budget",
+    "merged_policy",
+]
 
 _MAX_CHAIN = 32
 
@@ -81,6 +88,16 @@ def compiled_budget(found: Found | None) -> Budget | None:
         if key in given:
             given[key] = float(given[key])
     return Budget(**given)
+
+
+def compiled_step_budget(found: Found | None, report: Report) -> Budget | None:
+    """Return the budget of a step. `max_steps` in it is reported: a step begins none."""
+    limit = None if found is None else found.get("max_steps")
+    if limit is not None:
+        message = "a step begins no steps: max_steps has no effect in its budget"
+        hint = "set it in the budget of the run"
+        report.error("E_CONFLICTING_FIELDS", message, limit.key, limit.pointer, hint)
+    return compiled_budget(found)
 
 
 class Models:

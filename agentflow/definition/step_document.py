@@ -46,6 +46,7 @@ from agentflow.definition.policies import (
     compiled_approval,
     compiled_budget,
     compiled_cache,
+    compiled_step_budget,
     merged_policy,
 )
 from agentflow.definition.report import Report, shown
@@ -230,7 +231,7 @@ class _StepDocument:
             ),
             approval=compiled_approval(step.get("approval")),
             cache=compiled_cache(step.get("cache")),
-            budget=compiled_budget(step.get("budget")),
+            budget=compiled_step_budget(step.get("budget"), self._report),
             agent=self._agent(step.plain("id", ""), agent),
             input=escaped(agent.plain("input")) if agent else None,
         )

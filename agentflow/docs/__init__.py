@@ -22,6 +22,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "operations",
         "fork-and-compare",
         "graphs",
+        "node-graphs",
         "actors",
     ),
     "Reference": ("keys", "expressions", "configuration", "codes", "event-types", "commands", "api"),

@@ -193,7 +193,8 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     ),
     "E_MISSING_UPDATE_FROM": CodeInfo("An update of a global has no operand.", "Add from with a path."),
     "E_MISSING_WORKER": CodeInfo(
-        "No handler of a worker's name is registered.", "Register it, or correct the name."
+        "No handler of a worker's name is registered, or beside a document that may run code.",
+        "Register it, write it in `handlers.py` beside the document, or correct the name.",
     ),
     "E_MODEL_CAPABILITY": CodeInfo(
         "The model cannot do what the agent needs.", "Choose another model, or attach fewer functions."
@@ -315,6 +316,11 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
         "A service is neither declared nor registered.", "Declare it under `services`."
     ),
     "E_UNKNOWN_STEP": CodeInfo("An expression names an unknown step.", "Correct the name."),
+    "E_UNKNOWN_SUBGRAPH": CodeInfo(
+        "A subgraph names a graph that neither the document has nor this Runtime. A trusted run finds no"
+        " definition that an untrusted client registered.",
+        "Add it to `graphs`, or register it under this name.",
+    ),
     "E_UNKNOWN_TARGET": CodeInfo("An edge of a graph leads to an unknown node.", "Correct the name."),
     "E_UNKNOWN_TOOL_CHOICE": CodeInfo("tool_choice names a tool that is not listed.", "Correct the name."),
     "E_UNREACHABLE_NODE": CodeInfo(
@@ -519,6 +525,18 @@ FAILURES: dict[str, CodeInfo] = {
         "A condition or selection of an edge failed after its sender had run.",
         "Correct it; the sender is not tried again.",
     ),
+    "missing_tool_executor": CodeInfo(
+        "A node calls a function that is registered nowhere, and its WorkflowRuntime has no tool executor.",
+        "Give `tool_executor`, `workers`, or a Runtime with the service.",
+    ),
+    "input_timeout": CodeInfo(
+        "Nobody answered a question in the time that its node gives.",
+        "Answer sooner, raise `timeout`, or give `on_timeout`.",
+    ),
+    "invalid_output": CodeInfo(
+        "The answer of a model does not satisfy `output_schema`, after two repairs.",
+        "Say in the prompt what is wanted, set `heal`, or choose a stronger model.",
+    ),
     "subgraph_not_found": CodeInfo(
         "A subgraph names a graph that neither the document nor the Runtime has.",
         "Add it to `graphs`, or register it.",
@@ -702,6 +720,10 @@ FAILURES: dict[str, CodeInfo] = {
     "replay_divergence": CodeInfo(
         "A replay with the policy Always asks for something else than the recorded run did.",
         "See `diff` in the details; replay with Mixed to execute what differs.",
+    ),
+    "trace_invalid": CodeInfo(
+        "With `replay_mode` the trace of a run that has just ended breaks a rule of structure.",
+        "Report it with the log of the run: the engine made a trace that it must not make.",
     ),
     "replay_miss": CodeInfo(
         "A replay with the policy Always needs a result that the recorded run does not have.",

@@ -89,6 +89,9 @@ class EffectFold:
         self.signals: list[Record] = []
         self.resumes: list[Record] = []
         self.ages: dict[int, int] = {}
+        self.work: dict[_Place, list[Record]] = {}
+        """By the place of a step whose work is a child run or a handler: what came of it, in its order."""
+        self.open_work: dict[_Place, None] = {}
 
     def take(self, data: Any, offset: int, ts: int) -> None:
         """Take the next event of the run."""
@@ -108,6 +111,8 @@ class EffectFold:
 
     def _take(self, data: Any, offset: int, age: int) -> None:
         self.ages[offset] = age
+        if isinstance(data, _WORK):
+            self._worked(data, offset, age)
         take = _TAKE.get(data.__class__)
         if take is not None:
             take(self, data, offset, age)
@@ -169,6 +174,20 @@ class EffectFold:
     def _step_started(self, data: ev.WorkflowStepStarted, offset: int, age: int) -> None:
         effect = self._effect("call", data, 0, {"input": data.input})
         self.steps[data.activation, data.iteration] = StepRecord(effect, offset, age, self._last_ts)
+        kind = self._graph.all_nodes[data.step_id].kind
+        if kind.starts_run or kind.sends:
+            place = (data.activation, data.iteration)
+            self.work[place] = []
+            self.open_work[place] = None
+
+    def _worked(self, data: Any, offset: int, age: int) -> None:
+        """Keep what a child run or a handler gave; the questions of a child are asked by its step."""
+        place = (data.activation, data.iteration)
+        if place not in self.open_work:
+            return
+        self.work[place].append(Record(None, data, offset, age))
+        if isinstance(data, ev.WorkflowStepCompleted | ev.WorkflowStepFailed):
+            del self.open_work[place]
 
     # -- results --------------------------------------------------------------------------------
 
@@ -240,6 +259,20 @@ def _without_ids(value: Any) -> Any:
     given = cast("dict[str, Any]", value)
     return {name: member for name, member in given.items() if name not in ("tool_call_id", "idempotency_key")}
 
+
+_WORK = (
+    ev.ApprovalRequested,
+    ev.InputRequested,
+    ev.Output,
+    ev.ToolCallStarted,
+    ev.ToolCallCompleted,
+    ev.ToolCallFailed,
+    ev.WorkflowStepWaiting,
+    ev.WorkflowStepRetrying,
+    ev.WorkflowStepCompleted,
+    ev.WorkflowStepFailed,
+)
+"""What a child run or the handler of an executor gives: of other steps these follow from decisions."""
 
 _TAKE: dict[type, Callable[[EffectFold, Any, int, int], None]] = {
     ev.AgentInitialized: EffectFold._initialized,  # pyright: ignore[reportPrivateUsage]

@@ -36,7 +36,7 @@ from agentflow.engine.shared_store import (
 )
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
-from agentflow.events.envelope import micros
+from agentflow.events.envelope import iso, micros
 from agentflow.events.families.base import Reference
 
 __all__ = ["Policy", "Recording", "Replayer", "Step", "call_of"]
@@ -85,6 +85,9 @@ class Replayer:
         self._records = recording.effects
         self._always = policy == "Always"
         self._asked = EffectFold(graph, recording.base)
+        self._graph = graph
+        self._work: dict[tuple[str, int | None], int] = {}
+        """By place of a child run or handler that is served: how many of its records were delivered."""
         self._age = 0
         self._served: set[str] = set()  # calls that wait for their record
         self._late: set[str] = set()  # of them, those whose time has come and which are still open
@@ -104,10 +107,19 @@ class Replayer:
         replayed = getattr(data, "replayed", UNSET)
         if replayed is not UNSET and replayed.workflow_id == self._recording.workflow_id:
             self._age = max(self._age, self._records.ages.get(replayed.offset, 0))
+        if isinstance(data, _WORKED) and replayed is not UNSET:
+            self._follow_work(data, replayed.offset)
         if isinstance(data, ev.SignalReceived):
             self._signals += 1
         elif isinstance(data, ev.WorkflowResumed):
             self._resumes += 1
+
+    def _follow_work(self, data: Any, offset: int) -> None:
+        """Take a served event of a child run or a handler; from a log it was served before a restart."""
+        place = (data.activation, data.iteration)
+        work = self._records.work.get(place)
+        if work:
+            self._work[place] = sum(record.offset <= offset for record in work)
 
     def align(self, state: RunState, now: int) -> None:
         """Move the times of the state, so that the run is as old as its record at this place."""
@@ -184,6 +196,26 @@ class Replayer:
         self._served.add(call_id)
         return True
 
+    def serves_work(self, key: str) -> bool | ErrorInfo:
+        """Return whether a child run or a handler is not to be started, because its record says what came of
+        it. `Mixed` serves child runs that completed without a question, and lets handlers run."""
+        place = _place_of(key)
+        now, then = self._asked.steps.get(place), self._records.steps.get(place)
+        work = self._records.work.get(place, [])
+        if now is None or then is None or not work or not isinstance(work[-1].end, _STEP_ENDS):
+            return _miss(None if now is None else now.effect) if self._always else False
+        if now.effect.key != then.effect.key:
+            return _divergence(now.effect, then.effect) if self._always else False
+        if not self._always and not self._is_plain_child(now.effect, work):
+            return False
+        self._work.setdefault(place, 0)
+        return True
+
+    def _is_plain_child(self, effect: Effect, work: list[Record]) -> bool:
+        is_question = any(isinstance(r.end, ev.ApprovalRequested | ev.InputRequested) for r in work)
+        completed = isinstance(work[-1].end, ev.WorkflowStepCompleted)
+        return self._graph.all_nodes[effect.spec.id].kind.starts_run and completed and not is_question
+
     def serves_lookup(self, lookup: Lookup) -> bool:
         """Return whether the cache is not to be asked: `Always` knows from the record what it said."""
         if self._always:
@@ -210,7 +242,9 @@ class Replayer:
             return None
         candidates = sorted(self._candidates(state), key=lambda c: c.offset)
         if state.status == "paused":  # what has begun comes to its end, and no time passes
-            candidates = [c for c in candidates if c.name in state.calls or not c.name]
+            candidates = [
+                c for c in candidates if c.name in state.calls or not c.name or c.name.startswith(_WORK_NAME)
+            ]
             return self._deliver(state, candidates[0], now) if candidates else None
         if not self._always:
             return self._deliver(state, candidates[0], now) if candidates else None
@@ -246,6 +280,10 @@ class Replayer:
             gate = _gate_of(self._records.steps[_place_of(key)].gates, access)
             assert gate is not None
             found.append(_Candidate(gate.offset, gate.age, answer_key, gate))
+        for place in self._asked.open_work:
+            record = self._next_work(place)
+            if record is not None:
+                found.append(_Candidate(record.offset, record.age, _work_name(place), record))
         paused = state.status == "paused"
         if paused and state.pause in _RESUMED_PAUSES and self._resumes < len(self._records.resumes):
             resumed = self._records.resumes[self._resumes]
@@ -254,6 +292,22 @@ class Replayer:
             signal = self._records.signals[self._signals]
             found.append(_Candidate(signal.offset, signal.age, "", signal))
         return found
+
+    def _next_work(self, place: tuple[str, int | None]) -> Record | None:
+        """Return what a served child run or handler gives next; None if nothing is served here, or if it is
+        the end that the engine gives itself once its time has come."""
+        index = self._work.get(place)
+        if index is None:
+            return None
+        work = self._records.work[place]
+        if not self._always:
+            return work[-1]
+        record = next((r for r in work[index:]), None)
+        if record is not None and isinstance(record.end, ev.WorkflowStepFailed):
+            error = record.end.error
+            if error.code in _BY_TIME or error.category == "cancelled":
+                return None
+        return record
 
     def _waits(self, state: RunState, name: str, asked: Effect, record: Record) -> bool:
         """Return whether the record answers something that the run waits for."""
@@ -294,12 +348,17 @@ class Replayer:
             answer = _answer_of(access.operation, record.end, activation.started, then.ts)
             return Step(found={name: answer})
         end, reference = record.end, self._reference(record.offset)
+        if name.startswith(_WORK_NAME):
+            more: dict[str, Any] = {"replayed": reference}
+            if isinstance(end, ev.WorkflowStepRetrying):
+                more["due_at"] = iso(now + end.delay_ms * 1000)
+            return Step([msgspec.structs.replace(end, **more)])
         if isinstance(end, ev.WorkflowResumed):
             return Step([msgspec.structs.replace(end, definition_hash=UNSET)])
         if isinstance(end, ev.ModelCallFailed | ev.ToolCallFailed):
             self._served.discard(name)
             return Step(self._failed(state, name, record, now))
-        more: dict[str, Any] = {"replayed": reference}
+        more = {"replayed": reference}
         if isinstance(end, ev.ModelCallCompleted):
             self._served.discard(name)
             more |= {"model_call_id": name, "duration_ms": 0, "usage": Usage(cost_usd=0.0)}
@@ -351,6 +410,26 @@ class Replayer:
             return None
         self._marks[_place_of(key)] = record.offset
         return CacheHit(end.output, end.cached.workflow_id, end.cached.offset)
+
+
+_WORK_NAME = "work "
+_STEP_ENDS = (ev.WorkflowStepCompleted, ev.WorkflowStepFailed)
+_WORKED = (
+    ev.ApprovalRequested,
+    ev.InputRequested,
+    ev.Output,
+    ev.ToolCallStarted,
+    ev.ToolCallCompleted,
+    ev.ToolCallFailed,
+    ev.WorkflowStepWaiting,
+    ev.WorkflowStepRetrying,
+    *_STEP_ENDS,
+)
+
+
+def _work_name(place: tuple[str, int | None]) -> str:
+    activation, iteration = place
+    return f"{_WORK_NAME}{activation}" if iteration is None else f"{_WORK_NAME}{activation}[{iteration}]"
 
 
 _CALL_ENDS = (ev.ModelCallCompleted, ev.ModelCallFailed, ev.ToolCallCompleted, ev.ToolCallFailed)

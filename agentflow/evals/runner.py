@@ -13,20 +13,22 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.loader import Definition, load_file
-from agentflow.errors import AgentflowError
+from agentflow.errors import AgentflowError, InvalidOptions
 from agentflow.evals.evaluators import CustomEvalFailed, Evaluator, bind_handlers, evaluate, evaluate_case
 from agentflow.evals.judgement import ABSENT, Mismatch, compare_paths, compare_subset, node_at, value_at
 from agentflow.evals.report import CaseError, CaseResult, EvalReport, Evaluation, report_of
 from agentflow.evals.suite import Case, EvalError, EvalSuite, load_dataset, load_suite
 from agentflow.records.requests import RequestRecord
 from agentflow.records.runs import RunResult
+from agentflow.runtime.node_output import RunSource, workflow_output
+from agentflow.runtime.submission import checked_options
 
 __all__ = ["EvalRuns", "run_eval"]
 
 Progress = Callable[[CaseResult], None]
 
 
-class EvalRuns(Protocol):
+class EvalRuns(RunSource, Protocol):
     """Where the runs of an eval are: a Runtime, or a Client of a daemon."""
 
     async def submit(self, submission: Any, input: Any = None, /, **more: Any) -> Any:
@@ -70,6 +72,7 @@ async def run_eval(
     """
     file = Path(suite)
     loaded = load_suite(file)
+    _check_options(loaded)
     definition = load_file(file.parent / loaded.workflow_path)
     cases = load_dataset(file.parent / loaded.dataset_path)
     if loaded.replay is not None:
@@ -80,6 +83,16 @@ async def run_eval(
     named = evaluators if isinstance(evaluators, Mapping) else {_name(e): e for e in evaluators}
     handlers = bind_handlers(loaded.custom_evals, file.parent)
     return await _Eval(loaded, definition, runs, handlers, dict(named), progress).run(cases)
+
+
+def _check_options(suite: EvalSuite) -> None:
+    try:
+        checked_options(suite.workflow_options)
+    except InvalidOptions as refused:
+        first = refused.diagnostics[0]
+        place = (first.path or "").replace("/options", "/workflow_options", 1)
+        message = f"{place}: {first.message}"
+        raise EvalError("invalid_suite", message, hint=first.hint) from None
 
 
 def _name(evaluator: Evaluator) -> str:
@@ -165,13 +178,18 @@ class _Eval:
             said = "" if result.error is None else f": {result.error.code}: {result.error.message}"
             message = f"the run is {result.state}{said}"
             return error("workflow_run_failed", message, failed[0] if failed else None, result.output)
+        actual = result.output
         try:
-            return await self._judge(case, run_id, expected, result.output)
+            if self._definition.format == "yaml":
+                actual = msgspec.to_builtins(await workflow_output(self._runs, run_id))
+            return await self._judge(case, run_id, expected, actual)
         except CustomEvalFailed as failure:
-            return error("custom_eval_failed", str(failure), actual=result.output)
+            return error("custom_eval_failed", str(failure), actual=actual)
+        except AgentflowError as refused:
+            return error("workflow_run_failed", f"{refused.code}: {refused}", actual=actual)
 
     async def _begin(self, case: Case) -> str:
-        options = {k: v for k, v in self._suite.workflow_options.items() if k != "telemetry"}
+        options = self._suite.workflow_options
         labels = {"eval": self._suite.id, "case": case.id}
         if self._suite.replay is not None:
             handle = await self._runs.replay(case.recording, self._suite.replay, input=case.input)

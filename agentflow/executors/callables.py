@@ -33,6 +33,23 @@ class Callables(msgspec.Struct, frozen=True, kw_only=True):
     agents: Mapping[str, Any] = {}
     workflows: Mapping[str, Any] = {}
     """Nested workflows by name; each has `definition` and `callables`."""
+    workers: Mapping[str, Callable[..., Any]] = {}
+    """By handler: what `worker:<handler>` calls, before those that the Runtime has."""
+    llm_executor: Any = None
+    """What makes the model calls of the run in place of all providers: an LlmExecutor."""
+    tool_executor: Any = None
+    """What makes the calls of functions that are registered nowhere: a ToolExecutor."""
+
+    def injected(self, nested: Callables | None) -> Callables | None:
+        """Return the code of a child run: its own, with the handlers and executors of its parent."""
+        if not self.workers and self.llm_executor is None and self.tool_executor is None:
+            return nested
+        return msgspec.structs.replace(
+            nested or NO_CALLABLES,
+            workers=self.workers,
+            llm_executor=self.llm_executor,
+            tool_executor=self.tool_executor,
+        )
 
 
 NO_CALLABLES = Callables()

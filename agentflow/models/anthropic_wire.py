@@ -16,6 +16,7 @@ from agentflow.models.event_json import token_count
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.output_schemas import plain_schema, schema_in_words, strict_schema
 from agentflow.models.parameters import take_output_limit
+from agentflow.models.tool_choice import PARAMETER, tool_choice
 from agentflow.models.wire_answer import ANSWER_FUNCTION
 
 __all__ = [
@@ -187,7 +188,9 @@ def encode_request(
     body["model"] = request.model
     body["stream"] = True
     tools = [_tool(tool, names) for tool in request.tools]
-    choice = body.pop("tool_choice", None)
+    choice = body.pop(PARAMETER, None)
+    if PARAMETER in request.parameters:
+        choice = tool_choice(request)
     system, messages = _conversation(request.messages, names, provider)
     schema = request.output_schema
     if way == "words" and schema is not None:

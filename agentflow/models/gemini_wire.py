@@ -16,6 +16,7 @@ from agentflow.models.event_json import token_count
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.output_schemas import plain_schema, schema_in_words
 from agentflow.models.parameters import take_output_limit
+from agentflow.models.tool_choice import PARAMETER, tool_choice
 
 __all__ = ["FORMAT", "PARAMETERS", "Candidate", "Event", "Part", "WireUsage", "encode_request", "usage_of"]
 
@@ -125,7 +126,9 @@ def encode_request(request: ModelRequest, names: FunctionNames, *, provider: str
     effort = given.pop("reasoning_effort", None)
     if effort is not None:
         generation.setdefault("thinkingConfig", {"thinkingLevel": str(effort).upper()})
-    choice = given.pop("tool_choice", None)
+    choice = given.pop(PARAMETER, None)
+    if choice is not None:
+        choice = tool_choice(request)
     safety = given.pop("safety_settings", None)
     body: dict[str, Any] = {**request.extra, **given}
     if safety is not None:

@@ -15,6 +15,7 @@ from agentflow.models.base import ModelRequest
 from agentflow.models.event_json import decode_event, token_count
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.output_schemas import plain_schema, schema_in_words, strict_schema
+from agentflow.models.tool_choice import PARAMETER, chosen_function, tool_choice
 
 __all__ = [
     "FORMAT",
@@ -119,8 +120,15 @@ def encode_request(
     options = body.get("stream_options")
     body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
     messages = list(request.messages)
+    if PARAMETER in request.parameters:
+        del body[PARAMETER]
     if request.tools:
         body["tools"] = [_tool(tool, names) for tool in request.tools]
+        choice, function = tool_choice(request), chosen_function(request)
+        if function is not None:
+            choice = {"type": "function", "function": {"name": names.write(function)}}
+        if choice is not None:
+            body[PARAMETER] = choice
         if not request.parallel_tool_calls:
             body["parallel_tool_calls"] = False
     schema = request.output_schema

@@ -16,6 +16,7 @@ from agentflow.models.event_json import token_count
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.output_schemas import plain_schema, schema_in_words, strict_schema
 from agentflow.models.parameters import take_output_limit
+from agentflow.models.tool_choice import PARAMETER, chosen_function, tool_choice
 
 __all__ = ["FORMAT", "PARAMETERS", "Event", "Item", "WireResponse", "WireUsage", "encode_request", "usage_of"]
 
@@ -166,10 +167,13 @@ def encode_request(request: ModelRequest, names: FunctionNames, *, provider: str
         body["tools"] = [_tool(tool, names) for tool in request.tools]
         if not request.parallel_tool_calls:
             body["parallel_tool_calls"] = False
-    choice = body.get("tool_choice")
-    function = _object(_object(choice).get("function"))
-    if function:
-        body["tool_choice"] = {"type": "function", "name": names.write(str(function.get("name")))}
+    if PARAMETER in request.parameters:
+        del body[PARAMETER]
+        choice, function = tool_choice(request), chosen_function(request)
+        if function is not None:
+            choice = {"type": "function", "name": names.write(function)}
+        if choice is not None:
+            body[PARAMETER] = choice
     body["input"] = _items(messages, names, provider)
     return msgspec.json.encode(body)
 

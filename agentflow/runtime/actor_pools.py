@@ -45,6 +45,7 @@ class ActorPools:
 
     def directory(self, bound: Bound, models: Models) -> Directory:
         """Return the actors that a run's calls go to."""
+        models = bound.own_models or models
         providers = {
             ref.provider: models.provider(ref) for step in bound.steps.values() for ref in step.models
         }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
@@ -16,19 +16,29 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from agentflow.definition.bound_nodes import BoundNode, bound_nodes
-from agentflow.definition.diagnostics import Diagnostic
+from agentflow.definition.diagnostics import Diagnostic, did_you_mean
 from agentflow.definition.ir import AgentSpec, FunctionRef, ModelRef, Workflow, canonical_json
 from agentflow.definition.kinds import kind_of
-from agentflow.definition.node import ToolDeclaration
+from agentflow.definition.node import WORKER_PREFIX, WORKERS, Needed, ToolDeclaration
 from agentflow.engine import Bindings, ModelTerms, StepBinding, ToolInfo
 from agentflow.engine.agents.handoffs import handoff_tools
 from agentflow.engine.effect_replay import Policy, Recording
 from agentflow.engine.reducers import REDUCERS
 from agentflow.executors.callables import NO_CALLABLES, Callables
 from agentflow.models import ModelProfile, ModelResolutionError, Models
+from agentflow.models.llm_executor import ExecutorModels
 from agentflow.models.parameters import parameter_problems
 from agentflow.runtime.adapters import import_adapters
 from agentflow.tools import PythonTool, Service, ServiceLoader, Tool, ToolRegistry
+from agentflow.tools.tool_executor import ExecutorTool, ToolExecutor, executor_service, executor_tool
+from agentflow.tools.workers import (
+    HANDLERS_FILE,
+    Handlers,
+    WorkerTool,
+    load_handlers,
+    worker_service,
+    worker_tools,
+)
 
 __all__ = ["Bound", "Implicit", "Pins", "ReplaySource", "bind"]
 
@@ -38,6 +48,14 @@ and a person is asked before each call; offered; not offered (page 001 §5.6).""
 
 Locate = Callable[[str], tuple[int | None, int | None]]
 """A JSON pointer of the document to (line, column)."""
+
+
+HasGraph = Callable[[str], Awaitable[bool]]
+"""Whether a graph is registered under a name."""
+
+
+async def _has_none(name: str) -> bool:
+    return False
 
 
 class Pins:
@@ -72,6 +90,8 @@ class Bound:
         self.code: Callables | None = None
         """The Python code of the workflow, if it was built in Python."""
         self.replay: ReplaySource | None = None
+        self.own_models: Models | None = None
+        """What makes the model calls of this run alone, if it is not the providers of the Runtime."""
 
     @property
     def bindings(self) -> Bindings:
@@ -102,21 +122,31 @@ class _Binder:
         pins: Pins | None,
         implicit: Implicit,
         code: Callables | None,
+        has_graph: HasGraph,
+        named: Service | None,
     ) -> None:
+        self.named = named
+        self.has_graph = has_graph
         self.workflow = workflow
         self.code = code
-        self.models = models
+        self.bound = Bound()
+        self.bound.code = code
+        executor = None if code is None else code.llm_executor
+        self.models = models if executor is None else ExecutorModels(executor)
+        self.bound.own_models = None if executor is None else self.models
+        self.asks: ToolExecutor | None = None if code is None else code.tool_executor
+        self.asked: dict[str, ExecutorTool] = {}
         self.locate = locate
         self.file = file
         self.pins = pins
         self.implicit: Implicit = implicit
-        self.bound = Bound()
-        self.bound.code = code
         self.registry = registry.copy()
         self.format = format
         self.nodes = tuple(bound_nodes(workflow, format))
         self.reported: set[tuple[str, str]] = set()  # code and place
         self.without_model: list[tuple[str, str, ModelResolutionError]] = []
+        self.handlers: dict[str, Handlers] = {}  # by file; "" has those that need none
+        self.called: dict[str, WorkerTool | ExecutorTool] = {}
         self.broken: set[str] = set()  # what refers to these services is not reported once more
 
     async def run(self, loader: ServiceLoader, folder: Path | None, trusted: bool) -> Bound:
@@ -134,6 +164,7 @@ class _Binder:
             else:
                 self.broken.add(name)
                 self.registry.services.pop(name, None)
+        await self._load_workers(folder if trusted else None)
         await import_adapters(self.models, self._wanted(), self._resolve)
         for node in self.nodes:
             if node.agent is not None:
@@ -142,10 +173,65 @@ class _Binder:
                 self._tools(node)
             self._callables(node)
         self._check_code(self.workflow)
+        if self.pins is None:
+            await self._check_graphs(self.workflow, "", {})
         self._report_missing_default()
         for service in self.registry.services.values():
             self.bound.services.setdefault(service.name, service)
+        if self.called:
+            self.bound.services[WORKERS] = worker_service(self.called.values())
+        by_service: dict[str, list[ExecutorTool]] = {}
+        for tool in self.asked.values():
+            by_service.setdefault(tool.service, []).append(tool)
+        for name, tools in by_service.items():
+            self.bound.services[name] = executor_service(name, tools)
         return self.bound
+
+    def _executed(self, name: str) -> ExecutorTool | None:
+        """Return what the injected executor is asked for by this name; None without one. A service of the
+        Runtime or the document keeps its name."""
+        if self.asks is None or name.rpartition(".")[0] in self.registry.services:
+            return None
+        if name not in self.asked:
+            self.asked[name] = executor_tool(self.asks, name)
+        return self.asked[name]
+
+    async def _load_workers(self, folder: Path | None) -> None:
+        """Find the handlers that nodes call: those of the workflow's code, then the registered ones, then
+        those of files in the folder; without one no file is imported."""
+        known = {**self.registry.workers, **worker_tools({} if self.code is None else self.code.workers)}
+        wanted: dict[str, dict[str, None]] = {}
+        for node in self.nodes:
+            for needed in node.binds.tools:
+                handler = _handler(needed.name)
+                if handler is not None and handler not in known:
+                    wanted.setdefault(needed.file or HANDLERS_FILE, {})[handler] = None
+        self.handlers = {"": Handlers(known)}
+        for file, names in wanted.items() if folder is not None else ():
+            assert folder is not None
+            self.handlers[file] = await load_handlers(file, folder, names)
+
+    def _worker(self, needed: Needed, handler: str, place: str) -> WorkerTool | ExecutorTool | None:
+        """Return a handler; None, reported, if there is none."""
+        file = needed.file or HANDLERS_FILE
+        registered, beside = self.handlers[""], self.handlers.get(file)
+        for found in (registered, beside):
+            if found is not None and handler in found.tools:
+                if WORKERS in self.workflow.services or WORKERS in self.registry.services:
+                    message = f'a service is called "{WORKERS}", as the handlers of workers are'
+                    self._report("E_MISSING_WORKER", message, place, "give the service another name")
+                    return None
+                return found.tools[handler]
+        if self.asks is not None:
+            return executor_tool(self.asks, needed.name)
+        problem = None if beside is None else beside.problem
+        if problem is not None:
+            message = f'no worker is registered as "{handler}", and {problem.message}'
+            self._report("E_MISSING_WORKER", message, place, problem.hint or _WORKER_HINT)
+        else:
+            hint = did_you_mean(handler, list(registered.tools)) or _WORKER_HINT
+            self._report("E_MISSING_WORKER", f'no worker is registered as "{handler}"', place, hint)
+        return None
 
     def _wanted(self) -> Iterator[ModelRef | str | None]:
         """Yield every model that an agent may call, as the document or the bound run names it."""
@@ -202,6 +288,22 @@ class _Binder:
             inner = kind_of(node).inner(node)
             if inner is not None:
                 self._check_code(inner)
+
+    async def _check_graphs(self, workflow: Workflow, at: str, outer: dict[str, Workflow]) -> None:
+        """Report graphs that subgraphs name and that neither the document has nor this Runtime. A run that
+        goes on is not judged again: what it names may come later."""
+        known = {**outer, **workflow.graphs}
+        for node in bound_nodes(workflow, self.format if not at else "ir/v0"):
+            needed = node.binds.graph
+            if needed is None or needed.name in known or await self.has_graph(needed.name):
+                continue
+            hint = (
+                did_you_mean(needed.name, list(known)) or "add it to graphs, or register it under this name"
+            )
+            message = f'there is no graph "{needed.name}"'
+            self._report("E_UNKNOWN_SUBGRAPH", message, f"{at}{node.place}/{needed.field}", hint)
+        for name, graph in workflow.graphs.items():
+            await self._check_graphs(graph, f"{at}/graphs/{_escape(name)}", known)
 
     def _unregistered(self, what: str, name: str, path: str) -> None:
         hint = (
@@ -357,6 +459,13 @@ class _Binder:
         found, problems = self.registry.resolve(ref)
         if ref.service in self.broken or (self.broken and not ref.service and not found):
             return []  # reported where the service is declared
+        if problems and not ref.service and self.named is not None and ref.function in self.named.tools:
+            self.bound.services[self.named.name] = self.named
+            return [self.named.tools[ref.function]]
+        if problems and ref.function != "*":
+            executed = self._executed(f"{ref.service}.{ref.function}" if ref.service else ref.function)
+            if executed is not None:
+                return [executed]
         for problem in problems:
             place = node.function_place(index, "service" if "SERVICE" in problem.code else "function")
             self._report(problem.code, problem.message, place, problem.hint)
@@ -371,17 +480,38 @@ class _Binder:
         """Bind the functions that a node calls itself, beside those that its agent is offered."""
         tools: dict[str, ToolInfo] = {}
         for needed in node.binds.tools:
+            place = f"{node.place}/{needed.field}"
+            handler = _handler(needed.name)
+            if handler is not None:
+                worker = self._worker(needed, handler, place)
+                if worker is not None:
+                    self.called[handler] = worker
+                    tools[worker.name] = _info(worker)
+                continue
             service, _, function = needed.name.rpartition(".")
             found, problems = self.registry.resolve(FunctionRef(service, function))
-            if service not in self.broken:
+            executed = self._executed(needed.name) if problems else None
+            if executed is not None:
+                found = [executed]
+            elif service not in self.broken:
                 for problem in problems:
-                    code = "E_MISSING_WORKER" if needed.name.startswith("worker:") else problem.code
-                    self._report(code, problem.message, f"{node.place}/{needed.field}", problem.hint)
+                    self._report(problem.code, problem.message, place, problem.hint)
             tools |= {t.name: _info(t) for t in found[:1]}
         before = self.bound.steps.get(node.id, StepBinding())
         self.bound.steps[node.id] = msgspec.structs.replace(before, tools={**tools, **before.tools})
         granted = self.bound.grants.setdefault(node.id, [])
         granted += [name for t in tools.values() if (name := f"{t.service}.{t.function}") not in granted]
+
+
+def _handler(name: str) -> str | None:
+    """Return the handler that the name of a function means; None if it is the function of a service."""
+    return name.removeprefix(WORKER_PREFIX).strip() if name.startswith(WORKER_PREFIX) else None
+
+
+_WORKER_HINT = (
+    "register it: Runtime(workers=...) or serve --load MODULE:HANDLERS; or write it in handlers.py beside a"
+    " document of this machine"
+)
 
 
 def _terms(profile: ModelProfile) -> ModelTerms:
@@ -466,15 +596,20 @@ async def bind(
     implicit: Implicit = "deny",
     trusted: bool = True,
     code: Callables | None = None,
+    has_graph: HasGraph | None = None,
+    named: Service | None = None,
 ) -> Bound:
     """Resolve every model and function of the graph; see `Bound.diagnostics`.
 
-    `code` is what the names of executors, predicates and selections mean.
+    `code` is what the names of executors, predicates and selections mean; `named` has functions that only a
+    node which names them is offered.
 
     Imports the modules of its python services and starts, connects and lists its other ones, all at the same
     time, each for 30 s at most. A submission that is not `trusted` gets no service that runs code, needs a
     secret or has a private address. With `pins`, an existing run keeps its models and is offered no function
     that it was not granted.
     """
-    binder = _Binder(workflow, registry, models, locate, file, format, pins, implicit, code)
+    binder = _Binder(
+        workflow, registry, models, locate, file, format, pins, implicit, code, has_graph or _has_none, named
+    )
     return await binder.run(loader, folder, trusted)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +19,7 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.loader import Definition, check_inputs
+from agentflow.definition.loader import Definition, Submission, check_inputs
 from agentflow.errors import (
     AgentflowError,
     CommandRefused,
@@ -32,6 +33,7 @@ from agentflow.errors import (
     UnknownRequest,
 )
 from agentflow.events import catalogue as ev
+from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.log import RunRow
 from agentflow.runtime.command_handlers import (
     Answer,
@@ -43,22 +45,39 @@ from agentflow.runtime.command_handlers import (
     Resume,
     Withdraw,
 )
-from agentflow.runtime.submission import load_aside, started_event
+from agentflow.runtime.submission import load_aside, started_event, with_options
 from agentflow.runtime.submit import SubmitCommand
 from agentflow.runtime.workflow_code import WorkflowWithCode
+from agentflow.tools import ToolError
 
 if TYPE_CHECKING:
-    from agentflow.definition.loader import Submission
     from agentflow.engine.child_runs import ChildReport, ChildRequest
     from agentflow.executors.callables import Callables
+    from agentflow.records.runs import RunResult
     from agentflow.runtime.binding import Bound
 
-__all__ = ["ChildLinks", "ChildRunCommands", "pass_on_command"]
+__all__ = ["ChildLinks", "ChildRunCommands", "GraphSource", "RegisteredGraph", "pass_on_command"]
 
 _log = logging.getLogger("agentflow.runtime")
 _RETRY_INTERVAL_S = 1.0
+_INHERITED = (
+    *("model", "healing", "node_llm_streaming", "workflow_streaming"),
+    *("llm_node_policy", "tool_node_policy", "telemetry"),
+)
+"""Options of a run that hold for its child runs too."""
+
 _GOES_ON = ("drain", "storage")
 """Reasons of a pause that no operator asked for: a parent that goes on takes its child with it."""
+
+
+class RegisteredGraph(NamedTuple):
+    """A graph that somebody registered, and whether that client was trusted."""
+
+    submission: Submission
+    trusted: bool = True
+
+
+GraphSource = Callable[[str], Awaitable[RegisteredGraph | None]]
 
 
 class ChildLinks(NamedTuple):
@@ -96,6 +115,8 @@ class ChildRunCommands(SubmitCommand):
     def __init__(self) -> None:
         super().__init__()
         self._graphs_by_name: dict[str, Submission] = {}
+        self.graph_source: GraphSource | None = None
+        """Where graphs are found that were not registered here, such as the definitions of a daemon."""
 
     def register(self, workflow: WorkflowWithCode | str, submission: Submission | None = None) -> None:
         """Register a workflow that was built in Python, or a definition under a name.
@@ -112,6 +133,77 @@ class ChildRunCommands(SubmitCommand):
             raise TypeError("register takes a workflow built in Python, or a name and a definition")
         else:
             self._graphs_by_name[workflow] = submission
+
+    async def _registered(self, name: str, *, trusted: bool) -> RegisteredGraph | None:
+        """Return the graph of a name; None if there is none. A trusted run takes none of an untrusted client:
+        whoever may register a name must not decide what it does. An untrusted run stays one in any case."""
+        if name in self._graphs_by_name:
+            return RegisteredGraph(self._graphs_by_name[name])
+        found = None if self.graph_source is None else await self.graph_source(name)
+        return None if found is None or (trusted and not found.trusted) else found
+
+    async def _has_graph(self, name: str, *, trusted: bool) -> bool:
+        return await self._registered(name, trusted=trusted) is not None
+
+    # -- workflows that models run ------------------------------------------------------------------
+
+    async def _begin_graph(self, name: str, input: Any, run_id: str, parent_id: str, max_depth: int) -> None:
+        """Begin the run of a registered workflow for a call of a function, or find the one that was begun.
+
+        Raises ToolError: `subgraph_not_found`, `depth_exceeded`, `invalid_tool_input`.
+        """
+        from agentflow.runtime.graph_calls import GRAPH_DEPTH
+
+        if await self._is_begun(run_id):
+            return
+        parent = await self._begin(parent_id)
+        trusted = parent.options.get("trusted", True)
+        depth = parent.options.get(GRAPH_DEPTH, 0) + 1
+        if depth > max_depth:
+            message = f"{name} would be run {depth} deep, the limit is {max_depth}"
+            raise ToolError.of("policy", "depth_exceeded", message, executed=False)
+        found = await self._registered(name, trusted=trusted)
+        if found is None:
+            message = f'no workflow "{name}" is registered'
+            raise ToolError.of("policy", "subgraph_not_found", message, executed=False)
+        definition, _, _ = await load_aside(found.submission, UNSET)
+        definition = with_options(definition, inherited := _inherited(parent))
+        value, problems = check_inputs(definition, input)
+        bound = await self.bind(definition, trusted=trusted, code=self._injected(parent, parent_id))
+        errors = [one for one in (*problems, *bound.diagnostics) if one.severity == "error"]
+        if errors:
+            message = "; ".join(f"{one.code}: {one.message}" for one in errors)
+            raise ToolError.of("invalid_input", "invalid_tool_input", message, executed=False)
+        options = {**inherited, GRAPH_DEPTH: depth, **({} if trusted else {"trusted": False})}
+        labels = {"called_by": parent_id}
+        started = started_event(
+            definition, bound, value, labels, options, list(definition.warnings), "parent"
+        )
+        with suppress(RunExists):  # another attempt of the same call has begun it
+            await self._begin_run(run_id, definition, bound, started)
+
+    def _injected(self, begin: ev.WorkflowStarted, workflow_id: str) -> Callables | None:
+        code = self._code.find(begin.definition.name, begin.ir_hash, workflow_id)
+        return None if code is None else code.injected(None)
+
+    async def _end_of(self, run_id: str) -> RunResult[Any]:
+        """Wait until a run has ended, however long it waits for people; return its result."""
+        async for _ in self.events(run_id, types=tuple(TERMINAL_TYPES)):
+            pass
+        return await self.rest(run_id)
+
+    def _cancel_with(self, run_id: str, parent_id: str) -> None:
+        """Cancel a run if the one that called for it is being cancelled or has ended."""
+        if not self._registry.closed:
+            self._registry.start_soon(self._cancel_called(run_id, parent_id))
+
+    async def _cancel_called(self, run_id: str, parent_id: str) -> None:
+        try:
+            parent = await self.fold(parent_id)
+            if parent.cancel_requested is not None or parent.terminal:
+                await self._send_on(run_id, Cancel(reason=f"{parent_id} does not wait for it", by=parent_id))
+        except AgentflowError as error:
+            _log.warning("%s could not be cancelled with its caller: %s", run_id, error)
 
     def _child_links(self) -> ChildLinks:
         """Return what the supervisors of runs are given."""
@@ -172,10 +264,13 @@ class ChildRunCommands(SubmitCommand):
         parent = await self._begin(request.parent.workflow_id)
         submission = request.definition
         if isinstance(submission, str):
-            if submission not in self._graphs_by_name:
+            found = await self._registered(submission, trusted=request.options.get("trusted", True))
+            if found is None:
                 raise CommandRefused(f'no graph "{submission}" is registered', code="subgraph_not_found")
-            submission = self._graphs_by_name[submission]
+            submission = found.submission
         definition, _, _ = await load_aside(submission, UNSET)
+        inherited = _inherited(parent)
+        definition = with_options(definition, inherited)
         code = self._nested_code(parent, request, definition)
         folder = parent.options.get("folder")
         if definition.folder is None and folder:
@@ -187,7 +282,8 @@ class ChildRunCommands(SubmitCommand):
         bound = await self.bind(definition, trusted=request.options.get("trusted", True), code=code)
         if any(found.severity == "error" for found in bound.diagnostics):
             raise DefinitionError(bound.diagnostics)
-        started = self._child_started(request, definition, bound, value, trace)
+        options = {**inherited, **request.options}
+        started = self._child_started(request, options, definition, bound, value, trace)
         await self._begin_run(request.workflow_id, definition, bound, started)
 
     def _nested_code(
@@ -195,15 +291,23 @@ class ChildRunCommands(SubmitCommand):
     ) -> Callables | None:
         """Return the code of the workflow that stands at the parent's step, for a child with its graph."""
         code = self._code.find(parent.definition.name, parent.ir_hash, request.parent.workflow_id)
-        nested = None if code is None else code.workflows.get(request.parent.step_id)
+        if code is None:
+            return None
+        nested = code.workflows.get(request.parent.step_id)
+        found: Callables | None = None
         if isinstance(nested, WorkflowWithCode) and nested.definition.ir_hash == definition.ir_hash:
-            return nested.callables
-        return None
+            found = nested.callables
+        return code.injected(found)
 
     def _child_started(
-        self, request: ChildRequest, definition: Definition, bound: Bound, value: Any, trace: str | None
+        self,
+        request: ChildRequest,
+        options: dict[str, Any],
+        definition: Definition,
+        bound: Bound,
+        value: Any,
+        trace: str | None,
     ) -> ev.WorkflowStarted:
-        options = dict(request.options)
         if trace is not None:
             options["traceparent"] = trace
         found = [*definition.warnings, *bound.diagnostics]
@@ -291,6 +395,11 @@ class ChildRunCommands(SubmitCommand):
                 self._registry.start_soon(
                     self._send_on(row.workflow_id, Cancel(reason=reason, by=row.parent))
                 )
+
+
+def _inherited(parent: ev.WorkflowStarted) -> dict[str, Any]:
+    """Return the options of a run that hold for the runs that it begins."""
+    return {name: parent.options[name] for name in _INHERITED if name in parent.options}
 
 
 def _not_begun(request: ChildRequest, error: AgentflowError) -> ChildReport:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agentflow.engine import BaseEvent, Graph, RunState
     from agentflow.runtime.binding import Bound
     from agentflow.runtime.run_handle import RunHandle
+    from agentflow.runtime.workflow_code import CodeTable
 
 __all__ = ["ForkBase", "ForkCommand", "fork_base"]
 
@@ -144,6 +145,8 @@ def _forked(
 
 class ForkCommand(RecoveryCommands):
     """All commands of a Runtime."""
+
+    _code: CodeTable
 
     async def _prepare(self, workflow_id: str, bound: bool, *, trusted: bool = True) -> tuple[Graph, Bound]:
         """Return a stored run's graph, and what it was bound to when it began."""
@@ -274,6 +277,8 @@ class ForkCommand(RecoveryCommands):
         async with self._registry.exclusive(run_id):
             if chosen and await self._taken(run_id):
                 raise RunExists(f"{run_id} exists already")
+            if bound.code is not None:
+                self._code.begin(run_id, bound.code)
             launch = await self._registry.begin(
                 run_id, plan, bound, [started, base.saved], base=base.events, labels=dict(started.labels)
             )

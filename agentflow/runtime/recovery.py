@@ -86,6 +86,8 @@ class DueScan:
         begin = decode((await self._log.read(workflow_id, 0, 1))[0].body).data
         if not isinstance(begin, WorkflowStarted):
             return True
+        if begin.replay_of is not UNSET:
+            return True  # its record answers what it waits for
         if begin.budget is not UNSET and limits_of(begin.budget).get("max_duration_s") is not None:
             return True
         timed = self._timed.get(begin.ir_hash)

@@ -23,7 +23,7 @@ from agentflow.events.decoding import decode_page
 from agentflow.events.envelope import micros
 from agentflow.records.read_model import base_of_fork
 from agentflow.runtime.fork import ForkCommand
-from agentflow.runtime.submission import json_problem, load_aside, started_event
+from agentflow.runtime.submission import json_problem, load_aside, started_event, with_options
 
 if TYPE_CHECKING:
     from agentflow.engine import BaseEvent, Graph
@@ -73,10 +73,10 @@ class ReplayCommand(ForkCommand):
     ) -> RunHandle:
         """Begin a new run of a recorded one, with its input and its definition unless others are given.
 
-        `Always` serves every model call, function, answer and timer from the record and sends nothing: what
-        is asked differently fails the run with `replay_divergence`, what has no complete record with
-        `replay_miss`. It refuses graphs with child runs or handlers of executors, which no record serves so
-        far. `Mixed` serves what is asked equally and executes the rest, `Refresh` executes all.
+        `Always` serves every model call, function, answer, timer, child run and handler of an executor from
+        the record and sends nothing: what is asked differently fails the run with `replay_divergence`, what
+        has no complete record with `replay_miss`. `Mixed` serves what is asked equally and executes the rest,
+        handlers and child runs that asked something among it; `Refresh` executes all.
         Raises RunNotFound, RunGone, OffsetTrimmed, RunExists, CommandRefused (invalid_parameter),
         DefinitionError or StoreError.
         """
@@ -108,8 +108,6 @@ class ReplayCommand(ForkCommand):
                 more, base = [recording.saved], recording.base
         else:
             plan, bound, begin = await self._prepare_other(definition, begin, input, trusted)
-        if policy == "Always":
-            _check_is_served(plan)
         if policy != "Refresh":
             from agentflow.runtime.binding import ReplaySource
 
@@ -118,6 +116,8 @@ class ReplayCommand(ForkCommand):
         async with self._registry.exclusive(run_id):
             if as_id is not None and await self._taken(run_id):
                 raise RunExists(f"{run_id} exists already")
+            if bound.code is not None:
+                self._code.begin(run_id, bound.code)
             launch = await self._registry.begin(
                 run_id, plan, bound, [begin, *more], base=base, labels=dict(begin.labels)
             )
@@ -129,12 +129,16 @@ class ReplayCommand(ForkCommand):
         """Check and bind the definition that is to run instead of the recorded one."""
         from agentflow.runtime.binding import Bound
 
+        origin = begin.replay_of
+        assert origin is not UNSET
         given = begin.input if input is None else input
         definition, value, problems = await load_aside(submission, given)
+        definition = with_options(definition, begin.options)
         kept = {name: option for name, option in begin.options.items() if name not in ("models", "folder")}
         said = started_event(definition, Bound(), value, begin.labels, kept, [], begin.by)
         said = msgspec.structs.replace(said, budget=begin.budget, replay_of=begin.replay_of)
-        bound, started = await self._bound(definition, said, problems, trusted=trusted)
+        code = self._code.find(begin.definition.name, begin.ir_hash, origin.workflow_id)
+        bound, started = await self._bound(definition, said, problems, trusted=trusted, code=code)
         await self._put_definition(definition)
         started = msgspec.structs.replace(started, replay_of=begin.replay_of)
         return self._plan(definition.workflow, definition.ir_hash), bound, started
@@ -185,12 +189,3 @@ def _checked(plan: Graph, value: Any) -> Any:
     if any(problem.severity == "error" for problem in problems):
         raise DefinitionError(problems)
     return found
-
-
-def _check_is_served(plan: Graph) -> None:
-    """Raise CommandRefused for a graph whose work a record cannot serve as a whole."""
-    for node in plan.all_nodes.values():
-        if node.kind.starts_run or node.kind.sends:
-            what = "begins child runs" if node.kind.starts_run else "runs Python handlers"
-            message = f'policy Always cannot serve "{node.id}", which {what}'
-            raise CommandRefused(message, code="invalid_parameter", hint="use Mixed or Refresh")

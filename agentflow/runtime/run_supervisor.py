@@ -248,6 +248,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 self._tracer,
                 launch.child_links,
                 lambda run_id: me.tell(ChildGone(workflow_id=run_id)),
+                self._serves_work,
             )
         if not launch.is_new:
             return self._replay()
@@ -330,7 +331,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         elif not isinstance(command, Cancel):
             self._advance([*self._storage_notices(), *([] if still else self._interrupted(now))])
         for effect in [] if still else begun:
-            self._dispatcher.execute(effect)
+            if not self._serves_work(effect.activation_key):
+                self._dispatcher.execute(effect)
         if self._children is not None and isinstance(command, Attach | Resume) and not still:
             self._children.start_all()
         if command is not None:
@@ -518,7 +520,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                     if self._suspending is None:
                         if isinstance(effect, engine.StartCall):
                             self._start_call(effect)
-                        else:
+                        elif not self._serves_work(effect.activation_key):
                             self._dispatcher.execute(effect)
                     continue
                 if isinstance(effect, engine.StartChild | engine.PassOn):
@@ -557,6 +559,13 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             self._dispatcher.execute(call)
 
     # -- answers from a recorded run --------------------------------------------------------------
+
+    def _serves_work(self, key: str) -> bool:
+        """Return whether a child run or a handler is not started, because a record says what comes of it."""
+        replayer = self._replayer
+        if replayer is None or key not in self._state.open:
+            return False
+        return self._is_served(replayer.serves_work(key))
 
     def _following(self, see: Callable[[Any], object]) -> Callable[[Any], object]:
         """Return `see` for a fold of the log that the Replayer follows too."""

@@ -10,7 +10,7 @@ gives back is a projection of the log. All methods are for the event loop that e
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -71,7 +71,8 @@ class Runtime(ChildRunCommands):
     """Run workflows in this process on one store.
 
     `store`: `memory:`, `sqlite:FILE` or an open EventLog (which the caller then closes). `models` and
-    `services` add to what documents declare. A function that is declared to change something, and
+    `services` add to what documents declare; `workers` are the handlers that nodes call as `worker:NAME`,
+    each `handler(*, context, payload)`. A function that is declared to change something, and
     that an agent has only because it may call "all", is asked about before each call; `implicit_side_effects`
     `allow` or `deny` gives it without, or not at all. Leaving `async with` parks the runs
     that are not at their end: they go on with `resume`, here or in another process. `telemetry` stands in
@@ -88,6 +89,7 @@ class Runtime(ChildRunCommands):
         *,
         models: Models | Iterable[ModelProvider] | None = None,
         services: Iterable[Service] = (),
+        workers: Mapping[str, Callable[..., Any]] | None = None,
         clock: Clock | None = None,
         ids: Ids | None = None,
         grace: float = 10.0,
@@ -101,7 +103,7 @@ class Runtime(ChildRunCommands):
         self._store = store
         self._fork_guard = ForkGuard("the Runtime")
         self.models = models if isinstance(models, Models) else Models(models)
-        self.registry = ToolRegistry(services)
+        self.registry = ToolRegistry(services, workers)
         self.clock: Clock = clock or SystemClock()
         self._ids = ids or Ids()
         # Two Runtimes of one process are two writers, and fence each other like two processes.
@@ -114,6 +116,7 @@ class Runtime(ChildRunCommands):
         self._run_limits = (max_concurrent_runs, max_queued_runs)
         self._telemetry = telemetry
         self._recovers = recover
+        self._graph_calls: Service | None = None
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -283,7 +286,18 @@ class Runtime(ChildRunCommands):
             implicit=self._implicit,
             trusted=trusted,
             code=code or self._code.find(definition.name, definition.ir_hash),
+            has_graph=partial(self._has_graph, trusted=trusted),
+            named=self._graph_service(),
         )
+
+    def _graph_service(self) -> Service:
+        """Return the service of the function by which models run registered workflows."""
+        if self._graph_calls is None:
+            from agentflow.runtime.graph_calls import GraphCalls, graph_service
+
+            calls = GraphCalls(self._begin_graph, self._end_of, self._cancel_with)
+            self._graph_calls = graph_service(calls)
+        return self._graph_calls
 
     async def tools(self) -> list[ToolView]:
         """Return the functions that documents may name without declaring a service, by service and name."""
@@ -315,6 +329,7 @@ class Runtime(ChildRunCommands):
             implicit=self._implicit,
             trusted=trusted and options.get("trusted", True),
             code=self._code.find(begin.definition.name, begin.ir_hash, workflow_id),
+            named=self._graph_service(),
         )
         errors = [d for d in found.diagnostics if d.severity == "error"]
         if errors:

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from agentflow import __version__
 from agentflow.aside import compute_aside, import_aside, is_small
 from agentflow.definition.bound_nodes import bound_nodes
-from agentflow.definition.diagnostics import Diagnostic, did_you_mean
+from agentflow.definition.diagnostics import Diagnostic, did_you_mean, sort_diagnostics
 from agentflow.definition.ir import Budget, Workflow, canonical_json
 from agentflow.definition.json_values import is_broken_text
 from agentflow.definition.loader import (
@@ -28,7 +28,7 @@ from agentflow.definition.loader import (
 )
 from agentflow.definition.policy import MAX_SECONDS
 from agentflow.definition.type_errors import explain
-from agentflow.errors import ConfigurationError
+from agentflow.errors import ConfigurationError, InvalidOptions
 from agentflow.events.catalogue import DefinitionInfo, WorkflowStarted
 from agentflow.events.envelope import SCHEMA_VERSION
 from agentflow.events.tracing import parse_traceparent, tracestate_problem
@@ -50,6 +50,7 @@ __all__ = [
     "load_aside",
     "started_event",
     "submission_digest",
+    "with_options",
 ]
 
 _MAX_DEPTH = 200
@@ -78,17 +79,29 @@ _OPTIONS: dict[str, Callable[[Any], str | None]] = {
 
 
 def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options without those that are null. Raises ConfigurationError naming the wrong one."""
+    """Return the options without those that are null. Raises InvalidOptions with every problem, each at its
+    place below `/options`."""
     options = {key: value for key, value in (given or {}).items() if value is not None}
-    for key, value in options.items():
-        check = _OPTIONS.get(key)
-        if check is None:
-            hint = did_you_mean(key, list(_OPTIONS)) or f"known: {', '.join(_OPTIONS)}"
-            raise ConfigurationError(f"unknown option {key!r}", hint=hint)
-        problem = check(value)
-        if problem is not None:
-            raise ConfigurationError(f"option {key}: {value!r} {problem}")
+    if not options:
+        return options
+    found = [_wrong_option(key, value) for key, value in options.items() if key in _OPTIONS]
+    problems = [problem for problem in found if problem is not None]
+    more = {key: value for key, value in options.items() if key not in _OPTIONS}
+    if more:
+        from agentflow.definition.run_options import check_run_options
+
+        problems += check_run_options(more, known=tuple(_OPTIONS))
+    if problems:
+        raise InvalidOptions(sort_diagnostics(problems))
     return options
+
+
+def _wrong_option(key: str, value: Any) -> Diagnostic | None:
+    problem = _OPTIONS[key](value)
+    if problem is None:
+        return None
+    message = f"option {key}: {value!r} {problem}"
+    return Diagnostic(code="E_VALUE", severity="error", message=message, path=f"/options/{key}")
 
 
 def checked_labels(given: Mapping[str, str] | None) -> dict[str, str]:
@@ -203,6 +216,19 @@ async def load_aside(
     if _is_costly_input(definition, input):
         return definition, *await compute_aside(check_inputs, definition, input)
     return definition, *check_inputs(definition, input)
+
+
+def with_options(definition: Definition, options: Mapping[str, Any]) -> Definition:
+    """Return a definition with the graph as it runs with these options, which were checked."""
+    if options.keys() <= _OPTIONS.keys():
+        return definition
+    from agentflow.definition.ir import ir_hash
+    from agentflow.definition.run_options import graph_with_options
+
+    workflow = graph_with_options(definition.workflow, options)
+    if workflow is definition.workflow:
+        return definition
+    return msgspec.structs.replace(definition, workflow=workflow, ir_hash=ir_hash(workflow))
 
 
 def _has_schemas(workflow: Workflow) -> bool:

@@ -41,6 +41,7 @@ from agentflow.runtime.submission import (
     load_aside,
     started_event,
     submission_digest,
+    with_options,
 )
 from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode, encode_input
 from agentflow.typed_output import check_output_type
@@ -89,6 +90,14 @@ class SubmitCommand(RunResults):
         """Resolve models and functions."""
         raise NotImplementedError
 
+    def inject(self, workflow_id: str, code: Callables) -> None:
+        """Let a run, and those that are forked or replayed from it, go on with these handlers and executors.
+
+        They take effect the next time that the run is taken up.
+        """
+        known = self._code.find(None, "", workflow_id)
+        self._code.begin(workflow_id, code if known is None else code.injected(known) or code)
+
     def load(self, submission: Submission) -> Definition:
         """Return the definition of a submission. Raises DefinitionError with every diagnostic."""
         return load(submission)
@@ -107,6 +116,7 @@ class SubmitCommand(RunResults):
         idempotency_key: str | None = None,
         by: str = "local",
         trusted: bool = True,
+        code: Callables | None = None,
     ) -> RunHandle: ...
 
     @overload
@@ -124,6 +134,7 @@ class SubmitCommand(RunResults):
         output_type: type[M],
         by: str = "local",
         trusted: bool = True,
+        code: Callables | None = None,
     ) -> RunHandle[M]: ...
 
     async def submit(
@@ -140,15 +151,19 @@ class SubmitCommand(RunResults):
         output_type: Any = None,
         by: str = "local",
         trusted: bool = True,
+        code: Callables | None = None,
     ) -> RunHandle[Any]:
         """Check, bind and begin a run; returns once `workflow.started` is durable.
 
         `options`: `on_failure` halt|continue|hold, `on_unknown` ask|fail, `max_parallel`,
-        `traceparent`, `tracestate`. `budget`: limits beside those of the document. `input_from` {workflow_id,
+        `traceparent`, `tracestate`, and those of `definition.run_options`. `budget`: limits beside those
+        of the document. `input_from` {workflow_id,
         step_id?, as?}: the output of another run, or of one of its steps, as the input, or as the named one
         of its inputs. A repeated
         `workflow_id` or `idempotency_key` with the same submission gives the existing run. Not `trusted`: it
         comes from a caller that may not run code here, now or after a restart. `output_type`: see `result`.
+        `code`: worker handlers and executors of this run alone; a run that goes on in another process needs
+        them again.
 
         Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
         QueueFull, StoreError, ConfigurationError.
@@ -164,11 +179,12 @@ class SubmitCommand(RunResults):
         if input_from is not None:
             input = await self._input_from(input_from, input)
             kept["input_from"] = dict(input_from)
-        code: Callables | None = None
         if isinstance(submission, WorkflowWithCode):
-            code = self._code.add(submission)
-            input, kept["input_type"] = encode_input(code, input)
+            own = self._code.add(submission)
+            input, kept["input_type"] = encode_input(own, input)
+            code = own if code is None else code.injected(own)
         definition, value, problems = await load_aside(submission, input)
+        definition = with_options(definition, kept)
         said = started_event(definition, Bound(), value, checked_labels(labels), kept, [], by)
         if limits is not None:
             said = msgspec.structs.replace(said, budget=limits)

@@ -22,12 +22,19 @@ __all__ = ["SupervisedChildren"]
 class SupervisedChildren:
     """Starts, answers and cancels the child runs of `state`, and tells its own parent where it stands.
 
-    `on_gone` is called with the id of a child whose cancel is over.
+    `on_gone` is called with the id of a child whose cancel is over; `is_served` says of an activation that no
+    child is to be started for it.
     """
 
     def __init__(
-        self, state: RunState, tracer: RunTracer, links: ChildLinks, on_gone: Callable[[str], None]
+        self,
+        state: RunState,
+        tracer: RunTracer,
+        links: ChildLinks,
+        on_gone: Callable[[str], None],
+        is_served: Callable[[str], bool],
     ) -> None:
+        self._is_served = is_served
         self._state = state
         self._tracer = tracer
         self._links = links
@@ -52,7 +59,9 @@ class SupervisedChildren:
     def start(self, key: str) -> None:
         """Start the child of an activation, or take it up."""
         request = engine.child_request(self._state, key)
-        if request is not None:
+        if request is not None and self._is_served(key):
+            self._awaited.pop(key, None)
+        elif request is not None:
             self._awaited[key] = request.workflow_id
             self._links.start(request, self._tracer.step(key))
 

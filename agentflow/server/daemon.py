@@ -62,7 +62,8 @@ class Daemon:
     """One daemon. `run` returns when it has drained. For the main thread.
 
     `services` are functions that documents may name without declaring them; `models` adds providers.
-    `workflows`, built in Python, are definitions by their names; their runs of earlier daemons go on.
+    `workers` are handlers that nodes call as `worker:NAME`. `workflows`, built in Python, are definitions by
+    their names; their runs of earlier daemons go on.
     """
 
     def __init__(
@@ -72,10 +73,12 @@ class Daemon:
         services: Iterable[ToolService] = (),
         models: Iterable[ModelProvider] | None = None,
         workflows: Iterable[Workflow] = (),
+        workers: Mapping[str, Callable[..., Any]] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self._config = config
         self._workflows = tuple(workflows)
+        self._workers = workers
         self._server_config = config.server
         self._services = tuple(services)
         self._models = Models(models, config=config.for_models())
@@ -115,6 +118,7 @@ class Daemon:
                     config.store,
                     models=self._models,
                     services=self._services,
+                    workers=self._workers,
                     grace=grace,
                     telemetry=metrics.telemetry(),
                 )
@@ -262,6 +266,7 @@ def serve(
     services: Iterable[ToolService] = (),
     models: Iterable[ModelProvider] | None = None,
     workflows: Iterable[Workflow] = (),
+    workers: Mapping[str, Callable[..., Any]] | None = None,
     on_ready: Callable[[list[str]], None] = lambda names: None,
 ) -> None:
     """Run a daemon in this process until it has drained; blocks. For the main thread.
@@ -270,7 +275,8 @@ def serve(
     """
 
     async def within() -> None:
-        await Daemon(config, services=services, models=models, workflows=workflows).run(on_ready)
+        daemon = Daemon(config, services=services, models=models, workflows=workflows, workers=workers)
+        await daemon.run(on_ready)
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(within())

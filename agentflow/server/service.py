@@ -16,6 +16,7 @@ from agentflow.definition.loader import Definition, load_text, load_value
 from agentflow.events.log import EventLog
 from agentflow.events.retention import RetentionPolicy
 from agentflow.runtime import Runtime
+from agentflow.runtime.child_runs import RegisteredGraph
 from agentflow.runtime.submission import LONG_SOURCE_BYTES, import_loader
 from agentflow.server.access import Actor
 from agentflow.server.definitions import Definitions
@@ -82,6 +83,7 @@ class Service:
         self.ready = True
         self.large_bodies = LargeBodies()
         self._loaded: dict[tuple[Any, ...], Definition] = {}
+        runtime.graph_source = self._registered_graph
 
     @property
     def log(self) -> EventLog:
@@ -100,6 +102,16 @@ class Service:
                     break
             found[state] = count
         return found
+
+    async def _registered_graph(self, name: str) -> RegisteredGraph | None:
+        """Return a registered definition as a graph that subgraphs may name, with its registrar's trust."""
+        wanted, version = _reference(name)
+        try:
+            found = await self.definitions.find(wanted, version)
+        except Refusal:
+            return None
+        loaded = await _load(found.source, 0, media=None, file=None, folder=None, format=found.format)
+        return RegisteredGraph(loaded, found.trusted)
 
     async def load(
         self,

@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from agentflow.definition.conversation import Message
 from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.run_telemetry import Telemetry, telemetry_of
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import SCHEMA_VERSION, Event, StoredEvent, Trace, decode
 from agentflow.events.tracing import RunTracer, SpanContext, TraceParent
@@ -21,6 +22,7 @@ from agentflow.logs import get_logger
 from agentflow.telemetry import content
 from agentflow.telemetry import conventions as c
 from agentflow.telemetry.notes import NOTES, note_attributes
+from agentflow.telemetry.sampling import is_in_sample
 from agentflow.telemetry.span import Limits, Relation, Span, bounded, cut
 
 __all__ = ["RunSpans", "project", "take_or_skip"]
@@ -58,9 +60,11 @@ class RunSpans:
         "_last_steps",
         "_limits",
         "_root",
+        "_shows_tools",
         "_steps",
         "_superstep",
         "_tracer",
+        "_wanted",
         "next_offset",
         "origin",
         "schema_version",
@@ -77,6 +81,8 @@ class RunSpans:
         """The root span of the run that this one was forked from."""
         self._limits = limits
         self._capture = capture
+        self._shows_tools = capture
+        self._wanted: Telemetry | None = None
         self._tracer = RunTracer(workflow_id)
         self._done: list[Span] = []
         self._root: Span | None = None
@@ -99,6 +105,14 @@ class RunSpans:
     def trace_id(self) -> str:
         """The trace of the run, as far as it is known."""
         return self._tracer.trace_id
+
+    @property
+    def is_wanted(self) -> bool:
+        """False if the options of the run keep its spans from being exported."""
+        wanted = self._wanted
+        if wanted is None or not wanted.enabled:
+            return wanted is None
+        return wanted.sample_rate is None or is_in_sample(self.trace_id, wanted.sample_rate)
 
     @property
     def open(self) -> int:
@@ -154,6 +168,13 @@ class RunSpans:
         span.close(ts, duration_ms)
         self._done.append(span)
 
+    def _narrow(self, wanted: Telemetry | None) -> None:
+        """Leave out what the options of the run say; nothing more is recorded than this process records."""
+        self._wanted = wanted
+        if wanted is not None:
+            self._capture = self._capture and wanted.payload_mode != "redacted_payload"
+            self._shows_tools = self._capture and wanted.tool_trace_mode in (None, "full")
+
     def _fail(self, span: Span, error: ErrorInfo) -> None:
         span.attributes[c.ERROR_TYPE] = cut(error.code, self._limits.value)
         span.attributes[c.ERROR_CATEGORY] = error.category
@@ -186,6 +207,7 @@ class RunSpans:
 
     def _run_started(self, data: ev.WorkflowStarted, ts: int, offset: int, trace: Trace | None) -> None:
         self.schema_version = data.schema_version
+        self._narrow(telemetry_of(data.options))
         definition = data.definition
         name = definition.name or definition.id
         attributes: dict[str, Any] = {
@@ -463,7 +485,7 @@ class RunSpans:
             attributes[c.AGENT_NAME] = data.agent_name
         if data.service is not UNSET:
             attributes[c.SERVICE] = data.service
-        if self._capture:
+        if self._shows_tools:
             attributes[c.TOOL_ARGUMENTS] = content.text(data.parameters)
         span = self._begin(f"{c.EXECUTE_TOOL} {data.tool_name}", trace, ts, offset, attributes)
         self._link(span, self._failed_tools.pop(call_id, None), "retry")
@@ -484,9 +506,11 @@ class RunSpans:
             self._failed_tools[call_id] = Relation(span.trace_id, span.span_id, {})
         else:
             attributes[c.OUTPUT_SIZE] = data.output_size
-            if self._capture:
+            if self._shows_tools:
                 attributes[c.TOOL_RESULT] = content.text(data.output)
         self._finish(span, ts, attributes, data.duration_ms)
+        if self._wanted is not None and self._wanted.tool_trace_mode == "off":
+            self._done.pop()
 
     # -- what happened inside a span --------------------------------------------------------------
 

@@ -306,7 +306,7 @@ class Projector:
             if row.offset < fold.next_offset:
                 continue  # the page is tried again: its folds are ahead of it
             ended = take_or_skip(fold, row)
-            if ended and self._sampled(fold.trace_id, fold.parent):
+            if ended and fold.is_wanted and self._sampled(fold.trace_id, fold.parent):
                 spans += ended
         return spans
 

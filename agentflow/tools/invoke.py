@@ -21,7 +21,7 @@ from agentflow.tools.output import breaches, checked_output
 from agentflow.tools.threads import in_thread
 from agentflow.tools.tool import PythonTool, ToolContext, ToolError
 
-__all__ = ["invoke"]
+__all__ = ["invoke", "run_function"]
 
 _MAX_MESSAGE = 2_000
 # Beyond this a float has no fraction to lose, and may stand for many integers.
@@ -39,24 +39,35 @@ async def invoke(tool: PythonTool, arguments: dict[str, Any], ctx: ToolContext) 
     if tool.accepts_ctx:
         values["ctx"] = ctx
     call = partial(tool.call, **values)
+    result = await run_function(call, tool.name, is_async=tool.is_async)
+    return await checked_output(tool, result)
+
+
+async def run_function(call: Callable[[], Any], name: str, *, is_async: bool) -> Any:
+    """Return what a function of the user returns: on the loop if it is asynchronous, else in a thread.
+
+    Raises ToolError (`tool_execution_failed`) for all that it raises; CancelledError only when the caller
+    itself is cancelled.
+    """
     try:
-        result = await _run(call, tool)
+        return await _run(call, name, is_async=is_async)
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise _failed(f"{tool.name} cancelled itself") from None
+        raise _failed(f"{name} cancelled itself") from None
+    except ToolError:
+        raise
     except (Exception, SystemExit) as error:
         # TimeoutError too: the function's own is not to be taken for the caller's.
-        raise _failed(_told(tool, error)) from error
-    return await checked_output(tool, result)
+        raise _failed(_told(name, error)) from error
 
 
-async def _run(call: Callable[[], Any], tool: PythonTool) -> Any:
+async def _run(call: Callable[[], Any], name: str, *, is_async: bool) -> Any:
     """Return what the function returns. A child that it forks, and that comes back from it, ends here."""
     process = os.getpid()
     try:
-        result = await call() if tool.is_async else await in_thread(call, f"agentflow tool {tool.name}")
+        result = await call() if is_async else await in_thread(call, f"agentflow tool {name}")
         if inspect.isawaitable(result):  # a plain function around an async one
             result = await result
     except BaseException as error:
@@ -72,8 +83,8 @@ def _failed(message: str) -> ToolError:
     return ToolError.of("tool", "tool_execution_failed", message)
 
 
-def _told(tool: PythonTool, error: BaseException) -> str:
-    message = f"{tool.name} raised {type(error).__name__}: {error}".rstrip(": ")
+def _told(name: str, error: BaseException) -> str:
+    message = f"{name} raised {type(error).__name__}: {error}".rstrip(": ")
     return message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…"
 
 

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from agentflow.definition.diagnostics import Diagnostic, did_you_mean
 from agentflow.definition.ir import FunctionRef
 from agentflow.tools.service import Service
 from agentflow.tools.tool import Tool
+from agentflow.tools.workers import WorkerTool, worker_tools
 
 __all__ = ["ToolRegistry"]
 
 
 class ToolRegistry:
-    """Services by name. A declared service hides a registered one of the same name."""
+    """Services by name, and worker handlers by theirs. A declared service hides a registered one of the same
+    name."""
 
-    def __init__(self, services: Iterable[Service] = ()) -> None:
+    def __init__(
+        self, services: Iterable[Service] = (), workers: Mapping[str, Callable[..., Any]] | None = None
+    ) -> None:
         self.services: dict[str, Service] = {s.name: s for s in services}
+        self.workers: dict[str, WorkerTool] = worker_tools(workers or {})
 
     def copy(self) -> ToolRegistry:
-        """Return a registry of the same services, to add those of one document to."""
-        return ToolRegistry(self.services.values())
+        """Return a registry of the same services and workers, to add those of one document to."""
+        made = ToolRegistry(self.services.values())
+        made.workers.update(self.workers)
+        return made
+
+    def add_workers(self, workers: Mapping[str, Callable[..., Any]]) -> None:
+        """Register worker handlers, in the place of others of their names. Raises TypeError for what cannot
+        be called with `context` and `payload`; then none is registered."""
+        self.workers.update(worker_tools(workers))
 
     def add(self, service: Service) -> None:
         """Register a service, in the place of another one of its name."""

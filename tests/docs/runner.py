@@ -156,10 +156,11 @@ class PageRunner:
         text = block.body
         if text.startswith("openapi:"):
             return  # the workflow that uses it reads it
-        if re.search(r"^(workflow|agents):", text, re.MULTILINE) is None:
+        is_graph = re.search(r"^nodes:", text, re.MULTILINE) is not None
+        if not is_graph and re.search(r"^(workflow|agents):", text, re.MULTILINE) is None:
             step = "{type: run, id: a, agent: {systemPrompt: p, input: i, attachedFunctions: none}}"
             text += f"workflow: {{steps: [{step}]}}\n"
-        if not re.search(r"^(version|agents):", text, re.MULTILINE):
+        if not is_graph and not re.search(r"^(version|agents):", text, re.MULTILINE):
             text = 'version: "1.0"\n' + text
         path = Path(self._sandbox.write(block.file or f"block-{block.line}.yaml", text))
         assert [d for d in check_file(path) if d.severity == "error"] == []

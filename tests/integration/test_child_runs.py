@@ -21,6 +21,8 @@ from agentflow.definition.ir import (
     WaitNode,
     Workflow,
 )
+from agentflow.errors import DefinitionError
+from agentflow.events.memory import MemoryLog
 from tests.integration.support.runs import Desk, log_of, must_be_sound, types_of
 from tests.integration.virtual import LoopClock
 
@@ -104,11 +106,29 @@ class TestEnds:
             assert result.usage.tool_calls == 1
 
     @virtual
-    async def test_a_name_that_nothing_is_registered_under_fails_the_step(self):
+    async def test_a_name_that_nothing_is_registered_under_is_refused(self):
         graph = whole(SubgraphNode(id="sub", graph="missing", next="__end"))
         async with Runtime(clock=LoopClock()) as runtime:
-            result = await runtime.run(graph, {}, raise_on_failure=False)
-            assert result.state == "failed"
+            with pytest.raises(DefinitionError) as refused:
+                await runtime.submit(graph, {})
+            assert not (await runtime.log.runs()).items
+        (found,) = refused.value.diagnostics
+        assert (found.code, found.path) == ("E_UNKNOWN_SUBGRAPH", "/nodes/1/graph")
+
+    @virtual
+    async def test_a_graph_that_is_not_registered_any_more_fails_the_step(self):
+        wait = WaitNode(id="rest", duration=60.0, next="sub")
+        graph = whole(wait, SubgraphNode(id="sub", graph="missing", next="__end"))
+        log = MemoryLog()
+        async with Runtime(log, clock=LoopClock()) as runtime:
+            runtime.register("missing", whole(does("look")))
+            handle = await runtime.submit(graph, {})
+        async with Runtime(log, clock=LoopClock()) as runtime:
+            await runtime.resume(handle.workflow_id)
+            result = await runtime.result(handle.workflow_id, raise_on_failure=False)
+            assert result.state == "waiting"
+            await asyncio.sleep(61)
+            await run_until_idle()
             events = await log_of(runtime.log, result.workflow_id)
             error = next(e.data.error for e in events if e.type == "workflow.step_failed")
             assert error.code == "subgraph_not_found"
@@ -311,3 +331,17 @@ class TestCancel:
             events = await log_of(runtime.log, handle.workflow_id)
             error = next(e.data.error for e in events if e.type == "workflow.step_failed")
             assert (error.code, error.cause.code) == ("subgraph_failed", "cancelled")
+
+
+@virtual
+async def test_a_limit_of_steps_of_a_subgraph_bounds_its_child_run():
+    desk = Desk()
+    budget = Budget(max_steps=1, on_exceeded="fail")
+    two = whole(does("look", next="u"), does("look", id="u"))
+    graph = whole(SubgraphNode(id="sub", inline=two, isolation="run", budget=budget, next="__end"))
+    async with Runtime(services=[desk.service()], clock=LoopClock()) as runtime:
+        result = await runtime.run(graph, {}, raise_on_failure=False)
+        assert result.state == "failed"
+        child = child_of(await log_of(runtime.log, result.workflow_id))
+        assert (await runtime.record(child)).error.code == "budget_exceeded"
+        assert desk.calls == 1

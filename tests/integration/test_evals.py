@@ -16,6 +16,7 @@ from agentflow.evals.report import to_junit, to_text
 from agentflow.evals.runner import run_eval
 from agentflow.evals.suite import EvalError
 from tests.unit.cli.support import ECHO, ModelServer, Sandbox, user_text
+from tests.unit.server.kit import serving
 
 SUITE = """\
 id: greetings
@@ -241,3 +242,58 @@ async def test_a_workflow_that_is_refused_is_told_as_such(sandbox: Sandbox):
             await run_eval("suite.yaml", runtime)
         with pytest.raises(EvalError):
             await run_eval("none.yaml", runtime)
+
+
+NODES = {
+    "id": "w",
+    "entry_node": "a",
+    "globals": {"seen": 0},
+    "nodes": [
+        {
+            "id": "a",
+            "node_type": {"transform": {"expression": "input.name"}},
+            "config": {"update_globals": {"seen": {"op": "increment"}}},
+        },
+        {"id": "b", "node_type": {"end": {"greeting": "hello {{ nodes.a.output }}"}}},
+    ],
+    "edges": [{"from": "a", "to": "b"}],
+}
+OUTPUT = {
+    "status": "completed",
+    "terminal_node": "b",
+    "terminal_output": {"greeting": "hello Ann"},
+    "outputs": {"a": {"output": "Ann"}},
+    "globals": {"seen": 1},
+    "trace": ["a", "b"],
+}
+
+
+@pytest.mark.parametrize("where", ["runtime", "daemon"])
+async def test_node_yaml_is_judged_by_its_output_object(sandbox: Sandbox, where: str):
+    sandbox.write("flow.yaml", json.dumps(NODES))
+    wrong = {**OUTPUT, "outputs": {"a": {"output": "Bob"}}}
+    cases(sandbox, case("good", expected=OUTPUT), case("bad", expected=wrong))
+    if where == "runtime":
+        async with Runtime() as runtime:
+            report = await run_eval(sandbox.folder / "suite.yaml", runtime)
+    else:
+        async with serving(sandbox.folder) as served, served.client() as client:
+            report = await run_eval(sandbox.folder / "suite.yaml", client)
+    good, bad = report.cases
+    assert (good.status, bad.status) == ("passed", "failed"), good
+    assert (bad.first_failed_path, bad.first_failed_node) == ("$.outputs.a.output", "a")
+    assert good.actual["workflow_id"] == good.workflow_id
+
+
+async def test_options_of_a_suite_are_those_of_a_run(sandbox: Sandbox):
+    cases(sandbox, case("one"))
+    telemetry = {"telemetry": {"enabled": True, "sample_rate": 1}, "on_failure": "halt"}
+    sandbox.write("suite.yaml", SUITE + f"workflow_options: {json.dumps(telemetry)}\n")
+    async with Runtime() as runtime:
+        assert (await run_eval(sandbox.folder / "suite.yaml", runtime)).status == "passed"
+    sandbox.write("suite.yaml", SUITE + "workflow_options: {telemetry: {sampling: 1}}\n")
+    async with Runtime() as runtime:
+        with pytest.raises(EvalError, match="/workflow_options/telemetry/sampling") as refused:
+            await run_eval(sandbox.folder / "suite.yaml", runtime)
+        assert refused.value.code == "invalid_suite"
+        assert not (await runtime.log.runs()).items

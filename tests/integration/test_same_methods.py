@@ -22,6 +22,7 @@ NOT_ON_THE_CLIENT = {
     "system": "the actor system of this process",
     "result_of_run": "for handles of this process",
     "rest_of_run": "for handles of this process",
+    "inject": "takes executors and handlers of this process for one run",
     "register": "takes Python code of this process, or names a graph for its subgraphs",
 }
 NOT_ON_THE_RUNTIME = {
@@ -35,6 +36,7 @@ NOT_ON_THE_RUNTIME = {
 PARAMETERS_OF_THE_RUNTIME = {
     "by": "the daemon knows who asks, by the token",
     "via": "the daemon knows by which way a decision came",
+    "code": "executors and handlers of this process",
     "trusted": "the daemon decides about trust, by the token",
 }
 NOT_ON_A_SYNC_CLIENT = {"client": "the client that it drives", "wait": "runs a coroutine in its loop"}

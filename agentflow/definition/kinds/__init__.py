@@ -25,6 +25,9 @@ and where they apply
                        that is registered by name (`Binds`)
     gathers(spec)      whether all branches that it joins have ended when it goes on
     spreads(spec)      whether its own work is done by an iteration for each of its items
+    adapted(spec, options) the fields that options of a run change, with their values
+    begins_steps(spec) whether its own budget may bound steps: those of a run that it begins
+    POLICY_OPTION      the option of a run that has the policy of such nodes
     RETRY              the policy of a node that states none
     IS_HANDLED         its work is done by a handler, which begins with `workflow.step_started`; `on_error:
                        skip` keeps a failure of it from the run
@@ -36,7 +39,7 @@ Nothing else in agentflow asks what kind a node has, but its half in the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Union
@@ -82,7 +85,17 @@ Ports = tuple[tuple[str, str], ...]
 
 _OPTIONAL = (
     *("label", "takes", "routing", "structure", "structural", "opens", "references", "bounded", "returns"),
-    *("inner", "binds", "gathers", "spreads", "retry", "is_handled"),
+    *(
+        "inner",
+        "binds",
+        "gathers",
+        "spreads",
+        "retry",
+        "is_handled",
+        "adapted",
+        "policy_option",
+        "begins_steps",
+    ),
     *("is_start", "is_end", "may_end", "iterates", "closes_groups"),
 )
 
@@ -109,6 +122,10 @@ def _never(spec: Any) -> bool:
 
 def _always(spec: Any) -> bool:
     return True
+
+
+def _unchanged(spec: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +156,9 @@ class Kind:
     binds: Callable[[Any], Binds] = _no_needs
     gathers: Callable[[Any], bool] = _always
     spreads: Callable[[Any], bool] = _never
+    adapted: Callable[[Any, Mapping[str, Any]], dict[str, Any]] = _unchanged
+    policy_option: str | None = None
+    begins_steps: Callable[[Any], bool] = _never
     retry: RetryPolicy | None = None
     is_handled: bool = False
     is_start: bool = False

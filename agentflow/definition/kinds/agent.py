@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 SHAPE = "rounded"
 TAKES = frozenset({"approval", "budget", "cache", "calls", "dependency", "policy"})
 RETRY = RetryPolicy()
+POLICY_OPTION = "llm_node_policy"
 
 
 class AgentNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="agent"):
@@ -32,6 +34,12 @@ ports = next_port
 def binds(spec: AgentNode) -> Binds:
     """Return the agent."""
     return Binds(agent=spec.agent)
+
+
+def adapted(spec: AgentNode, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the agent with the model of the run."""
+    model = options.get("model")
+    return {} if model is None else {"agent": msgspec.structs.replace(spec.agent, model=model, fallback=())}
 
 
 def check(spec: AgentNode, at: NodeReport) -> None:

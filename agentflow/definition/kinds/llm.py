@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
 
 SHAPE = "rounded"
+POLICY_OPTION = "llm_node_policy"
 TAKES = frozenset({"approval", "budget", "calls", "dependency", "policy"})
 
 _CHOICES = ("auto", "none", "required")
@@ -84,6 +86,20 @@ def binds(spec: LlmNode) -> Binds:
     """Return its model and functions; their fields are the node's own."""
     declared = tuple((i, tool) for i, tool in enumerate(spec.tools) if isinstance(tool, ToolDeclaration))
     return Binds(agent=spec.agent, agent_field="", declared=declared)
+
+
+def adapted(spec: LlmNode, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model, and whether it heals and streams, as the run says."""
+    changed: dict[str, Any] = {}
+    if options.get("model") is not None:
+        changed["model"] = options["model"]
+    if options.get("healing") and spec.output_schema is not None:
+        changed["heal"] = True
+    if options.get("workflow_streaming"):
+        changed["stream"] = True
+    if options.get("node_llm_streaming") is False:
+        changed |= {"stream": False, "stream_json_as_text": False}
+    return changed
 
 
 def _name(tool: str | ToolDeclaration) -> str:

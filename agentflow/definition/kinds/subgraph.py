@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from agentflow.definition.graph import Workflow
-from agentflow.definition.node import NodeBase, next_port
+from agentflow.definition.node import Binds, Needed, NodeBase, next_port
 
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
@@ -67,6 +67,16 @@ def structure(spec: SubgraphNode) -> dict[str, Any]:
 def inner(spec: SubgraphNode) -> Workflow | None:
     """Return the graph that runs in the same log."""
     return None if is_run(spec) else spec.inline
+
+
+def begins_steps(spec: SubgraphNode) -> bool:
+    """Return whether the steps are those of a run of its own, which draws on the budget."""
+    return is_run(spec)
+
+
+def binds(spec: SubgraphNode) -> Binds:
+    """Return the graph that it names."""
+    return Binds() if spec.graph is None else Binds(graph=Needed("graph", spec.graph))
 
 
 def check(spec: SubgraphNode, at: NodeReport) -> None:

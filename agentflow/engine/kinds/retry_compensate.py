@@ -18,6 +18,7 @@ from agentflow.engine.decisions import Decisions, step_completed, step_failed
 from agentflow.engine.ids import derive
 from agentflow.engine.kinds.kind import CALL_EVENTS, Kind, Prepared
 from agentflow.engine.kinds.stated_retry import stated_retry
+from agentflow.engine.readable import worker_context
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error, value_template
 from agentflow.engine.tool_calls import settle_unknown, start_tool
@@ -93,6 +94,10 @@ class RetryCompensate(Kind):
         policy = _spec(activation.node).compensate_policy
         stated = None if policy is None else policy.retry
         return NO_RETRY if stated is None else stated_retry(stated)
+
+    def context(self, state: RunState, activation: Activation) -> Any:
+        """Return what a worker handler may read of its run."""
+        return worker_context(activation)
 
     def call_settled(self, state: RunState, activation: Activation, record: ToolRecord) -> None:
         """Keep how the function ended; after a failure the other has its turn, with retries of its own."""

@@ -18,6 +18,7 @@ from agentflow.engine.decisions import Decisions, step_failed
 from agentflow.engine.ids import derive
 from agentflow.engine.kinds.kind import CALL_EVENTS, Kind, Prepared
 from agentflow.engine.kinds.stated_retry import stated_retry
+from agentflow.engine.readable import worker_context
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error, value_template
 from agentflow.engine.tool_calls import settle_unknown, start_tool
@@ -63,6 +64,17 @@ class Tool(Kind):
             return []
         return _first_call(state, activation, prepared.input, now)
 
+    def context(self, state: RunState, activation: Activation) -> Any:
+        """Return what a worker handler may read of its run: input, nodes and globals, each as far as the node
+        is granted; None for other functions."""
+        return worker_context(activation)
+
+    def call_policy(self, activation: Activation) -> RetryPolicy:
+        """Return its policy; a stated one that names no categories repeats all that may be mended."""
+        stated = activation.node.spec.policy
+        retry = activation.node.retry
+        return retry if stated is None or stated.retry is None else stated_retry(retry)
+
     def is_idle(self, activation: Activation) -> bool:
         """Return whether the call, or the question about it, is under way."""
         return activation.tool is not None and activation.tool.state in ("open", "asked")
@@ -84,10 +96,6 @@ class Tool(Kind):
         if record.state == "failed" and record.error is not None:
             return step_failed(activation, self.failure(activation, record.error), now)
         return []
-
-    def call_policy(self, activation: Activation) -> RetryPolicy:
-        """Return the policy of the node."""
-        return stated_retry(activation.node.retry)
 
     def failure(self, activation: Activation, error: ErrorInfo) -> ErrorInfo:
         """Return the failure of the node: that it took too long, that its attempts are used up, or else the

@@ -38,6 +38,7 @@ from agentflow.models.local.weights import require
 from agentflow.models.openai import OpenAIProvider
 from agentflow.models.openai_parameters import COMPATIBLE
 from agentflow.models.table import known_profile
+from agentflow.models.tool_choice import tool_choice
 
 __all__ = ["LocalProvider"]
 
@@ -103,7 +104,7 @@ class LocalProvider:
         server = self._server(path, request.model)
         connection = await self._connect(path, await server.ensure())
         try:
-            if tools and not has_result(request.messages):
+            if tools and not has_result(request.messages) and tool_choice(request) != "none":
                 return await self._call(connection.adapter, request, tools[0], new_call_id)
             return await self._answer(connection, path, request, new_call_id, on_delta)
         except ModelError as failure:

@@ -132,9 +132,10 @@ def test_levels_of_retry_and_the_run_s_own_options():
 
 
 def test_budgets_of_the_list_and_of_its_agents():
-    made = load(agent(budget={"max_steps": 1}), agent(), budget={"max_tokens": 9}, on_failure="hold").workflow
+    one = agent(budget={"max_model_calls": 1})
+    made = load(one, agent(), budget={"max_tokens": 9}, on_failure="hold").workflow
     assert made.options == Options(on_failure="hold", budget=Budget(max_tokens=9))
-    assert [n.budget for n in made.nodes[1:-1]] == [Budget(max_steps=1), None]
+    assert [n.budget for n in made.nodes[1:-1]] == [Budget(max_model_calls=1), None]
 
 
 def test_prompts_are_text():

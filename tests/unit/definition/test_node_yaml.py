@@ -294,3 +294,17 @@ def test_every_kind_of_the_graph_can_be_written():
     nodes = load_value(value).workflow.nodes
     assert all(isinstance(n, NodeBase) for n in nodes)
     assert Driver(load_value(value).workflow, {"n": 1}).run().status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("form", "tool"),
+    [
+        ("openai", {"name": "f", "input_schema": {}}),
+        ("simplified", {"type": "function", "function": {"name": "f", "parameters": {}}}),
+    ],
+)
+def test_functions_are_written_in_the_form_that_the_node_says(form: str, tool: dict[str, Any]):
+    found = codes(llm(tools=[tool], tools_format=form))
+    assert [code for code in found if code.startswith("E_")] == ["E_INVALID_TOOLS_FORMAT"]
+    other = "simplified" if form == "openai" else "openai"
+    assert "E_INVALID_TOOLS_FORMAT" not in codes(llm(tools=[tool], tools_format=other))

@@ -418,6 +418,27 @@ class TestResponses:
 
 
 @each_wire
+async def test_a_forced_function_is_forced_until_it_was_called(wire: Wire) -> None:
+    forced = ask(
+        tools=(LOOKUP,), parameters={"tool_choice": {"type": "function", "function": {"name": "crm.lookup"}}}
+    )
+    first = await sent(wire, forced)
+    chosen = {
+        "openai": {"type": "function", "function": {"name": "crm__lookup"}},
+        "openai-responses": {"type": "function", "name": "crm__lookup"},
+        "anthropic": {"type": "tool", "name": "crm__lookup"},
+        "gemini": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["crm__lookup"]}},
+    }
+    assert first.get("tool_choice", first.get("toolConfig")) == chosen[wire.name]
+    reply = await complete(wire, sending(wire.stream([], CALLS[:1])))
+    result = Message(role="tool", tool_call_id=reply.message.tool_calls[0].id, content="{}")
+    messages = (*forced.messages, reply.message, result)
+    later = await sent(wire, msgspec.structs.replace(forced, messages=messages))
+    free = {"anthropic": {"type": "auto"}, "gemini": {"functionCallingConfig": {"mode": "AUTO"}}}
+    assert later.get("tool_choice", later.get("toolConfig")) == free.get(wire.name, "auto")
+
+
+@each_wire
 async def test_of_several_limits_the_lowest_is_sent(wire: Wire) -> None:
     """The runtime adds what a budget leaves beside the limit that the document states."""
     names = ("max_tokens", "max_completion_tokens")
