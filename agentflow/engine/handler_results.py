@@ -149,7 +149,7 @@ def handler_completed(
             state=kept if kept.private or kept.shared else UNSET,
         )
     )
-    return moves + undelivered(state, activation, sent)
+    return [*moves, *undelivered(activation, sent)]
 
 
 def handler_failed(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentflow.engine.graph import Node
     from agentflow.engine.path import NodeState, Path
     from agentflow.engine.rounds import Arrived
-    from agentflow.events.catalogue import Output
+    from agentflow.events.catalogue import MessageUndelivered, Output
 
 __all__ = ["MAX_HANDLERS", "MAX_QUEUED", "MAX_SENT", "Handling", "Mail", "Queued", "Taken", "Turns"]
 
@@ -93,6 +93,7 @@ class Mail:
         "stepping",
         "superstep",
         "told",
+        "untold",
     )
 
     def __init__(self) -> None:
@@ -113,6 +114,9 @@ class Mail:
         """By activation: what its latest attempt gave out, each with offset, superstep and visit."""
         self.told: set[tuple[str, int]] = set()
         """Messages of which the log says that they stay undelivered, as (activation, index)."""
+        self.untold: dict[tuple[str, int], MessageUndelivered] = {}
+        """Messages that no edge delivered, of which the log does not say so yet: it ends, or a fork begins,
+        behind the completion of their sender."""
         self.left: list[tuple[str, Arrived]] = []
         """By activation: what child paths left in the buffers of their joins when they ended."""
         self.fatal: ErrorInfo | None = None
