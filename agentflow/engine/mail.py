@@ -108,8 +108,9 @@ class Mail:
         """The number of the latest superstep, counted from 1."""
         self.stepping = False
         """True between `superstep.started` and `superstep.completed`."""
-        self.since_outside = 0
-        """Supersteps since an answer or a signal came from outside."""
+        self.since_outside: dict[str, int] = {}
+        """By path: the supersteps that delivered something there since an answer or a signal came from outside.
+        Elements of a map follow one another on paths of their own, so a long list is no long way."""
         self.outputs: dict[str, list[tuple[int, int, int, Output]]] = {}
         """By activation: what its latest attempt gave out, each with offset, superstep and visit."""
         self.told: set[tuple[str, int]] = set()

@@ -88,7 +88,7 @@ def _approval_decided(
     if state.status == "waiting":
         state.status = "running"
     if data.via not in ("deadline", "policy"):
-        state.mail.since_outside = 0
+        state.mail.since_outside.clear()
     activation = request.activation
     if activation.node.kind.takes_answers:
         _answered(state, request, data, ts)
@@ -159,7 +159,7 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
     if state.status == "waiting":
         state.status = "running"
     if data.via != "deadline":
-        state.mail.since_outside = 0
+        state.mail.since_outside.clear()
     if request.activation.node.kind.sends:
         state.timers.pop(f"input {data.request_id}", None)
         message_answered(state, request, data.value, None, is_withdrawn=False)

@@ -352,6 +352,21 @@ def mapped(policy: Policy) -> Run:
     return Run(workflow=flow.build(), message=0, outputs=[[3, 1, 2]])
 
 
+@row("§4 map", "an acyclic graph reaches no bound of rounds, however long the list", SUPERSTEP)
+def long_map(policy: Policy) -> Run:
+    flow = built(policy, emits("a", list(range(12))), max_iterations=5)
+    flow.add_map_edges("a", relays("w"), gives("j", list[int]), max_in_flight=2)
+    return Run(workflow=flow.build(), message=0, outputs=[list(range(12))])
+
+
+@row("§8 limits", "max_iterations bounds the rounds of one element of a map", SUPERSTEP)
+def endless_element(policy: Policy) -> Run:
+    flow = built(policy, emits("a", [1]), max_iterations=5)
+    flow.add_edge("w", "w", lambda m: True, name="again")
+    flow.add_map_edges("a", relays("w"), gives("j", list[int]))
+    return Run(workflow=flow.build(), message=0, state="failed", code="max_iterations_exceeded")
+
+
 @row("§8 error edge", "NodeFailure is delivered when the attempts are used up, and the run does not fail")
 def error_edge(policy: Policy) -> Run:
     from agentflow import NodeFailure

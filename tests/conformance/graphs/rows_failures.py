@@ -75,7 +75,9 @@ def halt(policy: Policy) -> Run:
         await ctx.yield_output(value)
         await ctx.send_message(value)
 
-    flow = built(policy, fails("a"), node("b", slow, takes=(int,), sends=(int,), gives=(int,)), on_failure="halt")
+    flow = built(
+        policy, fails("a"), node("b", slow, takes=(int,), sends=(int,), gives=(int,)), on_failure="halt"
+    )
     flow.add_edge("b", gives("c")).add_edge("a", gives("d"))
     return Run(
         workflow=flow.build(),
@@ -237,7 +239,9 @@ def just_enough_rounds(policy: Policy) -> Run:
 @row("§8 limits", "max_iterations restarts at every answer", SUPERSTEP)
 def people_drive(policy: Policy) -> Run:
     flow = built(policy, asks("a", sends=True), max_iterations=2)
-    flow.add_edge("a", "a", lambda m: m < 6, name="more").add_edge("a", gives("b"), lambda m: m >= 6, name="end")
+    flow.add_edge("a", "a", lambda m: m < 6, name="more").add_edge(
+        "a", gives("b"), lambda m: m >= 6, name="end"
+    )
     return Run(workflow=flow.build(), message=1, answers=lambda asked: asked + 1, outputs=[6])
 
 

@@ -12,9 +12,30 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from agentflow import Executor, RetryPolicy, Service, ToolContext, WorkflowContext, executor, function, handler
+from agentflow import (
+    Executor,
+    RetryPolicy,
+    Service,
+    ToolContext,
+    WorkflowContext,
+    executor,
+    function,
+    handler,
+)
 from agentflow.executors import Never
-from tests.conformance.graphs.rows import ROWS, Policy, Row, Run, built, emits, gathers, gives, node, relays, row
+from tests.conformance.graphs.rows import (
+    ROWS,
+    Policy,
+    Row,
+    Run,
+    built,
+    emits,
+    gathers,
+    gives,
+    node,
+    relays,
+    row,
+)
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -106,7 +127,8 @@ def _sends(value: Any) -> Any:
 
 
 ROWS.extend(
-    Row("§3 handler choice", title, _choice(value, wanted), ("superstep",)) for title, value, wanted in _CHOICES
+    Row("§3 handler choice", title, _choice(value, wanted), ("superstep",))
+    for title, value, wanted in _CHOICES
 )
 
 
@@ -176,7 +198,13 @@ def read_only(policy: Policy) -> Run:
     async def work(value: int, ctx: Any) -> None:
         if ctx.attempt == 1:
             raise ValueError("once")
-        shown = [ctx.source_executor_ids, ctx.activation, ctx.attempt, ctx.workflow_id, ctx.missing_source_ids]
+        shown = [
+            ctx.source_executor_ids,
+            ctx.activation,
+            ctx.attempt,
+            ctx.workflow_id,
+            ctx.missing_source_ids,
+        ]
         await ctx.yield_output([*shown, ctx.superstep])
 
     b = node("b", work, takes=(int,), gives=(list,), retry=RetryPolicy(max_attempts=2))
@@ -302,7 +330,9 @@ def returned_none(policy: Policy) -> Run:
     async def a(value: int) -> int | None:
         return value if value > 5 else None
 
-    return Run(workflow=built(policy, a).add_edge(a, gives("b")).build(), message=1, outputs=[], not_run=["b"])
+    return Run(
+        workflow=built(policy, a).add_edge(a, gives("b")).build(), message=1, outputs=[], not_run=["b"]
+    )
 
 
 class Counts(Executor):

@@ -167,7 +167,11 @@ def staged(policy: Policy) -> Run:
 def node_form(policy: Policy) -> Run:
     flow = built(policy, emits("s", 1, 2)).add_chain(["s", RequestInfoExecutor("ask", int), gives("b")])
     return Run(
-        workflow=flow.build(), message=0, answers=lambda asked: asked * 100, outputs=[100, 200], any_order=True
+        workflow=flow.build(),
+        message=0,
+        answers=lambda asked: asked * 100,
+        outputs=[100, 200],
+        any_order=True,
     )
 
 
@@ -176,7 +180,11 @@ def barrier(policy: Policy) -> Run:
     flow = built(policy, asks("a"), relays("b")).add_chain(["b", relays("c"), gives("d")])
     types = ["superstep.completed", "superstep.completed", "superstep.completed", "workflow.waiting"]
     return Run(
-        workflow=flow.build(), message=4, answers=lambda asked: 9, outputs=[4, 9], types=[*types, "superstep.completed"]
+        workflow=flow.build(),
+        message=4,
+        answers=lambda asked: 9,
+        outputs=[4, 9],
+        types=[*types, "superstep.completed"],
     )
 
 
@@ -192,7 +200,9 @@ def answers_first(policy: Policy) -> Run:
     async def answered(asked: int, answer: int, ctx: Any) -> None:
         await ctx.yield_output(f"answer {answer}")
 
-    flow = built(policy, node("a", work, takes=(int,), sends=(int,), gives=(str,), answer=int, answered=answered))
+    flow = built(
+        policy, node("a", work, takes=(int,), sends=(int,), gives=(str,), answer=int, answered=answered)
+    )
     flow.add_edge("a", asks("wait", sends=True)).add_edge("wait", "a", lambda m: m != 1, name="back")
     return Run(
         workflow=flow.build(),
@@ -212,7 +222,13 @@ def many(policy: Policy) -> Run:
         await ctx.yield_output(answer)
 
     flow = built(policy, node("a", work, takes=(int,), gives=(int,), answer=int, answered=answered))
-    return Run(workflow=flow.build(), message=6, answers=lambda n: n * n, outputs=[0, 1, 4, 9, 16, 25], any_order=True)
+    return Run(
+        workflow=flow.build(),
+        message=6,
+        answers=lambda n: n * n,
+        outputs=[0, 1, 4, 9, 16, 25],
+        any_order=True,
+    )
 
 
 @row("§10", "an answer enters an executor that has gone on meanwhile, with its private state")
@@ -227,5 +243,9 @@ def state_of_asker(policy: Policy) -> Run:
     flow = built(policy, emits("s", 1, 2))
     flow.add_edge("s", node("a", work, takes=(int,), gives=(list,), answer=int, answered=answered))
     return Run(
-        workflow=flow.build(), message=0, answers=lambda n: -n, outputs=[[1, -1, 3], [2, -2, 3]], any_order=True
+        workflow=flow.build(),
+        message=0,
+        answers=lambda n: -n,
+        outputs=[[1, -1, 3], [2, -2, 3]],
+        any_order=True,
     )
