@@ -58,6 +58,8 @@ class ChildRequest(NamedTuple):
     options: dict[str, Any]
     budget: dict[str, Any]
     deadline: str | None
+    attempt: int = 1
+    """Of the activation that the child works for."""
 
 
 class ChildReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +131,7 @@ def child_request(state: RunState, key: str) -> ChildRequest | None:
         options=options,
         budget=_left(state, activation),
         deadline=None if due is None else iso(due),
+        attempt=activation.attempt,
     )
 
 

@@ -109,8 +109,8 @@ class Mail:
         self.stepping = False
         """True between `superstep.started` and `superstep.completed`."""
         self.since_outside: dict[str, int] = {}
-        """By path: the supersteps that delivered something there since an answer or a signal came from outside.
-        Elements of a map follow one another on paths of their own, so a long list is no long way."""
+        """By path: the supersteps that delivered something there since an answer or a signal came from
+        outside. Elements of a map follow one another on paths of their own: a long list is no long way."""
         self.outputs: dict[str, list[tuple[int, int, int, Output]]] = {}
         """By activation: what its latest attempt gave out, each with offset, superstep and visit."""
         self.told: set[tuple[str, int]] = set()
