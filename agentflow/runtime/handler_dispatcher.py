@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from actors import ChildSpec, Context, Ref
+from actors import ChildSpec, Context, Ref, tracing
 from agentflow.engine import Activation, RunState, StartHandler, request_id_of, shared_of
 from agentflow.engine.reducers import REDUCERS
 from agentflow.events.envelope import micros
+from agentflow.events.tracing import RunTracer
 from agentflow.executors.executor import Executor
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.executor_actor import ExecutorActor, Handle, Place
@@ -37,10 +38,18 @@ class BeginHandler(Message, frozen=True, kw_only=True):
 class HandlerDispatcher:
     """The ExecutorActors of one RunSupervisor, by path and node."""
 
-    def __init__(self, ctx: Context, state: RunState, directory: Directory, now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        state: RunState,
+        directory: Directory,
+        tracer: RunTracer,
+        now: Callable[[], int],
+    ) -> None:
         self._ctx = ctx
         self._state = state
         self._directory = directory
+        self._tracer = tracer
         self._now = now
         self._actors: dict[_Node, Ref[Any]] = {}
         self._nodes: dict[Ref[Any], _Node] = {}
@@ -91,7 +100,8 @@ class HandlerDispatcher:
             ref = self._ctx.spawn_soon(ChildSpec(name.replace("/", ":"), factory, restart="temporary"))
             self._actors[node], self._nodes[ref] = ref, node
             self._ctx.watch(ref)
-        ref.tell(self._message(activation))
+        with tracing(self._tracer.handler(activation.key)):
+            ref.tell(self._message(activation))
 
     def _place(self, activation: Activation) -> Place:
         node, state, code = activation.node, self._state, self._directory.code
