@@ -1,4 +1,4 @@
-"""A map over a list of 1,000: one activation of the worker for each reading, 50 at once, all results to one join."""
+"""A map over a list of 1,000: an activation for each reading, 50 at once, all results to one join."""
 
 from __future__ import annotations
 
@@ -59,4 +59,6 @@ workflow = (
 async def main() -> None:
     result = await workflow.run(1_000)
     found: Summary = result.output
-    print(f"map:        {found.readings} readings, {len(found.alarms)} alarms, at most {found.hottest:.1f} °F")
+    print(
+        f"map:        {found.readings} readings, {len(found.alarms)} alarms, at most {found.hottest:.1f} °F"
+    )

@@ -1,7 +1,7 @@
 """Burr: an application of actions in a ring, kept for all runs, whose state is the message.
 
-That is kinder to it than the others get: its set-up for a run is not in the figures. Durable runs use its aiosqlite
-persister, which commits the state behind each action.
+That is kinder to it than the others get: its set-up for a run is not in the figures. Durable runs use its
+aiosqlite persister, which commits the state behind each action.
 """
 
 from __future__ import annotations

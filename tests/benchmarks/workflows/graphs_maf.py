@@ -1,6 +1,7 @@
 """Microsoft Agent Framework: function executors; one instance is one run at a time, so each has its own.
 
-In memory without checkpoints. Durable runs write a file for each superstep (FileCheckpointStorage), without fsync.
+In memory without checkpoints. Durable runs write a file for each superstep (FileCheckpointStorage), without
+fsync.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from agent_framework import FileCheckpointStorage, FunctionExecutor, WorkflowBuilder, WorkflowContext
-from typing_extensions import Never
 
 logging.disable(logging.CRITICAL)
 

@@ -1,7 +1,7 @@
 """Rows of the conformance suite: a rule of page 002, a graph that shows it, and what must come of a run.
 
-A module of rows is a list of functions with `@row("§4 single", "what holds")`. Each gets the policy and returns
-a Run. `test_rows` runs each under the policies that it names, and once more from behind each of its events.
+A module of rows is a list of functions with `@row("§4 single", "what holds")`. Each gets the policy and
+returns a Run. `test_rows` runs each under the policies that it names, and once more from behind each of its events.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ EAGER: tuple[Policy, ...] = ("eager",)
 class Run(msgspec.Struct, kw_only=True):
     """A run and what must come of it. What is not stated is not asked for.
 
-    `answers` gives the answer (JSON) to a request that is open, given what was asked. `routes` has the statuses
-    of each message by its sender, in order: `{"a": ["b delivered, c type_mismatch"]}`. `undelivered` has sender
-    and reason. `begun` has the activations that began, with their attempts.
+    `answers` gives the answer (JSON) to a request that is open, given what was asked. `routes` has the
+    statuses of each message by its sender, in order: `{"a": ["b delivered, c type_mismatch"]}`.
+    `undelivered` has sender and reason. `begun` has the activations that began, with their attempts.
     """
 
     workflow: Workflow

@@ -1,4 +1,4 @@
-"""Behaviours of graphs that users of message-passing workflows rely on: loops, mixed types, chained groups."""
+"""Behaviours that users of message-passing workflows rely on: loops, mixed types, chained groups."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """§6: whatever the latencies, and in whatever order handlers end, a superstep graph comes to the same.
 
-Actors are served in an order drawn from a seed, and each handler takes a time drawn from it, before its work and
-behind it; the clock is virtual.
+Actors are served in an order drawn from a seed, and each handler takes a time drawn from it, before its work
+and behind it; the clock is virtual.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROWS = [pytest.param(row, id=f"{row.rule}: {row.title}") for row in ROWS if "su
 
 
 def outcome_with(monkeypatch: pytest.MonkeyPatch, run: Run, seed: int | None) -> tuple[Outcome, list[str]]:
-    """Run with the latencies of a seed; return what came of it, and the nodes in the order in which they ended."""
+    """Run with the latencies of a seed; return what came of it, and the order in which nodes ended."""
     attempt, random = ExecutorActor._attempt, Random(seed)
 
     async def late(self: Any, message: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What graph engines are known to get wrong, each by name. Those that are a single row stand among the rows."""
+"""What graph engines are known to get wrong, each by name."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class Inner(Executor):
 
 @POLICIES
 async def test_fork_inside_a_sub_workflow(policy: Policy):
-    """The child in flight is forked with its parent: what it paid is not paid again, and both are answered."""
+    """The child in flight is forked with its parent: what it paid is not paid again."""
     CALLS.clear()
     child = WorkflowBuilder("child", policy=policy).set_start_executor(Inner("inner")).build()
     flow = built(policy, emits("s", Order(1))).add_edge("s", WorkflowExecutor(child, "sub"))

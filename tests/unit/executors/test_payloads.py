@@ -233,7 +233,9 @@ _SHAPES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", _SHAPES, ids=map(str, range(len(_SHAPES))))
-def test_plain_json_is_copied_at_once_as_it_would_be_piece_by_piece(value: Any, monkeypatch: pytest.MonkeyPatch):
+def test_plain_json_is_copied_at_once_as_it_would_be_piece_by_piece(
+    value: Any, monkeypatch: pytest.MonkeyPatch
+):
     payloads = Payloads()
 
     def kept() -> Any:
