@@ -34,7 +34,7 @@ bench: $(VENV)/.dev $(if $(filter instructions,$(SUITE)),,$(BENCH_VENV)/.peers)
 	@$(BIN)/python -m tests.benchmarks $(SUITE) --peers-python $(BENCH_VENV)/bin/python
 
 faults: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "" tests/faults
+	$(BIN)/python -m pytest -m "" tests/faults tests/conformance/graphs
 
 # Whole runs from seeds, with crashes, refusals and clock steps; a seed that fails says how to repeat it.
 simulate: $(VENV)/.dev

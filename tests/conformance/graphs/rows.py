@@ -1,7 +1,8 @@
 """Rows of the conformance suite: a rule of page 002, a graph that shows it, and what must come of a run.
 
 A module of rows is a list of functions with `@row("§4 single", "what holds")`. Each gets the policy and
-returns a Run. `test_rows` runs each under the policies that it names, and once more from behind each of its events.
+returns a Run. `test_rows` runs each under the policies that it names, and once more from behind each of its
+events.
 """
 
 from __future__ import annotations
