@@ -70,6 +70,8 @@ class Run(msgspec.Struct, kw_only=True):
     """The events of these types occur, in this order."""
     any_order: bool = False
     """Outputs come in any order: branches of an eager graph."""
+    at: int = 0
+    """How many moments of a crash are tried, spread over the log; 0: all."""
     reset: Callable[[], Any] = lambda: None
     """Called before each run: what the nodes count begins anew."""
     check: Callable[[list[Any]], None] | None = None

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from agentflow import Case, Default, Executor, WorkflowContext, executor, handler
+from agentflow import Case, Default, Executor, WorkflowContext, WorkflowExecutor, executor, handler
 from agentflow.executors import Never
 from tests.conformance.graphs.rows import (
     EAGER,
@@ -456,3 +456,78 @@ def sends_and_returns(policy: Policy) -> Run:
         return value + 1
 
     return Run(workflow=built(policy, a).add_edge(a, gives("b")).build(), message=2, outputs=[2, 3])
+
+
+# -- sub-workflows ---------------------------------------------------------------------------------
+
+
+def nested(policy: Policy, start: Any, output: str = "message") -> Any:
+    """A graph whose node `sub` runs another one for each message."""
+    child = built(policy, start, name="child").build()
+    return WorkflowExecutor(child, "sub", output)  # type: ignore[arg-type]
+
+
+def _works_after(seconds: float) -> Any:
+    async def work(value: int, ctx: Any) -> None:
+        await asyncio.sleep(seconds)
+        await ctx.yield_output(value * 10)
+
+    return node("deep", work, takes=(int,), gives=(int,))
+
+
+@row("sub-workflows", "each message is a run of its own, and its output goes on as a message")
+def sub_messages(policy: Policy) -> Run:
+    flow = built(policy, emits("s", 1, 2)).add_chain(
+        ["s", nested(policy, _works_after(0)), gives("end", int)]
+    )
+    return Run(workflow=flow.build(), message=0, outputs=[10, 20], any_order=True)
+
+
+@row("sub-workflows", "with output=output its outputs are outputs of the run")
+def sub_outputs(policy: Policy) -> Run:
+    flow = built(policy, emits("s", 1)).add_edge("s", nested(policy, _works_after(0), "output"))
+    return Run(workflow=flow.build(), message=0, outputs=[10])
+
+
+@row("sub-workflows", "a running child holds the barrier", SUPERSTEP)
+def child_holds_barrier(policy: Policy) -> Run:
+    flow = built(policy, nested(policy, _works_after(60)), relays("b"))
+    flow.add_edge("sub", gives("c", int)).add_edge("b", gives("d"))
+    types = ["superstep.started", "superstep.completed", "superstep.started", "superstep.completed"]
+    return Run(workflow=flow.build(), message=1, outputs=[10, 1], types=types)
+
+
+@row("sub-workflows", "a waiting child does not", SUPERSTEP)
+def waiting_child(policy: Policy) -> Run:
+    flow = built(policy, nested(policy, asks("deep")), relays("b")).add_edge("b", gives("d"))
+    flow.add_edge("sub", gives("c", int))
+    # With crashes: tests/integration/graphs/test_subworkflows.py, where the logs of children are cut as well.
+    return Run(workflow=flow.build(), message=1, answers=lambda asked: 5, outputs=[1, 5], at=1)
+
+
+@row("sub-workflows", "the failure of a child fails its step")
+def child_fails(policy: Policy) -> Run:
+    flow = built(policy, nested(policy, fails("deep")))
+    return Run(workflow=flow.build(), message=1, state="failed", code="subgraph_failed", outputs=[])
+
+
+@row("limits", "256 handlers of a run are at work at once, the others wait", EAGER)
+def many_at_once(policy: Policy) -> Run:
+    working: list[int] = []
+    most: list[int] = [0]
+
+    def at_work(number: int) -> Any:
+        async def work(value: int, ctx: Any) -> None:
+            working.append(number)
+            most[0] = max(most[0], len(working))
+            await asyncio.sleep(60)
+            working.remove(number)
+
+        return node(f"w{number}", work, takes=(int,))
+
+    def check(events: list[Any]) -> None:
+        assert most[0] == 256
+        assert len([e for e in events if e.type == "workflow.step_completed"]) == 301
+
+    flow = built(policy, relays("s")).add_fan_out_edges("s", [at_work(i) for i in range(300)])
+    return Run(workflow=flow.build(), message=1, check=check, at=3)

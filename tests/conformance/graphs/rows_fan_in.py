@@ -187,19 +187,19 @@ def late_join(policy: Policy, **join: Any) -> Any:
     return flow.add_fan_in_edges(["a", "b"], gathers("j"), timeout="1m", **join)
 
 
-@row("§5 timeout", "at its expiry a partial join fires; what comes later is join_closed", EAGER)
+@row("§5 timeout", "at its expiry a partial join fires; what comes later is join_closed")
 def timeout_partial(policy: Policy) -> Run:
     flow = late_join(policy)
     return Run(workflow=flow.build(), message=3, outputs=[[3, "no b"]], undelivered=[("b", "join_closed")])
 
 
-@row("§5 timeout", "at its expiry wait counts as fail", EAGER)
+@row("§5 timeout", "at its expiry wait counts as fail")
 def timeout_wait(policy: Policy) -> Run:
     flow = late_join(policy, on_missing="wait")
     return Run(workflow=flow.build(), message=3, state="failed", code="join_incomplete", outputs=[])
 
 
-@row("§5 timeout", "at its expiry fail fails", EAGER)
+@row("§5 timeout", "at its expiry fail fails")
 def timeout_fail(policy: Policy) -> Run:
     flow = late_join(policy, on_missing="fail")
     return Run(workflow=flow.build(), message=3, state="failed", code="join_incomplete", outputs=[])
