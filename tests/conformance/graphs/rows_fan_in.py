@@ -7,7 +7,6 @@ from typing import Any
 
 from tests.conformance.graphs.rows import (
     BOTH,
-    EAGER,
     SUPERSTEP,
     Policy,
     Run,
