@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from agentflow.errors import RunGone, RunNotFound
+from agentflow.errors import OffsetTrimmed, RunGone, RunNotFound
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import decode
 from agentflow.events.log import EventLog
@@ -44,22 +44,25 @@ async def origin_of_child(
     if parent.forked_from is UNSET:
         return None
     source, key = parent.forked_from, request.options["parent_activation"]
-    asked = {
-        event.data.request_id
+    named_there = {
+        (event.data.request_id, isinstance(event.data, _ASKED))
         for event in await _events(log, source.workflow_id, source.offset)
         if isinstance(event.data, _REQUESTS) and event.data.activation == key
     }
     child_id = named("wf_", "child", source.workflow_id, key, request.attempt)
-    offset = None if not asked else _last_named(await _events(log, child_id), asked)
+    offset = None if not named_there else _last_named(await _events(log, child_id), named_there)
     return None if offset is None else ev.ForkOrigin(workflow_id=child_id, offset=offset)
 
 
-def _last_named(events: list[Event[Any]], asked: set[str]) -> int | None:
-    """Return the offset of the last event about one of these requests; of a question, that of the rest behind
-    it, because the child has told its parent no sooner."""
+def _last_named(events: list[Event[Any]], named: set[tuple[str, bool]]) -> int | None:
+    """Return the offset of the last event that asks or closes one of these requests, each (id, is asked).
+
+    Of a question it is that of the rest behind it, because the child has told its parent no sooner.
+    """
     last = None
     for event in events:
-        if isinstance(event.data, _REQUESTS) and event.data.request_id in asked:
+        data = event.data
+        if isinstance(data, _REQUESTS) and (data.request_id, isinstance(data, _ASKED)) in named:
             last = event
     if last is None or not isinstance(last.data, _ASKED):
         return None if last is None else last.offset
@@ -75,7 +78,7 @@ async def _events(log: EventLog, workflow_id: str, upto: int | None = None) -> l
             found += [decode(row.body) for row in rows if upto is None or row.offset <= upto]
             if upto is not None and rows[-1].offset >= upto:
                 break
-    except (RunNotFound, RunGone):
+    except (RunNotFound, RunGone, OffsetTrimmed):
         return []
     return found
 

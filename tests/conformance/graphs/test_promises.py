@@ -232,6 +232,10 @@ async def test_fork_inside_a_sub_workflow(policy: Policy):
     assert (fork.state, fork.get_outputs()) == ("completed", [2])
     old = await workflow.send_responses(old.workflow_id, {of_old.request_id: 1})
     assert (old.state, old.get_outputs()) == ("completed", [1])
+    answered = await workflow.run_from_checkpoint(
+        f"{old.workflow_id}@{last}", responses={of_old.request_id: 3}
+    )
+    assert (answered.state, answered.get_outputs()) == ("completed", [3])
     assert CALLS == {"inner 1": 1}
     runtime = await workflow.runtime()
     for row in (await runtime.log.runs(limit=10)).items:
