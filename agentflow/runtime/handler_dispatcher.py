@@ -54,6 +54,7 @@ class HandlerDispatcher:
         self._actors: dict[_Node, Ref[Any]] = {}
         self._nodes: dict[Ref[Any], _Node] = {}
         self._work: dict[_Node, tuple[str, int]] = {}  # activation and attempt in the hands of the actor
+        self._places: dict[str, _Node] = {}  # of `_work`, by activation
         self._begun: dict[str, int] = {}  # by activation: the latest attempt that was begun
         self._ending: dict[Ref[Any], _Node] = {}  # killed, and not gone yet
         self._next: dict[_Node, StartHandler] = {}  # waits until the actor before it is gone
@@ -93,6 +94,7 @@ class HandlerDispatcher:
 
     def _tell(self, node: _Node, activation: Activation) -> None:
         self._work[node] = (activation.key, activation.attempt)
+        self._places[activation.key] = node
         ref = self._actors.get(node)
         if ref is None:
             name = f"{activation.node.id.replace('/', ':')}.{len(self._nodes)}@{activation.key[1:]}"
@@ -157,18 +159,19 @@ class HandlerDispatcher:
     def ended(self, activation_key: str, attempt: int) -> None:
         """Take note that a handler has returned or raised."""
         self._lost.pop(activation_key, None)
-        for node, work in list(self._work.items()):
-            if work == (activation_key, attempt):
-                del self._work[node]
+        node = self._places.get(activation_key)
+        if node is not None and self._work.get(node) == (activation_key, attempt):
+            self._take(node)
 
     def release(self, activation_key: str) -> None:
         """Cancel the handler of an activation that has ended, if it is at work or waits."""
         self._begun.pop(activation_key, None)
         self._ctx.timers.cancel(f"begin {activation_key}")
-        self._next = {n: e for n, e in self._next.items() if e.activation_key != activation_key}
-        for node, (key, _) in list(self._work.items()):
-            if key == activation_key:
-                self._kill(node)
+        if self._next:
+            self._next = {n: e for n, e in self._next.items() if e.activation_key != activation_key}
+        node = self._places.get(activation_key)
+        if node is not None:
+            self._kill(node)
 
     def release_all(self, but: Collection[str] = ()) -> None:
         """Cancel all handlers, except those of the activations in `but`."""
@@ -176,8 +179,15 @@ class HandlerDispatcher:
             if key not in but:
                 self.release(key)
 
+    def _take(self, node: _Node) -> tuple[str, int] | None:
+        """Take what a node works on out of its hands."""
+        work = self._work.pop(node, None)
+        if work is not None:
+            self._places.pop(work[0], None)
+        return work
+
     def _kill(self, node: _Node) -> None:
-        self._work.pop(node, None)
+        self._take(node)
         ref = self._actors.pop(node, None)
         if ref is not None:
             self._ending[ref] = node
@@ -199,7 +209,7 @@ class HandlerDispatcher:
             self._begun.pop(following.activation_key, None)
             self.begin(following)
             return None
-        work = None if was_killed else self._work.pop(node, None)
+        work = None if was_killed else self._take(node)
         if work is None:
             return None
         key, attempt = work
