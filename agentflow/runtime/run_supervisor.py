@@ -283,7 +283,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             self._effects.clear()
             self._record(engine.interrupted(state, now), events, now)
             self._effects += engine.open_handlers(state)
-            self._effects += [engine.StartChild(key) for key in engine.open_children(state)]
+            if not launch.queued:
+                self._effects += [engine.StartChild(key) for key in engine.open_children(state)]
         if not launch.queued:
             self._decide(events, now)
         launch.first_batch_sent = True

@@ -439,3 +439,47 @@ def order_at_target(policy: Policy) -> Run:
     flow = built(policy, emits("b", "b0", "b1"), emits("a", "a0", "a1"))
     flow.add_edge("a", gives("t")).add_edge("b", "t")
     return Run(workflow=flow.build(), message=0, outputs=["a0", "a1", "b0", "b1"])
+
+
+@row("§4 switch", "a case behind the first true one is not asked")
+def later_case_unasked(policy: Policy) -> Run:
+    flow = built(policy, emits("a", 7))
+    flow.add_switch_case_edge_group(
+        "a", [Case(positive, gives("b")), Case(raises, gives("c")), Default(gives("d"))]
+    )
+    return Run(workflow=flow.build(), message=0, outputs=[7], not_run=["c", "d"])
+
+
+@row("§4 selection", "with a target_id the function chooses from that target alone")
+def selection_with_target(policy: Policy) -> Run:
+    def all_of(value: Any, targets: list[str]) -> list[str]:
+        return targets
+
+    flow = built(policy, emits("a", 1, to="c"))
+    flow.add_multi_selection_edge_group("a", [gives("b"), gives("c")], all_of)
+    return Run(
+        workflow=flow.build(), message=0, outputs=[1], routes={"a": ["b target_mismatch, c delivered"]}
+    )
+
+
+@row("§4", "one message that cannot be routed holds back the others of its activation")
+def all_or_nothing(policy: Policy) -> Run:
+    def checked(value: int) -> bool:
+        if value == 2:
+            raise LookupError("2")
+        return True
+
+    flow = built(policy, emits("a", 1, 2, 3)).add_edge("a", gives("b"), checked)
+    return Run(
+        workflow=flow.build(), message=0, state="failed", code="routing_failed", outputs=[], not_run=None
+    )
+
+
+@row("§4 predicates", "a predicate gets a value of its own: what it changes reaches nobody")
+def predicate_changes_nothing(policy: Policy) -> Run:
+    def spoils(value: list[int]) -> bool:
+        value.append(99)
+        return True
+
+    flow = built(policy, emits("a", [1])).add_edge("a", gives("b", list[int]), spoils)
+    return Run(workflow=flow.build(), message=0, outputs=[[1]])

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 
-from agentflow import Executor, RequestInfoExecutor, WorkflowContext, handler, response_handler
+from agentflow import (
+    Executor,
+    RequestInfoExecutor,
+    RetryPolicy,
+    WorkflowContext,
+    handler,
+    response_handler,
+)
 from agentflow.executors import Never
 from tests.conformance.graphs.rows import (
     EAGER,
@@ -249,3 +257,52 @@ def state_of_asker(policy: Policy) -> Run:
         outputs=[[1, -1, 3], [2, -2, 3]],
         any_order=True,
     )
+
+
+@row("§10", "a response handler that fails is tried again by the policy of its node, with the same answer")
+def response_retried(policy: Policy) -> Run:
+    async def work(value: int, ctx: Any) -> None:
+        await ctx.request_info(value, int)
+
+    async def answered(asked: int, answer: int, ctx: Any) -> None:
+        if ctx.attempt == 1:
+            raise ValueError("once")
+        await ctx.yield_output([asked, answer, ctx.attempt])
+
+    retry = RetryPolicy(max_attempts=2)
+    a = node("a", work, takes=(int,), gives=(list,), answer=int, answered=answered, retry=retry)
+    return Run(workflow=built(policy, a).build(), message=4, answers=lambda asked: 9, outputs=[[4, 9, 2]])
+
+
+@row("§10", "a response handler that fails for good fails its node, and the request is closed")
+def response_fails(policy: Policy) -> Run:
+    async def work(value: int, ctx: Any) -> None:
+        await ctx.request_info(value, int)
+
+    async def answered(asked: int, answer: int, ctx: Any) -> None:
+        raise ValueError("no")
+
+    a = node("a", work, takes=(int,), answer=int, answered=answered)
+    return Run(
+        workflow=built(policy, a).build(),
+        message=4,
+        answers=lambda asked: 9,
+        state="failed",
+        code="executor_failed",
+        types=["input.requested", "input.received", "workflow.step_failed", "workflow.failed"],
+    )
+
+
+@row("§10", "the failure of another branch under halt closes open requests")
+def closed_by_failure(policy: Policy) -> Run:
+    async def later(value: int, ctx: Any) -> None:
+        await asyncio.sleep(60)
+        raise ValueError("no")
+
+    flow = built(policy, asks("a"), node("b", later, takes=(int,)), on_failure="halt")
+
+    def check(events: list[Any]) -> None:
+        opened = {e.data.request_id for e in events if e.type == "input.requested"}
+        assert opened == {e.data.request_id for e in events if e.type == "input.cancelled"}
+
+    return Run(workflow=flow.build(), message=4, state="failed", code="executor_failed", check=check)

@@ -118,14 +118,20 @@ async def test_a_failed_branch_leaves_its_siblings():
     async def fails(value: int, ctx: Any) -> None:
         raise ValueError("no")
 
+    gate = asyncio.Event()
+
     async def slow(value: int, ctx: Any) -> None:
-        await asyncio.sleep(0.01)  # the other one has failed by then
+        await gate.wait()
         await ctx.send_message(value)
 
     flow = built("eager", relays("s")).add_fan_out_edges(
         "s", [node("bad", fails, takes=(int,)), node("good", slow, takes=(int,), sends=(int,))]
     )
-    result = await flow.add_edge("good", gives("end")).build().run(3, raise_on_failure=False)
+    run = await flow.add_edge("good", gives("end")).build().start(3)
+    async for event in run.events():
+        if event.type == "workflow.step_failed":
+            gate.set()  # the other one has failed by now
+    result = await run.result(raise_on_failure=False)
     assert (result.state, result.get_outputs()) == ("failed", [3])
     assert result.error.code == "executor_failed"
 
@@ -147,12 +153,14 @@ async def test_a_dropped_stream_stops_nothing(policy: Policy):
     idle = run.events()
     await anext(idle)
 
+    reading = asyncio.Event()
+
     async def reads() -> None:
         async for _ in run.events():
-            pass
+            reading.set()
 
     reader = asyncio.create_task(reads())
-    await asyncio.sleep(0)
+    await reading.wait()
     reader.cancel()
     gate.set()
     result = await run.result()
