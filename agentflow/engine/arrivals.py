@@ -308,6 +308,7 @@ def end_path(state: RunState, path: Path) -> None:
 def leave_path(state: RunState, path: Path) -> None:
     """Let go of a child path; what is left in the buffers of its fan-ins is told when the run ends."""
     del state.paths[path.key]
+    state.mail.since_outside.pop(path.key, None)
     for held in path.rounds.values():
         state.mail.left += held.left()
         if held.fan.timeout is not None:

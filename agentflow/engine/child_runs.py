@@ -58,6 +58,8 @@ class ChildRequest(NamedTuple):
     options: dict[str, Any]
     budget: dict[str, Any]
     deadline: str | None
+    attempt: int = 1
+    """Of the activation that the child works for."""
 
 
 class ChildReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +131,7 @@ def child_request(state: RunState, key: str) -> ChildRequest | None:
         options=options,
         budget=_left(state, activation),
         deadline=None if due is None else iso(due),
+        attempt=activation.attempt,
     )
 
 
@@ -232,12 +235,11 @@ def _failure(state: RunState) -> ErrorInfo:
         message = reason or "the run was cancelled"
         error = ErrorInfo(category="cancelled", code="cancelled", message=message)
     details: dict[str, Any] = {**(error.details or {}), "workflow_id": state.workflow_id}
-    if state.failed_steps:
-        step = state.failed_steps[0]
-        own = state.nodes[step].error
-        if own is not None and own["code"] == error.code:  # with its cause, which the run's error leaves out
-            error = msgspec.structs.replace(error, cause=msgspec.convert(own, ErrorInfo).cause)
-        details["activation"] = f"/{step}#{max(0, state.nodes[step].visits - 1)}"
+    if state.first_failure is not None:
+        activation, own = state.first_failure
+        if own.code == error.code:  # with its cause, which the run's error leaves out
+            error = msgspec.structs.replace(error, cause=own.cause)
+        details["activation"] = activation
     return msgspec.structs.replace(error, details=details)
 
 

@@ -6,6 +6,7 @@ same times, same decisions in the same order. It reads the state and changes not
 
 What comes first, when several things are due:
 
+ 0. messages that no edge delivered, behind a crash  mail.untold
  1. deadlines that have passed                       limits.overdue
  2. a step that is held after its failure            held_steps.held_moves
  3. the end of a step whose work is done             _end_of
@@ -69,6 +70,8 @@ def decide(state: RunState, now: int, found: Found = _NOTHING) -> Decisions:
 
 
 def _decide(state: RunState, now: int, found: Found) -> Decisions:
+    if state.has_mail and state.mail.untold and state.ended is None and state.status != "paused":
+        return list(state.mail.untold.values())
     if state.next_offset == 0 or state.cancel_requested is not None:
         return []  # a cancel first stops the work; `limits.cancel_finished` ends the log
     if state.status == "paused":

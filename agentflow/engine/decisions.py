@@ -162,7 +162,7 @@ def step_completed(
         )
     )
     if routed:
-        moves += undelivered(state, activation, routed)
+        moves += undelivered(activation, routed)
     return moves
 
 
@@ -182,9 +182,9 @@ def _state_saved(state: RunState, activation: Activation, output: Any, now: int)
     )
 
 
-def undelivered(state: RunState, activation: Activation, messages: tuple[ev.SentMessage, ...]) -> Decisions:
+def undelivered(activation: Activation, messages: tuple[ev.SentMessage, ...]) -> list[ev.MessageUndelivered]:
     """Return `message.undelivered` for each message that no edge delivered, or that came after its round."""
-    moves: Decisions = []
+    moves: list[ev.MessageUndelivered] = []
     late = _late_joins(activation) if activation.path.rounds else frozenset[str]()
     for message in messages:
         reason = undelivered_reason(message)

@@ -134,9 +134,8 @@ def handler_completed(
     sent = route_messages(activation.node, messages, state.shared.values)
     if isinstance(sent, ErrorInfo):
         return left + step_failed(activation, sent, now)
-    moves: Decisions = left + [
-        _requested(state, activation, question, i, now) for i, question in enumerate(requests)
-    ]
+    asked = [_requested(state, activation, question, i, now) for i, question in enumerate(requests)]
+    moves: Decisions = left + [event for event in asked if not _is_asked(state, event)]
     kept = ev.StateWrites(
         private=dict(private or {}),
         shared=tuple(ev.SharedWrite(key=key, value=value) for key, value in shared),
@@ -151,7 +150,7 @@ def handler_completed(
             state=kept if kept.private or kept.shared else UNSET,
         )
     )
-    return moves + undelivered(state, activation, sent)
+    return [*moves, *undelivered(activation, sent)]
 
 
 def handler_failed(
@@ -190,7 +189,9 @@ def _limit(code: str, message: str, limit: int) -> ErrorInfo:
     return ErrorInfo(category="agent", code=code, message=message, details={"limit": limit})
 
 
-def _requested(state: RunState, activation: Activation, question: Question, ordinal: int, now: int) -> Any:
+def _requested(
+    state: RunState, activation: Activation, question: Question, ordinal: int, now: int
+) -> ev.InputRequested:
     return ev.InputRequested(
         **scope_fields(activation),
         request_id=request_id_of(state, activation, ordinal),
@@ -199,6 +200,16 @@ def _requested(state: RunState, activation: Activation, question: Question, ordi
         response_schema=question.response_schema,
         deadline=UNSET if question.timeout is None else due(now, question.timeout)[1],
         on_timeout=question.on_timeout,
+    )
+
+
+def _is_asked(state: RunState, event: ev.InputRequested) -> bool:
+    """Return whether the log has a question already: it ends between it and the completion of its sender."""
+    known = state.requests.get(event.request_id)
+    data = None if known is None else known.data
+    return isinstance(data, ev.InputRequested) and (data.request, data.request_type) == (
+        event.request,
+        event.request_type,
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentflow.engine.graph import Node
     from agentflow.engine.path import NodeState, Path
     from agentflow.engine.rounds import Arrived
-    from agentflow.events.catalogue import Output
+    from agentflow.events.catalogue import MessageUndelivered, Output
 
 __all__ = ["MAX_HANDLERS", "MAX_QUEUED", "MAX_SENT", "Handling", "Mail", "Queued", "Taken", "Turns"]
 
@@ -93,6 +93,7 @@ class Mail:
         "stepping",
         "superstep",
         "told",
+        "untold",
     )
 
     def __init__(self) -> None:
@@ -107,12 +108,16 @@ class Mail:
         """The number of the latest superstep, counted from 1."""
         self.stepping = False
         """True between `superstep.started` and `superstep.completed`."""
-        self.since_outside = 0
-        """Supersteps since an answer or a signal came from outside."""
+        self.since_outside: dict[str, int] = {}
+        """By path: the supersteps that delivered something there since an answer or a signal came from
+        outside. Elements of a map follow one another on paths of their own: a long list is no long way."""
         self.outputs: dict[str, list[tuple[int, int, int, Output]]] = {}
         """By activation: what its latest attempt gave out, each with offset, superstep and visit."""
         self.told: set[tuple[str, int]] = set()
         """Messages of which the log says that they stay undelivered, as (activation, index)."""
+        self.untold: dict[tuple[str, int], MessageUndelivered] = {}
+        """Messages that no edge delivered, of which the log does not say so yet: it ends, or a fork begins,
+        behind the completion of their sender."""
         self.left: list[tuple[str, Arrived]] = []
         """By activation: what child paths left in the buffers of their joins when they ended."""
         self.fatal: ErrorInfo | None = None

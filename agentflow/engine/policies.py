@@ -142,7 +142,7 @@ class Superstep(Eager):
     def _begin(self, state: RunState, now: int) -> Decisions:
         mail = state.mail
         limit = max_iterations(state.graph)
-        if mail.since_outside >= limit:
+        if max(mail.since_outside.get(queued.path.key, 0) for queued in mail.queue) >= limit:
             error = ErrorInfo(
                 category="agent",
                 code="max_iterations_exceeded",
@@ -185,7 +185,8 @@ def begin_superstep(state: RunState) -> list[str]:
     mail = state.mail
     queue, mail.queue = in_order(mail.queue), []
     mail.superstep += 1
-    mail.since_outside += 1
+    for key in {queued.path.key for queued in queue}:
+        mail.since_outside[key] = mail.since_outside.get(key, 0) + 1
     mail.stepping = True
     keys: list[str] = []
     for queued in queue:

@@ -52,6 +52,8 @@ def call_begun(
     call_id = derive("call_", activation.started, state.workflow_id, activation.key, key or name)
     stable = idempotency_key(state, activation, call_id)
     record = activation.node.kind.call(activation, call_id)
+    if record is None:
+        record = _inherited(state, activation, name, parameters, key)
     if record is not None:
         if record.state == "done":
             return Begun("done", call_id, stable, record.output)
@@ -70,6 +72,21 @@ def call_begun(
         idempotency_key=stable,
     )
     return Begun("run", call_id, stable, decisions=[started])
+
+
+def _inherited(
+    state: RunState, activation: Activation, name: str, parameters: Any, key: str | None
+) -> ToolRecord | None:
+    """Return the record of a call in the run that this one was forked from, where it had another id: that of
+    equal parameters, of several the one that stands where this call does."""
+    if state.begin is None or state.begin.forked_from is UNSET:
+        return None
+    number = "" if key is None else key.rpartition(" ")[2]
+    ordinal = int(number) - 1 if number.isdecimal() else 0
+    calls: dict[str, ToolRecord] = activation.local.calls
+    equal = [record for record in calls.values() if (record.name, record.parameters) == (name, parameters)]
+    found = equal[ordinal] if ordinal < len(equal) else None
+    return found if found is not None and found.state in ("done", "unknown") else None
 
 
 def call_ended(

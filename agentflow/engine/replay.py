@@ -47,6 +47,7 @@ def base_of(events: Sequence[BaseEvent], cut: frozenset[str] = frozenset()) -> l
     question of a handler that has returned stays: nothing would ask it a second time."""
     unanswered = _open_requests(events) - asked_by_message(events)
     over = {e.data.step_id for e in events if isinstance(e.data, _ENDS) and e.data.iteration is None}
+    ended = {e.data.activation for e in events if isinstance(e.data, _ENDS)}
     begun = {e.data.activation: e.data.step_id for e in events if isinstance(e.data, ev.WorkflowStepStarted)}
     kept: list[int] = []
     for index, event in enumerate(events):
@@ -56,6 +57,8 @@ def base_of(events: Sequence[BaseEvent], cut: frozenset[str] = frozenset()) -> l
             continue
         if isinstance(data, _OWN) or _request(data) in unanswered:
             continue
+        if isinstance(data, ev.WorkflowStepWaiting) and data.for_ == "child" and data.activation not in ended:
+            continue  # its child is begun or forked with the run, and says anew where it stands
         step = getattr(data, "step_id", None)
         if cut and isinstance(step, str):
             around = [begun[key] for key in _openers(data.activation) if key in begun]

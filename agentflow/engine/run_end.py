@@ -44,14 +44,14 @@ def run_ended(state: RunState, now: int) -> Decisions:
 
 
 def failure_of(state: RunState) -> ErrorInfo:
-    """Return why a run with failed steps fails: the first of them."""
-    first = state.nodes[state.failed_steps[0]]
-    view: dict[str, Any] = state.nodes_view[first.node.id]["error"] or {}
+    """Return why a run with failed steps fails: the first failure."""
+    assert state.first_failure is not None
+    step_id, (_, error) = state.failed_steps[0], state.first_failure
     return ErrorInfo(
-        category=view.get("category", "agent"),
-        code=view.get("code", "step_failed"),
-        message=f"step {first.node.id} failed: {view.get('message', '')}",
-        details={"step_id": first.node.id},
+        category=error.category,
+        code=error.code,
+        message=f"step {step_id} failed: {error.message}",
+        details={"step_id": step_id},
     )
 
 

@@ -237,6 +237,7 @@ class RunState:
         "ended",
         "error",
         "failed_steps",
+        "first_failure",
         "graph",
         "has_failed",
         "has_mail",
@@ -360,6 +361,8 @@ class RunState:
         """By step: of all its work; kept for steps with a budget."""
         self.has_failed = False
         self.failed_steps: list[str] = []
+        self.first_failure: tuple[str, ErrorInfo] | None = None
+        """Key and error of the activation that failed first; its node may succeed on a later message."""
         self.skipped: list[str] = []
         self.steps_done = {"succeeded": 0, "failed": 0, "skipped": 0, "cancelled": 0}
         self.base: list[BaseEvent] = []

@@ -200,6 +200,11 @@ class RunTracer:
         span_id = self._calls.get(call_id, self._root)
         return SpanContext(self.workflow_id, self.trace_id, span_id, self.sampled, self.tracestate)
 
+    def handler(self, key: str) -> SpanContext:
+        """Return the span of an open step, in which its handler works; of the run if it is not open."""
+        span_id = self._steps.get(key, self._root)
+        return SpanContext(self.workflow_id, self.trace_id, span_id, self.sampled, self.tracestate)
+
     def step(self, key: str) -> str | None:
         """Return the `traceparent` of an open step or iteration: what it begins elsewhere is a part of it."""
         span_id = self._steps.get(key)

@@ -12,11 +12,14 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import marshal
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 from typing import Any, NamedTuple, cast
 
 import msgspec
+from msgspec import UNSET
 
 from agentflow.definition.json_values import json_problems
 from agentflow.errors import MessageNotEncodable
@@ -36,7 +39,12 @@ __all__ = [
 
 _CONTAINERS: tuple[Any, ...] = (list, dict, tuple, set, frozenset)
 _TYPE, _VALUE = "$type", "$value"
+_TAGGED = b'"$type"'
 _PLAIN = (type(None), bool, int, float, str)
+_MAX_NESTING = 150
+"""Below what the check of values allows, which says where they are nested too deeply."""
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder()
 _FRAMES = frozenset({"abc", "enum", "msgspec", "msgspec._core", "typing"})
 """Modules whose base classes say nothing about a value."""
 
@@ -212,6 +220,8 @@ class Payloads:
                 tag, bases = lists[0], (*lists[1:], *bases, "list")
             fits = [name for name, kind in self._mixed.items() if rank(kind, value) is not None]
             bases = (*bases, *(name for name in fits if name not in (tag, *bases)))
+        if (copied := _copied(value)) is not UNSET:
+            return Encoded(tag, bases, copied)
         try:
             if _class_of(value) is list:
                 inner = self._inner(tag)
@@ -240,6 +250,8 @@ class Payloads:
 
     def keep(self, value: Any) -> Any:
         """Return a value as it is kept in state or asked: packed and checked. Raises MessageNotEncodable."""
+        if (copied := _copied(value)) is not UNSET:
+            return copied
         try:
             return _checked(self.pack(value), value)
         except RecursionError:
@@ -294,15 +306,21 @@ class Payloads:
 
     def unpack(self, value: Any) -> Any:
         """Return what `pack` or `keep` was given, as new objects."""
+        if type(value) in _PLAIN:
+            return value
+        body = _encoder.encode(value)
+        return self._unpack(value) if _TAGGED in body else _decoder.decode(body)
+
+    def _unpack(self, value: Any) -> Any:
         if isinstance(value, list):
-            return [self.unpack(item) for item in cast("list[Any]", value)]
+            return [self._unpack(item) for item in cast("list[Any]", value)]
         if not isinstance(value, dict):
             return value
         members = cast("dict[str, Any]", value)
         tag = members.get(_TYPE)
         kind = self.find(tag) if isinstance(tag, str) else None
         if kind is None:
-            return {key: self.unpack(item) for key, item in members.items()}
+            return {key: self._unpack(item) for key, item in members.items()}
         if _VALUE in members and len(members) == 2:
             return self._read(kind, members[_VALUE])
         return self._read(kind, {key: item for key, item in members.items() if key != _TYPE})
@@ -320,6 +338,33 @@ class Payloads:
         if isinstance(value, dict):
             return {key: self.unpack(item) for key, item in cast("dict[str, Any]", value).items()}
         return kind(self.unpack(item) for item in value)
+
+
+def _copied(value: Any) -> Any:
+    """Return a deep copy of a list or dict that is JSON of builtin classes through and through; else UNSET.
+
+    All of it runs in C. `marshal` refuses instances of subclasses, which would equal their copy; what else is
+    no JSON does not equal what comes back.
+    """
+    if type(value) not in (list, dict):
+        return UNSET
+    try:
+        marshal.dumps(value)
+        body = _encoder.encode(value)
+        if _TAGGED in body or _nesting(body) > _MAX_NESTING:
+            return UNSET
+        made = _decoder.decode(body)
+    except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
+        return UNSET
+    return made if made == value else UNSET
+
+
+def _nesting(body: bytes) -> int:
+    """Return how deep JSON is nested at most; brackets in its texts count as well."""
+    brackets = body.translate(None, _NO_BRACKETS)
+    if len(brackets) <= 2 * _MAX_NESTING:
+        return 0
+    return max(accumulate(1 if b in b"[{" else -1 for b in brackets))
 
 
 def convert(value: Any, annotation: Any) -> Any:

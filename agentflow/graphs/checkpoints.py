@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from agentflow.definition.schemas import validate
 from agentflow.engine.edits import waiting_messages
 from agentflow.engine.replay import forked_request_id
-from agentflow.engine.state import RunState
+from agentflow.engine.state import OpenRequest, RunState
 from agentflow.errors import (
     CheckpointNotFound,
     InvalidAnswer,
@@ -76,9 +76,39 @@ async def fork_at(
     )
     run = GraphRun(workflow, runtime, handle)
     if answers:
-        asked = {forked_request_id(run.workflow_id, old): value for old, value in answers.items()}
-        await handle.answer_all(asked)
+        relayed = [old for old in answers if _is_relayed(state, old)]
+        asked = {forked_request_id(run.workflow_id, old): old for old in answers if old not in relayed}
+        if relayed:
+            await handle.rest()  # what the children of the fork ask
+            asked |= _asked_again(state, await runtime.fold(run.workflow_id), relayed)
+        await handle.answer_all({new: answers[old] for new, old in asked.items()})
     return run
+
+
+def _is_relayed(state: RunState, request_id: str) -> bool:
+    """Return whether a child run asks, and its parent for it."""
+    return getattr(state.requests[request_id].data, "child", UNSET) is not UNSET
+
+
+def _asked_again(old: RunState, new: RunState, relayed: list[str]) -> dict[str, str]:
+    """Return the ids under which the children of a fork ask what the children of its source asked, in the
+    order of their questions. Raises UnknownRequest for one that is not asked again."""
+    found: dict[str, str] = {}
+    for request_id in relayed:
+        wanted = _subject(old.requests[request_id])
+        equal = [known for known, request in old.requests.items() if _subject(request) == wanted]
+        again = [known for known, request in new.requests.items() if _subject(request) == wanted]
+        index = equal.index(request_id)
+        if index >= len(again):
+            message = f"the fork does not ask what {request_id} asked"
+            raise UnknownRequest(message, details={"request_id": request_id})
+        found[again[index]] = request_id
+    return found
+
+
+def _subject(request: OpenRequest) -> tuple[Any, ...]:
+    data = request.data
+    return request.activation.key, getattr(data, "request", None), getattr(data, "request_type", None)
 
 
 async def _found(runtime: Runtime, id: str) -> tuple[str, int]:

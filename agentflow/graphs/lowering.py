@@ -48,6 +48,8 @@ __all__ = ["FORMAT", "lower"]
 
 FORMAT = "graph"
 _START, _END = "__start", "__end"
+_MAX_IN_FLIGHT = 256
+"""Workers of one map at work at once, at most: `add_map_edges` states how many (page 002 §8)."""
 _OWN_TYPES = (AgentResponse, Message, NodeFailure, SubWorkflowRequest, SubWorkflowResponse)
 
 
@@ -145,6 +147,7 @@ class _Lowering:
             on_undelivered=builder.on_undelivered,
             max_steps=builder.max_steps,
             max_iterations=rounds,
+            scheduler_max_in_flight=_MAX_IN_FLIGHT,
         )
 
     # -- nodes -------------------------------------------------------------------------------------

@@ -57,8 +57,8 @@ async def full_result(result: RunResult[Any], runtime: Runtime, payloads: Payloa
     Of a trimmed run, whose events are gone, the result is returned as it is.
     """
     try:
-        events = [event async for event in runtime.events(result.workflow_id, follow=False)]
-        state = await runtime.fold(result.workflow_id)
+        events: list[Event[Any]] = []
+        state = await runtime.fold(result.workflow_id, events=events)
     except OffsetTrimmed:
         return result
     given = outputs_of(state)

@@ -102,7 +102,7 @@ class CallDispatcher:
         self._services: set[Ref[Any]] = set()  # watched
         self._losses: Counter[str] = Counter()  # by call, where there were any
         self._launched: dict[str, list[str]] = {}  # calls by activation, until it is released
-        self.handlers = HandlerDispatcher(ctx, state, directory, now)
+        self.handlers = HandlerDispatcher(ctx, state, directory, tracer, now)
 
     @property
     def is_busy(self) -> bool:

@@ -35,6 +35,7 @@ from agentflow.errors import (
 from agentflow.events import catalogue as ev
 from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.log import RunRow
+from agentflow.runtime.child_forks import fork_of_child, origin_of_child
 from agentflow.runtime.command_handlers import (
     Answer,
     Attach,
@@ -284,7 +285,40 @@ class ChildRunCommands(SubmitCommand):
             raise DefinitionError(bound.diagnostics)
         options = {**inherited, **request.options}
         started = self._child_started(request, options, definition, bound, value, trace)
-        await self._begin_run(request.workflow_id, definition, bound, started)
+        origin = await origin_of_child(self.log, parent, request)
+        if origin is None:
+            await self._begin_run(request.workflow_id, definition, bound, started)
+        else:
+            await self._begin_forked_child(request.workflow_id, definition, bound, started, origin)
+
+    async def _begin_forked_child(
+        self,
+        run_id: str,
+        definition: Definition,
+        bound: Bound,
+        started: ev.WorkflowStarted,
+        origin: ev.ForkOrigin,
+    ) -> None:
+        """Begin a child with what the child of the parent's source had done."""
+        from agentflow.runtime.fork import fork_base
+
+        begin = await self._begin(origin.workflow_id)
+        plan = self._plan(definition.workflow, definition.ir_hash)
+        base = await fork_base(
+            self.log,
+            await self.fold(origin.workflow_id, at=origin.offset),
+            plan,
+            run_id=run_id,
+            offset=origin.offset,
+            from_step=None,
+            from_failure=False,
+        )
+        await self._put_definition(definition)
+        if bound.code is not None:
+            self._code.begin(run_id, bound.code)
+        first = [fork_of_child(begin, origin, started), base.saved]
+        labels = dict(started.labels)
+        await self._registry.begin(run_id, plan, bound, first, base=base.events, labels=labels)
 
     def _nested_code(
         self, parent: ev.WorkflowStarted, request: ChildRequest, definition: Definition

@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from actors import Actor, ActorStopped, Ref, on
+from actors import Actor, ActorStopped, Ref, current_trace, on, tracing
 from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
 from agentflow.engine import Question
 from agentflow.errors import HandlerMisuse, OutcomeUnknown
+from agentflow.events.tracing import SpanContext, active
 from agentflow.executors.annotations import is_any, name_of, tags_of_annotation
 from agentflow.executors.calls import in_thread
 from agentflow.executors.context import RecordedCall, Sent, Staged, Surroundings, WorkflowContext
@@ -69,7 +70,6 @@ class Handle(Message, frozen=True, kw_only=True):
     superstep: int | None
     private: dict[str, Any]
     request_ids: Any
-    traceparent: str | None = None
 
 
 class HandlerDone(Message, frozen=True, kw_only=True):
@@ -129,6 +129,8 @@ class CallVerdict(NamedTuple):
     call_id: str = ""
     idempotency_key: str = ""
     output: Any = None
+    trace: SpanContext | None = None
+    """The span of the call."""
 
 
 class EndCall(Message, frozen=True, kw_only=True):
@@ -211,10 +213,11 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
         if spec.method:
             arguments = (executor, *arguments)
         try:
-            if spec.is_async:
-                result = await spec.function(*arguments)
-            else:
-                result = await in_thread(spec.function, *arguments)
+            with active(current_trace()):
+                if spec.is_async:
+                    result = await spec.function(*arguments)
+                else:
+                    result = await in_thread(spec.function, *arguments)
             if result is not None:
                 context._stage(result)  # pyright: ignore[reportPrivateUsage]
         finally:
@@ -258,7 +261,7 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
             staged.private[STATE_KEY] = kept
 
     def _context(self, message: Handle, executor: Executor, spec: HandlerSpec) -> WorkflowContext[Any, Any]:
-        place = self._place
+        place, span = self._place, current_trace()
         around = Surroundings(
             workflow_id=place.workflow_id,
             activation=message.activation,
@@ -270,7 +273,7 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
             shared=place.shared(message.activation),
             targets=place.targets,
             reducers=place.reducers,
-            traceparent=message.traceparent,
+            traceparent=span.traceparent if isinstance(span, SpanContext) else None,
         )
         port = _Port(self._supervisor, message, place)
         return WorkflowContext(around, port, spec, executor.handlers, place.payloads, place.node)
@@ -314,7 +317,8 @@ class _Port:
             return None  # the attempt is over: this handler is about to be cancelled
         began = time.perf_counter()
         try:
-            output = await call.run()
+            with active(verdict.trace):
+                output = await call.run()
         except Exception as error:
             info = ErrorInfo(
                 category="tool",
@@ -379,7 +383,8 @@ class _Port:
             timeout=tool.timeout,
         )
         try:
-            return await self._place.directory.tool(tool.service).ask(call, timeout=math.inf)
+            with tracing(verdict.trace):
+                return await self._place.directory.tool(tool.service).ask(call, timeout=math.inf)
         except Exception as error:
             info = lost_call("tool", error)
             return ToolCallFailure(call_id=verdict.call_id, error=info, duration_ms=0, unknown=True)

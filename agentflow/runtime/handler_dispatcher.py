@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from actors import ChildSpec, Context, Ref
+from actors import ChildSpec, Context, Ref, tracing
 from agentflow.engine import Activation, RunState, StartHandler, request_id_of, shared_of
 from agentflow.engine.reducers import REDUCERS
 from agentflow.events.envelope import micros
+from agentflow.events.tracing import RunTracer
 from agentflow.executors.executor import Executor
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.executor_actor import ExecutorActor, Handle, Place
@@ -37,14 +38,23 @@ class BeginHandler(Message, frozen=True, kw_only=True):
 class HandlerDispatcher:
     """The ExecutorActors of one RunSupervisor, by path and node."""
 
-    def __init__(self, ctx: Context, state: RunState, directory: Directory, now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        state: RunState,
+        directory: Directory,
+        tracer: RunTracer,
+        now: Callable[[], int],
+    ) -> None:
         self._ctx = ctx
         self._state = state
         self._directory = directory
+        self._tracer = tracer
         self._now = now
         self._actors: dict[_Node, Ref[Any]] = {}
         self._nodes: dict[Ref[Any], _Node] = {}
         self._work: dict[_Node, tuple[str, int]] = {}  # activation and attempt in the hands of the actor
+        self._places: dict[str, _Node] = {}  # of `_work`, by activation
         self._begun: dict[str, int] = {}  # by activation: the latest attempt that was begun
         self._ending: dict[Ref[Any], _Node] = {}  # killed, and not gone yet
         self._next: dict[_Node, StartHandler] = {}  # waits until the actor before it is gone
@@ -84,6 +94,7 @@ class HandlerDispatcher:
 
     def _tell(self, node: _Node, activation: Activation) -> None:
         self._work[node] = (activation.key, activation.attempt)
+        self._places[activation.key] = node
         ref = self._actors.get(node)
         if ref is None:
             name = f"{activation.node.id.replace('/', ':')}.{len(self._nodes)}@{activation.key[1:]}"
@@ -91,7 +102,8 @@ class HandlerDispatcher:
             ref = self._ctx.spawn_soon(ChildSpec(name.replace("/", ":"), factory, restart="temporary"))
             self._actors[node], self._nodes[ref] = ref, node
             self._ctx.watch(ref)
-        ref.tell(self._message(activation))
+        with tracing(self._tracer.handler(activation.key)):
+            ref.tell(self._message(activation))
 
     def _place(self, activation: Activation) -> Place:
         node, state, code = activation.node, self._state, self._directory.code
@@ -147,18 +159,19 @@ class HandlerDispatcher:
     def ended(self, activation_key: str, attempt: int) -> None:
         """Take note that a handler has returned or raised."""
         self._lost.pop(activation_key, None)
-        for node, work in list(self._work.items()):
-            if work == (activation_key, attempt):
-                del self._work[node]
+        node = self._places.get(activation_key)
+        if node is not None and self._work.get(node) == (activation_key, attempt):
+            self._take(node)
 
     def release(self, activation_key: str) -> None:
         """Cancel the handler of an activation that has ended, if it is at work or waits."""
         self._begun.pop(activation_key, None)
         self._ctx.timers.cancel(f"begin {activation_key}")
-        self._next = {n: e for n, e in self._next.items() if e.activation_key != activation_key}
-        for node, (key, _) in list(self._work.items()):
-            if key == activation_key:
-                self._kill(node)
+        if self._next:
+            self._next = {n: e for n, e in self._next.items() if e.activation_key != activation_key}
+        node = self._places.get(activation_key)
+        if node is not None:
+            self._kill(node)
 
     def release_all(self, but: Collection[str] = ()) -> None:
         """Cancel all handlers, except those of the activations in `but`."""
@@ -166,8 +179,15 @@ class HandlerDispatcher:
             if key not in but:
                 self.release(key)
 
+    def _take(self, node: _Node) -> tuple[str, int] | None:
+        """Take what a node works on out of its hands."""
+        work = self._work.pop(node, None)
+        if work is not None:
+            self._places.pop(work[0], None)
+        return work
+
     def _kill(self, node: _Node) -> None:
-        self._work.pop(node, None)
+        self._take(node)
         ref = self._actors.pop(node, None)
         if ref is not None:
             self._ending[ref] = node
@@ -189,7 +209,7 @@ class HandlerDispatcher:
             self._begun.pop(following.activation_key, None)
             self.begin(following)
             return None
-        work = None if was_killed else self._work.pop(node, None)
+        work = None if was_killed else self._take(node)
         if work is None:
             return None
         key, attempt = work

@@ -14,7 +14,7 @@ from agentflow.engine import BaseEvent, Bindings, Graph, IllegalEvent, RunState,
 from agentflow.errors import LogCorrupt
 from agentflow.events.catalogue import SystemStateSaved
 from agentflow.events.decoding import decode_page
-from agentflow.events.envelope import decode, micros
+from agentflow.events.envelope import Event, decode, micros
 from agentflow.events.log import EventLog
 from agentflow.events.tracing import RunTracer
 from agentflow.records.read_model import base_of_fork
@@ -30,11 +30,12 @@ async def fold(
     *,
     upto: int | None = None,
     see: Callable[[Any], object] = lambda data: None,
+    events: list[Event[Any]] | None = None,
 ) -> int:
     """Replay the durable events of `state.workflow_id` that `state` has not seen, up to offset `upto`.
 
-    `see` is called with the data of each. Returns the time of the last event (µs). Raises RunNotFound,
-    RunGone, OffsetTrimmed or LogCorrupt.
+    `see` is called with the data of each; `events` gets them all. Returns the time of the last event (µs).
+    Raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt.
     """
     offset, ts = state.next_offset, state.last_ts
     while rows := await log.read(state.workflow_id, offset, _PAGE_EVENTS):
@@ -42,6 +43,8 @@ async def fold(
             if upto is not None and event.offset > upto:
                 return ts
             data = event.data
+            if events is not None:
+                events.append(event)
             if isinstance(data, SystemStateSaved) and data.kind == "fork_base":
                 state.base = decode_base(await base_of_fork(log, data.ref))
             ts = micros(event.timestamp)

@@ -284,6 +284,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             self._effects.clear()
             self._record(engine.interrupted(state, now), events, now)
             self._effects += engine.open_handlers(state)
+            if not launch.queued:
+                self._effects += [engine.StartChild(key) for key in engine.open_children(state)]
         if not launch.queued:
             self._decide(events, now)
         launch.first_batch_sent = True
@@ -885,7 +887,11 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     @on(BeginCall)
     def begin_call(self, message: BeginCall) -> None:
         begun = self._handlers.begin_call(message)
-        verdict = CallVerdict(begun.verdict, begun.call_id, begun.idempotency_key, begun.output)
+
+        def verdict() -> CallVerdict:
+            trace = self._tracer.call(begun.call_id)
+            return CallVerdict(begun.verdict, begun.call_id, begun.idempotency_key, begun.output, trace)
+
         self._answer_when_durable(begun.decisions, verdict)
 
     @on(EndCall)
@@ -893,14 +899,14 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._answer_when_durable(self._handlers.end_call(message))
         self._continue_stop()
 
-    def _answer_when_durable(self, decisions: Decisions, value: Any = None) -> None:
+    def _answer_when_durable(self, decisions: Decisions, value: Callable[[], Any] = lambda: None) -> None:
         """Answer a handler when what it asked for is in the log; at once if there is nothing to write."""
         reply = self.ctx.defer()
         if decisions:
-            self._replies.append((self._state.next_offset, lambda _: reply.set(value)))
+            self._replies.append((self._state.next_offset, lambda _: reply.set(value())))
             self._advance(decisions)
         else:
-            reply.set(value)
+            reply.set(value())
 
     # -- commands -------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ __all__ = ["RunSpans", "project", "take_or_skip"]
 _log = get_logger("agentflow.telemetry")
 
 _MESSAGE_LENGTH = 1_024
+_TAKEN = ("delivered", "buffered")
 _KEY = 128  # characters of a label or tag that make a name
 
 # The messages of these quote what models and users wrote: content, which is recorded only on demand.
@@ -60,6 +61,7 @@ class RunSpans:
         "_last_steps",
         "_limits",
         "_root",
+        "_senders",
         "_shows_tools",
         "_steps",
         "_superstep",
@@ -95,6 +97,7 @@ class RunSpans:
         self._last_models: dict[str, Relation] = {}
         self._failed_tools: dict[str, Relation] = {}
         self._last_steps: dict[str, tuple[str, Relation]] = {}
+        self._senders: dict[str, tuple[Relation, int]] = {}  # by activation, with messages on their way
 
     @property
     def parent(self) -> TraceParent | None:
@@ -301,9 +304,7 @@ class RunSpans:
         try."""
         if data.sources is not UNSET:
             for source in data.sources:
-                known = self._last_steps.get(_step_of(source.activation))
-                if known is not None and known[0] == source.activation:
-                    self._link(span, known[1], "message")
+                self._link(span, self._sender(source.activation), "message")
         if data.depends_on is not UNSET:
             for step_id in data.depends_on:
                 known = self._last_steps.get(step_id)
@@ -313,6 +314,17 @@ class RunSpans:
             known = self._last_steps.get(data.step_id)
             if known is not None and known[0] == data.activation:
                 self._link(span, known[1], "retry")
+
+    def _sender(self, activation: str) -> Relation | None:
+        """Return the span of the activation that sent what a step took; forgotten with its last message."""
+        found = self._senders.pop(activation, None)
+        if found is None:
+            known = self._last_steps.get(activation.rpartition("#")[0].removeprefix("/"))
+            return None if known is None or known[0] != activation else known[1]
+        relation, left = found
+        if left > 1:
+            self._senders[activation] = (relation, left - 1)
+        return relation
 
     def _step_ended(self, data: Any, ts: int, offset: int, trace: Trace | None) -> None:
         unit = _unit(data)
@@ -324,6 +336,10 @@ class RunSpans:
         if data.iteration is None:
             relation = Relation(span.trace_id, span.span_id, {})
             self._last_steps[data.step_id] = (data.activation, relation)
+            if isinstance(data, ev.WorkflowStepCompleted) and data.messages is not UNSET:
+                taken = [d for m in data.messages for d in m.deliveries if d.status in _TAKEN]
+                if taken:
+                    self._senders[data.activation] = (relation, len(taken))
         self._last_agents.pop(unit, None)
         self._last_models.pop(unit, None)
         attributes: dict[str, Any] = {}
@@ -540,11 +556,6 @@ _NONE: list[Span] = []
 def _unit(data: Any) -> str:
     iteration: Any = data.iteration
     return f"{data.activation}[{iteration}]" if isinstance(iteration, int) else data.activation
-
-
-def _step_of(activation: str) -> str:
-    """Return the step id in an activation key: `/assess#2` is one of `assess`."""
-    return activation.rpartition("#")[0].removeprefix("/")
 
 
 def _scope(data: Any) -> dict[str, Any]:

@@ -9,11 +9,12 @@ import asyncio
 
 import claims
 import draft_loop
+import readings
 import teams
 
 
 async def main() -> None:
-    for example in (claims, draft_loop, teams):
+    for example in (claims, draft_loop, readings, teams):
         await example.main()
 
 

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.activation import Activation
 from agentflow.engine.arrivals import close_round, count_queued, deliver, dispatched, limit_round, release
+from agentflow.engine.decisions import undelivered
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.machine import at_work
 from agentflow.engine.mail import Taken
@@ -30,6 +31,8 @@ def messages_sent(state: RunState, activation: Activation, data: ev.WorkflowStep
     buffered: dict[int, Entry] = {}
     is_taken = False
     assert data.messages is not UNSET
+    for lost in undelivered(activation, data.messages):
+        state.mail.untold[lost.activation, lost.index] = lost
     for message in data.messages:
         for delivery in message.deliveries:
             if delivery.status not in ("delivered", "buffered"):
@@ -163,6 +166,7 @@ def _superstep_completed(state: RunState, data: ev.SuperstepCompleted, offset: i
 
 def _undelivered(state: RunState, data: ev.MessageUndelivered, offset: int, ts: int) -> None:
     state.mail.told.add((data.activation, data.index))
+    state.mail.untold.pop((data.activation, data.index), None)
     if state.graph.options.on_undelivered == "fail" and data.reason not in ("join_incomplete", "join_closed"):
         details = {"activation": data.activation, "index": data.index, "reason": data.reason}
         message = f"no edge delivered message {data.index} of {data.activation}: {data.reason}"

@@ -88,7 +88,7 @@ def _approval_decided(
     if state.status == "waiting":
         state.status = "running"
     if data.via not in ("deadline", "policy"):
-        state.mail.since_outside = 0
+        state.mail.since_outside.clear()
     activation = request.activation
     if activation.node.kind.takes_answers:
         _answered(state, request, data, ts)
@@ -133,9 +133,11 @@ def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: 
     asks_by_message = activation.node.kind.sends
     asks_itself = asks_by_message or activation.node.kind.takes_answers
     call_id: str = "" if asks_itself else data.request.get("tool_call_id", "")
+    is_known = data.request_id in state.requests  # a handler that begins its attempt once more asks again
     state.requests[data.request_id] = OpenRequest(data.request_id, activation, call_id, data, offset, ts)
     if asks_by_message:
-        message_asked(state, activation, data)
+        if not is_known:
+            message_asked(state, activation, data)
         if data.deadline is not UNSET:
             state.timers[f"input {data.request_id}"] = micros(data.deadline)
         return
@@ -157,7 +159,7 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
     if state.status == "waiting":
         state.status = "running"
     if data.via != "deadline":
-        state.mail.since_outside = 0
+        state.mail.since_outside.clear()
     if request.activation.node.kind.sends:
         state.timers.pop(f"input {data.request_id}", None)
         message_answered(state, request, data.value, None, is_withdrawn=False)

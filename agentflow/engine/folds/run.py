@@ -83,7 +83,7 @@ def _cancel_requested(state: RunState, data: ev.WorkflowCancelRequested, offset:
 
 def _signal(state: RunState, data: ev.SignalReceived, offset: int, ts: int) -> None:
     state.signals[data.signal_id] = data
-    state.mail.since_outside = 0
+    state.mail.since_outside.clear()
     for key in state.awaited:
         activation = state.open[key]
         if activation.node.kind.signalled(state, activation, data):

@@ -162,6 +162,8 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
     if counts and path.opener is None:
         state.has_failed = True
         state.failed_steps.append(data.step_id)
+        if state.first_failure is None:
+            state.first_failure = (data.activation, data.error)
     outputs = None
     if activation.children:
         results = [c.output if c.status == "succeeded" else None for c in _children(activation)]

@@ -207,11 +207,11 @@ POLICIES = {
         "engine/policies.py", "key=lambda q: (q.path.key, q.node.index, q.order)", "key=lambda q: q.order"
     ),
     "max_iterations allows one more": _of(
-        "engine/policies.py", "if mail.since_outside >= limit:", "if mail.since_outside > limit:"
+        "engine/policies.py", "for queued in mail.queue) >= limit:", "for queued in mail.queue) > limit:"
     ),
     "an answer does not count from the outside": _of(
         "engine/folds/requests.py",
-        '    if data.via != "deadline":\n        state.mail.since_outside = 0\n',
+        '    if data.via != "deadline":\n        state.mail.since_outside.clear()\n',
         "",
     ),
     "a failed superstep commits": _of(

@@ -41,7 +41,8 @@ def view(state: RunState) -> tuple[Any, ...]:
     ]
     mail = state.mail
     queue = [(q.node.id, q.payload, q.order) for q in mail.queue]
-    counters = (mail.superstep, mail.stepping, mail.since_outside, sorted(mail.told), mail.fatal)
+    since = sorted(mail.since_outside.items())
+    counters = (mail.superstep, mail.stepping, since, sorted(mail.told), mail.fatal)
     shared = (state.shared.values, state.shared.version, state.shared.private, state.shared.pending)
     handlers = {k: (a.attempt, a.local.base, a.local.due_at) for k, a in mail.open.items()}
     ended = (state.steps_done, sorted(state.requests), list(state.activations), state.root.live)

@@ -6,7 +6,9 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import functools
 import uuid
+from collections import OrderedDict
 from typing import Any
 
 import msgspec
@@ -196,3 +198,55 @@ def test_a_registered_type_travels_by_its_own_functions():
     assert (payload.tag, payload.value) == ("Money", 150)
     assert known.decode("Money", 150) == Money(150)
     assert known.unpack(known.keep({"a": [Money(1)]})) == {"a": [Money(1)]}
+
+
+class _Text(str):
+    pass
+
+
+class _Level(enum.IntEnum):
+    LOW = 1
+
+
+_SHAPES: list[Any] = [
+    [],
+    {},
+    [1, True, None, 1.0, -0.0, 2**70, "ä", ""],
+    {"a": {"b": [{"c": [1.5]}]}},
+    {"$type": "int", "x": 1},
+    {"a": '"$type"'},
+    [(1, 2)],
+    {"a": {3, 1}},
+    [b"x"],
+    {"a": [uuid.UUID(int=1), decimal.Decimal("1.0"), dt.date(2026, 1, 1)]},
+    OrderedDict(a=1),
+    [_Text("t")],
+    [_Level.LOW],
+    {1: "a"},
+    [float("nan")],
+    ["\ud800"],
+    [object()],
+    [["[" * 400]],
+    functools.reduce(lambda inner, _: [inner], range(160), []),
+    functools.reduce(lambda inner, _: [inner], range(300), []),
+]
+
+
+@pytest.mark.parametrize("value", _SHAPES, ids=map(str, range(len(_SHAPES))))
+def test_plain_json_is_copied_at_once_as_it_would_be_piece_by_piece(
+    value: Any, monkeypatch: pytest.MonkeyPatch
+):
+    payloads = Payloads()
+
+    def kept() -> Any:
+        try:
+            made = payloads.keep(value)
+            return made, payloads.encode(value), repr(payloads.unpack(made))
+        except MessageNotEncodable as error:
+            return str(error)
+
+    at_once = kept()
+    monkeypatch.setattr("agentflow.executors.payloads._copied", lambda _: msgspec.UNSET)
+    assert repr(at_once) == repr(kept())
+    if isinstance(at_once, tuple) and value:
+        assert at_once[0] is not value
