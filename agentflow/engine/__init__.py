@@ -19,6 +19,7 @@ from agentflow.engine.call_results import (
     tool_completed,
     tool_failed,
 )
+from agentflow.engine.child_requests import request_message, takes_requests
 from agentflow.engine.child_runs import (
     ChildReport,
     ChildRequest,
@@ -131,9 +132,11 @@ __all__ = [
     "report_of",
     "reported",
     "request_id_of",
+    "request_message",
     "result_key",
     "resume_is_due",
     "shared_of",
+    "takes_requests",
     "tool_completed",
     "tool_failed",
 ]

@@ -32,6 +32,7 @@ from agentflow.engine.activation import Activation
 from agentflow.engine.agents import turns
 from agentflow.engine.approvals import refusal_moves, withdrawn
 from agentflow.engine.caching import CacheHit, Lookup, cached_completion, key_of
+from agentflow.engine.child_requests import left_to_caller
 from agentflow.engine.decisions import Decisions, step_completed, step_failed
 from agentflow.engine.held_steps import held_moves
 from agentflow.engine.judging import Unjudged, with_judgements
@@ -296,7 +297,9 @@ def _waiting(state: RunState, now: int, found: Found) -> Decisions:
     if not state.requests and not limits.has_wake_up(state):
         return [] if state.ready or state.arrived else _stalled(state, now)
     waits = all(a.status == "waiting" or a.node.kind.is_passive or a.is_for_each for a in state.open.values())
-    return [limits.waiting(state)] if waits else []
+    if not waits:
+        return []
+    return left_to_caller(state) or [limits.waiting(state)]
 
 
 def _stalled(state: RunState, now: int) -> Decisions:

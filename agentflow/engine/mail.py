@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agentflow.engine.graph import Node
     from agentflow.engine.path import NodeState, Path
     from agentflow.engine.rounds import Arrived
+    from agentflow.engine.state import OpenRequest
     from agentflow.events.catalogue import Output
 
 __all__ = ["MAX_HANDLERS", "MAX_QUEUED", "MAX_SENT", "Handling", "Mail", "Queued", "Taken", "Turns"]
@@ -82,6 +83,7 @@ class Mail:
     """The messages of a run."""
 
     __slots__ = (
+        "answered",
         "fatal",
         "inbox",
         "left",
@@ -89,6 +91,7 @@ class Mail:
         "open",
         "outputs",
         "queue",
+        "routed",
         "since_outside",
         "stepping",
         "superstep",
@@ -100,6 +103,10 @@ class Mail:
         """Activations whose turn it is at their node; they wait for one of MAX_HANDLERS."""
         self.open: dict[str, Activation] = {}
         """Activations whose handler is at work, by key."""
+        self.routed: dict[str, OpenRequest] = {}
+        """Requests of child runs that went along an edge as SubWorkflowRequest, and have no answer yet."""
+        self.answered: set[str] = set()
+        """Requests of child runs that a response of a node answered."""
         self.queue: list[Queued] = []
         """What waits for the next superstep."""
         self.next_order = 0

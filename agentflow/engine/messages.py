@@ -80,12 +80,13 @@ def type_of(value: Any) -> str:
 
 
 def route_messages(
-    node: Node, messages: Sequence[Outgoing], shared: Mapping[str, Any]
+    node: Node, messages: Sequence[Outgoing], shared: Mapping[str, Any], first: int = 0
 ) -> tuple[SentMessage, ...] | ErrorInfo:
-    """Return the messages with what each edge did with them, or why the sender fails."""
+    """Return the messages with what each edge did with them, or why the sender fails. `first` is the index of
+    the first of them among those of its activation."""
     sent: list[SentMessage] = []
     reached = {edge.target.id for route in node.routes for edge in route.edges}
-    for index, message in enumerate(messages):
+    for index, message in enumerate(messages, first):
         if message.target is not None and message.target not in reached:
             return _unknown_target(node, message.target, reached)
         found: list[Delivery] = []

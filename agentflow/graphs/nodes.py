@@ -51,6 +51,11 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     executor: Executor | None = None
     workflow: Workflow | None = None
 
+    @property
+    def exchanges(self) -> bool:
+        """True for a nested workflow: it sends SubWorkflowRequest too, and takes SubWorkflowResponse."""
+        return self.workflow is not None
+
 
 def place(given: NodeArgument) -> Placed:
     """Return the node that an argument stands for. Raises UnfitNode."""

@@ -29,7 +29,7 @@ from agentflow.runtime.executor_actor import (
     YieldOutput,
 )
 from agentflow.runtime.handler_dispatcher import HandlerDispatcher
-from agentflow.runtime.workflow_code import judged
+from agentflow.runtime.workflow_code import judge, judged
 
 __all__ = ["HandlerMessages"]
 
@@ -73,7 +73,13 @@ class HandlerMessages:
         node, shared = activation.node, self._state.shared.values
         sent = [_sent(given, self._code) for given in report.outputs]
         outputs = tuple(judged(node, one, self._code, shared) for one in sent)
-        return msgspec.structs.replace(report, outputs=outputs)
+        asked: dict[str, Outgoing] = {}
+        if engine.takes_requests(node):
+            for data in report.requests:
+                message = engine.request_message(activation, data, report.workflow_id)
+                if message is not None:
+                    asked[data.request_id] = judge(node, message, self._code, shared)
+        return msgspec.structs.replace(report, outputs=outputs, asked=asked)
 
     def failed(self, message: HandlerFailed, now: int) -> Decisions:
         """Return what follows when a handler has raised."""

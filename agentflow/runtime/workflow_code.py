@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentflow.engine.graph import Edge, Node
     from agentflow.engine.shared_state import SharedView
 
-__all__ = ["CodeTable", "WorkflowWithCode", "encode_input", "judged"]
+__all__ = ["CodeTable", "WorkflowWithCode", "encode_input", "judge", "judged"]
 
 _MAX_RUNS = 100_000
 

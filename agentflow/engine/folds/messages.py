@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -20,17 +21,40 @@ from agentflow.engine.shared_state import Writes
 from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
 
-__all__ = ["FOLDS", "message_answered", "message_asked", "messages_sent", "round_expired", "sender_failed"]
+__all__ = [
+    "FOLDS",
+    "bring_messages",
+    "message_answered",
+    "message_asked",
+    "messages_sent",
+    "round_expired",
+    "sender_failed",
+]
 
 
 def messages_sent(state: RunState, activation: Activation, data: ev.WorkflowStepCompleted, ts: int) -> None:
     """Bring the messages of an activation where its completion says, and commit what it wrote."""
+    path = activation.path
+    assert data.messages is not UNSET
+    is_taken = bring_messages(state, activation, data, data.messages, ts)
+    if not is_taken and path.opener is not None and not path.stopped:
+        first = data.messages[0] if data.messages else None
+        path.output = data.output if first is None else first.payload
+        path.output_type = type_of(data.output) if first is None else first.type
+        path.terminal = activation.node
+    if data.state is not UNSET:
+        _write(state, activation, data.state)
+
+
+def bring_messages(
+    state: RunState, activation: Activation, data: Any, messages: Sequence[ev.SentMessage], ts: int
+) -> bool:
+    """Bring messages where their deliveries say; return whether an edge took one of them."""
     node, path = activation.node, activation.path
     edges = {(edge.name, edge.target.id): edge for edge in node.targets("next")}
     buffered: dict[int, Entry] = {}
     is_taken = False
-    assert data.messages is not UNSET
-    for message in data.messages:
+    for message in messages:
         for delivery in message.deliveries:
             if delivery.status not in ("delivered", "buffered"):
                 continue
@@ -46,18 +70,12 @@ def messages_sent(state: RunState, activation: Activation, data: ev.WorkflowStep
             order = (1, edge.index, activation.visit, message.index)
             taken = Taken(message.type, (source,))
             deliver(state, path, edge.target, message.payload, taken, order, activation)
-    if not is_taken and path.opener is not None and not path.stopped:
-        first = data.messages[0] if data.messages else None
-        path.output = data.output if first is None else first.payload
-        path.output_type = type_of(data.output) if first is None else first.type
-        path.terminal = node
     for index, entry in buffered.items():
         held = path.rounds[index]
         if held.add(node.id, entry):
             path.due.add(index)
             limit_round(state, path, held)
-    if data.state is not UNSET:
-        _write(state, activation, data.state)
+    return is_taken
 
 
 def _write(state: RunState, activation: Activation, writes: ev.StateWrites) -> None:
