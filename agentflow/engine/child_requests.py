@@ -131,7 +131,8 @@ def left_to_caller(state: RunState) -> Decisions:
 def response_moves(state: RunState, activation: Activation, now: int) -> Decisions:
     """Return what follows from a response: the request is answered or put to the caller, or the step fails
     that got a response to no request of a child of its own."""
-    given = cast("dict[str, Any]", activation.input if type(activation.input) is dict else {})
+    found: Any = activation.input
+    given = cast("dict[str, Any]", found if type(found) is dict else {})
     request_id: Any = given.get("request_id")
     if not isinstance(request_id, str):
         return step_failed(activation, _refused("invalid_response", "a response names no request", {}), now)

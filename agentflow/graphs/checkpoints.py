@@ -13,22 +13,18 @@ from agentflow.engine.edits import waiting_messages
 from agentflow.engine.replay import forked_request_id
 from agentflow.engine.state import RunState
 from agentflow.errors import (
-    CheckpointNotFound,
     InvalidAnswer,
     InvalidEdit,
     MessageNotEncodable,
-    RunGone,
-    RunNotFound,
     UnknownRequest,
 )
 from agentflow.executors.annotations import name_of, rank
 from agentflow.graphs.run import GraphRun
 from agentflow.graphs.types import names_of
-from agentflow.records.checkpoints import parse_checkpoint
+from agentflow.runtime.state_from import found_checkpoint
 
 if TYPE_CHECKING:
     from agentflow.graphs.workflow import Workflow
-    from agentflow.runtime import Runtime
 
 __all__ = ["Edits", "fork_at"]
 
@@ -59,7 +55,7 @@ async def fork_at(
 ) -> GraphRun:
     """Begin a run that goes on from a checkpoint. Raises as `Workflow.run_from_checkpoint`."""
     runtime = await workflow.runtime()
-    source_id, offset = await _found(runtime, id)
+    source_id, offset = await found_checkpoint(runtime.log, id)
     source = await workflow.attach(source_id)
     await source.check_signature()
     state = await runtime.fold(source_id, at=offset)
@@ -79,22 +75,6 @@ async def fork_at(
         asked = {forked_request_id(run.workflow_id, old): value for old, value in answers.items()}
         await handle.answer_all(asked)
     return run
-
-
-async def _found(runtime: Runtime, id: str) -> tuple[str, int]:
-    """Return run and offset of a checkpoint. Raises CheckpointNotFound."""
-    found = parse_checkpoint(id)
-    if found is None:
-        raise CheckpointNotFound(f'"{id}" is not the id of a checkpoint', hint="write <workflow_id>@<offset>")
-    source_id, offset = found
-    try:
-        row = await runtime.log.run(source_id)
-    except (RunNotFound, RunGone) as error:
-        raise CheckpointNotFound(f"{id}: {error}") from None
-    if offset > row.last_offset:
-        message = f"{source_id} has offsets 0 to {row.last_offset}, and {offset} is none of them"
-        raise CheckpointNotFound(message, details={"last_offset": row.last_offset})
-    return found
 
 
 class _Encoder:

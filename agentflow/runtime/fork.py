@@ -137,6 +137,7 @@ def _forked(
         by=by,
         labels=dict(labels),
         edits=edits,
+        state_from=UNSET,
         idempotency_key=UNSET,
         body_hash=UNSET,
     )

@@ -312,6 +312,8 @@ def is_repeat(started: WorkflowStarted, first: WorkflowStarted) -> bool:
 
 def _digest(started: WorkflowStarted, more: Mapping[str, Any] | None = None, *actor: str) -> str:
     said = {key: value for key, value in started.options.items() if key not in _UNSAID}
+    if started.state_from is not UNSET:
+        said["state_from"] = started.state_from
     said.update(more or {})
     return body_hash(
         started.definition.hash, started.input, started.labels, started.budget or None, said, *actor
