@@ -24,6 +24,7 @@ from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Event
 from agentflow.events.ids import micros
 from agentflow.records.clocks import RESUME, RUN, Clocks
+from agentflow.records.outputs import OutputFold
 from agentflow.records.requests import RequestRecord, request_record
 from agentflow.records.runs import FoldedStep
 
@@ -106,6 +107,7 @@ class RunFold:
         self._pause: str | None = None
         self._is_cancelling = False
         self._holds_failures = False
+        self._given = OutputFold()
         self._output: Any = None
         self._error: ErrorInfo | None = None
         self._usage = _NO_USAGE
@@ -156,6 +158,7 @@ class RunFold:
                 self._children.append(child)
 
     def _project(self, data: Any, offset: int, ts: int) -> None:
+        self._given.take(data, offset)
         project = self._PROJECTIONS.get(data.__class__)
         if project is not None:
             project(self, data, offset, ts)

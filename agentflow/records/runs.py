@@ -21,6 +21,7 @@ from agentflow.records.executions import (
     StepExecution,
     ToolExecution,
 )
+from agentflow.records.outputs import OutputRecord
 from agentflow.records.requests import RequestRecord
 
 if TYPE_CHECKING:
@@ -238,6 +239,8 @@ class FoldedState(msgspec.Struct, frozen=True, kw_only=True):
     cancel_requested: bool
     usage: Usage
     budget: BudgetRecord
+    outputs: tuple[OutputRecord, ...] = ()
+    """What a graph run has given out, in the order of its results."""
 
 
 class ExecutionRecord(msgspec.Struct, frozen=True, kw_only=True):
