@@ -306,7 +306,7 @@ def refused(code: str, message: str, details: dict[str, Any] | None = None) -> A
     """The error of a refused command, by its code in page 000 §8.2."""
     if code == RunTerminal.code:
         return RunTerminal(message)
-    for kind in (UnknownRequest, InvalidAnswer):
+    for kind in (UnknownRequest, InvalidAnswer, CheckpointNotFound, GraphSignatureMismatch, InvalidEdit):
         if code == kind.code:
             return kind(message, details=details)
     return CommandRefused(message, code=code, details=details)

@@ -21,6 +21,7 @@ from agentflow.errors import (
 from agentflow.executors.annotations import name_of, rank
 from agentflow.graphs.run import GraphRun
 from agentflow.graphs.types import names_of
+from agentflow.runtime.fork_edits import private_problem
 from agentflow.runtime.state_from import found_checkpoint
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class Edits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     All values are Python values, checked against the types that the workflow declares. `input`: the input of
     the run, at its start alone. `shared`: values of the shared state by key. `state`: private values by node
-    and key. `outputs`: those of steps that have ended, by id. `messages`: by node, the messages that wait for
-    the next superstep, as many as wait there.
+    and key, of the type of that which they replace. `outputs`: those of steps that have ended, by id.
+    `messages`: by node, those that wait for the next superstep or for their turn, as many as wait there.
     """
 
     input: Any | UnsetType = UNSET
@@ -132,11 +133,16 @@ class _Encoder:
     def _private(self, node: str, values: dict[str, Any]) -> dict[str, Any]:
         if node not in self._state.nodes:
             self._refuse(f"state.{node}", "there is no such node")
-        return {key: self._kept(f"state.{node}.{key}", value) for key, value in values.items()}
+        before = self._state.shared.private.get(node, {})
+        kept = {key: self._kept(f"state.{node}.{key}", value) for key, value in values.items()}
+        for key, value in kept.items():
+            if (problem := private_problem(before.get(key, UNSET), value)) is not None:
+                self._refuse(f"state.{node}.{key}", problem)
+        return kept
 
     def _messages(self, node: str, sent: list[Any]) -> list[dict[str, Any]]:
         edit = f"messages.{node}"
-        waiting = waiting_messages(self._state).get(node, 0)
+        waiting = len(waiting_messages(self._state).get(node, []))
         if waiting != len(sent):
             self._refuse(edit, f"{waiting} messages wait for the node here, and {len(sent)} are given")
         placed = self._workflow.placed(node)
