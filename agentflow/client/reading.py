@@ -107,7 +107,7 @@ class Reading(Commands):
     async def _with_outputs(self, result: RunResult) -> RunResult:
         """Return the result of a graph run with its outputs, events and checkpoint; values are JSON."""
         view = await self.definition(result.workflow_id)
-        if not gives_outputs(view.ir, view.definition.format):
+        if not gives_outputs(view.ir, view.definition):
             return result
         try:
             events = [event async for event in self.events(result.workflow_id, follow=False)]

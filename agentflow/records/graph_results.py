@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from agentflow.definition.ir import Workflow
 from agentflow.definition.kinds import kind_of
 from agentflow.events import catalogue as ev
+from agentflow.events.catalogue import DefinitionInfo
 from agentflow.events.envelope import Event
 from agentflow.records.checkpoints import checkpoints_of
 from agentflow.records.outputs import OutputFold
@@ -39,10 +41,10 @@ class PendingRequest(RequestRecord, frozen=True, kw_only=True):
         return self.asked_at
 
 
-def gives_outputs(workflow: Workflow, format: str) -> bool:
-    """Return whether nodes of a graph give out outputs while it runs: it was built in Python, or has
-    executors or nested workflows that exchange messages."""
-    if format == "graph":
+def gives_outputs(workflow: Workflow, info: DefinitionInfo | None = None) -> bool:
+    """Return whether nodes of a graph give out outputs while it runs: it was built in Python (its runs have a
+    signature), or has executors or nested workflows that exchange messages."""
+    if info is not None and info.signature is not UNSET:
         return True
     nodes = workflow.nodes
     return any(kind_of(node).is_handled or getattr(node, "exchange", None) is not None for node in nodes)

@@ -37,7 +37,7 @@ async def full_result(
     if body is None:
         raise LogCorrupt(f"the definition {begin.ir_hash} is not in the store")
     workflow = _decoded_graph(body)
-    if not gives_outputs(workflow, begin.definition.format):
+    if not gives_outputs(workflow, begin.definition):
         return result
     payloads = payloads_of(begin)
     return graph_result(

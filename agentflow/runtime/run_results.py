@@ -176,12 +176,12 @@ class RunResults(ReplayCommand):
     async def _gives_outputs(self, workflow_id: str, launch: RunLaunch | None) -> bool:
         """Return whether the result of a run has outputs, events and the rest of a graph run (002 §12)."""
         if launch is not None:
-            return launch.directory.code is not None or gives_outputs(launch.plan.workflow, "")
+            return launch.directory.code is not None or gives_outputs(launch.plan.workflow)
         try:
             begin = await self._begin(workflow_id)
         except OffsetTrimmed:
             return False
-        return gives_outputs(await self._graph(begin.ir_hash), begin.definition.format)
+        return gives_outputs(await self._graph(begin.ir_hash), begin.definition)
 
     def _payloads_of(self, workflow_id: str, begin: WorkflowStarted) -> Payloads:
         code = self._code.find(begin.definition.name, begin.ir_hash, workflow_id)

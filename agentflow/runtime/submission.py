@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from agentflow import __version__
 from agentflow.aside import compute_aside, import_aside, is_small
@@ -280,7 +280,7 @@ def started_event(
             version=definition.version,
             format=definition.format,
             hash=definition.hash,
-            signature=_signature_of(definition),
+            signature=UNSET if bound.code is None else _signature_of(definition),
         ),
         ir_hash=definition.ir_hash,
         source=definition.source,
@@ -295,21 +295,15 @@ def started_event(
     )
 
 
-def _signature_of(definition: Definition) -> str | UnsetType:
-    """Return the signature of a graph that was built in Python, or has executors: its code may change while
-    its runs go on."""
-    from agentflow.records.graph_results import gives_outputs
-
-    workflow = definition.workflow
-    if not gives_outputs(workflow, definition.format):
-        return UNSET
+def _signature_of(definition: Definition) -> str:
+    """Return the signature of a graph that was built in Python: its code may change while its runs go on."""
     known = _signatures.get(definition.ir_hash)
     if known is None:
         from agentflow.definition.signature import signature
 
         if len(_signatures) >= _MAX_SIGNATURES:
             _signatures.clear()
-        known = _signatures[definition.ir_hash] = signature(workflow)
+        known = _signatures[definition.ir_hash] = signature(definition.workflow)
     return known
 
 
