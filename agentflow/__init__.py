@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from agentflow.events.log import EventLog
     from agentflow.executors import (
         Executor,
+        ModelAnswer,
         Never,
         WorkflowContext,
         executor,
@@ -121,6 +122,7 @@ __all__ = [
     "InvalidOutput",
     "MagenticBuilder",
     "Message",
+    "ModelAnswer",
     "Never",
     "NodeFailure",
     "PendingRequest",
@@ -201,6 +203,7 @@ _HOMES = {
     "InvalidOutput": "errors",
     "MagenticBuilder": "graphs.teams",
     "Message": "graphs",
+    "ModelAnswer": "executors",
     "Never": "executors",
     "NodeFailure": "graphs",
     "PendingRequest": "graphs",

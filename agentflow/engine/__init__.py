@@ -43,6 +43,7 @@ from agentflow.engine.effects import (
 )
 from agentflow.engine.evolve import evolve
 from agentflow.engine.graph import Graph, compile_graph
+from agentflow.engine.handler_model_calls import model_call_begun, model_call_ended
 from agentflow.engine.handler_results import (
     Question,
     handler_completed,
@@ -122,6 +123,8 @@ __all__ = [
     "handler_failed",
     "handler_output",
     "interrupted",
+    "model_call_begun",
+    "model_call_ended",
     "model_completed",
     "model_failed",
     "next_due",

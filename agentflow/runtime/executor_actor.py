@@ -20,6 +20,7 @@ from msgspec import UNSET
 
 from actors import Actor, ActorStopped, Ref, on
 from agentflow import known_secrets
+from agentflow.definition.conversation import Message as Said
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
 from agentflow.engine import Question
@@ -29,8 +30,11 @@ from agentflow.executors.calls import in_thread
 from agentflow.executors.context import RecordedCall, Sent, Staged, Surroundings, WorkflowContext
 from agentflow.executors.executor import Executor
 from agentflow.executors.handlers import HandlerSpec, choose, choose_response
+from agentflow.executors.model_answers import ModelAnswer
 from agentflow.executors.payloads import Encoded, Payloads, convert
+from agentflow.models import ModelError
 from agentflow.runtime.agent_actor import Directory, lost_call
+from agentflow.runtime.handler_models import HandlerModels
 from agentflow.runtime.messages import Message
 from agentflow.runtime.tool_actor import CallTool, ToolCallFailure, ToolCallSuccess
 from agentflow.tools import Tool, ToolError
@@ -287,6 +291,9 @@ class _Port:
         self._attempt = message.attempt
         self._request_ids = message.request_ids
         self._outputs = 0
+        self._models = HandlerModels(
+            self._key, self._attempt, place.workflow_id, place.node, place.directory, self._ask
+        )
 
     async def output(self, payload: Encoded) -> None:
         index, self._outputs = self._outputs, self._outputs + 1
@@ -361,6 +368,11 @@ class _Port:
         failed = {"error": result.error, "executed": result.executed, "unknown": result.unknown}
         await self._end(verdict.call_id, began, **failed)
         raise ToolError(result.error, executed=result.executed, unknown=result.unknown)
+
+    async def model(
+        self, messages: tuple[Said, ...], model: str | None, parameters: dict[str, Any], schema: Any
+    ) -> ModelAnswer:
+        return await self._models.answer(messages, model, parameters, schema)
 
     async def _call(
         self, tool: Tool, verdict: CallVerdict, arguments: Any
@@ -495,6 +507,8 @@ def _error_of(node: str, error: BaseException) -> ErrorInfo:
         return ErrorInfo(
             category="tool", code="executor_failed", message=message, details=details, cause=error.info
         )
+    if isinstance(error, ModelError):
+        return _model_error(node, error.info)
     if isinstance(error, _Unfit):
         return ErrorInfo(category="invalid_input", code="executor_failed", message=str(error))
     return ErrorInfo(
@@ -502,4 +516,17 @@ def _error_of(node: str, error: BaseException) -> ErrorInfo:
         code="executor_failed",
         message=f"{node} raised {kind}: {error}",
         details={"type": kind},
+    )
+
+
+def _model_error(node: str, info: ErrorInfo) -> ErrorInfo:
+    """Return the failure of a handler that let that of a model call pass; a budget keeps its code."""
+    if info.category == "budget":
+        return msgspec.structs.replace(info, message=f"{node}: {info.message}")
+    return ErrorInfo(
+        category=info.category,
+        code="executor_failed",
+        message=f"{node}: {info.message}",
+        details={"type": "ModelError"},
+        cause=info,
     )

@@ -29,6 +29,8 @@ from agentflow.runtime.executor_actor import (
     YieldOutput,
 )
 from agentflow.runtime.handler_dispatcher import HandlerDispatcher
+from agentflow.runtime.handler_models import BeginModelCall, EndModelCall
+from agentflow.runtime.model_calls import ModelCallFailure
 from agentflow.runtime.workflow_code import judge, judged
 
 __all__ = ["HandlerMessages"]
@@ -136,6 +138,45 @@ class HandlerMessages:
             idempotent=message.idempotent,
             service=message.service,
             key=message.key,
+        )
+
+    def begin_model_call(self, message: BeginModelCall) -> engine.Begun:
+        """Return whether a model call is made, and the event of its start."""
+        return engine.model_call_begun(
+            self._state,
+            message.activation,
+            message.attempt,
+            ref=message.ref,
+            messages=message.messages,
+            schema=message.output_schema,
+            terms=message.terms,
+            key=message.key,
+        )
+
+    def end_model_call(self, message: EndModelCall) -> Decisions:
+        """Return the end of a model call."""
+        result = message.result
+        common: dict[str, Any] = {"terms": message.terms, "duration_ms": result.duration_ms}
+        where = (self._state, message.activation, message.attempt, result.call_id)
+        if isinstance(result, ModelCallFailure):
+            return engine.model_call_ended(
+                *where,
+                **common,
+                error=result.error,
+                usage=result.usage,
+                partial=result.partial,
+                uncharged=result.uncharged,
+            )
+        reply = result.reply
+        return engine.model_call_ended(
+            *where,
+            **common,
+            message=reply.message,
+            finish_reason=reply.provider_finish_reason or reply.finish_reason,
+            response_model=reply.response_model,
+            response_id=reply.response_id,
+            first_token_ms=reply.first_token_ms,
+            usage=reply.usage,
         )
 
     def end_call(self, message: EndCall) -> Decisions:

@@ -33,7 +33,11 @@ class Executor(Kind):
 
     name = "executor"
     events = frozenset(
-        {ev.InputRequested, ev.Output, ev.ToolCallStarted, ev.ToolCallCompleted, ev.ToolCallFailed}
+        {
+            *(ev.InputRequested, ev.Output),
+            *(ev.ToolCallStarted, ev.ToolCallCompleted, ev.ToolCallFailed),
+            *(ev.ModelCallStarted, ev.ModelCallCompleted, ev.ModelCallFailed),
+        }
     )
     sends = True
     yields = True
