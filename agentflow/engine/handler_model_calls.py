@@ -43,7 +43,8 @@ def model_call_begun(
     activation = state.mail.open.get(activation_key)
     if activation is None or activation.attempt != attempt:
         return Begun("over")
-    call_id = derive("mcl_", activation.started, state.workflow_id, activation.key, key)
+    begun, origin = activation.local.origin
+    call_id = derive("mcl_", begun, origin, key)  # the same in a fork of the run
     record = activation.node.kind.call(activation, call_id)
     if record is not None:
         if record.state == "done":

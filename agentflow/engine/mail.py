@@ -68,15 +68,17 @@ class Handling:
     """A handler at work on its activation. `base` is the version of the shared state that it reads.
 
     `due_at` (µs) is when the attempt begins, after a backoff; 0 for at once. `calls` are the recorded calls
-    of all its attempts, by id.
+    of all its attempts, by id, and those of the activation that was held before it; `origin` is the start and
+    the key from which their ids are derived.
     """
 
-    __slots__ = ("base", "calls", "due_at")
+    __slots__ = ("base", "calls", "due_at", "origin")
 
-    def __init__(self, base: int) -> None:
+    def __init__(self, base: int, started: int, key: str) -> None:
         self.base = base
         self.calls: dict[str, ToolRecord] = {}
         self.due_at = 0
+        self.origin = (started, key)
 
 
 class Mail:

@@ -52,7 +52,8 @@ def call_begun(
     activation = state.mail.open.get(activation_key)
     if activation is None or activation.attempt != attempt:
         return Begun("over")
-    call_id = derive("call_", activation.started, state.workflow_id, activation.key, key or name)
+    started, origin = activation.local.origin
+    call_id = derive("call_", started, origin, key or name)  # the same in a fork of the run
     stable = idempotency_key(state, activation, call_id)
     record = activation.node.kind.call(activation, call_id)
     if record is not None:
@@ -62,7 +63,7 @@ def call_begun(
             return Begun("open", call_id, stable)
         if record.state == "unknown" and not idempotent:
             return Begun("unknown", call_id, stable)
-    started = ev.ToolCallStarted(
+    begins = ev.ToolCallStarted(
         **scope_fields(activation),
         tool_call_id=call_id,
         tool_name=name,
@@ -72,7 +73,7 @@ def call_begun(
         side_effect=side_effect,
         idempotency_key=stable,
     )
-    return Begun("run", call_id, stable, decisions=[started])
+    return Begun("run", call_id, stable, decisions=[begins])
 
 
 def call_ended(

@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import Any
 
 from agentflow.events import envelope
-from agentflow.events.catalogue import RunEvent
+from agentflow.events.catalogue import Custom, RunEvent
 from agentflow.events.envelope import Event, StoredEvent, encode, type_of
 from agentflow.events.ids import Ids, iso
 from agentflow.events.tracing import RunTracer
@@ -46,6 +46,7 @@ def seal(
             data=data,
             trace=trace,
             step=getattr(data, "step_id", None) or None,
+            attempt=data.attempt if isinstance(data, Custom) else None,
             schema_version=envelope.SCHEMA_VERSION,
         )
         stored.append(StoredEvent(offset, ts, event_type, encode(event)))

@@ -32,6 +32,7 @@ class OutputFold:
         self._found: dict[str, list[tuple[int, OutputRecord]]] = {}
         self._places: dict[str, tuple[int, int]] = {}  # superstep and visit, by activation
         self._steps = False
+        self._failed: dict[tuple[str, str], str] = {}  # by path and step: the last activation that failed
 
     def take(self, data: Any, offset: int) -> None:
         """Project the next event; types that say nothing about outputs change nothing."""
@@ -44,7 +45,10 @@ class OutputFold:
             superstep = 0 if data.superstep is UNSET else data.superstep
             self._places[data.activation] = (superstep, data.visit)
         elif kind is ev.WorkflowStepRetrying and data.kind == "restart":
-            self._found.pop(data.activation, None)
+            held = None if data.activation in self._places else self._failed.get((data.path, data.step_id))
+            self._found.pop(held or data.activation, None)
+        elif kind is ev.WorkflowStepFailed:
+            self._failed[data.path, data.step_id] = data.activation
 
     def _output(self, data: ev.Output, offset: int) -> None:
         given = self._found.setdefault(data.activation, [])

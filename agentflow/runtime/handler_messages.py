@@ -124,7 +124,8 @@ class HandlerMessages:
             return []
         found: Any = message.data
         data = cast("dict[str, Any]", found if type(found) is dict else {"value": found})
-        return [ev.Custom(name=message.name, data=data)]
+        step_id = activation.node.id
+        return [ev.Custom(name=message.name, data=data, step_id=step_id, attempt=message.attempt)]
 
     def begin_call(self, message: BeginCall) -> engine.Begun:
         """Return whether a recorded call is made, and the event of its start."""
