@@ -95,7 +95,7 @@ def route_messages(
                 statuses = _ROUTES[route.kind](route, message, shared)
                 found += [Delivery(edge=e.name, target=e.target.id, status=s) for e, s in statuses]
         except _Refused as refused:
-            return _routing_failed(node, refused)
+            return _routing_failed(node, message, refused)
         if not found:
             found = [Delivery(edge="", target="", status=NO_EDGE)]
         sent.append(
@@ -160,17 +160,17 @@ def acceptance(edge: Edge, message: Outgoing) -> str | None:
 def _holds(edge: Edge, message: Outgoing, shared: Mapping[str, Any]) -> bool:
     verdict = message.verdicts.get(edge.name)
     if isinstance(verdict, str):
-        raise _Refused(edge.name, verdict)
+        raise _Refused(edge.name, verdict, [edge.target.id])
     if verdict is not None:
         return verdict
     if edge.predicate is not None:
-        raise _Refused(edge.name, f"its predicate {edge.predicate} was not evaluated")
+        raise _Refused(edge.name, f"its predicate {edge.predicate} was not evaluated", [edge.target.id])
     if edge.when is None:
         return True
     try:
         return is_true(edge.when.evaluate({"message": message.payload, "state": shared}))
     except EvaluationError as error:
-        raise _Refused(edge.name, error.reason) from None
+        raise _Refused(edge.name, error.reason, [edge.target.id]) from None
 
 
 def _each(route: Route, message: Outgoing, shared: Mapping[str, Any]) -> Statuses:
@@ -231,11 +231,15 @@ _ROUTES = {
 }
 
 
-def _routing_failed(node: Node, refused: _Refused) -> ErrorInfo:
+def _routing_failed(node: Node, message: Outgoing, refused: _Refused) -> ErrorInfo:
+    to = f" to {', '.join(refused.targets)}" if refused.targets else ""
     return ErrorInfo(
         category="agent",
         code="routing_failed",
-        message=f'the message of {node.id} cannot be routed over "{refused.edge}": {refused.reason}',
+        message=(
+            f"the message of {node.id}, of type {message.type}, cannot be routed over"
+            f' "{refused.edge}"{to}: {refused.reason}'
+        ),
         details={"edge": refused.edge, "reason": refused.reason, "valid_targets": refused.targets},
     )
 

@@ -182,10 +182,36 @@ def _superstep_completed(state: RunState, data: ev.SuperstepCompleted, offset: i
 def _undelivered(state: RunState, data: ev.MessageUndelivered, offset: int, ts: int) -> None:
     state.mail.told.add((data.activation, data.index))
     if state.graph.options.on_undelivered == "fail" and data.reason not in ("join_incomplete", "join_closed"):
-        details = {"activation": data.activation, "index": data.index, "reason": data.reason}
-        message = f"no edge delivered message {data.index} of {data.activation}: {data.reason}"
-        error = ErrorInfo(category="agent", code="message_undelivered", message=message, details=details)
-        state.mail.fatal = state.mail.fatal or error
+        state.mail.fatal = state.mail.fatal or _nobody_took(state, data)
+
+
+def _nobody_took(state: RunState, data: ev.MessageUndelivered) -> ErrorInfo:
+    """Return why the run fails: the message, the edges that could have taken it, and what to do."""
+    node = state.graph.all_nodes.get(data.step_id or "")
+    edges = [edge for route in node.routes for edge in route.edges] if node is not None else []
+    ways = [
+        f'{edge.name} to "{edge.target.id}", which takes '
+        + (" | ".join(getattr(edge.target.spec, "accepts", ())) or "Any")
+        for edge in edges
+    ]
+    targets = list(dict.fromkeys(edge.target.id for edge in edges))
+    first = targets[0] if targets else "a node"
+    hints = {
+        "type_mismatch": f'add a handler of {data.type} to "{first}", or an edge to a node that takes it',
+        "condition_false": "add an edge without a condition, or a Default to the switch",
+        "not_selected": "let the selection return a target for it",
+        "target_mismatch": "leave target_id out, or name a node that takes it",
+    }
+    return ErrorInfo(
+        category="agent",
+        code="message_undelivered",
+        message=(
+            f"no edge delivered message {data.index} of {data.activation}, of type {data.type}"
+            f" ({data.reason}): {'; '.join(ways) or 'there is none'};"
+            f" {hints.get(data.reason, 'add an edge that takes it')}"
+        ),
+        details={"activation": data.activation, "index": data.index, "reason": data.reason},
+    )
 
 
 def _output(state: RunState, data: ev.Output, offset: int, ts: int) -> None:
