@@ -13,7 +13,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -23,9 +23,11 @@ from agentflow import known_secrets
 from agentflow.definition.conversation import Message as Said
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
-from agentflow.engine import Question
+from agentflow.engine import Outgoing, Question
+from agentflow.engine.judging import has_code
 from agentflow.errors import HandlerMisuse, OutcomeUnknown
 from agentflow.executors.annotations import is_any, name_of, tags_of_annotation
+from agentflow.executors.callables import Callables
 from agentflow.executors.calls import in_thread
 from agentflow.executors.context import RecordedCall, Sent, Staged, Surroundings, WorkflowContext
 from agentflow.executors.executor import Executor
@@ -37,7 +39,11 @@ from agentflow.runtime.agent_actor import Directory, lost_call
 from agentflow.runtime.handler_models import HandlerModels
 from agentflow.runtime.messages import Message
 from agentflow.runtime.tool_actor import CallTool, ToolCallFailure, ToolCallSuccess
+from agentflow.runtime.workflow_code import judged, judged_aside
 from agentflow.tools import Tool, ToolError
+
+if TYPE_CHECKING:
+    from agentflow.engine.graph import Node
 
 __all__ = [
     "AddEvent",
@@ -51,6 +57,8 @@ __all__ = [
     "YieldOutput",
 ]
 
+JUDGEMENT_LIMIT_S = 5.0
+"""How long the predicates and selections on the edges of a node may take for the messages of one handler."""
 STATE_KEY = "$state"
 """The private key under which the snapshot of an executor is kept."""
 
@@ -81,7 +89,10 @@ class HandlerDone(Message, frozen=True, kw_only=True):
 
     activation: str
     attempt: int
-    messages: tuple[Sent, ...]
+    messages: tuple[Outgoing, ...]
+    """With the results of the code on the edges that may take them, as of version `judged_at` of the shared
+    state."""
+    judged_at: int
     private: dict[str, Any]
     shared: tuple[tuple[str, Any], ...]
     requests: tuple[Question, ...]
@@ -159,6 +170,10 @@ class Place(NamedTuple):
     reducers: Mapping[str, Any]
     shared: Callable[[str], Mapping[str, Any]]
     """The shared state that an activation reads, by its key."""
+    committed: Callable[[], tuple[int, Mapping[str, Any]]]
+    """The version and the values of the shared state now."""
+    graph_node: Node
+    code: Callables
     directory: Directory
 
 
@@ -180,6 +195,7 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
         key, attempt = message.activation, message.attempt
         try:
             staged = await self._attempt(message)
+            version, messages = await self._judged(staged.messages)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -193,12 +209,22 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
             done = HandlerDone(
                 activation=key,
                 attempt=attempt,
-                messages=tuple(staged.messages),
+                messages=messages,
+                judged_at=version,
                 private=staged.private,
                 shared=tuple(staged.shared),
                 requests=tuple(Question(**asked._asdict()) for asked in staged.requests),
             )
             self._supervisor.tell(done)
+
+    async def _judged(self, sent: list[Sent]) -> tuple[int, tuple[Outgoing, ...]]:
+        """Return the messages with the results of predicates and selections, which run in a worker thread."""
+        place = self._place
+        version, shared = place.committed()
+        node = place.graph_node
+        if sent and has_code(node):
+            return version, await judged_aside(node, sent, place.code, shared, JUDGEMENT_LIMIT_S)
+        return version, tuple(judged(node, one, place.code, shared) for one in sent)
 
     def _failed(self, message: Handle, error: BaseException) -> None:
         self._executor = None  # the next attempt begins with the state that was kept

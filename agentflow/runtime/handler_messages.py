@@ -31,7 +31,7 @@ from agentflow.runtime.executor_actor import (
 from agentflow.runtime.handler_dispatcher import HandlerDispatcher
 from agentflow.runtime.handler_models import BeginModelCall, EndModelCall
 from agentflow.runtime.model_calls import ModelCallFailure
-from agentflow.runtime.workflow_code import judge, judged
+from agentflow.runtime.workflow_code import judge, judged, reads_shared
 
 __all__ = ["HandlerMessages"]
 
@@ -48,20 +48,24 @@ class HandlerMessages:
         self._clock = clock
 
     def done(self, message: HandlerDone, now: int) -> Decisions:
-        """Return the completion of a handler, with the routes of its messages. Predicates and selections run
-        here, once."""
+        """Return the completion of a handler, with the routes of its messages. Its predicates are asked again
+        if others have written the shared state since, and one of them reads it."""
         key, attempt = message.activation, message.attempt
         self._handlers.ended(key, attempt)
         activation = self._state.mail.open.get(key)
         if activation is None or activation.attempt != attempt:
             return []
-        shared = self._state.shared.values
+        shared, messages = self._state.shared, message.messages
+        if shared.version != message.judged_at and messages and reads_shared(activation.node, self._code):
+            messages = tuple(
+                judge(activation.node, _plain(one), self._code, shared.values) for one in messages
+            )
         return engine.handler_completed(
             self._state,
             key,
             attempt,
             now=now,
-            messages=[judged(activation.node, sent, self._code, shared) for sent in message.messages],
+            messages=messages,
             private=message.private,
             shared=message.shared,
             requests=message.requests,
@@ -193,6 +197,11 @@ class HandlerMessages:
             executed=message.executed,
             unknown=message.unknown,
         )
+
+
+def _plain(message: Outgoing) -> Outgoing:
+    """Return a message without the results of the code on edges."""
+    return msgspec.structs.replace(message, verdicts={}, selections={})
 
 
 def _sent(given: Outgoing, code: Callables) -> Sent:

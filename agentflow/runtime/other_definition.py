@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_results", "check_same_graph"]
 
-_SHOWN = 5
+_SHOWN = 20
 
 
 def check_same_graph(workflow_id: str, old: Workflow, new: Workflow) -> None:
@@ -27,11 +27,10 @@ def check_same_graph(workflow_id: str, old: Workflow, new: Workflow) -> None:
     if not change:
         return
     found = [one.message for one in compare(old, new) if one.structural]
-    details = {**msgspec.to_builtins(change), "differences": found}
     raise GraphSignatureMismatch(
         f"{workflow_id} began with another graph than {new.name or 'the definition'} is now: {_told(found)}",
         hint="prompts, models, limits and code may change; for other steps or edges start a new run",
-        details=details,
+        details=msgspec.to_builtins(change),
     )
 
 
@@ -50,7 +49,7 @@ def check_results(workflow_id: str, source: RunState, cut: Collection[str], new:
     raise GraphSignatureMismatch(
         f"results of {workflow_id} do not fit the definition: {_told(found)}",
         hint=f"begin these steps anew: fork from {steps[0]}",
-        details={"added": [], "removed": [], "changed": steps, "differences": found},
+        details={"added": [], "removed": [], "changed": steps},
     )
 
 

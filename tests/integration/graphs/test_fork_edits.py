@@ -200,7 +200,7 @@ async def test_a_fork_with_another_graph_is_refused_with_each_node_and_edge_that
     text = str(caught.value)
     assert '"show" takes int | str now, it was str' in text
     assert result.workflow_id in text
-    assert set(caught.value.details) == {"added", "removed", "changed", "differences"}
+    assert set(caught.value.details) == {"added", "removed", "changed"}
     assert "show" in caught.value.details["changed"]
 
 
