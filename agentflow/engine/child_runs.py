@@ -41,6 +41,7 @@ __all__ = [
     "open_children",
     "report_of",
     "reported",
+    "waits_for_child",
 ]
 
 MAX_DEPTH = 8
@@ -184,6 +185,24 @@ def _left(state: RunState, activation: Activation) -> dict[str, Any]:
         if "on_exceeded" in limits:
             found["on_exceeded"] = limits["on_exceeded"]
     return found
+
+
+def waits_for_child(state: RunState, activation: Activation) -> bool:
+    """Return whether the run of an activation may not begin yet: another one is under way that draws on the
+    same budget, of which it may use all that is left."""
+    if not (state.budget or state.step_budgets) or not _has_child(activation):
+        return False
+    others = [a for a in state.open.values() if _has_child(a) and not a.is_for_each]
+    if not others:
+        return False
+    if _bounds(state.budget):
+        return True
+    node = activation.node
+    return _bounds(state.step_budgets.get(node.id, {})) and any(a.node is node for a in others)
+
+
+def _bounds(limits: Mapping[str, Any]) -> bool:
+    return any(name in limits for name in LIMITS if name != "max_duration_s")
 
 
 # -- reports --------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from agentflow.engine.agents import turns
 from agentflow.engine.approvals import refusal_moves, withdrawn
 from agentflow.engine.caching import CacheHit, Lookup, cached_completion, key_of
 from agentflow.engine.child_requests import left_to_caller
+from agentflow.engine.child_runs import waits_for_child
 from agentflow.engine.decisions import Decisions, step_completed, step_failed
 from agentflow.engine.held_steps import held_moves
 from agentflow.engine.judging import Unjudged, with_judgements
@@ -206,6 +207,8 @@ def _grant(state: RunState, now: int, found: Found, *, only_below: bool = False)
         if only_below and not _is_below(activation):
             continue
         if found.get(activation.key) == "asked":
+            continue
+        if activation.node.kind.starts_run and waits_for_child(state, activation):
             continue
         if activation.iteration is None and (over := limits.too_many_steps(state, now)):
             return over
