@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from agentflow.events.log import EventLog
     from agentflow.executors import (
         Executor,
+        ModelAnswer,
         Never,
         WorkflowContext,
         executor,
@@ -148,6 +149,7 @@ __all__ = [
     "LlmResponse",
     "MagenticBuilder",
     "Message",
+    "ModelAnswer",
     "Never",
     "NodeFailure",
     "NodeRunResult",
@@ -251,6 +253,7 @@ _HOMES = {
     "LlmResponse": "models.llm_executor",
     "MagenticBuilder": "graphs.teams",
     "Message": "graphs",
+    "ModelAnswer": "executors",
     "Never": "executors",
     "NodeFailure": "graphs",
     "NodeRunResult": "records.node_output",

@@ -34,7 +34,9 @@
     │   ├── MessageTypeUndeclared, UnknownTarget, NoResponseHandler, MessageNotEncodable
     ├── OutcomeUnknown         a recorded call may have been executed, and its result is lost
     └── WorkflowFailed         a run ended without success; carries its result
-        └── WorkflowCancelled
+        ├── WorkflowCancelled
+        └── ExecutorFailed, RoutingFailed, MessageUndelivered, JoinIncomplete, StateConflict, InputTimeout,
+            MaxIterationsExceeded, StepLimitExceeded, PendingLimitExceeded, MessageLimitExceeded
 
 Actor errors stand in `actors.errors`; errors *inside* a run are data (`definition.failure.ErrorInfo`).
 """
@@ -56,31 +58,41 @@ __all__ = [
     "CommandRefused",
     "ConfigurationError",
     "DefinitionError",
+    "ExecutorFailed",
     "Fenced",
     "GraphSignatureMismatch",
     "HandlerMisuse",
     "IdempotencyConflict",
+    "InputTimeout",
     "InvalidAnswer",
     "InvalidEdit",
     "InvalidExport",
     "InvalidOptions",
     "InvalidOutput",
+    "JoinIncomplete",
     "LogClosed",
     "LogCorrupt",
     "LogFailed",
+    "MaxIterationsExceeded",
+    "MessageLimitExceeded",
     "MessageNotEncodable",
     "MessageTypeUndeclared",
+    "MessageUndelivered",
     "NoResponseHandler",
     "OffsetConflict",
     "OffsetTrimmed",
     "OutcomeUnknown",
     "OutputNotReady",
+    "PendingLimitExceeded",
     "QueueFull",
+    "RoutingFailed",
     "RunExists",
     "RunGone",
     "RunNotFound",
     "RunNotTerminal",
     "RunTerminal",
+    "StateConflict",
+    "StepLimitExceeded",
     "StorageUnavailable",
     "StoreError",
     "UnknownRequest",
@@ -90,6 +102,7 @@ __all__ = [
     "WorkflowCancelled",
     "WorkflowFailed",
     "WorkflowValidationError",
+    "failure_of_run",
     "refused",
 ]
 
@@ -314,7 +327,7 @@ def refused(code: str, message: str, details: dict[str, Any] | None = None) -> A
     """The error of a refused command, by its code in page 000 §8.2."""
     if code == RunTerminal.code:
         return RunTerminal(message)
-    for kind in (UnknownRequest, InvalidAnswer):
+    for kind in (UnknownRequest, InvalidAnswer, CheckpointNotFound, GraphSignatureMismatch, InvalidEdit):
         if code == kind.code:
             return kind(message, details=details)
     return CommandRefused(message, code=code, details=details)
@@ -395,6 +408,88 @@ class WorkflowFailed(AgentflowError):
         self.failed_steps = () if result is None else result.failed_steps
         hint = f"`agentflow show {self.workflow_id}` says more" if self.workflow_id else None
         super().__init__(message, hint=hint)
+
+
+class ExecutorFailed(WorkflowFailed):
+    """A handler of an executor raised an exception."""
+
+    code = "executor_failed"
+
+
+class RoutingFailed(WorkflowFailed):
+    """A predicate or a selection gave a message no way."""
+
+    code = "routing_failed"
+
+
+class MessageUndelivered(WorkflowFailed):
+    """No edge took a message, and `on_undelivered` is fail."""
+
+    code = "message_undelivered"
+
+
+class JoinIncomplete(WorkflowFailed):
+    """A fan-in lacks a source that cannot arrive, and its `on_missing` is fail."""
+
+    code = "join_incomplete"
+
+
+class StateConflict(WorkflowFailed):
+    """Two nodes gave a shared key without a reducer different values."""
+
+    code = "state_conflict"
+
+
+class MaxIterationsExceeded(WorkflowFailed):
+    """The run went through as many supersteps as it may."""
+
+    code = "max_iterations_exceeded"
+
+
+class StepLimitExceeded(WorkflowFailed):
+    """The run began as many activations as it may."""
+
+    code = "step_limit_exceeded"
+
+
+class PendingLimitExceeded(WorkflowFailed):
+    """More messages wait than a run may have."""
+
+    code = "pending_limit_exceeded"
+
+
+class MessageLimitExceeded(WorkflowFailed):
+    """An activation sent more messages than it may."""
+
+    code = "message_limit_exceeded"
+
+
+class InputTimeout(WorkflowFailed):
+    """A request had no answer in time, and states none for that case."""
+
+    code = "input_timeout"
+
+
+_FAILURES: dict[str, type[WorkflowFailed]] = {
+    kind.code: kind
+    for kind in (
+        ExecutorFailed,
+        RoutingFailed,
+        MessageUndelivered,
+        JoinIncomplete,
+        StateConflict,
+        MaxIterationsExceeded,
+        StepLimitExceeded,
+        PendingLimitExceeded,
+        MessageLimitExceeded,
+        InputTimeout,
+    )
+}
+
+
+def failure_of_run(code: str | None) -> type[WorkflowFailed]:
+    """Return the exception for a run that failed with this code."""
+    return _FAILURES.get(code or "", WorkflowFailed)
 
 
 class WorkflowCancelled(WorkflowFailed):

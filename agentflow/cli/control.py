@@ -240,8 +240,14 @@ def retry(
     "given",
     multiple=True,
     metavar="PLACE=JSON",
-    help="Begin with this in place of what was there: outputs.STEP=JSON, shared.KEY=JSON, or input=JSON"
-    " before a step has begun. May be repeated.",
+    help="Begin with this in place of what was there: outputs.STEP=JSON, shared.KEY=JSON,"
+    " state.NODE.KEY=JSON, messages.NODE=[JSON, …], or input=JSON before a step has begun. May be repeated.",
+)
+@click.option(
+    "--definition",
+    metavar="FILE",
+    help="Go on with this document, or module:workflow: with the same steps and edges, and other prompts,"
+    " models, limits or code.",
 )
 @click.option("--id", "as_id", type=new_run_id, metavar="NEW", help="The id of the new run.")
 @json_option(_JSON)
@@ -253,6 +259,7 @@ def fork(
     offset: int | None,
     from_failure: bool,
     given: tuple[str, ...],
+    definition: str | None,
     as_id: str | None,
     as_json: bool,
     where: Where,
@@ -266,6 +273,11 @@ def fork(
     from agentflow.cli.inputs import parse_edits
 
     edits = parse_edits(given)
+    other: dict[str, Any] = {}
+    if definition is not None:
+        from agentflow.cli.python_workflows import load_subject
+
+        other["definition"] = load_subject(definition)
 
     async def act(target: Target) -> str:
         return await target.tell(
@@ -276,6 +288,7 @@ def fork(
             from_failure=from_failure,
             as_id=as_id,
             edits=edits,
+            **other,
         )
 
     return _and_follow(where, id, act, as_json=as_json)

@@ -18,7 +18,7 @@ __all__ = ["parse_budget", "parse_edits", "parse_inputs", "parse_labels", "parse
 
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)=(.*)", re.DOTALL)
 _SUFFIXES: dict[str, Media] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
-_EDITS = {("input", False), ("outputs", True), ("shared", True)}
+_EDITS = {("input", False), ("outputs", True), ("shared", True), ("state", True), ("messages", True)}
 _FORMS = "write k=v, JSON (a text in quotes: '\"…\"'), or @FILE"
 
 
@@ -68,7 +68,8 @@ def parse_budget(given: Sequence[str]) -> dict[str, Any] | None:
 
 
 def parse_edits(given: Sequence[str]) -> dict[str, Any] | None:
-    """Parse `input=JSON`, `outputs.STEP=JSON` and `shared.KEY=JSON`; None without any.
+    """Parse `input=JSON`, `outputs.STEP=JSON`, `shared.KEY=JSON`, `state.NODE.KEY=JSON` and
+    `messages.NODE=JSON`; None without any.
 
     Raises click.BadParameter.
     """
@@ -77,10 +78,18 @@ def parse_edits(given: Sequence[str]) -> dict[str, Any] | None:
         place, equals, value = text.partition("=")
         member, dot, name = place.partition(".")
         if not equals or (member, bool(dot and name)) not in _EDITS:
-            forms = "input=JSON, outputs.STEP=JSON or shared.KEY=JSON"
+            forms = (
+                "input=JSON, outputs.STEP=JSON, shared.KEY=JSON, state.NODE.KEY=JSON or messages.NODE=JSON"
+            )
             raise click.BadParameter(f'"{text}" is not written as {forms}', param_hint="--edit")
         found = read_json(value, "--edit")
-        if name:
+        if member == "state":
+            node, _, key = name.partition(".")
+            if not key:
+                raise click.BadParameter(f'"{text}" names no key: state.NODE.KEY=JSON', param_hint="--edit")
+            kept = edits.setdefault(member, {}).setdefault(_text(node, "--edit"), {})
+            kept[_text(key, "--edit")] = found
+        elif name:
             edits.setdefault(member, {})[_text(name, "--edit")] = found
         else:
             edits[member] = found

@@ -334,7 +334,14 @@ class RemoteTarget(_Reading):
         return (await self.client.submit(definition, value, **more)).workflow_id
 
     async def tell(self, command: str, workflow_id: str, **more: Any) -> str:
-        """Implement `Target.tell`."""
+        """Implement `Target.tell`; a definition that was built in Python is the one that the daemon has."""
+        if "definition" in more:
+            from agentflow.client import RegisteredDefinition
+            from agentflow.definition.loader import Definition
+
+            given = more["definition"]
+            if not isinstance(given, Definition):
+                more["definition"] = RegisteredDefinition(given.name, given.version)
         return (await getattr(self.client, command)(workflow_id, **more)).workflow_id
 
     async def resume_all(self, reason: str, budget: Mapping[str, Any] | None) -> Resumed:

@@ -84,6 +84,7 @@ class Client(Reading):
         options: Mapping[str, Any] | None = None,
         budget: Mapping[str, Any] | None = None,
         input_from: Mapping[str, str] | None = None,
+        state_from: str | None = None,
         idempotency_key: str | None = None,
     ) -> RemoteRun: ...
 
@@ -98,6 +99,7 @@ class Client(Reading):
         options: Mapping[str, Any] | None = None,
         budget: Mapping[str, Any] | None = None,
         input_from: Mapping[str, str] | None = None,
+        state_from: str | None = None,
         idempotency_key: str | None = None,
         output_type: type[M],
     ) -> RemoteRun[M]: ...
@@ -112,13 +114,14 @@ class Client(Reading):
         options: Mapping[str, Any] | None = None,
         budget: Mapping[str, Any] | None = None,
         input_from: Mapping[str, str] | None = None,
+        state_from: str | None = None,
         idempotency_key: str | None = None,
         output_type: Any = None,
     ) -> RemoteRun[Any]:
         """Begin a run; returns once it is durable. As `Runtime.submit`; a path is read here.
 
         Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
-        QueueFull, StoreError, ConfigurationError.
+        CheckpointNotFound, InvalidEdit, QueueFull, StoreError, ConfigurationError.
         """
         if output_type is not None:
             check_output_type(output_type)
@@ -130,6 +133,7 @@ class Client(Reading):
             "options": options,
             "budget": budget,
             "input_from": input_from,
+            "state_from": state_from,
         }
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         record = await self._ask("POST", "/workflows", RunRecord, body=_given(body), headers=headers)

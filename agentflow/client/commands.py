@@ -44,6 +44,9 @@ class Commands:
     def _handle(self, workflow_id: str) -> RemoteRun:
         raise NotImplementedError
 
+    def _document(self, submission: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
     async def cancel(
         self,
         workflow_id: str,
@@ -132,10 +135,13 @@ class Commands:
         as_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         edits: Mapping[str, Any] | None = None,
+        definition: Any = None,
     ) -> RemoteRun:
         """Begin a new run that goes on from a point of another; recorded results are kept and not repeated.
 
-        `edits` are JSON in place of what was there: `input`, `outputs` by step, `shared` by key.
+        `edits` are JSON in place of what was there: `input`, `outputs` by step, `shared` by key, `state` by
+        node and key, `messages` that wait by node. `definition`: what `submit` takes, with the same steps and
+        edges as that of the old run.
         """
         return await self._tell(
             "fork",
@@ -146,6 +152,7 @@ class Commands:
             as_id=as_id,
             labels=labels,
             edits=edits,
+            **({} if definition is None else self._document(definition)),
         )
 
     async def replay(

@@ -17,6 +17,7 @@ from agentflow.client.errors import ProblemError
 from agentflow.client.follow import RECONNECT_TIMEOUT_S, follow_lines
 from agentflow.client.transport import Transport
 from agentflow.definition.ir import Workflow
+from agentflow.errors import OffsetTrimmed
 from agentflow.events.deltas import ModelDelta
 from agentflow.events.envelope import Event, decode
 from agentflow.events.rows import Order, Page
@@ -24,6 +25,7 @@ from agentflow.records.answers import CheckpointList, RecordList, RunList, ToolL
 from agentflow.records.checkpoints import Checkpoint
 from agentflow.records.comparison import Comparison
 from agentflow.records.executions import AgentContext, StepRecord
+from agentflow.records.graph_results import gives_outputs, graph_result
 from agentflow.records.runs import (
     DefinitionView,
     ExecutionRecord,
@@ -97,10 +99,31 @@ class Reading(Commands):
         """
         if output_type is not None:
             check_output_type(output_type)
-        result = await self.rest(workflow_id)
+        result = await self._with_outputs(await self.rest(workflow_id))
         if raise_on_failure:
             raise_for_failure(result)
         return typed_result(result, output_type)
+
+    async def _with_outputs(self, result: RunResult) -> RunResult:
+        """Return the result of a graph run with its outputs, events and checkpoint; values are JSON."""
+        view = await self.definition(result.workflow_id)
+        if not gives_outputs(view.ir, view.definition):
+            return result
+        try:
+            events = [event async for event in self.events(result.workflow_id, follow=False)]
+        except OffsetTrimmed:
+            return result
+        found = graph_result(result, view.ir, events)
+        if not found.forked_from:
+            return found
+        given = (await self.state(result.workflow_id)).outputs  # with those of the base
+        outputs = tuple(one.value for one in given if one.kind == "output")
+        return msgspec.structs.replace(
+            found,
+            outputs=outputs,
+            intermediate_outputs=tuple(one.value for one in given if one.kind != "output"),
+            output=outputs[-1] if outputs else result.output,
+        )
 
     async def record(self, workflow_id: str) -> RunRecord:
         """Return the run record. Raises RunNotFound, RunGone."""

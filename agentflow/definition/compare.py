@@ -6,7 +6,7 @@ if that has the same signature: the same steps, joined in the same way. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -99,10 +99,33 @@ def _changes(old: Node, new: Node) -> Iterator[Difference]:
             yield _about(new, text, True)
     if old.join != new.join and conditions_of(old) == conditions_of(new):
         yield _about(new, f'"{new.id}" waits by rule {new.join}, it was {old.join}', True)
-    if node_shape(old) != node_shape(new) and not _differ(old, new, conditions_of, _targets):
+    yield from _types(old, new)
+    if node_shape(old) != node_shape(new) and not _differ(old, new, conditions_of, _targets, _types_of):
         yield _about(new, f'"{new.id}" joins in another way', True)
     for name in _details(old, new):
         yield _about(new, f'{name} of "{new.id}" changed', False)
+
+
+_TYPE_WORDS = {"accepts": "takes", "emits": "sends", "answers": "takes as answers"}
+
+
+def _types_of(node: Node) -> dict[str, Any]:
+    """Return the types of the messages of a node, by what it does with them."""
+    shape = node_shape(node)
+    return {field: shape[field] for field in _TYPE_WORDS if field in shape}
+
+
+def _types(old: Node, new: Node) -> Iterator[Difference]:
+    was, now = _types_of(old), _types_of(new)
+    for field, verb in _TYPE_WORDS.items():
+        before, after = was.get(field, ()), now.get(field, ())
+        if before != after:
+            text = f'"{new.id}" {verb} {_tags(after)} now, it was {_tags(before)}'
+            yield _about(new, text, True)
+
+
+def _tags(tags: Sequence[str]) -> str:
+    return " | ".join(tags) or "nothing"
 
 
 def _differ(old: Node, new: Node, *parts: Callable[[Node], Any]) -> bool:
@@ -171,9 +194,27 @@ def _edges(old: Workflow, new: Workflow, told: set[str | None]) -> Iterator[Diff
     for pair in [*now, *(p for p in was if p not in now)]:
         if was.get(pair) == now.get(pair) or told & {*pair} or (told and ends & {*pair}):
             continue
-        verb = "is gone" if pair not in now else "is new" if pair not in was else "is of another kind"
-        message = f'the edge from "{pair[0]}" to "{pair[1]}" {verb}'
+        message = f'the edge from "{pair[0]}" to "{pair[1]}" {_verb(was.get(pair), now.get(pair))}'
         yield Difference(node=pair[1], message=message, structural=True)
+
+
+def _verb(was: list[Any] | None, now: list[Any] | None) -> str:
+    if now is None:
+        return "is gone"
+    if was is None:
+        return "is new"
+    kinds, before = [edge[0] for edge in now], [edge[0] for edge in was]
+    if kinds != before:
+        return f"is {', '.join(kinds)} now, it was {', '.join(before)}"
+    parts = [set(_parts(a).items()) ^ set(_parts(b).items()) for a, b in zip(was, now, strict=True)]
+    fields = sorted({name for part in parts for name, _ in part})
+    return f"has another {' and '.join(fields)}" if fields else "is of another kind"
+
+
+def _parts(shape: list[Any]) -> dict[str, str]:
+    """Return what an edge says beside its kind and ends, as texts."""
+    more: dict[str, Any] = shape[3] if len(shape) > 3 else {}
+    return {name: repr(value) for name, value in more.items() if name != "kind"}
 
 
 def _edges_of(workflow: Workflow) -> dict[tuple[str, str], list[Any]]:

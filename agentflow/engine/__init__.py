@@ -19,6 +19,7 @@ from agentflow.engine.call_results import (
     tool_completed,
     tool_failed,
 )
+from agentflow.engine.child_requests import request_message, takes_requests
 from agentflow.engine.child_runs import (
     ChildReport,
     ChildRequest,
@@ -42,6 +43,7 @@ from agentflow.engine.effects import (
 )
 from agentflow.engine.evolve import evolve
 from agentflow.engine.graph import Graph, compile_graph
+from agentflow.engine.handler_model_calls import model_call_begun, model_call_ended
 from agentflow.engine.handler_results import (
     Question,
     handler_completed,
@@ -121,6 +123,8 @@ __all__ = [
     "handler_failed",
     "handler_output",
     "interrupted",
+    "model_call_begun",
+    "model_call_ended",
     "model_completed",
     "model_failed",
     "next_due",
@@ -131,9 +135,11 @@ __all__ = [
     "report_of",
     "reported",
     "request_id_of",
+    "request_message",
     "result_key",
     "resume_is_due",
     "shared_of",
+    "takes_requests",
     "tool_completed",
     "tool_failed",
 ]

@@ -256,7 +256,10 @@ def retry_in_place(state: RunState, held: Activation, attempt: int) -> None:
     place = state.node_of(held)
     place.status, place.next_attempt = "pending", attempt
     payload = held.input if held.node.join.takes_tokens else None
-    activate(state, held.path, held.node, payload, front=True, taken=held.taken)
+    again = activate(state, held.path, held.node, payload, front=True, taken=held.taken)
+    if held.node.kind.sends:
+        again.local = held.local  # what is recorded is not repeated
+    state.mail.outputs.pop(held.key, None)
     held.path.live -= 1
     place.live -= 1
 

@@ -86,6 +86,18 @@ def next_calls(state: RunState, now: int) -> Iterator[tuple[Activation, Need, in
             yield activation, need, output
 
 
+def fit_budgets(state: RunState, activation: Activation, need: Need) -> int | Exceeded | None:
+    """Return the limit of output that all budgets of an activation allow a call; None if it has to wait for
+    open ones."""
+    output = need.output
+    for scope in scopes_of(state, activation):
+        fitting = _fit(scope, need)
+        if fitting is None or isinstance(fitting, Exceeded):
+            return fitting
+        output = min(output, fitting)
+    return output
+
+
 def _fit(scope: Scope, need: Need) -> int | Exceeded | None:
     """Return the limit of output that this budget allows; None if the call has to wait for open ones.
 

@@ -17,6 +17,7 @@ from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.approvals import decided, withdrawn
 from agentflow.engine.budgets import LIMITS, used_of
+from agentflow.engine.child_requests import brings_answer, route_request
 from agentflow.engine.decisions import Decisions, scope_fields, step_failed, step_fields
 from agentflow.engine.ids import named
 from agentflow.engine.messages import Outgoing
@@ -40,6 +41,7 @@ __all__ = [
     "open_children",
     "report_of",
     "reported",
+    "waits_for_child",
 ]
 
 MAX_DEPTH = 8
@@ -78,6 +80,8 @@ class ChildReport(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     requests: tuple[ev.ApprovalRequested | ev.InputRequested, ...] = ()
     decided: dict[str, Any] = {}
+    asked: Mapping[str, Outgoing] = {}
+    """By id the requests as messages, with the results of the code on the edges that may take them."""
 
     @property
     def is_over(self) -> bool:
@@ -92,16 +96,21 @@ def child_id_of(state: RunState, activation: Activation) -> str:
 
 def open_children(state: RunState) -> dict[str, str]:
     """Return the ids of the child runs that are awaited, by the key of their activation."""
-    found = (a for a in state.open.values() if a.node.kind.starts_run and not a.is_for_each)
+    found = (a for a in state.open.values() if _has_child(a) and not a.is_for_each)
     return {activation.key: child_id_of(state, activation) for activation in found}
 
 
 def awaits(state: RunState, report: ChildReport) -> bool:
     """Return whether the run still waits for the child of this report."""
     activation = state.open.get(report.key)
-    if activation is None or not activation.node.kind.starts_run or state.terminal:
+    if activation is None or not _has_child(activation) or state.terminal:
         return False
     return child_id_of(state, activation) == report.workflow_id
+
+
+def _has_child(activation: Activation) -> bool:
+    """Return whether a run does the work of an activation; not of one that only brings an answer."""
+    return activation.node.kind.starts_run and not brings_answer(activation)
 
 
 # -- starting -------------------------------------------------------------------------------------
@@ -110,7 +119,7 @@ def awaits(state: RunState, report: ChildReport) -> bool:
 def child_request(state: RunState, key: str) -> ChildRequest | None:
     """Return what the child of an activation is started with; None if the activation has ended."""
     activation = state.open.get(key)
-    if activation is None or not activation.node.kind.starts_run:
+    if activation is None or not _has_child(activation):
         return None
     begin = state.begin
     assert begin is not None
@@ -181,6 +190,24 @@ def _left(state: RunState, activation: Activation) -> dict[str, Any]:
     return found
 
 
+def waits_for_child(state: RunState, activation: Activation) -> bool:
+    """Return whether the run of an activation may not begin yet: another one is under way that draws on the
+    same budget, of which it may use all that is left."""
+    if not (state.budget or state.step_budgets) or not _has_child(activation):
+        return False
+    others = [a for a in state.open.values() if _has_child(a) and not a.is_for_each]
+    if not others:
+        return False
+    if _bounds(state.budget):
+        return True
+    node = activation.node
+    return _bounds(state.step_budgets.get(node.id, {})) and any(a.node is node for a in others)
+
+
+def _bounds(limits: Mapping[str, Any]) -> bool:
+    return any(name in limits for name in LIMITS if name != "max_duration_s")
+
+
 # -- reports --------------------------------------------------------------------------------------
 
 
@@ -249,22 +276,45 @@ def reported(state: RunState, report: ChildReport, now: int) -> Decisions:
         return []
     activation = state.open[report.key]
     asked = [r for r in state.requests.values() if r.activation is activation]
+    asked += [r for r in state.mail.routed.values() if r.activation is activation]
     if report.is_over:
         closed = [move for request in asked for move in _closed(request, report)]
         return closed + _ended(state, activation, report, now)
     wanted = {data.request_id: data for data in report.requests}
     moves = [move for r in asked if r.request_id not in wanted for move in _closed(r, report)]
-    for request_id, data in wanted.items():
-        if not _is_known(state, request_id):
-            moves.append(_relayed(activation, data, report.workflow_id))
     rests = report.status in ("waiting", "paused")
-    if rests and (activation.status != "waiting" or moves):
-        moves.append(ev.WorkflowStepWaiting(**step_fields(activation), for_="child", ref=report.workflow_id))
+    sent: tuple[ev.SentMessage, ...] = ()
+    for request_id, data in wanted.items():
+        if _is_known(state, request_id):
+            continue
+        message = report.asked.get(request_id)
+        if message is not None and rests:
+            found = route_request(state, activation, message, len(sent))
+            if isinstance(found, ErrorInfo):
+                return step_failed(activation, found, now)
+            if found:
+                sent += found
+                continue
+        moves.append(_relayed(activation, data, report.workflow_id))
+    if rests and (activation.status != "waiting" or moves or sent):
+        moves.append(
+            ev.WorkflowStepWaiting(
+                **step_fields(activation),
+                for_="child",
+                ref=report.workflow_id,
+                messages=sent or msgspec.UNSET,
+            )
+        )
     return moves
 
 
 def _is_known(state: RunState, request_id: str) -> bool:
-    return request_id in state.requests or request_id in state.decided or request_id in state.withdrawn
+    return (
+        request_id in state.requests
+        or request_id in state.mail.routed
+        or request_id in state.decided
+        or request_id in state.withdrawn
+    )
 
 
 def _ended(state: RunState, activation: Activation, report: ChildReport, now: int) -> Decisions:

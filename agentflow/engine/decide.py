@@ -33,6 +33,8 @@ from agentflow.engine.activation import Activation
 from agentflow.engine.agents import turns
 from agentflow.engine.approvals import refusal_moves, withdrawn
 from agentflow.engine.caching import CacheHit, Lookup, cached_completion, key_of
+from agentflow.engine.child_requests import left_to_caller
+from agentflow.engine.child_runs import waits_for_child
 from agentflow.engine.decisions import Decisions, step_completed, step_failed
 from agentflow.engine.held_steps import held_moves
 from agentflow.engine.judging import Unjudged, with_judgements
@@ -209,6 +211,8 @@ def _grant(state: RunState, now: int, found: Found, *, only_below: bool = False)
             continue
         if found.get(activation.key) == "asked":
             continue
+        if activation.node.kind.starts_run and waits_for_child(state, activation):
+            continue
         if activation.iteration is None and (over := limits.too_many_steps(state, now)):
             return over
         return _begin(state, activation, now, found)
@@ -299,7 +303,9 @@ def _waiting(state: RunState, now: int, found: Found) -> Decisions:
     if not state.requests and not limits.has_wake_up(state):
         return [] if state.ready or state.arrived else _stalled(state, now)
     waits = all(a.status == "waiting" or a.node.kind.is_passive or a.is_for_each for a in state.open.values())
-    return [limits.waiting(state)] if waits else []
+    if not waits:
+        return []
+    return left_to_caller(state) or [limits.waiting(state)]
 
 
 def _stalled(state: RunState, now: int) -> Decisions:

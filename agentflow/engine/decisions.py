@@ -93,12 +93,14 @@ def step_completed(
     global_writes: dict[str, Any] | None = None,
     judged: Outgoing | None = None,
     messages: Sequence[Outgoing] | None = None,
+    first: int = 0,
 ) -> Decisions:
     """The end of a step that succeeded; for an agent its state record goes before (page 000 §5).
 
     `global_writes`: those of its child paths; what the node itself writes comes on top. `judged`: its message
     with the results of the code on its edges; without it, a node with such edges gives an Unjudged.
     `messages`: what goes along its edges, already judged; None for what its kind makes of the output.
+    `first`: the index of the first of them, behind those that it sent before its end.
     """
     moves: Decisions = []
     node = activation.node
@@ -121,7 +123,7 @@ def step_completed(
 
             return [Unjudged(Judgement(f"route {activation.key}", node, message), complete)]
         outgoing = [message] if messages is None else messages
-        sent = route_messages(node, outgoing, state.shared.values)
+        sent = route_messages(node, outgoing, state.shared.values, first)
         if isinstance(sent, ErrorInfo):
             return step_failed(activation, sent, now)
         routed = sent
@@ -182,7 +184,7 @@ def _state_saved(state: RunState, activation: Activation, output: Any, now: int)
     )
 
 
-def undelivered(activation: Activation, messages: tuple[ev.SentMessage, ...]) -> list[ev.MessageUndelivered]:
+def undelivered(activation: Activation, messages: Sequence[ev.SentMessage]) -> list[ev.MessageUndelivered]:
     """Return `message.undelivered` for each message that no edge delivered, or that came after its round."""
     moves: list[ev.MessageUndelivered] = []
     late = _late_joins(activation) if activation.path.rounds else frozenset[str]()

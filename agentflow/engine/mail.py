@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agentflow.engine.graph import Node
     from agentflow.engine.path import NodeState, Path
     from agentflow.engine.rounds import Arrived
+    from agentflow.engine.state import OpenRequest
     from agentflow.events.catalogue import MessageUndelivered, Output
 
 __all__ = ["MAX_HANDLERS", "MAX_QUEUED", "MAX_SENT", "Handling", "Mail", "Queued", "Taken", "Turns"]
@@ -67,21 +68,24 @@ class Handling:
     """A handler at work on its activation. `base` is the version of the shared state that it reads.
 
     `due_at` (µs) is when the attempt begins, after a backoff; 0 for at once. `calls` are the recorded calls
-    of all its attempts, by id.
+    of all its attempts, by id, and those of the activation that was held before it; `origin` is the start and
+    the key from which their ids are derived.
     """
 
-    __slots__ = ("base", "calls", "due_at")
+    __slots__ = ("base", "calls", "due_at", "origin")
 
-    def __init__(self, base: int) -> None:
+    def __init__(self, base: int, started: int, key: str) -> None:
         self.base = base
         self.calls: dict[str, ToolRecord] = {}
         self.due_at = 0
+        self.origin = (started, key)
 
 
 class Mail:
     """The messages of a run."""
 
     __slots__ = (
+        "answered",
         "fatal",
         "inbox",
         "left",
@@ -89,6 +93,7 @@ class Mail:
         "open",
         "outputs",
         "queue",
+        "routed",
         "since_outside",
         "stepping",
         "superstep",
@@ -101,6 +106,10 @@ class Mail:
         """Activations whose turn it is at their node; they wait for one of MAX_HANDLERS."""
         self.open: dict[str, Activation] = {}
         """Activations whose handler is at work, by key."""
+        self.routed: dict[str, OpenRequest] = {}
+        """Requests of child runs that went along an edge as SubWorkflowRequest, and have no answer yet."""
+        self.answered: set[str] = set()
+        """Requests of child runs that a response of a node answered."""
         self.queue: list[Queued] = []
         """What waits for the next superstep."""
         self.next_order = 0

@@ -80,12 +80,13 @@ def type_of(value: Any) -> str:
 
 
 def route_messages(
-    node: Node, messages: Sequence[Outgoing], shared: Mapping[str, Any]
+    node: Node, messages: Sequence[Outgoing], shared: Mapping[str, Any], first: int = 0
 ) -> tuple[SentMessage, ...] | ErrorInfo:
-    """Return the messages with what each edge did with them, or why the sender fails."""
+    """Return the messages with what each edge did with them, or why the sender fails. `first` is the index of
+    the first of them among those of its activation."""
     sent: list[SentMessage] = []
     reached = {edge.target.id for route in node.routes for edge in route.edges}
-    for index, message in enumerate(messages):
+    for index, message in enumerate(messages, first):
         if message.target is not None and message.target not in reached:
             return _unknown_target(node, message.target, reached)
         found: list[Delivery] = []
@@ -94,7 +95,7 @@ def route_messages(
                 statuses = _ROUTES[route.kind](route, message, shared)
                 found += [Delivery(edge=e.name, target=e.target.id, status=s) for e, s in statuses]
         except _Refused as refused:
-            return _routing_failed(node, refused)
+            return _routing_failed(node, message, refused)
         if not found:
             found = [Delivery(edge="", target="", status=NO_EDGE)]
         sent.append(
@@ -159,17 +160,17 @@ def acceptance(edge: Edge, message: Outgoing) -> str | None:
 def _holds(edge: Edge, message: Outgoing, shared: Mapping[str, Any]) -> bool:
     verdict = message.verdicts.get(edge.name)
     if isinstance(verdict, str):
-        raise _Refused(edge.name, verdict)
+        raise _Refused(edge.name, verdict, [edge.target.id])
     if verdict is not None:
         return verdict
     if edge.predicate is not None:
-        raise _Refused(edge.name, f"its predicate {edge.predicate} was not evaluated")
+        raise _Refused(edge.name, f"its predicate {edge.predicate} was not evaluated", [edge.target.id])
     if edge.when is None:
         return True
     try:
         return is_true(edge.when.evaluate({"message": message.payload, "state": shared}))
     except EvaluationError as error:
-        raise _Refused(edge.name, error.reason) from None
+        raise _Refused(edge.name, error.reason, [edge.target.id]) from None
 
 
 def _each(route: Route, message: Outgoing, shared: Mapping[str, Any]) -> Statuses:
@@ -230,11 +231,15 @@ _ROUTES = {
 }
 
 
-def _routing_failed(node: Node, refused: _Refused) -> ErrorInfo:
+def _routing_failed(node: Node, message: Outgoing, refused: _Refused) -> ErrorInfo:
+    to = f" to {', '.join(refused.targets)}" if refused.targets else ""
     return ErrorInfo(
         category="agent",
         code="routing_failed",
-        message=f'the message of {node.id} cannot be routed over "{refused.edge}": {refused.reason}',
+        message=(
+            f"the message of {node.id}, of type {message.type}, cannot be routed over"
+            f' "{refused.edge}"{to}: {refused.reason}'
+        ),
         details={"edge": refused.edge, "reason": refused.reason, "valid_targets": refused.targets},
     )
 

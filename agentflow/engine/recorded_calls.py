@@ -15,7 +15,8 @@ from agentflow.engine.activation import Activation
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.decisions import Decisions, elapsed_ms, idempotency_key, scope_fields, size_of
 from agentflow.engine.ids import derive
-from agentflow.engine.state import RunState
+from agentflow.engine.reservations import charge, terms_of
+from agentflow.engine.state import OpenCall, RunState
 from agentflow.events import catalogue as ev
 
 __all__ = ["Begun", "call_begun", "call_ended", "calls_left_open"]
@@ -23,14 +24,16 @@ __all__ = ["Begun", "call_begun", "call_ended", "calls_left_open"]
 
 class Begun(NamedTuple):
     """What a handler is told that wants to make a call: make it (`run`), here is the record (`done`), it is
-    under way already (`open`), its outcome was lost (`unknown`), or the attempt is over (`over`).
+    under way already (`open`), its outcome was lost (`unknown`), or the attempt is over (`over`). Of a model
+    call also: not before an open one has ended (`wait`), or it does not fit a budget (`exceeded`).
     """
 
-    verdict: Literal["run", "done", "open", "unknown", "over"]
+    verdict: Literal["run", "done", "open", "unknown", "over", "wait", "exceeded"]
     call_id: str = ""
     idempotency_key: str = ""
     output: Any = None
     decisions: Decisions = []  # noqa: RUF012  (never changed)
+    error: ErrorInfo | None = None
 
 
 def call_begun(
@@ -49,7 +52,8 @@ def call_begun(
     activation = state.mail.open.get(activation_key)
     if activation is None or activation.attempt != attempt:
         return Begun("over")
-    call_id = derive("call_", activation.started, state.workflow_id, activation.key, key or name)
+    started, origin = activation.local.origin
+    call_id = derive("call_", started, origin, key or name)  # the same in a fork of the run
     stable = idempotency_key(state, activation, call_id)
     record = activation.node.kind.call(activation, call_id)
     if record is None:
@@ -61,7 +65,7 @@ def call_begun(
             return Begun("open", call_id, stable)
         if record.state == "unknown" and not idempotent:
             return Begun("unknown", call_id, stable)
-    started = ev.ToolCallStarted(
+    begins = ev.ToolCallStarted(
         **scope_fields(activation),
         tool_call_id=call_id,
         tool_name=name,
@@ -71,7 +75,7 @@ def call_begun(
         side_effect=side_effect,
         idempotency_key=stable,
     )
-    return Begun("run", call_id, stable, decisions=[started])
+    return Begun("run", call_id, stable, decisions=[begins])
 
 
 def _inherited(
@@ -132,18 +136,33 @@ def calls_left_open(state: RunState, activation: Activation, now: int) -> Decisi
         code="handler_ended",
         message=f"the handler of {activation.node.id} ended while this call was open",
     )
-    return [
-        _failed(
-            activation,
-            record,
-            error,
-            elapsed_ms(activation.attempt_started, now),
-            outcome="failed" if record.safe else "unknown",
-        )
-        for call in state.calls.values()
-        if call.activation is activation
-        for record in [_record(activation, call.call_id)]
-    ]
+    spent = elapsed_ms(activation.attempt_started, now)
+    moves: Decisions = []
+    for call in state.calls.values():
+        if call.activation is not activation:
+            continue
+        if call.kind == "model":
+            moves.append(_model_left_open(state, call, error, spent))
+            continue
+        record = _record(activation, call.call_id)
+        outcome: Literal["failed", "unknown"] = "failed" if record.safe else "unknown"
+        moves.append(_failed(activation, record, error, spent, outcome=outcome))
+    return moves
+
+
+def _model_left_open(state: RunState, call: OpenCall, error: ErrorInfo, duration_ms: int) -> Any:
+    activation = call.activation
+    terms = terms_of(state.bindings.of(activation.node.id), call.model)
+    charged = charge(call, terms, None, wrote=False, error=error)
+    return ev.ModelCallFailed(
+        **scope_fields(activation),
+        model_call_id=call.call_id,
+        agent_name=None,
+        duration_ms=duration_ms,
+        error=error,
+        will_retry=False,
+        usage=UNSET if charged is None else charged,
+    )
 
 
 def _record(activation: Activation, call_id: str) -> ToolRecord:

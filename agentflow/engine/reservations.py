@@ -8,7 +8,7 @@ figures depend on the recorded conversation, the agent's functions and the terms
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -28,6 +28,7 @@ __all__ = [
     "charge",
     "most_output",
     "need_of",
+    "need_of_request",
     "output_limit",
     "terms_of",
     "with_output_limit",
@@ -92,6 +93,16 @@ def need_of(progress: AgentProgress, activation: Activation, binding: StepBindin
     least = min(output, max(MIN_OUTPUT_TOKENS, progress.min_output))
     bound = _input_bound(progress, activation, binding, ref, terms)
     return Need(bound, output, least, _answers(ref.parameters), ref, terms)
+
+
+def need_of_request(messages: Sequence[Message], schema: Any, ref: ModelRef, terms: ModelTerms) -> Need:
+    """Return what a call that stands for itself may use."""
+    bound = terms.request_overhead_tokens + _count(_texts(ref.parameters), terms)
+    if schema is not None:
+        bound += _SCHEMA_TEXT + _count(_json(schema), terms)
+    bound += sum(_message(message, terms) for message in messages)
+    output = output_limit(ref.parameters, terms)
+    return Need(bound, output, min(output, MIN_OUTPUT_TOKENS), _answers(ref.parameters), ref, terms)
 
 
 # -- input --------------------------------------------------------------------------------------

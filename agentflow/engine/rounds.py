@@ -175,6 +175,10 @@ def incomplete(fan: Fan, missing: tuple[str, ...]) -> ErrorInfo:
     return ErrorInfo(
         category="agent",
         code="join_incomplete",
-        message=f"the fan-in at {fan.name} closed without {', '.join(missing)}",
+        message=(
+            f"the fan-in at {fan.name} cannot close: {', '.join(missing)} cannot arrive any more"
+            f" ({', '.join(arrived) or 'no other source'} can or did); let each source send on every way, or"
+            ' state on_missing="partial"'
+        ),
         details={"join": fan.name, "arrived": arrived, "missing": list(missing)},
     )

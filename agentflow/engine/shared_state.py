@@ -171,7 +171,10 @@ def _conflict(key: str, steps: tuple[str, ...]) -> ErrorInfo:
     return ErrorInfo(
         category="agent",
         code="state_conflict",
-        message=f'{names} gave the shared key "{key}" different values, and it has no reducer',
+        message=(
+            f'{names} gave the shared key "{key}" different values, and it has no reducer;'
+            " declare one: add_shared(key, type, reducer=…)"
+        ),
         details={"key": key, "steps": list(steps)},
     )
 

@@ -33,6 +33,8 @@ def go_on(state: RunState, activation: Activation, ts: int) -> None:
     """Put an activation to work again, and its clocks, when its last open request is closed."""
     if activation.status != "waiting" or any(r.activation is activation for r in state.requests.values()):
         return
+    if any(r.activation is activation for r in state.mail.routed.values()):
+        return
     activation.status = "running"
     if activation.node.kind.takes_slot:
         state.running += 1

@@ -147,6 +147,8 @@ def decode(body: bytes, *, schema_version: int = 1) -> Event[Any]:
         from agentflow.definition.type_errors import undecodable
 
         raise LogCorrupt(f"an event cannot be read: {undecodable(error, kind)}") from error
+    if data.__class__ is Custom and head.step is not None:
+        data = msgspec.structs.replace(data, step_id=head.step, attempt=head.attempt)
     return Event(
         id=head.id,
         offset=head.offset,

@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import Any
 
 from agentflow.events import envelope
-from agentflow.events.catalogue import RunEvent
+from agentflow.events.catalogue import Custom, RunEvent
 from agentflow.events.envelope import Event, StoredEvent, encode, type_of
 from agentflow.events.ids import Ids, iso
 from agentflow.events.tracing import RunTracer
@@ -59,6 +59,7 @@ def envelopes(
             data=data,
             trace=trace,
             step=getattr(data, "step_id", None) or None,
+            attempt=data.attempt if isinstance(data, Custom) else None,
             schema_version=envelope.SCHEMA_VERSION,
         )
         made.append(event)

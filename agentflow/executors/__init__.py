@@ -12,12 +12,14 @@ from agentflow.executors.callables import Callables
 from agentflow.executors.context import WorkflowContext
 from agentflow.executors.executor import Executor, FunctionExecutor, executor
 from agentflow.executors.handlers import handler, response_handler
+from agentflow.executors.model_answers import ModelAnswer
 from agentflow.executors.payloads import register_type
 
 __all__ = [
     "Callables",
     "Executor",
     "FunctionExecutor",
+    "ModelAnswer",
     "Never",
     "WorkflowContext",
     "executor",

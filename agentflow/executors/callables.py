@@ -30,6 +30,8 @@ class Callables(msgspec.Struct, frozen=True, kw_only=True):
     """By `SharedKey.reducer`, beside those of `agentflow.reducers`."""
     payloads: Payloads = msgspec.field(default_factory=Payloads)
     """The types that the workflow can send, by tag."""
+    shared: Mapping[str, Any] = {}
+    """The types of the declared keys of the shared state."""
     agents: Mapping[str, Any] = {}
     workflows: Mapping[str, Any] = {}
     """Nested workflows by name; each has `definition` and `callables`."""

@@ -6,12 +6,14 @@ to be in the log at once (outputs, events, recorded calls) goes through a Port, 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Never, Protocol, Union
 
+import msgspec
 from msgspec import UNSET
 from typing_extensions import TypeVar
 
+from agentflow.definition.conversation import Message
 from agentflow.errors import (
     ConfigurationError,
     MessageTypeUndeclared,
@@ -19,7 +21,8 @@ from agentflow.errors import (
     UnknownTarget,
 )
 from agentflow.executors.annotations import name_of, tags_of_annotation
-from agentflow.executors.payloads import Encoded, Payloads, schema_of, tags_of
+from agentflow.executors.model_answers import ModelAnswer
+from agentflow.executors.payloads import Encoded, Payloads, convert, schema_of, tags_of
 from agentflow.units import seconds_of
 
 if TYPE_CHECKING:
@@ -81,6 +84,10 @@ class Port(Protocol):
     async def record(self, call: RecordedCall) -> Any: ...
 
     async def tool(self, name: str, arguments: Any) -> Any: ...
+
+    async def model(
+        self, messages: tuple[Message, ...], model: str | None, parameters: dict[str, Any], schema: Any
+    ) -> ModelAnswer: ...
 
     def request_id(self, ordinal: int) -> str: ...
 
@@ -287,6 +294,34 @@ class WorkflowContext(Generic[Out, WOut]):
         self._check_open("call_tool")
         return await self._port.tool(name, self._payloads.keep(dict(args or {})))
 
+    async def call_model(
+        self,
+        prompt: str | Sequence[Any],
+        *,
+        model: str | None = None,
+        system: str | None = None,
+        output_type: Any = None,
+        **parameters: Any,
+    ) -> ModelAnswer:
+        """Ask a model and return its answer; recorded like `run_once`: an equal call of a later attempt gets
+        the recorded answer, and one that failed is made again.
+
+        `prompt`: a text, or messages with `role` and `text` (Message). `model`: `provider:model` or an alias,
+        None the default of the Runtime. With `output_type` the answer is JSON of that type, whose value is
+        `data`; a wrong one is asked for again, twice. `parameters` go to the model: temperature, max_tokens.
+        The budgets of the run and of the step bound the call.
+
+        Raises ModelError, whose `info` says why (`budget_exceeded` if it does not fit), and
+        ModelResolutionError.
+        """
+        self._check_open("call_model")
+        schema = None if output_type is None else schema_of(output_type)
+        messages = _conversation(prompt, system)
+        answer = await self._port.model(messages, model, parameters, schema)
+        if output_type is None:
+            return answer
+        return msgspec.structs.replace(answer, data=convert(answer.data, output_type))
+
     # -- read only ---------------------------------------------------------------------------------
 
     @property
@@ -341,6 +376,21 @@ def seconds(value: float | str, name: str) -> float:
             f"{name} {value!r} is not a duration above 0", hint='write 90, "90s" or "48h"'
         )
     return found
+
+
+def _conversation(prompt: str | Sequence[Any], system: str | None) -> tuple[Message, ...]:
+    """Return a prompt as the messages of a model call. Raises TypeError for what is none."""
+    found: list[Message] = [] if system is None else [Message(role="system", content=system)]
+    if isinstance(prompt, str):
+        return (*found, Message(role="user", content=prompt))
+    for one in prompt:
+        role, text = getattr(one, "role", None), getattr(one, "text", getattr(one, "content", None))
+        if role not in ("system", "user", "assistant") or not isinstance(text, str):
+            raise TypeError(f"a prompt is a text or messages with role and text, not {type(one).__name__}")
+        found.append(Message(role=role, content=text))
+    if not found:
+        raise TypeError("a prompt needs a message")
+    return tuple(found)
 
 
 def _text(key: Any) -> str:

@@ -32,7 +32,7 @@ class Executor:
 
     shared: ClassVar[tuple[str, ...]] = ()
     retry: RetryPolicy | None = None
-    timeout: float | None = None
+    timeout: float | str | None = None
     on_error: OnError | None = None
     side_effect: SideEffect = "external"
 
@@ -52,8 +52,9 @@ class Executor:
         self.id = id
         if retry is not None or self.retry is not None:
             self.retry = _policy(retry if retry is not None else self.retry, id)
-        if timeout is not None or self.timeout is not None:
-            self.timeout = seconds(timeout if timeout is not None else self.timeout, f"timeout of {id}")  # type: ignore[arg-type]
+        limit = self.timeout if timeout is None else timeout
+        if limit is not None:
+            self.timeout = seconds(limit, f"timeout of {id}")
         if on_error is not None:
             self.on_error = on_error
         if side_effect is not None:
@@ -140,6 +141,7 @@ def _policy(policy: Any, id: str) -> RetryPolicy:
     return msgspec.structs.replace(
         policy,
         backoff=back,
+        retry_on=tuple(policy.retry_on),
         timeout=None if given is None else seconds(given, f"retry.timeout of {id}"),
         max_elapsed=_seconds_or_zero(policy.max_elapsed, f"retry.max_elapsed of {id}"),
     )

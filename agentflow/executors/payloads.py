@@ -40,6 +40,8 @@ __all__ = [
 _CONTAINERS: tuple[Any, ...] = (list, dict, tuple, set, frozenset)
 _TYPE, _VALUE = "$type", "$value"
 _TAGGED = b'"$type"'
+_PACKED = "__packed__"
+"""The attribute of a Struct that names the fields whose values carry their tags."""
 _PLAIN = (type(None), bool, int, float, str)
 _MAX_NESTING = 150
 """Below what the check of values allows, which says where they are nested too deeply."""
@@ -275,9 +277,12 @@ class Payloads:
             hint = "annotate a handler with it, or call agentflow.register_type on it before build()"
             raise MessageNotEncodable(problem, hint=hint)
         try:
-            return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_other)
+            made = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_other)
         except (TypeError, ValueError, NotImplementedError) as error:
             raise _refused(value, str(error)) from None
+        for name in getattr(kind, _PACKED, ()):
+            made[name] = self.pack(getattr(value, name))
+        return made
 
     def _inner(self, tag: str) -> type | None:
         """Return the class whose elements stand without tags in a list of this tag."""
@@ -332,7 +337,10 @@ class Payloads:
             return self._container(kind, value)
         if isinstance(value, dict) and _TYPE in value and kind is not dict:
             return self.unpack(value)  # an element of a subclass, which carries its own tag
-        return convert(value, kind)
+        made = convert(value, kind)
+        if packed := getattr(kind, _PACKED, ()):
+            made = msgspec.structs.replace(made, **{n: self.unpack(getattr(made, n)) for n in packed})
+        return made
 
     def _container(self, kind: type, value: Any) -> Any:
         if isinstance(value, dict):

@@ -13,22 +13,19 @@ from agentflow.engine.edits import waiting_messages
 from agentflow.engine.replay import forked_request_id
 from agentflow.engine.state import OpenRequest, RunState
 from agentflow.errors import (
-    CheckpointNotFound,
     InvalidAnswer,
     InvalidEdit,
     MessageNotEncodable,
-    RunGone,
-    RunNotFound,
     UnknownRequest,
 )
 from agentflow.executors.annotations import name_of, rank
 from agentflow.graphs.run import GraphRun
 from agentflow.graphs.types import names_of
-from agentflow.records.checkpoints import parse_checkpoint
+from agentflow.runtime.fork_edits import private_problem
+from agentflow.runtime.state_from import found_checkpoint
 
 if TYPE_CHECKING:
     from agentflow.graphs.workflow import Workflow
-    from agentflow.runtime import Runtime
 
 __all__ = ["Edits", "fork_at"]
 
@@ -38,8 +35,8 @@ class Edits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     All values are Python values, checked against the types that the workflow declares. `input`: the input of
     the run, at its start alone. `shared`: values of the shared state by key. `state`: private values by node
-    and key. `outputs`: those of steps that have ended, by id. `messages`: by node, the messages that wait for
-    the next superstep, as many as wait there.
+    and key, of the type of that which they replace. `outputs`: those of steps that have ended, by id.
+    `messages`: by node, those that wait for the next superstep or for their turn, as many as wait there.
     """
 
     input: Any | UnsetType = UNSET
@@ -59,7 +56,7 @@ async def fork_at(
 ) -> GraphRun:
     """Begin a run that goes on from a checkpoint. Raises as `Workflow.run_from_checkpoint`."""
     runtime = await workflow.runtime()
-    source_id, offset = await _found(runtime, id)
+    source_id, offset = await found_checkpoint(runtime.log, id)
     source = await workflow.attach(source_id)
     await source.check_signature()
     state = await runtime.fold(source_id, at=offset)
@@ -109,22 +106,6 @@ def _asked_again(old: RunState, new: RunState, relayed: list[str]) -> dict[str, 
 def _subject(request: OpenRequest) -> tuple[Any, ...]:
     data = request.data
     return request.activation.key, getattr(data, "request", None), getattr(data, "request_type", None)
-
-
-async def _found(runtime: Runtime, id: str) -> tuple[str, int]:
-    """Return run and offset of a checkpoint. Raises CheckpointNotFound."""
-    found = parse_checkpoint(id)
-    if found is None:
-        raise CheckpointNotFound(f'"{id}" is not the id of a checkpoint', hint="write <workflow_id>@<offset>")
-    source_id, offset = found
-    try:
-        row = await runtime.log.run(source_id)
-    except (RunNotFound, RunGone) as error:
-        raise CheckpointNotFound(f"{id}: {error}") from None
-    if offset > row.last_offset:
-        message = f"{source_id} has offsets 0 to {row.last_offset}, and {offset} is none of them"
-        raise CheckpointNotFound(message, details={"last_offset": row.last_offset})
-    return found
 
 
 class _Encoder:
@@ -182,11 +163,16 @@ class _Encoder:
     def _private(self, node: str, values: dict[str, Any]) -> dict[str, Any]:
         if node not in self._state.nodes:
             self._refuse(f"state.{node}", "there is no such node")
-        return {key: self._kept(f"state.{node}.{key}", value) for key, value in values.items()}
+        before = self._state.shared.private.get(node, {})
+        kept = {key: self._kept(f"state.{node}.{key}", value) for key, value in values.items()}
+        for key, value in kept.items():
+            if (problem := private_problem(before.get(key, UNSET), value)) is not None:
+                self._refuse(f"state.{node}.{key}", problem)
+        return kept
 
     def _messages(self, node: str, sent: list[Any]) -> list[dict[str, Any]]:
         edit = f"messages.{node}"
-        waiting = waiting_messages(self._state).get(node, 0)
+        waiting = len(waiting_messages(self._state).get(node, []))
         if waiting != len(sent):
             self._refuse(edit, f"{waiting} messages wait for the node here, and {len(sent)} are given")
         placed = self._workflow.placed(node)

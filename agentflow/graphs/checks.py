@@ -15,6 +15,7 @@ from agentflow.definition.report import NOWHERE, Report
 from agentflow.executors.annotations import is_any, members_of
 from agentflow.executors.problems import problems_of, tag_clashes
 from agentflow.graphs.cases import NodeFailure
+from agentflow.graphs.subworkflows import SubWorkflowRequest, SubWorkflowResponse
 from agentflow.graphs.types import can_match, can_match_element, names_of
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class GraphChecks:
             self._check_types((NodeFailure,), target, edge.source, edge.target, call)
         elif edge.kind == "fan_in":
             self._check_fan_in(source, target, call)
+        elif _carries_requests(source, target):
+            pass
         else:
             self._check_types(source.sends, target, edge.source, edge.target, call)
 
@@ -197,6 +200,15 @@ class GraphChecks:
             hint = "declare WOut in WorkflowContext[Out, WOut] and call ctx.yield_output"
             message = "no node gives an output of the run: result.output is None"
             self._tell("W_NO_OUTPUT", message, builder.call, hint, error=False)
+
+
+def _carries_requests(source: Placed, target: Placed) -> bool:
+    """Return whether an edge brings requests of a nested workflow to a node, or the answers back."""
+    if source.exchanges and any(
+        member is SubWorkflowRequest for t in target.takes for member in members_of(t)
+    ):
+        return True
+    return target.exchanges and can_match(source.sends, (SubWorkflowResponse,))
 
 
 def _elements(annotations: Iterable[Any]) -> list[Any]:

@@ -297,6 +297,7 @@ class _Lowering:
             predicates=dict(self._predicates),
             selections=dict(self._selections),
             payloads=self.payloads,
+            shared={found.key: found.type for found in self._builder.shared},
             workflows={one.node.id: one.workflow for one in placed if one.workflow is not None},
         )
 

@@ -14,6 +14,7 @@ from agentflow.definition.ir import AgentNode, ExecutorNode, Node, Policy, Subgr
 from agentflow.errors import ConfigurationError
 from agentflow.executors import Executor
 from agentflow.executors.annotations import tags_of_annotation
+from agentflow.executors.context import seconds
 from agentflow.graphs.agents import Agent, AgentExecutor, AgentResponse, Message, slug
 from agentflow.graphs.subworkflows import WorkflowExecutor
 
@@ -51,6 +52,11 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     executor: Executor | None = None
     workflow: Workflow | None = None
 
+    @property
+    def exchanges(self) -> bool:
+        """True for a nested workflow: it sends SubWorkflowRequest too, and takes SubWorkflowResponse."""
+        return self.workflow is not None
+
 
 def place(given: NodeArgument) -> Placed:
     """Return the node that an argument stands for. Raises UnfitNode."""
@@ -83,7 +89,8 @@ def _executor(executor: Executor, template: Executor | Callable[[], Executor]) -
         takes, sends, yields, answers = (), (), (), []
     policy = None
     if executor.retry is not None or executor.timeout is not None:
-        policy = Policy(retry=executor.retry, timeout=executor.timeout)
+        limit = None if executor.timeout is None else seconds(executor.timeout, f"timeout of {executor.id}")
+        policy = Policy(retry=executor.retry, timeout=limit)
     node = ExecutorNode(
         id=executor.id,
         executor=executor.id,

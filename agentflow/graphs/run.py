@@ -6,11 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
 from agentflow.definition.ir import Workflow as Graph
-from agentflow.definition.signature import signature_change
-from agentflow.errors import GraphSignatureMismatch
 from agentflow.events import catalogue as ev
 from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.envelope import Event
@@ -19,6 +15,7 @@ from agentflow.graphs.views import View, is_in_view, typed_event
 from agentflow.records.checkpoints import Checkpoint, checkpoint_id
 from agentflow.records.runs import FoldedState, RunResult
 from agentflow.runtime import RunHandle, Runtime
+from agentflow.runtime.other_definition import check_same_graph
 
 if TYPE_CHECKING:
     from agentflow.graphs.checkpoints import Edits
@@ -136,10 +133,4 @@ class GraphRun:
 
     async def check_signature(self) -> None:
         """Raise GraphSignatureMismatch if the run is pinned to a graph that is joined in another way."""
-        pinned = await self.graph()
-        change = signature_change(pinned, self._workflow.to_ir())
-        if change:
-            raise GraphSignatureMismatch(
-                f"{self.workflow_id} began with another graph than {self._workflow.name} is now",
-                details=msgspec.to_builtins(change),
-            )
+        check_same_graph(self.workflow_id, await self.graph(), self._workflow.to_ir())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
@@ -15,7 +15,8 @@ __all__ = ["SubWorkflowRequest", "SubWorkflowResponse", "WorkflowExecutor"]
 class WorkflowExecutor:
     """A workflow as a node: one child run for each message.
 
-    Its outputs go on as messages, or with `output="output"` as outputs of the run.
+    Its outputs go on as messages, or with `output="output"` as outputs of the run. What it asks goes to a
+    node behind an edge of this one that takes SubWorkflowRequest, else to the caller of the run.
     """
 
     def __init__(self, workflow: Workflow, id: str, output: Literal["message", "output"] = "message") -> None:
@@ -35,16 +36,24 @@ class SubWorkflowResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubWorkflowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of a child run. `executor_id` is the node of this graph that runs the child."""
+    """A request of a child run, as a message. `executor_id` is the node of this graph that runs the child.
+
+    `data` is what is asked, `response_type` the tag of the type of the answer, `deadline` when the child
+    answers itself or fails (RFC 3339).
+    """
+
+    __packed__: ClassVar[tuple[str, ...]] = ("data",)
 
     child_workflow_id: str
     request_id: str
     executor_id: str
     data: Any
     response_schema: Any = True
+    response_type: str | None = None
+    deadline: str | None = None
 
     def answer(self, value: Any) -> SubWorkflowResponse:
-        """Return the message that answers it; send it to `executor_id`."""
+        """Return the message that answers it: send it along any edge to the node `executor_id`."""
         return self._response(value=value)
 
     def forward(self) -> SubWorkflowResponse:

@@ -17,7 +17,7 @@ from agentflow.definition.dot import to_dot
 from agentflow.definition.ir import Workflow as Graph
 from agentflow.definition.mermaid import to_mermaid
 from agentflow.definition.signature import signature
-from agentflow.errors import DefinitionError, Unsupported
+from agentflow.errors import DefinitionError
 from agentflow.events.envelope import Event
 from agentflow.graphs.homes import Storage, runtime_of
 from agentflow.graphs.run import GraphRun
@@ -149,8 +149,10 @@ class Workflow:
         """Start a run and wait until it has ended, waits or is paused.
 
         A repeated `workflow_id` with an equal message gives the run that there is. `deadline`: seconds, or
-        "30s". Raises DefinitionError (E_INPUT_INVALID) for a message that no start takes, before anything is
-        written; WorkflowFailed or WorkflowCancelled, whose `.result` has all that came of it.
+        "30s". `state_from`: the id of a checkpoint, of any run, whose private and shared state this run
+        begins with. Raises DefinitionError (E_INPUT_INVALID) for a message that no start takes, and
+        CheckpointNotFound, before anything is written; WorkflowFailed or WorkflowCancelled, whose `.result`
+        has all that came of it.
         """
         run = await self.start(message, workflow_id=workflow_id, state_from=state_from, deadline=deadline)
         return await run.result(raise_on_failure=raise_on_failure)
@@ -165,11 +167,11 @@ class Workflow:
     ) -> GraphRun:
         """Start a run; return its handle once `workflow.started` is durable. Raises as `run`."""
         self._check_input(message)
-        if state_from is not None:
-            raise Unsupported("state_from is not supported yet by this version")
         runtime = await self.runtime()
         budget = None if deadline is None else {"max_duration_s": _seconds(deadline)}
-        handle = await runtime.submit(self, message, workflow_id=workflow_id, budget=budget)
+        handle = await runtime.submit(
+            self, message, workflow_id=workflow_id, budget=budget, state_from=state_from
+        )
         return GraphRun(self, runtime, handle)
 
     async def run_stream(

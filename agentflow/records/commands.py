@@ -110,6 +110,9 @@ class RetryBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
     output: Any = None
 
 
+_OF_A_DEFINITION = ("definition", "definition_ref", "format", "file", "folder")
+
+
 class ForkBody(
     CommandBody,
     frozen=True,
@@ -118,7 +121,8 @@ class ForkBody(
     rename={"from_failure": "from", "as_id": "workflow_id"},
 ):
     """Where a new run goes on: at an offset, before a step, or before what failed. `edits` {input, outputs,
-    shared} stand in place of what was there."""
+    shared, state, messages} stand in place of what was there. `definition` or `definition_ref`, as of a
+    submission, stand in place of the definition: with the same steps and edges."""
 
     offset: Offset | None = None
     from_step: StepId | None = None
@@ -127,11 +131,15 @@ class ForkBody(
     labels: dict[str, str] | None = None
     edits: Any = None
     definition: Any = None
+    definition_ref: Any = None
+    format: Name | None = None
+    file: Text | None = None
+    folder: Text | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """As `CommandBody.arguments`, without what no fork takes yet."""
+        """As `CommandBody.arguments`, without those that say which definition is meant."""
         given = {**super().arguments(), "from_failure": self.from_failure == "failure"}
-        return {name: value for name, value in given.items() if name != "definition"}
+        return {name: value for name, value in given.items() if name not in _OF_A_DEFINITION}
 
     @classmethod
     def on_the_wire(cls, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,7 @@ class RunProjection(RunFold):
             cancel_requested=self._is_cancelling,
             usage=self._usage,
             budget=self.budget(),
+            outputs=tuple(self._given.outputs()),
         )
 
     def requests(self) -> list[RequestRecord]:

@@ -24,6 +24,7 @@ from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Event
 from agentflow.events.ids import micros
 from agentflow.records.clocks import RESUME, RUN, Clocks
+from agentflow.records.outputs import OutputFold
 from agentflow.records.requests import RequestRecord, request_record
 from agentflow.records.runs import FoldedStep
 
@@ -106,6 +107,7 @@ class RunFold:
         self._pause: str | None = None
         self._is_cancelling = False
         self._holds_failures = False
+        self._given = OutputFold()
         self._output: Any = None
         self._error: ErrorInfo | None = None
         self._usage = _NO_USAGE
@@ -118,6 +120,7 @@ class RunFold:
         self._requests: dict[str, RequestRecord] = {}
         self._waits: dict[str, str] = {}  # id of an open request to the key of the work that waits for it
         self._children: list[str] = []
+        self._routed: dict[str, str] = {}  # id of a request of a child to the step whose edges took it
         self._linked: set[str] = set()  # keys of open work that child runs do
         self._started_at = 0
         self._dispatched_at: int | None = None
@@ -155,6 +158,7 @@ class RunFold:
                 self._children.append(child)
 
     def _project(self, data: Any, offset: int, ts: int) -> None:
+        self._given.take(data, offset)
         project = self._PROJECTIONS.get(data.__class__)
         if project is not None:
             project(self, data, offset, ts)
@@ -307,6 +311,11 @@ class RunFold:
     def _step_waiting(self, data: ev.WorkflowStepWaiting, offset: int, ts: int) -> None:
         if data.for_ == "child":
             self._stand_still(self._open[_key(data)], ts)
+        if data.messages is not UNSET:
+            self._moves(ts)
+            for message in data.messages:  # a request of the child that a node of this graph answers
+                self._waits[message.payload["request_id"]] = _key(data)
+                self._routed[message.payload["request_id"]] = data.step_id
         if data.iteration is None:
             self._steps[data.step_id].state = "waiting"
 
@@ -382,6 +391,7 @@ class RunFold:
             ):
                 self._clocks.due[f"input {data.request_id}"] = micros(data.deadline)
             self._waits[data.request_id] = work.key
+            self._routed.pop(data.request_id, None)  # forwarded to the caller
         self._requests[data.request_id] = request_record(self.workflow_id, data, offset, ts)
 
     def _is_linked(self, data: Any) -> bool:
@@ -428,15 +438,17 @@ class RunFold:
     def _close_request(self, request_id: str, ts: int) -> RequestRecord | None:
         """Take a request out of the open ones; work whose last request it was goes on, and its clocks do."""
         request, key = self._requests.pop(request_id, None), self._waits.pop(request_id, "")
-        if request is None:
+        routed_by = self._routed.pop(request_id, None)
+        if request is None and routed_by is None:
             return None
         if self._state == "waiting":
             self._state = "running"
         work = self._open.get(key)
         if work is not None and work.state == "waiting" and key not in self._waits.values():
             work.state = "running"
-            if request.iteration is None:
-                self._steps[request.step_id].state = "running"
+            step_id = request.step_id if request is not None and request.iteration is None else routed_by
+            if step_id is not None:
+                self._steps[step_id].state = "running"
             self._clocks.release(work.left, ts)
             work.left = {}
         return request

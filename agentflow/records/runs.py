@@ -12,7 +12,7 @@ import msgspec
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import Workflow
-from agentflow.errors import AgentflowError, WorkflowCancelled, WorkflowFailed
+from agentflow.errors import AgentflowError, WorkflowCancelled, failure_of_run
 from agentflow.events.catalogue import DefinitionInfo, ForkOrigin, ParentRun
 from agentflow.events.ids import micros
 from agentflow.records.executions import (
@@ -21,6 +21,7 @@ from agentflow.records.executions import (
     StepExecution,
     ToolExecution,
 )
+from agentflow.records.outputs import OutputRecord
 from agentflow.records.requests import RequestRecord
 
 if TYPE_CHECKING:
@@ -152,7 +153,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 def raise_for_failure(result: RunResult) -> None:
     """Raise WorkflowFailed or WorkflowCancelled if the run ended so; its message is the run's error."""
     if result.state in ("failed", "cancelled"):
-        kind = WorkflowFailed if result.state == "failed" else WorkflowCancelled
+        kind = WorkflowCancelled
+        if result.state == "failed":
+            kind = failure_of_run(result.error.code if result.error else None)
         ended = "failed" if result.state == "failed" else "was cancelled"
         message = result.error.message if result.error else f"{result.workflow_id} {ended}"
         raise kind(message, result=result)
@@ -238,6 +241,8 @@ class FoldedState(msgspec.Struct, frozen=True, kw_only=True):
     cancel_requested: bool
     usage: Usage
     budget: BudgetRecord
+    outputs: tuple[OutputRecord, ...] = ()
+    """What a graph run has given out, in the order of its results."""
 
 
 class ExecutionRecord(msgspec.Struct, frozen=True, kw_only=True):

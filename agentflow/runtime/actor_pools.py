@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 from actors import ActorInfo, ActorSystem, ChildSpec, Ref
+from agentflow.definition.ir import ModelRef
+from agentflow.engine import ModelTerms
 from agentflow.events.deltas import DeltaHub
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime.agent_actor import Directory
@@ -50,11 +52,22 @@ class ActorPools:
             ref.provider: models.provider(ref) for step in bound.steps.values() for ref in step.models
         }
         services = dict(bound.services)
+
+        async def resolve(name: str | None) -> tuple[ModelRef, ModelTerms]:
+            from agentflow.runtime.adapters import import_adapters
+            from agentflow.runtime.binding import terms_of_profile
+
+            await import_adapters(models, [name], models.resolve)
+            ref = models.resolve(name)
+            providers[ref.provider] = models.provider(ref)
+            return ref, terms_of_profile(models.profile(ref))
+
         return Directory(
             lambda name: self._provider(providers[name]),
             lambda name: self._service(services[name]),
             bound.code,
             lambda name, function: services[name].tools.get(function) if name in services else None,
+            resolve,
         )
 
     def _provider(self, provider: ModelProvider) -> Ref[Any]:

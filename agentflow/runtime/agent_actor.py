@@ -7,10 +7,12 @@ the workflow. What to do next is decided by the engine; this actor does it and r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from actors import Actor, ActorStopped, Ref, on
+from agentflow.definition.ir import ModelRef
+from agentflow.engine import ModelTerms
 from agentflow.executors.callables import Callables
 from agentflow.runtime.messages import HANDLER_LIMIT_S
 from agentflow.runtime.model_calls import CallModel, Complete, ModelCallFailure, ModelCallSuccess
@@ -33,6 +35,7 @@ class Directory:
         tool: Callable[[str], Ref[Any]],
         code: Callables | None = None,
         function: Callable[[str, str], Tool | None] = lambda service, function: None,
+        resolve: Callable[[str | None], Awaitable[tuple[ModelRef, ModelTerms]]] | None = None,
     ) -> None:
         self.model = model
         self.tool = tool
@@ -40,6 +43,15 @@ class Directory:
         """The executors, predicates and selections of the run's workflow."""
         self.function = function
         """Return a function of a service; None if there is none."""
+        self._resolve = resolve
+
+    async def resolve(self, model: str | None) -> tuple[ModelRef, ModelTerms]:
+        """Return the model that a name means, None the default, and what bounds its calls.
+
+        Raises ModelResolutionError.
+        """
+        assert self._resolve is not None
+        return await self._resolve(model)
 
 
 class AgentActor(Actor, mailbox=1_000, handler_timeout=HANDLER_LIMIT_S):

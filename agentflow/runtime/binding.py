@@ -319,7 +319,7 @@ class _Binder:
         tools = self._functions(node, spec)
         refs = self._models(node.id, spec, node.agent_place)
         self._check_capability(node, spec, refs, tools)
-        terms = {ref.name: _terms(self.models.profile(ref)) for ref in refs}
+        terms = {ref.name: terms_of_profile(self.models.profile(ref)) for ref in refs}
         offered = {**tools, **handoff_tools(spec)}
         self.bound.steps[node.id] = StepBinding(models=refs, tools=offered, terms=terms)
         self.bound.grants[node.id] = [f"{t.service}.{t.function}" for t in tools.values()]
@@ -514,7 +514,8 @@ _WORKER_HINT = (
 )
 
 
-def _terms(profile: ModelProfile) -> ModelTerms:
+def terms_of_profile(profile: ModelProfile) -> ModelTerms:
+    """Return what bounds the calls of a model with this profile."""
     return ModelTerms(
         max_output_tokens=profile.max_output_tokens,
         input_price=profile.input_price,

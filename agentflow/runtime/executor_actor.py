@@ -13,28 +13,38 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
 from actors import Actor, ActorStopped, Ref, current_trace, on, tracing
 from agentflow import known_secrets
+from agentflow.definition.conversation import Message as Said
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.schemas import validate
-from agentflow.engine import Question
+from agentflow.engine import Outgoing, Question
+from agentflow.engine.judging import has_code
 from agentflow.errors import HandlerMisuse, OutcomeUnknown
 from agentflow.events.tracing import SpanContext, active
 from agentflow.executors.annotations import is_any, name_of, tags_of_annotation
+from agentflow.executors.callables import Callables
 from agentflow.executors.calls import in_thread
 from agentflow.executors.context import RecordedCall, Sent, Staged, Surroundings, WorkflowContext
 from agentflow.executors.executor import Executor
 from agentflow.executors.handlers import HandlerSpec, choose, choose_response
+from agentflow.executors.model_answers import ModelAnswer
 from agentflow.executors.payloads import Encoded, Payloads, convert
+from agentflow.models import ModelError
 from agentflow.runtime.agent_actor import Directory, lost_call
+from agentflow.runtime.handler_models import HandlerModels
 from agentflow.runtime.messages import Message
 from agentflow.runtime.tool_actor import CallTool, ToolCallFailure, ToolCallSuccess
+from agentflow.runtime.workflow_code import judged, judged_aside
 from agentflow.tools import Tool, ToolError
+
+if TYPE_CHECKING:
+    from agentflow.engine.graph import Node
 
 __all__ = [
     "AddEvent",
@@ -48,6 +58,8 @@ __all__ = [
     "YieldOutput",
 ]
 
+JUDGEMENT_LIMIT_S = 5.0
+"""How long the predicates and selections on the edges of a node may take for the messages of one handler."""
 STATE_KEY = "$state"
 """The private key under which the snapshot of an executor is kept."""
 
@@ -77,7 +89,10 @@ class HandlerDone(Message, frozen=True, kw_only=True):
 
     activation: str
     attempt: int
-    messages: tuple[Sent, ...]
+    messages: tuple[Outgoing, ...]
+    """With the results of the code on the edges that may take them, as of version `judged_at` of the shared
+    state."""
+    judged_at: int
     private: dict[str, Any]
     shared: tuple[tuple[str, Any], ...]
     requests: tuple[Question, ...]
@@ -157,6 +172,10 @@ class Place(NamedTuple):
     reducers: Mapping[str, Any]
     shared: Callable[[str], Mapping[str, Any]]
     """The shared state that an activation reads, by its key."""
+    committed: Callable[[], tuple[int, Mapping[str, Any]]]
+    """The version and the values of the shared state now."""
+    graph_node: Node
+    code: Callables
     directory: Directory
 
 
@@ -178,6 +197,7 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
         key, attempt = message.activation, message.attempt
         try:
             staged = await self._attempt(message)
+            version, messages = await self._judged(staged.messages)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -191,12 +211,22 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
             done = HandlerDone(
                 activation=key,
                 attempt=attempt,
-                messages=tuple(staged.messages),
+                messages=messages,
+                judged_at=version,
                 private=staged.private,
                 shared=tuple(staged.shared),
                 requests=tuple(Question(**asked._asdict()) for asked in staged.requests),
             )
             self._supervisor.tell(done)
+
+    async def _judged(self, sent: list[Sent]) -> tuple[int, tuple[Outgoing, ...]]:
+        """Return the messages with the results of predicates and selections, which run in a worker thread."""
+        place = self._place
+        version, shared = place.committed()
+        node = place.graph_node
+        if sent and has_code(node):
+            return version, await judged_aside(node, sent, place.code, shared, JUDGEMENT_LIMIT_S)
+        return version, tuple(judged(node, one, place.code, shared) for one in sent)
 
     def _failed(self, message: Handle, error: BaseException) -> None:
         self._executor = None  # the next attempt begins with the state that was kept
@@ -290,6 +320,9 @@ class _Port:
         self._attempt = message.attempt
         self._request_ids = message.request_ids
         self._outputs = 0
+        self._models = HandlerModels(
+            self._key, self._attempt, place.workflow_id, place.node, place.directory, self._ask
+        )
 
     async def output(self, payload: Encoded) -> None:
         index, self._outputs = self._outputs, self._outputs + 1
@@ -365,6 +398,11 @@ class _Port:
         failed = {"error": result.error, "executed": result.executed, "unknown": result.unknown}
         await self._end(verdict.call_id, began, **failed)
         raise ToolError(result.error, executed=result.executed, unknown=result.unknown)
+
+    async def model(
+        self, messages: tuple[Said, ...], model: str | None, parameters: dict[str, Any], schema: Any
+    ) -> ModelAnswer:
+        return await self._models.answer(messages, model, parameters, schema)
 
     async def _call(
         self, tool: Tool, verdict: CallVerdict, arguments: Any
@@ -500,6 +538,8 @@ def _error_of(node: str, error: BaseException) -> ErrorInfo:
         return ErrorInfo(
             category="tool", code="executor_failed", message=message, details=details, cause=error.info
         )
+    if isinstance(error, ModelError):
+        return _model_error(node, error.info)
     if isinstance(error, _Unfit):
         return ErrorInfo(category="invalid_input", code="executor_failed", message=str(error))
     return ErrorInfo(
@@ -507,4 +547,17 @@ def _error_of(node: str, error: BaseException) -> ErrorInfo:
         code="executor_failed",
         message=f"{node} raised {kind}: {error}",
         details={"type": kind},
+    )
+
+
+def _model_error(node: str, info: ErrorInfo) -> ErrorInfo:
+    """Return the failure of a handler that let that of a model call pass; a budget keeps its code."""
+    if info.category == "budget":
+        return msgspec.structs.replace(info, message=f"{node}: {info.message}")
+    return ErrorInfo(
+        category=info.category,
+        code="executor_failed",
+        message=f"{node}: {info.message}",
+        details={"type": "ModelError"},
+        cause=info,
     )

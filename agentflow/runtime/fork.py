@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from agentflow.definition.diagnostics import or_which
+from agentflow.definition.diagnostics import or_which, sort_diagnostics
 from agentflow.definition.loader import Definition
 from agentflow.errors import CommandRefused, DefinitionError, RunExists, RunNotFound
 from agentflow.events.catalogue import ForkOrigin, SystemStateSaved, WorkflowStarted
 from agentflow.events.envelope import decode, encode, micros
 from agentflow.events.log import EventLog
 from agentflow.records.read_model import base_of_fork
+from agentflow.runtime.other_definition import check_results, check_same_graph
 from agentflow.runtime.recovery import RecoveryCommands
-from agentflow.runtime.submission import checked_labels
+from agentflow.runtime.submission import checked_labels, load_aside, started_event
+from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode
 
 if TYPE_CHECKING:
     from agentflow.engine import BaseEvent, Graph, RunState
+    from agentflow.executors.callables import Callables
     from agentflow.runtime.binding import Bound
     from agentflow.runtime.run_handle import RunHandle
     from agentflow.runtime.workflow_code import CodeTable
@@ -138,6 +141,7 @@ def _forked(
         by=by,
         labels=dict(labels),
         edits=edits,
+        state_from=UNSET,
         idempotency_key=UNSET,
         body_hash=UNSET,
     )
@@ -166,6 +170,7 @@ class ForkCommand(RecoveryCommands):
         as_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         edits: Mapping[str, Any] | None = None,
+        definition: Any = None,
         by: str = "local",
         trusted: bool = True,
     ) -> RunHandle:
@@ -173,12 +178,14 @@ class ForkCommand(RecoveryCommands):
         end), or before a step, or before the steps that failed, and all that comes after them.
 
         `edits` are JSON in place of what was there: `input` (before a step has begun), `outputs` of steps
-        that are kept, by id, and `shared` values by key.
+        that are kept, by id, `shared` values by key, `state` of executors by node and key, and `messages`
+        that wait, by node. `definition`: what `submit` takes, in place of the definition of the old run: it
+        must have the same steps and edges; prompts, models, limits and code may be others.
 
         Recorded results are kept and not repeated; the old log stays as it is. The fork is trusted if both
         the caller and the old run are. Raises RunNotFound,
-        RunExists, CommandRefused (invalid_parameter, step_not_found, not_failed), InvalidEdit and
-        DefinitionError.
+        RunExists, CommandRefused (invalid_parameter, step_not_found, not_failed), InvalidEdit,
+        GraphSignatureMismatch and DefinitionError.
         """
         if sum((offset is not None, from_step is not None, from_failure)) > 1:
             raise CommandRefused("give one of offset, from_step and from_failure", code="invalid_parameter")
@@ -188,8 +195,15 @@ class ForkCommand(RecoveryCommands):
             raise CommandRefused(message, code="invalid_parameter", details={"last_offset": row.last_offset})
         upto = row.last_offset if offset is None else offset
         begin = await self._begin(workflow_id)
-        plan, bound = await self._prepare(workflow_id, True, trusted=trusted)
         source = await self.fold(workflow_id, at=upto)
+        if definition is None:
+            plan, bound = await self._prepare(workflow_id, True, trusted=trusted)
+        else:
+            trusted = trusted and bool(begin.options.get("trusted", True))
+            plan, bound, begin = await self._bind_definition(
+                workflow_id, begin, definition, check_input=not (edits and "input" in edits), trusted=trusted
+            )
+            check_results(workflow_id, source, _cut(source, plan, from_step, from_failure), plan.workflow)
         changed: dict[str, Any] = {}
         if edits is not None:
             from agentflow.runtime.fork_edits import checked_edits
@@ -213,8 +227,42 @@ class ForkCommand(RecoveryCommands):
         if "input" in changed:
             started = msgspec.structs.replace(started, input=changed["input"])
         if not trusted:
-            started = msgspec.structs.replace(started, options={**begin.options, "trusted": False})
+            started = msgspec.structs.replace(started, options={**started.options, "trusted": False})
         return await self._begin_fork(run_id, plan, bound, started, base, chosen=as_id is not None)
+
+    async def _bind_definition(
+        self, workflow_id: str, begin: WorkflowStarted, submission: Any, *, check_input: bool, trusted: bool
+    ) -> tuple[Graph, Bound, WorkflowStarted]:
+        """Return what a fork with another definition is bound to, and the first event that names it.
+
+        Raises GraphSignatureMismatch and DefinitionError.
+        """
+        from agentflow.definition.loader import check_inputs
+
+        code = self._code.add(submission) if isinstance(submission, WorkflowWithCode) else None
+        definition, _, _ = await load_aside(submission, UNSET)
+        check_same_graph(workflow_id, await self._graph(begin.ir_hash), definition.workflow)
+        if code is None:
+            code = self._code.find(definition.name, definition.ir_hash)
+        bound = await self.bind(definition, trusted=trusted, code=code)
+        found = [*definition.warnings, *bound.diagnostics]
+        if check_input and "input_type" not in begin.options:
+            found += check_inputs(definition, begin.input)[1]
+        if any(one.severity == "error" for one in found):
+            raise DefinitionError(sort_diagnostics(found))
+        await self._put_definition(definition)
+        kept = {name: value for name, value in begin.options.items() if name not in ("models", "folder")}
+        said = started_event(definition, bound, begin.input, begin.labels, kept, found, begin.by)
+        begin = msgspec.structs.replace(
+            begin,
+            definition=said.definition,
+            ir_hash=said.ir_hash,
+            source=said.source,
+            options=said.options,
+            grants=said.grants,
+            diagnostics=said.diagnostics,
+        )
+        return self._plan(definition.workflow, definition.ir_hash), bound, begin
 
     async def fork_graph(
         self,
@@ -258,9 +306,9 @@ class ForkCommand(RecoveryCommands):
             options = {**begin.options, "input_type": input_type}
             started = msgspec.structs.replace(started, input=given["input"], options=options)
         if definition.ir_hash != begin.ir_hash:
-            info = msgspec.structs.replace(begin.definition, hash=definition.hash, version=definition.version)
+            said = started_event(definition, bound, started.input, started.labels, {}, [], by)
             started = msgspec.structs.replace(
-                started, definition=info, ir_hash=definition.ir_hash, source=definition.source
+                started, definition=said.definition, ir_hash=definition.ir_hash, source=definition.source
             )
         return await self._begin_fork(run_id, plan, bound, started, base, chosen=as_id is not None)
 
@@ -284,7 +332,9 @@ class ForkCommand(RecoveryCommands):
             )
         return self._handle(run_id, launch)
 
-    async def bind(self, definition: Definition) -> Bound:
+    async def bind(
+        self, definition: Definition, *, trusted: bool = True, code: Callables | None = None
+    ) -> Bound:
         """Resolve models and functions."""
         raise NotImplementedError
 

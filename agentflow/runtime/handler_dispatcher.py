@@ -118,6 +118,9 @@ class HandlerDispatcher:
             targets=frozenset(e.target.id for route in node.routes for e in route.edges),
             reducers={key: REDUCERS[spec.reducer] for key, spec in declared.items() if spec.reducer},
             shared=partial(shared_of, state),
+            committed=lambda: (state.shared.version, dict(state.shared.values)),
+            graph_node=node,
+            code=code,
             directory=self._directory,
         )
 

@@ -29,7 +29,9 @@ from agentflow.runtime.executor_actor import (
     YieldOutput,
 )
 from agentflow.runtime.handler_dispatcher import HandlerDispatcher
-from agentflow.runtime.workflow_code import judged
+from agentflow.runtime.handler_models import BeginModelCall, EndModelCall
+from agentflow.runtime.model_calls import ModelCallFailure
+from agentflow.runtime.workflow_code import judge, judged, reads_shared
 
 __all__ = ["HandlerMessages"]
 
@@ -46,20 +48,24 @@ class HandlerMessages:
         self._clock = clock
 
     def done(self, message: HandlerDone, now: int) -> Decisions:
-        """Return the completion of a handler, with the routes of its messages. Predicates and selections run
-        here, once."""
+        """Return the completion of a handler, with the routes of its messages. Its predicates are asked again
+        if others have written the shared state since, and one of them reads it."""
         key, attempt = message.activation, message.attempt
         self._handlers.ended(key, attempt)
         activation = self._state.mail.open.get(key)
         if activation is None or activation.attempt != attempt:
             return []
-        shared = self._state.shared.values
+        shared, messages = self._state.shared, message.messages
+        if shared.version != message.judged_at and messages and reads_shared(activation.node, self._code):
+            messages = tuple(
+                judge(activation.node, _plain(one), self._code, shared.values) for one in messages
+            )
         return engine.handler_completed(
             self._state,
             key,
             attempt,
             now=now,
-            messages=[judged(activation.node, sent, self._code, shared) for sent in message.messages],
+            messages=messages,
             private=message.private,
             shared=message.shared,
             requests=message.requests,
@@ -73,7 +79,13 @@ class HandlerMessages:
         node, shared = activation.node, self._state.shared.values
         sent = [_sent(given, self._code) for given in report.outputs]
         outputs = tuple(judged(node, one, self._code, shared) for one in sent)
-        return msgspec.structs.replace(report, outputs=outputs)
+        asked: dict[str, Outgoing] = {}
+        if engine.takes_requests(node):
+            for data in report.requests:
+                message = engine.request_message(activation, data, report.workflow_id)
+                if message is not None:
+                    asked[data.request_id] = judge(node, message, self._code, shared)
+        return msgspec.structs.replace(report, outputs=outputs, asked=asked)
 
     def failed(self, message: HandlerFailed, now: int) -> Decisions:
         """Return what follows when a handler has raised."""
@@ -116,7 +128,8 @@ class HandlerMessages:
             return []
         found: Any = message.data
         data = cast("dict[str, Any]", found if type(found) is dict else {"value": found})
-        return [ev.Custom(name=message.name, data=data)]
+        step_id = activation.node.id
+        return [ev.Custom(name=message.name, data=data, step_id=step_id, attempt=message.attempt)]
 
     def begin_call(self, message: BeginCall) -> engine.Begun:
         """Return whether a recorded call is made, and the event of its start."""
@@ -132,6 +145,45 @@ class HandlerMessages:
             key=message.key,
         )
 
+    def begin_model_call(self, message: BeginModelCall) -> engine.Begun:
+        """Return whether a model call is made, and the event of its start."""
+        return engine.model_call_begun(
+            self._state,
+            message.activation,
+            message.attempt,
+            ref=message.ref,
+            messages=message.messages,
+            schema=message.output_schema,
+            terms=message.terms,
+            key=message.key,
+        )
+
+    def end_model_call(self, message: EndModelCall) -> Decisions:
+        """Return the end of a model call."""
+        result = message.result
+        common: dict[str, Any] = {"terms": message.terms, "duration_ms": result.duration_ms}
+        where = (self._state, message.activation, message.attempt, result.call_id)
+        if isinstance(result, ModelCallFailure):
+            return engine.model_call_ended(
+                *where,
+                **common,
+                error=result.error,
+                usage=result.usage,
+                partial=result.partial,
+                uncharged=result.uncharged,
+            )
+        reply = result.reply
+        return engine.model_call_ended(
+            *where,
+            **common,
+            message=reply.message,
+            finish_reason=reply.provider_finish_reason or reply.finish_reason,
+            response_model=reply.response_model,
+            response_id=reply.response_id,
+            first_token_ms=reply.first_token_ms,
+            usage=reply.usage,
+        )
+
     def end_call(self, message: EndCall) -> Decisions:
         """Return the end of a recorded call."""
         return engine.call_ended(
@@ -145,6 +197,11 @@ class HandlerMessages:
             executed=message.executed,
             unknown=message.unknown,
         )
+
+
+def _plain(message: Outgoing) -> Outgoing:
+    """Return a message without the results of the code on edges."""
+    return msgspec.structs.replace(message, verdicts={}, selections={})
 
 
 def _sent(given: Outgoing, code: Callables) -> Sent:

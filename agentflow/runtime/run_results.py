@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from agentflow.errors import AgentflowError
+from agentflow.errors import AgentflowError, OffsetTrimmed
+from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog
 from agentflow.events.owner import Owner
 from agentflow.events.rows import RunRow
+from agentflow.executors.callables import NO_CALLABLES
+from agentflow.executors.payloads import Payloads
+from agentflow.records.graph_results import gives_outputs
 from agentflow.records.requests import request_record
 from agentflow.records.runs import RunResult, StepSummary, raise_for_failure
 from agentflow.runtime.replay_command import ReplayCommand
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_launch import RunLaunch
+from agentflow.runtime.workflow_code import CodeTable
 from agentflow.typed_output import check_output_type, typed_result
 
 if TYPE_CHECKING:
@@ -100,6 +106,7 @@ class RunResults(ReplayCommand):
     """The half of a Runtime that waits for runs."""
 
     owner: Owner
+    _code: CodeTable
 
     @overload
     async def attach(self, workflow_id: str) -> RunHandle: ...
@@ -132,7 +139,9 @@ class RunResults(ReplayCommand):
     ) -> RunResult[Any]:
         """Wait until a run rests, whichever process works on it, and return its result (page 002 §16).
 
-        A run that is paused or waits for a person is returned with its open requests. `output_type` (a
+        A run that is paused or waits for a person is returned with its open requests, that of a graph with
+        its outputs, events and the rest of page 002 §12, as values of the types that are registered here.
+        `output_type` (a
         msgspec Struct, dataclass, TypedDict, pydantic model, or a list or dict of them) converts and checks
         the output of a completed run.
 
@@ -156,9 +165,27 @@ class RunResults(ReplayCommand):
     ) -> RunResult[M]:
         """Return `result` for a handle, whose `launch` remembers how the run ended here."""
         result = await self.rest_of_run(workflow_id, launch)
+        if await self._gives_outputs(workflow_id, launch):
+            from agentflow.runtime.graph_results import full_result
+
+            result = await full_result(result, self, partial(self._payloads_of, workflow_id))
         if raise_on_failure:
             raise_for_failure(result)
         return typed_result(result, output_type)
+
+    async def _gives_outputs(self, workflow_id: str, launch: RunLaunch | None) -> bool:
+        """Return whether the result of a run has outputs, events and the rest of a graph run (002 §12)."""
+        if launch is not None:
+            return launch.directory.code is not None or gives_outputs(launch.plan.workflow)
+        try:
+            begin = await self._begin(workflow_id)
+        except OffsetTrimmed:
+            return False
+        return gives_outputs(await self._graph(begin.ir_hash), begin.definition)
+
+    def _payloads_of(self, workflow_id: str, begin: WorkflowStarted) -> Payloads:
+        code = self._code.find(begin.definition.name, begin.ir_hash, workflow_id)
+        return (code or NO_CALLABLES).payloads
 
     async def rest(self, workflow_id: str) -> RunResult:
         """Wait until a run rests, as `result`, and return where it stands, however it ended.

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from actors import Actor, OneForOne, Restarted, Terminated, on
+from actors import Actor, OneForOne, Reply, Restarted, Terminated, on
 from agentflow import engine, known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine import CacheHit
@@ -65,6 +65,7 @@ from agentflow.runtime.executor_actor import (
 )
 from agentflow.runtime.handler_dispatcher import BeginHandler
 from agentflow.runtime.handler_messages import HandlerMessages
+from agentflow.runtime.handler_models import BeginModelCall, EndModelCall, ModelVerdict
 from agentflow.runtime.log_replay import Fold, fold
 from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 from agentflow.runtime.model_calls import ModelCallFailure, ModelCallSuccess, model_warnings
@@ -208,6 +209,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._armed_for: int | None = None
         self._decided_at = -1  # the time at which `decide` last had nothing more to say (µs)
         self._replies: deque[tuple[int, Settle]] = deque()  # given once the offset is durable
+        self._model_calls: list[tuple[BeginModelCall, Reply[Any]]] = []  # of handlers, that wait for room
         self._suspending: Suspend | None = None
         self._warned: set[str] = set()  # of the adapters' warnings, those that are recorded
         self._cancel: Cancel | None = None
@@ -382,6 +384,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._arm_wake_timer(now)
         if self._replayer is not None and not self._outbox and not self._serving:
             self._serve_next()
+        if self._model_calls:
+            self._admit_model_calls()
 
     def _decide(self, events: list[ev.RunEvent], now: int) -> None:
         if self._suspending is not None:
@@ -899,6 +903,33 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._answer_when_durable(self._handlers.end_call(message))
         self._continue_stop()
 
+    @on(BeginModelCall)
+    def begin_model_call(self, message: BeginModelCall) -> None:
+        """Answer a ModelVerdict; a call that has to wait for open ones is asked about again when one ends."""
+        self._model_calls.append((message, self.ctx.defer()))
+        self._admit_model_calls()
+
+    def _admit_model_calls(self) -> None:
+        waiting, self._model_calls = self._model_calls, []
+        for message, reply in waiting:
+            begun = self._handlers.begin_model_call(message)
+            if begun.verdict == "wait":
+                self._model_calls.append((message, reply))
+                continue
+            verdict = ModelVerdict(
+                begun.verdict, begun.call_id, begun.output, begun.error, self._state.next_offset
+            )
+            if not begun.decisions:
+                reply.set(verdict)
+                continue
+            self._replies.append((self._state.next_offset, partial(_answer, reply, verdict)))
+            self._advance(begun.decisions)
+
+    @on(EndModelCall)
+    def end_model_call(self, message: EndModelCall) -> None:
+        self._answer_when_durable(self._handlers.end_model_call(message))
+        self._continue_stop()
+
     def _answer_when_durable(self, decisions: Decisions, value: Callable[[], Any] = lambda: None) -> None:
         """Answer a handler when what it asked for is in the log; at once if there is nothing to write."""
         reply = self.ctx.defer()
@@ -1109,3 +1140,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             decisions = self._interrupted(self._now(), stopped=True)
             decisions.append(ev.WorkflowPaused(reason=self._suspending.reason, detail=None, by="local"))
             self._advance(decisions)
+
+
+def _answer(reply: Reply[Any], value: Any, _: object) -> None:
+    reply.set(value)

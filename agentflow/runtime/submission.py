@@ -306,6 +306,7 @@ def started_event(
             version=definition.version,
             format=definition.format,
             hash=definition.hash,
+            signature=UNSET if bound.code is None else _signature_of(definition),
         ),
         ir_hash=definition.ir_hash,
         source=definition.source,
@@ -318,6 +319,22 @@ def started_event(
         grants=bound.grants,
         diagnostics=tuple(found) if found else UNSET,
     )
+
+
+def _signature_of(definition: Definition) -> str:
+    """Return the signature of a graph that was built in Python: its code may change while its runs go on."""
+    known = _signatures.get(definition.ir_hash)
+    if known is None:
+        from agentflow.definition.signature import signature
+
+        if len(_signatures) >= _MAX_SIGNATURES:
+            _signatures.clear()
+        known = _signatures[definition.ir_hash] = signature(definition.workflow)
+    return known
+
+
+_MAX_SIGNATURES = 1_024
+_signatures: dict[str, str] = {}
 
 
 def submission_digest(started: WorkflowStarted) -> str:
@@ -338,6 +355,8 @@ def is_repeat(started: WorkflowStarted, first: WorkflowStarted) -> bool:
 
 def _digest(started: WorkflowStarted, more: Mapping[str, Any] | None = None, *actor: str) -> str:
     said = {key: value for key, value in started.options.items() if key not in _UNSAID}
+    if started.state_from is not UNSET:
+        said["state_from"] = started.state_from
     said.update(more or {})
     return body_hash(
         started.definition.hash, started.input, started.labels, started.budget or None, said, *actor

@@ -113,6 +113,7 @@ class SubmitCommand(RunResults):
         options: Mapping[str, Any] | None = None,
         budget: Mapping[str, Any] | None = None,
         input_from: Mapping[str, str] | None = None,
+        state_from: str | None = None,
         idempotency_key: str | None = None,
         by: str = "local",
         trusted: bool = True,
@@ -130,6 +131,7 @@ class SubmitCommand(RunResults):
         options: Mapping[str, Any] | None = None,
         budget: Mapping[str, Any] | None = None,
         input_from: Mapping[str, str] | None = None,
+        state_from: str | None = None,
         idempotency_key: str | None = None,
         output_type: type[M],
         by: str = "local",
@@ -147,6 +149,7 @@ class SubmitCommand(RunResults):
         options: Mapping[str, Any] | None = None,
         budget: Mapping[str, Any] | None = None,
         input_from: Mapping[str, str] | None = None,
+        state_from: str | None = None,
         idempotency_key: str | None = None,
         output_type: Any = None,
         by: str = "local",
@@ -159,14 +162,15 @@ class SubmitCommand(RunResults):
         `traceparent`, `tracestate`, and those of `definition.run_options`. `budget`: limits beside those
         of the document. `input_from` {workflow_id,
         step_id?, as?}: the output of another run, or of one of its steps, as the input, or as the named one
-        of its inputs. A repeated
+        of its inputs. `state_from`: a checkpoint `<workflow_id>@<offset>` whose private and shared state the
+        run begins with. A repeated
         `workflow_id` or `idempotency_key` with the same submission gives the existing run. Not `trusted`: it
         comes from a caller that may not run code here, now or after a restart. `output_type`: see `result`.
         `code`: worker handlers and executors of this run alone; a run that goes on in another process needs
         them again.
 
         Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
-        QueueFull, StoreError, ConfigurationError.
+        CheckpointNotFound, InvalidEdit, QueueFull, StoreError, ConfigurationError.
         """
         from agentflow.runtime.binding import Bound
 
@@ -188,6 +192,9 @@ class SubmitCommand(RunResults):
         said = started_event(definition, Bound(), value, checked_labels(labels), kept, [], by)
         if limits is not None:
             said = msgspec.structs.replace(said, budget=limits)
+        if state_from is not None:
+            carried = await self._state_from(state_from, definition, code)
+            said = msgspec.structs.replace(said, state_from=state_from, edits=carried)
 
         async def bound() -> tuple[Bound, WorkflowStarted]:
             return await self._bound(definition, said, problems, trusted=trusted, code=code)
@@ -214,7 +221,10 @@ class SubmitCommand(RunResults):
         limits = None if said.budget is UNSET else said.budget
         self._must_be_priced(definition, bound, limits)
         started = started_event(definition, bound, said.input, said.labels, said.options, found, said.by)
-        return bound, started if limits is None else msgspec.structs.replace(started, budget=limits)
+        kept = {"state_from": said.state_from, "edits": said.edits}
+        if limits is not None:
+            kept["budget"] = limits
+        return bound, msgspec.structs.replace(started, **kept)
 
     async def _begin_checked(
         self, checked: _Checked, workflow_id: str | None, idempotency_key: str | None
@@ -328,6 +338,13 @@ class SubmitCommand(RunResults):
         if input is not None:
             raise ConfigurationError("input_from without `as` is the whole input: give no other")
         return value
+
+    async def _state_from(self, id: str, definition: Definition, code: Callables | None) -> dict[str, Any]:
+        """Return what a new run takes over from a checkpoint. Raises CheckpointNotFound or InvalidEdit."""
+        from agentflow.runtime.state_from import carried_state, found_checkpoint
+
+        source_id, offset = await found_checkpoint(self.log, id)
+        return carried_state(await self.fold(source_id, at=offset), definition.workflow, code, id)
 
     def _must_be_priced(self, definition: Definition, bound: Bound, limits: Mapping[str, Any] | None) -> None:
         budgets = [definition.workflow.options.budget, *(n.budget for n in definition.workflow.nodes)]

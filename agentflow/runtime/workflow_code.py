@@ -6,15 +6,17 @@ process or in another one that has registered the same workflow.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agentflow.definition.loader import Definition
 from agentflow.errors import ConfigurationError
 from agentflow.executors.callables import Callables
+from agentflow.executors.calls import in_thread
 from agentflow.executors.context import Sent
 from agentflow.executors.payloads import Payloads
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from agentflow.engine.graph import Edge, Node
     from agentflow.engine.shared_state import SharedView
 
-__all__ = ["CodeTable", "WorkflowWithCode", "encode_input", "judged"]
+__all__ = ["CodeTable", "WorkflowWithCode", "encode_input", "judge", "judged"]
 
 _MAX_RUNS = 100_000
 
@@ -105,7 +107,13 @@ class Shared(Mapping[str, Any]):
         return len(self._values)
 
 
-def judged(node: Node, sent: Sent, code: Callables, shared: Mapping[str, Any] | SharedView) -> Outgoing:
+def judged(
+    node: Node,
+    sent: Sent,
+    code: Callables,
+    shared: Mapping[str, Any] | SharedView,
+    judging: Judging | None = None,
+) -> Outgoing:
     """Return a message with the results of all predicates and selections that its routing asks for.
 
     The text that stands for a result says why the code raised. They run here, once; replay reads the routes.
@@ -114,15 +122,76 @@ def judged(node: Node, sent: Sent, code: Callables, shared: Mapping[str, Any] | 
 
     payload = sent.payload
     plain = Outgoing(type=payload.tag, payload=payload.value, target=sent.target, bases=payload.bases)
-    return judge(node, plain, code, shared)
+    return judge(node, plain, code, shared, judging)
 
 
-def judge(node: Node, plain: Outgoing, code: Callables, shared: Mapping[str, Any] | SharedView) -> Outgoing:
+class Judging:
+    """How far the judgement of a message has come: for its caller, if it does not end in time."""
+
+    def __init__(self) -> None:
+        self.edge: str | None = None
+        self.verdicts: dict[str, bool | str] = {}
+        self.selections: dict[str, Any] = {}
+
+
+async def judged_aside(
+    node: Node, sent: Sequence[Sent], code: Callables, shared: Mapping[str, Any], limit: float
+) -> tuple[Outgoing, ...]:
+    """Return messages as `judged` does, in a worker thread: code of users must not hold the event loop up.
+
+    Code that does not return within `limit` seconds gives a result that fails the routing and names its edge.
+    """
+    from agentflow.engine import Outgoing
+
+    done: list[Outgoing] = []
+    state = [Judging()]
+
+    def work() -> None:
+        for one in sent:
+            state[0] = Judging()
+            done.append(judged(node, one, code, shared, state[0]))
+
+    try:
+        async with asyncio.timeout(limit):
+            await in_thread(work)
+    except TimeoutError:
+        stuck = state[0]
+        why = f"it did not return within {limit:g} s"
+        found = [*done]
+        for one in sent[len(found) :]:
+            name, payload = stuck.edge or "", one.payload
+            found.append(
+                Outgoing(
+                    type=payload.tag,
+                    payload=payload.value,
+                    target=one.target,
+                    bases=payload.bases,
+                    verdicts={**stuck.verdicts, name: why},
+                    selections={**stuck.selections, name: why},
+                )
+            )
+        return tuple(found)
+    return tuple(done)
+
+
+def reads_shared(node: Node, code: Callables) -> bool:
+    """Return whether a predicate on an edge of a node reads the shared state."""
+    names = [edge.predicate for route in node.routes for edge in route.edges if edge.predicate is not None]
+    return any(_takes_shared(code.predicates[name]) for name in names if name in code.predicates)
+
+
+def judge(
+    node: Node,
+    plain: Outgoing,
+    code: Callables,
+    shared: Mapping[str, Any] | SharedView,
+    judging: Judging | None = None,
+) -> Outgoing:
     """Return a message of the engine as `judged` does one of a handler."""
     from agentflow.engine import Outgoing, acceptance, offered
 
-    verdicts: dict[str, bool | str] = {}
-    selections: dict[str, Any] = {}
+    judging = judging or Judging()
+    verdicts, selections = judging.verdicts, judging.selections
     values: list[Any] = []
 
     def data() -> Any:
@@ -136,11 +205,13 @@ def judge(node: Node, plain: Outgoing, code: Callables, shared: Mapping[str, Any
             name = edge.predicate
             if name is None or acceptance(edge, plain) is not None:
                 continue
+            judging.edge = edge.name
             verdicts[edge.name] = found = _verdict(code, edge, name, data, view)
             if found is True and route.kind == "switch":
                 break
     for name, targets in offered(node, plain).items():
         if targets:
+            judging.edge = name
             selections[name] = _selected(code, name, data, targets)
     if not verdicts and not selections:
         return plain

@@ -52,6 +52,7 @@ class SubmitBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
     definition_ref: DefinitionRef | Name | None = None
     input: Any = None
     input_from: InputFrom | None = None
+    state_from: Name | None = None
     format: Name | None = None
     workflow_id: RunId | None = None
     labels: dict[str, str] | None = None

@@ -51,8 +51,9 @@ def binds(spec: ExecutorNode) -> Binds:
 
 
 def bounded(spec: ExecutorNode) -> tuple[str, ...]:
-    """Return the port of its messages, if it may ask a person: that bounds a cycle through it."""
-    return ("next",) if spec.answers else ()
+    """Return the port of its messages, if it may ask a person, or answers what a nested workflow asks: that
+    bounds a cycle through it."""
+    return ("next",) if spec.answers or "SubWorkflowRequest" in spec.accepts else ()
 
 
 def check(spec: ExecutorNode, at: NodeReport) -> None:

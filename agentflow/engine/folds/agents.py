@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage
+from agentflow.engine.activation import Activation
 from agentflow.engine.agents import conversation
 from agentflow.engine.agents.progress import AgentProgress, Measured, ToolRecord
 from agentflow.engine.arrivals import mirror
 from agentflow.engine.folds.common import (
     extend_attempt,
     open_call,
+    record_of,
     settle,
     use,
     wake,
@@ -112,7 +115,13 @@ def _agent_failed(state: RunState, data: ev.AgentFailed, offset: int, ts: int) -
 def _model_started(state: RunState, data: ev.ModelCallStarted, offset: int, ts: int) -> None:
     activation = at_work(state, data)
     progress = activation.agent
-    assert progress is not None
+    if progress is None:  # a handler's
+        record = record_of(activation, data.model_call_id)
+        if record is None:
+            record = activation.node.kind.add_call(activation, data.model_call_id, data.model)
+        record.state, record.safe = "open", True
+        _reserve(state, activation, data, offset)
+        return
     progress.messages.extend(data.messages)
     progress.pending = []
     progress.tools = {}
@@ -124,6 +133,10 @@ def _model_started(state: RunState, data: ev.ModelCallStarted, offset: int, ts: 
     progress.asked_at = None
     state.changed.pop(activation.key, None)
     state.call_queue.pop(activation.key, None)
+    _reserve(state, activation, data, offset)
+
+
+def _reserve(state: RunState, activation: Activation, data: ev.ModelCallStarted, offset: int) -> None:
     call = open_call(state, "model", data.model_call_id, activation, offset)
     call.tokens, call.cost, call.parameters = data.reserved.tokens, data.reserved.cost_usd, data.parameters
     call.model = f"{data.provider}:{data.model}"
@@ -136,7 +149,19 @@ def _model_completed(state: RunState, data: ev.ModelCallCompleted, offset: int, 
     call = state.calls.pop(data.model_call_id, None)
     activation = at_work(state, data)
     progress = activation.agent
-    assert progress is not None
+    if progress is None:
+        record = record_of(activation, data.model_call_id)
+        assert record is not None
+        record.state, record.executed = "done", True
+        record.output = {
+            "message": msgspec.to_builtins(data.message),
+            "finish_reason": data.finish_reason,
+            "response_model": data.response_model,
+            "usage": msgspec.to_builtins(data.usage),
+        }
+        activation.interruptions = 0
+        use(state, activation, data.usage)
+        return
     progress.model_call = None
     progress.failed_calls = 0
     progress.first_failure = None
@@ -171,7 +196,15 @@ def _model_failed(state: RunState, data: ev.ModelCallFailed, offset: int, ts: in
     call = state.calls.pop(data.model_call_id, None)
     activation = at_work(state, data)
     progress = activation.agent
-    assert progress is not None
+    if progress is None:
+        record = record_of(activation, data.model_call_id)
+        assert record is not None
+        record.state, record.error = "failed", data.error
+        if data.error.category == "interrupted":
+            was_away(state, activation, data.error, ts)
+        if data.usage is not UNSET:
+            use(state, activation, data.usage)
+        return
     progress.model_call = None
     progress.asked_at = ts
     if data.error.category == "interrupted":

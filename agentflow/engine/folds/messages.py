@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,19 +22,42 @@ from agentflow.engine.shared_state import Writes
 from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
 
-__all__ = ["FOLDS", "message_answered", "message_asked", "messages_sent", "round_expired", "sender_failed"]
+__all__ = [
+    "FOLDS",
+    "bring_messages",
+    "message_answered",
+    "message_asked",
+    "messages_sent",
+    "round_expired",
+    "sender_failed",
+]
 
 
 def messages_sent(state: RunState, activation: Activation, data: ev.WorkflowStepCompleted, ts: int) -> None:
     """Bring the messages of an activation where its completion says, and commit what it wrote."""
+    path = activation.path
+    assert data.messages is not UNSET
+    is_taken = bring_messages(state, activation, data, data.messages, ts)
+    if not is_taken and path.opener is not None and not path.stopped:
+        first = data.messages[0] if data.messages else None
+        path.output = data.output if first is None else first.payload
+        path.output_type = type_of(data.output) if first is None else first.type
+        path.terminal = activation.node
+    if data.state is not UNSET:
+        _write(state, activation, data.state)
+
+
+def bring_messages(
+    state: RunState, activation: Activation, data: Any, messages: Sequence[ev.SentMessage], ts: int
+) -> bool:
+    """Bring messages where their deliveries say; return whether an edge took one of them."""
     node, path = activation.node, activation.path
     edges = {(edge.name, edge.target.id): edge for edge in node.targets("next")}
     buffered: dict[int, Entry] = {}
     is_taken = False
-    assert data.messages is not UNSET
-    for lost in undelivered(activation, data.messages):
+    for lost in undelivered(activation, messages):
         state.mail.untold[lost.activation, lost.index] = lost
-    for message in data.messages:
+    for message in messages:
         for delivery in message.deliveries:
             if delivery.status not in ("delivered", "buffered"):
                 continue
@@ -49,18 +73,12 @@ def messages_sent(state: RunState, activation: Activation, data: ev.WorkflowStep
             order = (1, edge.index, activation.visit, message.index)
             taken = Taken(message.type, (source,))
             deliver(state, path, edge.target, message.payload, taken, order, activation)
-    if not is_taken and path.opener is not None and not path.stopped:
-        first = data.messages[0] if data.messages else None
-        path.output = data.output if first is None else first.payload
-        path.output_type = type_of(data.output) if first is None else first.type
-        path.terminal = node
     for index, entry in buffered.items():
         held = path.rounds[index]
         if held.add(node.id, entry):
             path.due.add(index)
             limit_round(state, path, held)
-    if data.state is not UNSET:
-        _write(state, activation, data.state)
+    return is_taken
 
 
 def _write(state: RunState, activation: Activation, writes: ev.StateWrites) -> None:
@@ -168,10 +186,36 @@ def _undelivered(state: RunState, data: ev.MessageUndelivered, offset: int, ts: 
     state.mail.told.add((data.activation, data.index))
     state.mail.untold.pop((data.activation, data.index), None)
     if state.graph.options.on_undelivered == "fail" and data.reason not in ("join_incomplete", "join_closed"):
-        details = {"activation": data.activation, "index": data.index, "reason": data.reason}
-        message = f"no edge delivered message {data.index} of {data.activation}: {data.reason}"
-        error = ErrorInfo(category="agent", code="message_undelivered", message=message, details=details)
-        state.mail.fatal = state.mail.fatal or error
+        state.mail.fatal = state.mail.fatal or _nobody_took(state, data)
+
+
+def _nobody_took(state: RunState, data: ev.MessageUndelivered) -> ErrorInfo:
+    """Return why the run fails: the message, the edges that could have taken it, and what to do."""
+    node = state.graph.all_nodes.get(data.step_id or "")
+    edges = [edge for route in node.routes for edge in route.edges] if node is not None else []
+    ways = [
+        f'{edge.name} to "{edge.target.id}", which takes '
+        + (" | ".join(getattr(edge.target.spec, "accepts", ())) or "Any")
+        for edge in edges
+    ]
+    targets = list(dict.fromkeys(edge.target.id for edge in edges))
+    first = targets[0] if targets else "a node"
+    hints = {
+        "type_mismatch": f'add a handler of {data.type} to "{first}", or an edge to a node that takes it',
+        "condition_false": "add an edge without a condition, or a Default to the switch",
+        "not_selected": "let the selection return a target for it",
+        "target_mismatch": "leave target_id out, or name a node that takes it",
+    }
+    return ErrorInfo(
+        category="agent",
+        code="message_undelivered",
+        message=(
+            f"no edge delivered message {data.index} of {data.activation}, of type {data.type}"
+            f" ({data.reason}): {'; '.join(ways) or 'there is none'};"
+            f" {hints.get(data.reason, 'add an edge that takes it')}"
+        ),
+        details={"activation": data.activation, "index": data.index, "reason": data.reason},
+    )
 
 
 def _output(state: RunState, data: ev.Output, offset: int, ts: int) -> None:

@@ -132,6 +132,8 @@ def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: 
     activation = at_work(state, data)
     asks_by_message = activation.node.kind.sends
     asks_itself = asks_by_message or activation.node.kind.takes_answers
+    if activation.node.kind.starts_run:
+        state.mail.routed.pop(data.request_id, None)  # forwarded to the caller
     call_id: str = "" if asks_itself else data.request.get("tool_call_id", "")
     is_known = data.request_id in state.requests  # a handler that begins its attempt once more asks again
     state.requests[data.request_id] = OpenRequest(data.request_id, activation, call_id, data, offset, ts)
@@ -151,14 +153,21 @@ def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: 
         wake(state, activation)
 
 
+def _taken_out(state: RunState, request_id: str) -> OpenRequest | None:
+    """Take an open request out of the state: one that people see, or one that went along an edge."""
+    return state.requests.pop(request_id, None) or state.mail.routed.pop(request_id, None)
+
+
 def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: int) -> None:
     state.decided[data.request_id] = data.value
-    request = state.requests.pop(data.request_id, None)
+    request = _taken_out(state, data.request_id)
     if request is None:
         return
     if state.status == "waiting":
         state.status = "running"
-    if data.via != "deadline":
+    if data.via == "message":
+        state.mail.answered.add(data.request_id)
+    elif data.via != "deadline":
         state.mail.since_outside.clear()
     if request.activation.node.kind.sends:
         state.timers.pop(f"input {data.request_id}", None)
@@ -213,7 +222,7 @@ def _budget_answered(
 def _input_cancelled(state: RunState, data: ev.InputCancelled, offset: int, ts: int) -> None:
     """Fold a withdrawn question: the call or step that asked has failed. The end of its step may follow."""
     state.withdrawn.add(data.request_id)
-    request = state.requests.pop(data.request_id, None)
+    request = _taken_out(state, data.request_id)
     if request is None:
         return
     if state.status == "waiting":

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from agentflow.engine.arrivals import begin_path
 from agentflow.engine.budgets import limits_of, merged
+from agentflow.engine.edits import apply_edits
 from agentflow.engine.folds.common import WALL_CLOCK, extend_attempt, wake
 from agentflow.engine.state import RESUME, RunState
 from agentflow.events import catalogue as ev
@@ -37,6 +38,8 @@ def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) ->
         state.timers["run"] = min(due, state.timers.get("run", due))
     state.root.input = data.input
     state.root.frame.globals.update(state.graph.workflow.globals)
+    if data.state_from is not UNSET:
+        apply_edits(state, data.edits or {})
     begin_path(state, state.root, data.input)
 
 

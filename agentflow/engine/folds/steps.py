@@ -12,8 +12,9 @@ from agentflow.definition.node import handles_error
 from agentflow.engine.activation import EXPRESSION_STATUS, Activation, StepStatus
 from agentflow.engine.arrivals import dispatched, leave, mirror, reached_end, retry_in_place, route
 from agentflow.engine.budgets import time_limit
+from agentflow.engine.child_requests import keep_routed
 from agentflow.engine.folds.common import settle, use, wake, wake_after
-from agentflow.engine.folds.messages import messages_sent, sender_failed
+from agentflow.engine.folds.messages import bring_messages, messages_sent, sender_failed
 from agentflow.engine.globals import fold_writes
 from agentflow.engine.machine import activation_of
 from agentflow.engine.path import NodeState
@@ -220,6 +221,10 @@ def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts
         activation = activation_of(state, data)
         state.awaited[activation.key] = f"child {data.ref}"
         stand_still(state, activation, ts)
+        if data.messages is not UNSET:
+            dispatched(state, ts)
+            bring_messages(state, activation, data, data.messages, ts)
+            keep_routed(state, activation, data.messages, offset, ts)
     if data.iteration is None:
         activation = activation_of(state, data)
         place = state.node_of(activation)

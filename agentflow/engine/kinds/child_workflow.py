@@ -12,6 +12,7 @@ from agentflow.definition.expressions import EvaluationError, Expression, Templa
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import NodeBase, SubgraphNode, Workflow, canonical_json, decode_ir
 from agentflow.engine.activation import Activation
+from agentflow.engine.child_requests import RESPONSE, brings_answer, drop_routed, response_moves
 from agentflow.engine.child_runs import child_id_of, depth_error
 from agentflow.engine.decisions import Decisions, scope_fields, step_completed
 from agentflow.engine.grants import grants_of
@@ -111,16 +112,20 @@ class ChildRun(Kind):
 
     def is_idle(self, activation: Activation) -> bool:
         """Return True: only the child run can move it on."""
-        return True
+        return not brings_answer(activation)
 
     def started(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
         """Wait for the child run; keep its graph if that is a value of the run."""
+        if data.child is msgspec.UNSET:
+            return  # it brings an answer to the child of another activation
         activation.local = data.child.get("graph")
         state.changed.pop(activation.key, None)
 
     def closed(self, state: RunState, activation: Activation) -> None:
-        """Wait for the child run no more."""
+        """Wait for the child run no more; what it asked is asked no more."""
         state.awaited.pop(activation.key, None)
+        if state.mail.routed:
+            drop_routed(state, activation)
 
 
 class Exchange(ChildRun):
@@ -130,8 +135,18 @@ class Exchange(ChildRun):
     yields = True
     events = frozenset({ev.ApprovalRequested, ev.InputRequested, ev.Output})
 
+    def started_fields(self, state: RunState, activation: Activation, prepared: Prepared) -> dict[str, Any]:
+        """Return the id of the child run; nothing of an activation that brings an answer to one."""
+        return {} if brings_answer(activation) else super().started_fields(state, activation, prepared)
+
+    def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
+        """Bring an answer to the child that asked; else only the child can move it on."""
+        return response_moves(state, activation, now) if brings_answer(activation) else []
+
     def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
         """Return the message as the input; a fan-in delivers the list of its round."""
+        if brings_answer(activation):
+            return Prepared(activation.input, {"input": activation.input})
         too_deep = depth_error(state, activation)
         if too_deep is not None:
             return too_deep
@@ -158,15 +173,20 @@ class Exchange(ChildRun):
                 ev.Output(**fields, kind="output", index=index, type=given.type, value=given.payload)
                 for index, given in enumerate(report.outputs)
             ]
-        return moves + step_completed(state, activation, now, output=report.output, messages=messages)
+        first: int = activation.local or 0
+        return moves + step_completed(
+            state, activation, now, output=report.output, messages=messages, first=first
+        )
 
     def is_typed(self, spec: NodeBase) -> bool:
         """Return True: the outputs of the child keep their types."""
         return True
 
     def accepts(self, node: Node, tags: tuple[str, ...], *, element: bool = False) -> bool:
-        """Return whether the start of the workflow takes a message of these types, or a list of such."""
-        return takes_type(_spec(node).accepts, tags, element=element)
+        """Return whether the start of the workflow takes a message of these types, or a list of such.
+
+        The answer to a request of its child it takes itself."""
+        return (RESPONSE in tags and not element) or takes_type(_spec(node).accepts, tags, element=element)
 
 
 def _spec(node: Node) -> SubgraphNode:

@@ -31,15 +31,23 @@ class Executor(Kind):
 
     name = "executor"
     events = frozenset(
-        {ev.InputRequested, ev.Output, ev.ToolCallStarted, ev.ToolCallCompleted, ev.ToolCallFailed}
+        {
+            *(ev.InputRequested, ev.Output),
+            *(ev.ToolCallStarted, ev.ToolCallCompleted, ev.ToolCallFailed),
+            *(ev.ModelCallStarted, ev.ModelCallCompleted, ev.ModelCallFailed),
+        }
     )
     sends = True
     yields = True
     one_at_a_time = True
 
     def started(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
-        """Note the version of the shared state that the handler reads, and limit its attempt."""
-        activation.local = Handling(state.shared.version)
+        """Note the version of the shared state that the handler reads, and limit its attempt. One that was
+        held before has the calls that were recorded."""
+        held: Handling | None = activation.local
+        activation.local = Handling(state.shared.version, ts, activation.key)
+        if held is not None:
+            activation.local.calls, activation.local.origin = held.calls, held.origin
         state.mail.open[activation.key] = activation
         state.changed.pop(activation.key, None)  # nothing follows until the handler has returned
         limit = activation.node.retry.timeout

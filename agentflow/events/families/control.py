@@ -63,13 +63,16 @@ class MessageUndelivered(StepEvent, frozen=True, kw_only=True):
 class Custom(RunEvent, frozen=True, kw_only=True):
     """An event of the caller's own: type `custom.<name>`, data as the caller gave it.
 
-    `name` and `data` are not members of the JSON: the name stands in the type, the object is the data.
+    `name` and `data` are not members of the JSON: the name stands in the type, the object is the data. The
+    step and the attempt of the handler that wrote it stand in the envelope.
     """
 
     EVENT_TYPE: ClassVar[str] = "custom"
 
     name: str
     data: dict[str, Any]
+    step_id: str | None = None
+    attempt: int | None = None
 
     @property
     def event_type(self) -> str:

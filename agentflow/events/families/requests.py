@@ -23,7 +23,7 @@ __all__ = [
     "Via",
 ]
 
-Via = Literal["api", "cli", "deadline", "policy", "parent"]
+Via = Literal["api", "cli", "deadline", "policy", "parent", "message"]
 
 
 class ApprovalRequested(StepEvent, frozen=True, kw_only=True):

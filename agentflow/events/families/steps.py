@@ -156,13 +156,15 @@ class WorkflowStepSkipped(WorkflowStepEvent, frozen=True, kw_only=True):
 
 
 class WorkflowStepWaiting(WorkflowStepEvent, frozen=True, kw_only=True, rename={"for_": "for"}):
-    """A step waits for an approval, input, timer, signal or child; `ref` is the id of what it waits for."""
+    """A step waits for an approval, input, timer, signal or child; `ref` is the id of what it waits for.
+    `messages` are the requests of its child that edges of this graph take (SubWorkflowRequest)."""
 
     EVENT_TYPE: ClassVar[str] = "workflow.step_waiting"
 
     for_: str
     ref: str
     deadline: str | UnsetType = UNSET
+    messages: tuple[SentMessage, ...] | UnsetType = UNSET
 
 
 class WorkflowStepRetrying(WorkflowStepEvent, frozen=True, kw_only=True):

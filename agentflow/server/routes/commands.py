@@ -5,15 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from agentflow.errors import RunTerminal
 from agentflow.records.commands import COMMANDS, Command, ForkBody, Resumed
 from agentflow.records.runs import RunRecord
+from agentflow.server.bodies import DefinitionRef
 from agentflow.server.operations import Call, Operation, json_response
 from agentflow.server.problems import Refusal
 from agentflow.server.routes.records import record_of
 from agentflow.server.routes.submitting import own_labels
+from agentflow.server.service import Submitted
 
 __all__ = ["OPERATIONS"]
 
@@ -75,12 +78,31 @@ async def _resume_all(call: Call, command: Command) -> Response:
 async def _fork(call: Call, command: Command) -> Response:
     """Begin the new run, whose record is the answer."""
     body: ForkBody = call.body
-    if body.definition is not None:
-        raise Refusal("invalid_edit", "a fork cannot take definition yet; start a run of its own instead")
     arguments: dict[str, Any] = {**_arguments(call, command), "labels": own_labels(body.labels)}
-    handle = await call.service.runtime.fork(call.id, trusted=call.actor.trusted, **arguments)
+    trusted = call.actor.trusted
+    if body.definition is not None or body.definition_ref is not None:
+        submitted = await _definition(call, body)
+        arguments["definition"] = submitted.workflow or submitted.definition
+        trusted = submitted.trusted
+    handle = await call.service.runtime.fork(call.id, trusted=trusted, **arguments)
     record = await record_of(call, handle.workflow_id)
     return json_response(record, 201, {"Location": record.links["self"]})
+
+
+async def _definition(call: Call, body: ForkBody) -> Submitted:
+    """Return the definition that a fork takes in place of the old one."""
+    given: Any = body.definition
+    if given is not None and type(given) not in (dict, str):
+        raise Refusal("invalid_parameter", "definition is a JSON object, or the source of a document as text")
+    reference: Any = body.definition_ref
+    if reference is not None and not isinstance(reference, str):
+        try:
+            reference = msgspec.convert(reference, DefinitionRef)
+        except msgspec.ValidationError as error:
+            raise Refusal("invalid_parameter", f"definition_ref: {error}") from None
+    return await call.service.load(
+        call.actor, given, reference, format=body.format, file=body.file, folder=body.folder
+    )
 
 
 async def _replay(call: Call, command: Command) -> Response:

@@ -43,6 +43,7 @@ async def submit(call: Call) -> Response:
         "options": _options(call, body),
         "budget": body.budget,
         "idempotency_key": key,
+        "state_from": body.state_from,
     }
     if body.input_from is not None:
         more["input_from"] = msgspec.to_builtins(body.input_from)

@@ -53,7 +53,7 @@ async def fetch_row(claim_id: str) -> dict[str, float]:
     return {"risk": 1.0 if claim_id == "c-bad" else 0.6}
 
 
-@executor(id="registry", retry=RetryPolicy(max_attempts=4, backoff=Backoff(initial="200ms"), timeout="5s"))  # type: ignore[arg-type]
+@executor(id="registry", retry=RetryPolicy(max_attempts=4, backoff=Backoff(initial="200ms"), timeout="5s"))
 async def registry(claim: Claim, ctx: WorkflowContext[Risk]) -> None:
     row = await ctx.run_once("lookup", fetch_row, claim.id, side_effect="read")
     await ctx.add_event("looked_up", {"rows": len(row)})

@@ -143,7 +143,7 @@ def test_options_take_durations_as_text_and_class_attributes_as_defaults():
         @handler
         async def on_text(self, value: str, ctx: WorkflowContext) -> None: ...
 
-    policy = RetryPolicy(max_attempts=4, backoff=Backoff(initial="200ms"), timeout="5s")  # type: ignore[arg-type]
+    policy = RetryPolicy(max_attempts=4, backoff=Backoff(initial="200ms"), timeout="5s")
     slow = Slow("slow", retry=policy)
     assert slow.retry is not None
     assert (slow.retry.timeout, slow.retry.backoff.initial) == (5.0, 0.2)

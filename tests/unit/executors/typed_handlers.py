@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from agentflow import Backoff, RetryPolicy
 from agentflow.executors import Executor, Never, WorkflowContext, executor, handler, response_handler
 
 
@@ -64,5 +65,29 @@ async def registry(claim: Claim, ctx: WorkflowContext[Claim | Risk]) -> None:
     await ctx.send_message("x")  # rejected
 
 
+PATIENT = RetryPolicy(
+    max_attempts=4,
+    backoff=Backoff(initial="200ms", max=10),
+    max_elapsed="2m",
+    timeout="5s",
+    retry_on=["tool"],
+)
+
+
+@executor(id="patient", retry=PATIENT, timeout="1m")
+async def patient(claim: Claim) -> Risk:
+    return Risk(0.5)
+
+
+class Patient(Executor):
+    retry = RetryPolicy(backoff="1s", timeout=None)
+    timeout = "30s"
+
+    @handler
+    async def on_claim(self, claim: Claim, ctx: WorkflowContext) -> None: ...
+
+
+wrong_delay = Backoff(initial=b"1")  # rejected
+wrong_timeout = RetryPolicy(timeout=b"1")  # rejected
 name: str = rules.id + registry.id
 number: int = rules.id  # rejected

@@ -25,7 +25,8 @@ from tests.unit.server.kit import APPROVAL, echo
 ABOUT_ONE = [command for command in COMMANDS.values() if "{id}" in command.path]
 KNOWN_TO_THE_DAEMON = {"by", "trusted", "via"}
 IN_THE_PATH = {"workflow_id", "request_id"}
-NOT_YET = {"fork": {"definition"}}
+OF_A_DEFINITION = {"fork": {"definition_ref", "format", "file", "folder"}}
+"""Members that say on the wire which `definition` is meant."""
 MESSAGES = {
     "cancel": command_handlers.Cancel,
     "pause": command_handlers.Pause,
@@ -47,7 +48,7 @@ OPTIONS = {
 
 
 def members(command: Command) -> set[str]:
-    return set(command.body.__struct_fields__) - NOT_YET.get(command.name, set())
+    return set(command.body.__struct_fields__) - OF_A_DEFINITION.get(command.name, set())
 
 
 def each(commands: Any) -> Any:

@@ -13,6 +13,7 @@ from agentflow.definition.policy import Backoff, RetryPolicy
 from agentflow.engine import Bindings, RunState, compile_graph, evolve
 from agentflow.engine.approvals import decided
 from agentflow.engine.replay import BaseEvent, base_of, cut_of
+from agentflow.engine.run_end import outputs_of
 from agentflow.errors import LogCorrupt
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Event, decode, iso, micros
@@ -83,6 +84,7 @@ def engine_view(state: RunState) -> dict[str, Any]:
             None if state.ended is None else iso(state.ended),
             iso(state.last_ts),
         ),
+        "outputs": [(o.step_id, o.activation, o.kind, o.index, o.value) for o in outputs_of(state)],
         "result": live_result(state, state.last_ts),
     }
 
@@ -110,6 +112,7 @@ def shown(projection: RunProjection) -> dict[str, Any]:
         "used": budget.used,
         "reserved": budget.reserved,
         "times": (record.created_at, record.started_at, record.ended_at, record.updated_at),
+        "outputs": [(o.step_id, o.activation, o.kind, o.index, o.value) for o in state.outputs],
         "result": result_of(record, () if record.ended_at else tuple(asked)),
     }
 
