@@ -131,6 +131,8 @@ def _end_of(state: RunState, activation: Activation, now: int) -> Decisions:
     """The work of a step is done: its end, in the words of its kind."""
     if activation.error is not None:
         return step_failed(activation, activation.error, now)
+    if activation.node.kind.ends_itself:
+        return activation.node.kind.end(state, activation, now)
     if activation.is_for_each:
         ended = (
             activation.node.kind.end_of_items(state, activation, now)
@@ -178,6 +180,8 @@ def _examine(state: RunState, activation: Activation, now: int, found: Found) ->
     if activation.verdict is not None:
         return gates.refused_moves(state, activation, activation.verdict, now)
     node = activation.node
+    if node.kind.admits and (refused := node.kind.refusal(state, activation, now)):
+        return refused
     subject: dict[str, Any] = {}
     if node.iterates:
         if activation.snapshot is not None:
@@ -245,6 +249,8 @@ def _begin(state: RunState, activation: Activation, now: int, found: Found) -> D
     node = activation.node
     if node.guard_per_item and (verdict := gates.guard_of_item(state, activation)) is not None:
         return gates.refused_moves(state, activation, verdict, now)
+    if node.kind.admits and (refused := node.kind.refusal(state, activation, now)):
+        return refused
     prepared = node.kind.prepare(state, activation)
     if isinstance(prepared, ErrorInfo):
         return step_failed(activation, prepared, now, clock=clock)

@@ -48,6 +48,7 @@ __all__ = [
     "json_problem",
     "load",
     "load_aside",
+    "opening_events",
     "started_event",
     "submission_digest",
 ]
@@ -292,6 +293,15 @@ def started_event(
         grants=bound.grants,
         diagnostics=tuple(found) if found else UNSET,
     )
+
+
+def opening_events(started: WorkflowStarted) -> list[Any]:
+    """Return what stands directly behind `workflow.started`, in the same append."""
+    if started.definition.format != "pipeline":
+        return []
+    from agentflow.engine.pipeline import activated_event
+
+    return [activated_event(started.input)]
 
 
 def submission_digest(started: WorkflowStarted) -> str:

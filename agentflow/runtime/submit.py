@@ -39,6 +39,7 @@ from agentflow.runtime.submission import (
     is_repeat,
     load,
     load_aside,
+    opening_events,
     started_event,
     submission_digest,
 )
@@ -270,7 +271,8 @@ class SubmitCommand(RunResults):
         plan = self._plan(definition.workflow, definition.ir_hash)
         if bound.code is not None:
             self._code.begin(run_id, bound.code)
-        launch = await self._registry.begin(run_id, plan, bound, [started], labels=labels)
+        first = [started, *opening_events(started)]
+        launch = await self._registry.begin(run_id, plan, bound, first, labels=labels)
         return RunHandle(self, run_id, launch, created=True)
 
     async def _put_definition(self, definition: Definition) -> None:

@@ -145,6 +145,7 @@ def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: 
     if kind.takes_answers and not kind.starts_run and data.deadline is not UNSET:
         state.timers[f"input {data.request_id}"] = micros(data.deadline)
     stand_still(state, activation, ts)
+    state.settled.pop(activation.key, None)  # of a stage that waits with its answer for a clarification
     if kind.takes_answers:
         wake(state, activation)
 
@@ -162,10 +163,17 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
         state.timers.pop(f"input {data.request_id}", None)
         message_answered(state, request, data.value, None, is_withdrawn=False)
         return
-    if request.activation.node.kind.takes_answers:
+    if request.activation.node.kind.takes_answers and not _is_about_budget(request):
         _answered(state, request, data, ts)
         return
     _input_settled(state, request, data.value, ts)
+
+
+def _is_about_budget(request: OpenRequest) -> bool:
+    """Return whether the runtime asks about a budget of the activation's own calls."""
+    asked = request.data
+    is_own = not request.activation.node.kind.starts_run
+    return is_own and isinstance(asked, ev.InputRequested) and asked.request_type == "budget"
 
 
 def _input_settled(state: RunState, request: OpenRequest, value: dict[str, Any], ts: int) -> None:
