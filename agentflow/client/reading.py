@@ -106,6 +106,18 @@ class Reading(Commands):
         """The run record. Raises RunNotFound, RunGone."""
         return await self._ask("GET", _path(workflow_id), RunRecord)
 
+    async def plan(self, workflow_id: str) -> PlanView:
+        """The plan of a request as it stands. CommandRefused (`no_plan`) before there is one."""
+        return await self._ask("GET", f"{_path(workflow_id)}/plan", PlanView)
+
+    async def compact(self, workflow_id: str) -> dict[str, Any]:
+        """What a request came to so far, without internal traces."""
+        return await self._ask("GET", f"{_path(workflow_id)}/compact", dict[str, Any])
+
+    async def final(self, workflow_id: str) -> dict[str, Any]:
+        """The final output of a request. OutputNotReady before there is one."""
+        return await self._ask("GET", f"{_path(workflow_id)}/final", dict[str, Any])
+
     async def list(self, *, limit: int = 50, state: str | None = None) -> list[RunRecord]:
         """The records of the newest runs, newest first."""
         return (await self.records(limit=limit, state=state)).items

@@ -69,7 +69,7 @@ from agentflow.engine.shared_store import StoreAccess, answer_prefix
 from agentflow.engine.state import OpenCall, RunState
 
 if TYPE_CHECKING:
-    from agentflow.engine import commands
+    from agentflow.engine import commands, plan_commands
 
 __all__ = [
     "Activation",
@@ -128,6 +128,7 @@ __all__ = [
     "open_children",
     "open_handlers",
     "outputs_of",
+    "plan_commands",
     "report_of",
     "reported",
     "request_id_of",
@@ -140,6 +141,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name != "commands":  # imported when the first command is obeyed
+    if name not in ("commands", "plan_commands"):  # imported when the first command is obeyed
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.commands")
+    return importlib.import_module(f"{__name__}.{name}")

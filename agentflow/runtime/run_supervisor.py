@@ -934,12 +934,18 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             decisions += self._interrupted(now)
         if resumes:
             self._effects += engine.open_handlers(state)
+        if any(isinstance(move, ev.PlanRejected) for move in decisions):
+            cancel = Cancel(reason="plan_rejected", by=command.by)
+            decisions += self._decide_cancel(cancel, behind=len(decisions))
         self._launch.reopen()
         self._replies.append((state.next_offset, settle))
         self._advance(decisions)
 
-    def _decide_cancel(self, command: Cancel) -> Decisions:
-        """Return the request to cancel; work stops once it is durable. A second one can only make it hard."""
+    def _decide_cancel(self, command: Cancel, behind: int = 0) -> Decisions:
+        """Return the request to cancel; work stops once it is durable. A second one can only make it hard.
+
+        `behind`: how many events of the same append stand before it.
+        """
         state = self._state
         if state.terminal:
             raise engine.commands.Refused("run_terminal", f"{state.workflow_id} has ended ({state.status})")
@@ -949,7 +955,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             elif command.mode == "hard":
                 self._cancel = command
             return []
-        self._cancel, self._cancel_from = command, state.next_offset
+        self._cancel, self._cancel_from = command, state.next_offset + behind
         return [
             ev.WorkflowCancelRequested(
                 mode=command.mode,

@@ -47,6 +47,10 @@ def _accepted(state: RunState, data: ev.PlanAccepted, offset: int, ts: int) -> N
     pipeline.accepted, pipeline.accepted_by = True, None if data.by is msgspec.UNSET else data.by
 
 
+def _rejected(state: RunState, data: ev.PlanRejected, offset: int, ts: int) -> None:
+    _of(state, data).rejected = True
+
+
 def _compiled(state: RunState, data: ev.PlanCompiled, offset: int, ts: int) -> None:
     """Take the steps of the plan in: their nodes, and for each the functions that its toolsets have."""
     pipeline = _of(state, data)
@@ -94,6 +98,7 @@ FOLDS: dict[type, Any] = {
     ev.PlanProposed: _proposed,
     ev.PlanEdited: _edited,
     ev.PlanAccepted: _accepted,
+    ev.PlanRejected: _rejected,
     ev.PlanCompiled: _compiled,
     ev.PlanExecuted: _executed,
     ev.VerificationCompleted: _verified,
