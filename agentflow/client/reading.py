@@ -24,6 +24,7 @@ from agentflow.records.answers import CheckpointList, RecordList, RunList, ToolL
 from agentflow.records.checkpoints import Checkpoint
 from agentflow.records.comparison import Comparison
 from agentflow.records.executions import AgentContext, StepRecord
+from agentflow.records.pipeline import PlanView
 from agentflow.records.runs import (
     DefinitionView,
     ExecutionRecord,

@@ -52,6 +52,7 @@ from agentflow.engine.handler_results import (
 )
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.judging import Judgement
+from agentflow.engine.kinds.kind import Probe
 from agentflow.engine.limits import (
     activation_lost,
     cancel_finished,
@@ -89,6 +90,7 @@ __all__ = [
     "OpenCall",
     "Outgoing",
     "PassOn",
+    "Probe",
     "Question",
     "Release",
     "ReleaseIdle",

@@ -167,9 +167,8 @@ def decide_request(
             digest=request.data.digest,
             subject=request.data.subject,
         )
-    if state.pipeline is not None and state.begin is not None:
-        if granted and state.pipeline.settings.get("distinct_approver") and by == state.begin.by:
-            raise Refused("self_approval", f"{by} submitted {state.workflow_id}: another must approve")
+    if granted and state.pipeline is not None and _must_be_another(state, by):
+        raise Refused("self_approval", f"{by} submitted {state.workflow_id}: another must approve")
     return approvals.decided(
         request,
         granted=granted,
@@ -179,6 +178,12 @@ def decide_request(
         claimed_actor=claimed_actor,
         response=response,
     )
+
+
+def _must_be_another(state: RunState, by: str) -> bool:
+    """Return whether a caller submitted the run, and may not approve its steps for that."""
+    is_forbidden = state.pipeline is not None and bool(state.pipeline.settings.get("distinct_approver"))
+    return is_forbidden and state.begin is not None and state.begin.by == by
 
 
 def _step_of_plan(state: RunState, step_id: str) -> str:

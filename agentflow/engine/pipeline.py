@@ -22,6 +22,8 @@ from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
 
 if TYPE_CHECKING:
+    from agentflow.engine.activation import Activation
+    from agentflow.engine.agents.progress import ToolRecord
     from agentflow.engine.graph import Graph
     from agentflow.engine.path import NodeState, Path
     from agentflow.engine.state import OpenRequest
@@ -142,6 +144,14 @@ class PipelineState:
             "partial_reason": reason,
         }
 
+    def workspace(self, workflow_id: str) -> str | None:
+        """Return the folder that the steps of the run work in; None if the request has none."""
+        given = self.request.get("workspace")
+        if given is not None:
+            return given
+        root = self.request.get("workspace_root")
+        return None if root is None else f"{root}/{workflow_id}"
+
     def option(self, name: str, default: Any = None) -> Any:
         """Return an option of the request."""
         options: Mapping[str, Any] = self.request.get("options") or {}
@@ -180,6 +190,23 @@ class PipelineState:
             context: dict[str, Any] = found.get("context") or {}
             found["context"] = {**context, "clarifications": list(self.clarifications)}
         return found
+
+    def note_call(self, activation: Activation, record: ToolRecord, offset: int) -> None:
+        """Keep a completed call that reaches outside: the evidence of mail and messages."""
+        info = record.info
+        if info is None or info.side_effect not in ("external", "irreversible"):
+            return
+        self.calls.append(
+            {
+                "step_id": activation.node.name,
+                "tool_call_id": record.call.id,
+                "offset": offset,
+                "tool": f"{info.service}.{info.function}",
+                "side_effect": info.side_effect,
+                "parameters": record.parameters,
+                "output": record.output,
+            }
+        )
 
     def note_decision(
         self, request: OpenRequest, data: ev.ApprovalGranted | ev.ApprovalDenied, ts: int, *, granted: bool
@@ -259,7 +286,7 @@ def accepted_events(
     plan, digest = plan or pipeline.plan, digest or pipeline.digest
     assert plan is not None
     assert digest is not None
-    settings = {**pipeline.settings, "options": pipeline.request.get("options") or {}}
+    settings: dict[str, Any] = {**pipeline.settings, "options": pipeline.request.get("options") or {}}
     graph = compile_plan(read(Plan, plan), settings)
     return [
         ev.PlanAccepted(

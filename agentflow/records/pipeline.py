@@ -249,4 +249,3 @@ def _awaited(requests: list[RequestRecord]) -> str:
     if any(kind in ("step", "tool") for kind, _ in kinds):
         return "awaiting_approval"
     return "awaiting_input"
-

@@ -118,7 +118,7 @@ class ReadModel:
         return found.state()
 
     async def plan(self, workflow_id: str) -> PlanView:
-        """Return the plan of a request as it stands. Raises CommandRefused (`no_plan`) before there is one."""
+        """Return the plan of a request as it stands. Raises CommandRefused (`no_plan`) without one."""
         found, _ = await self._projection(workflow_id)
         plan = None if found.pipeline is None else found.pipeline.plan_view()
         if plan is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -88,8 +88,11 @@ def _finalized(state: RunState, data: ev.PlanFinalized, offset: int, ts: int) ->
 
 def _output_at(state: RunState, stage: str) -> dict[str, Any]:
     """Return what the function of a stage returned whose step is about to end."""
-    found = [one.output for one in state.open.values() if one.node.id == stage]
-    return found[0] if found and isinstance(found[0], dict) else {}
+    for one in state.open.values():
+        output: Any = one.output
+        if one.node.id == stage and isinstance(output, dict):
+            return cast("dict[str, Any]", output)
+    return {}
 
 
 FOLDS: dict[type, Any] = {

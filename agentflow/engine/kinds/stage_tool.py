@@ -1,4 +1,4 @@
-"""Stages 4 and 5 of the request pipeline: verifier and writer, functions without a model (page 004 §9, §10)."""
+"""Stages 4 and 5 of the request pipeline: verifier and writer, functions without a model (page 004)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _to_verify(pipeline: PipelineState, state: RunState) -> dict[str, Any]:
     return {
         "plan": pipeline.plan,
         "executor_output": pipeline.executor_output,
-        "workspace": pipeline.request.get("workspace"),
+        "workspace": pipeline.workspace(state.workflow_id),
         "before": pipeline.before,
         "calls": pipeline.calls,
         "classes": {
