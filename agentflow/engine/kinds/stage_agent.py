@@ -80,6 +80,9 @@ class StageAgent(Agent):
         given = self._given(state, activation)
         if given is not None:
             return self._ended(state, activation, given, now)
+        if activation.agent is None and activation.due_at is None:  # after a clarification
+            prepared = self.prepare(state, activation)
+            return [] if isinstance(prepared, ErrorInfo) else super().start(state, activation, prepared, now)
         return super().next(state, activation, now)
 
     def is_idle(self, activation: Activation) -> bool:
