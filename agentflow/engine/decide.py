@@ -251,9 +251,14 @@ def _begin(state: RunState, activation: Activation, now: int, found: Found) -> D
         return gates.refused_moves(state, activation, verdict, now)
     if node.kind.admits and (refused := node.kind.refusal(state, activation, now)):
         return refused
+    probe = node.kind.probe(state, activation) if node.kind.admits else None
+    if probe is not None and activation.key not in found:
+        return [probe]
     prepared = node.kind.prepare(state, activation)
     if isinstance(prepared, ErrorInfo):
         return step_failed(activation, prepared, now, clock=clock)
+    if probe is not None:
+        prepared = node.kind.with_probe(prepared, found[activation.key])
     hit: CacheHit | None = None
     if node.spec.cache is not None:
         if activation.key not in found:

@@ -19,10 +19,14 @@ from agentflow.definition.plan_compiler import compile_plan
 from agentflow.definition.stage_schemas import Plan, read, to_value
 from agentflow.definition.toolsets import Toolsets, policy_of
 from agentflow.events import catalogue as ev
+from agentflow.events.envelope import iso
 
 if TYPE_CHECKING:
+    from agentflow.engine.activation import Activation
+    from agentflow.engine.agents.progress import ToolRecord
     from agentflow.engine.graph import Graph
     from agentflow.engine.path import NodeState, Path
+    from agentflow.engine.state import OpenRequest
 
 __all__ = [
     "CLEARABLE",
@@ -76,6 +80,7 @@ class PipelineState:
         "ir_hash",
         "normalized",
         "plan",
+        "rejected",
         "report",
         "request",
         "rounds",
@@ -97,6 +102,7 @@ class PipelineState:
         self.adjustments: tuple[Any, ...] = ()
         self.accepted = False
         self.accepted_by: str | None = None
+        self.rejected = False
         self.ir_hash: str | None = None
         self.graph: Graph | None = None
         self.executor_output: dict[str, Any] | None = None
@@ -138,6 +144,14 @@ class PipelineState:
             "partial_reason": reason,
         }
 
+    def workspace(self, workflow_id: str) -> str | None:
+        """Return the folder that the steps of the run work in; None if the request has none."""
+        given = self.request.get("workspace")
+        if given is not None:
+            return given
+        root = self.request.get("workspace_root")
+        return None if root is None else f"{root}/{workflow_id}"
+
     def option(self, name: str, default: Any = None) -> Any:
         """Return an option of the request."""
         options: Mapping[str, Any] = self.request.get("options") or {}
@@ -176,6 +190,50 @@ class PipelineState:
             context: dict[str, Any] = found.get("context") or {}
             found["context"] = {**context, "clarifications": list(self.clarifications)}
         return found
+
+    def note_call(self, activation: Activation, record: ToolRecord, offset: int) -> None:
+        """Keep a completed call that reaches outside: the evidence of mail and messages."""
+        info = record.info
+        if info is None or info.side_effect not in ("external", "irreversible"):
+            return
+        self.calls.append(
+            {
+                "step_id": activation.node.name,
+                "tool_call_id": record.call.id,
+                "offset": offset,
+                "tool": f"{info.service}.{info.function}",
+                "side_effect": info.side_effect,
+                "parameters": record.parameters,
+                "output": record.output,
+            }
+        )
+
+    def note_decision(
+        self, request: OpenRequest, data: ev.ApprovalGranted | ev.ApprovalDenied, ts: int, *, granted: bool
+    ) -> None:
+        """Keep the record of an approval: it is shown in conflicts and in the report."""
+        asked = request.data
+        deadline = None if asked.deadline is msgspec.UNSET else asked.deadline
+        self.approvals.append(
+            {
+                "request_id": request.request_id,
+                "step_id": data.step_id.removeprefix(f"{EXECUTE}/"),
+                "decision": "granted" if granted else "denied",
+                "by": data.by,
+                "at": iso(ts),
+                "via": data.via,
+                "reason": None if data.reason is msgspec.UNSET else data.reason,
+                "digest": data.digest,
+                "deadline": deadline,
+            }
+        )
+
+    def decision_of(self, request_id: str) -> dict[str, Any]:
+        """Return who decided a request, and when; empty if nobody did."""
+        for one in self.approvals:
+            if one["request_id"] == request_id:
+                return {"by": one["by"], "at": one["at"]}
+        return {}
 
     def steps(self) -> list[dict[str, Any]]:
         """Return the steps of the present plan."""
@@ -217,19 +275,27 @@ def proposed_event(pipeline: PipelineState, plan: Any) -> ev.PlanProposed:
     )
 
 
-def accepted_events(pipeline: PipelineState, *, by: str | None) -> list[Any]:
-    """Return `plan.accepted` and `plan.compiled` of the present plan."""
-    assert pipeline.plan is not None
-    assert pipeline.digest is not None
-    graph = compile_plan(read(Plan, pipeline.plan), pipeline.settings)
+def accepted_events(
+    pipeline: PipelineState,
+    *,
+    by: str | None,
+    plan: dict[str, Any] | None = None,
+    digest: str | None = None,
+) -> list[Any]:
+    """Return `plan.accepted` and `plan.compiled` of a plan, by default the present one."""
+    plan, digest = plan or pipeline.plan, digest or pipeline.digest
+    assert plan is not None
+    assert digest is not None
+    settings: dict[str, Any] = {**pipeline.settings, "options": pipeline.request.get("options") or {}}
+    graph = compile_plan(read(Plan, plan), settings)
     return [
         ev.PlanAccepted(
-            plan_digest=pipeline.digest,
+            plan_digest=digest,
             automatic=by is None,
             by=msgspec.UNSET if by is None else by,
         ),
         ev.PlanCompiled(
-            plan_digest=pipeline.digest,
+            plan_digest=digest,
             ir_hash=ir_hash(graph),
             ir=msgspec.json.decode(canonical_json(graph)),
             diagnostics=(),

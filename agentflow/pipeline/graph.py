@@ -48,9 +48,7 @@ def pipeline_graph(
     toolsets = Toolsets.of_value(settings.get("toolsets") or [])
     tools = sorted({tool.name for toolset in toolsets if toolset.enabled for tool in toolset.tools})
     functions = tuple(FunctionRef(*_parts(tool)) for tool in tools)
-    delegate = AgentSpec(
-        name="delegate", system_prompt=prompt("delegate"), model=model, functions=functions
-    )
+    delegate = AgentSpec(name="delegate", system_prompt=prompt("delegate"), model=model, functions=functions)
     kept = {
         **settings,
         "toolsets": toolsets.to_value(),

@@ -58,6 +58,8 @@ _MAX_DEFINITIONS = 1_024
 _DEFINITION_FRESH_S = 60.0
 """Seconds; far less than a sweep leaves to a process that has put a definition and is about to name it."""
 _KEY_LABEL = "agentflow.idempotency_key"
+FORMAT_LABEL = "agentflow.format"
+"""Label of the store's index by which requests are found."""
 
 
 class _Checked(NamedTuple):
@@ -268,6 +270,8 @@ class SubmitCommand(RunResults):
         labels = dict(started.labels)
         if started.idempotency_key is not UNSET:
             labels[_KEY_LABEL] = started.idempotency_key
+        if started.definition.format == "pipeline":
+            labels[FORMAT_LABEL] = "pipeline"
         plan = self._plan(definition.workflow, definition.ir_hash)
         if bound.code is not None:
             self._code.begin(run_id, bound.code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -47,6 +47,10 @@ def _accepted(state: RunState, data: ev.PlanAccepted, offset: int, ts: int) -> N
     pipeline.accepted, pipeline.accepted_by = True, None if data.by is msgspec.UNSET else data.by
 
 
+def _rejected(state: RunState, data: ev.PlanRejected, offset: int, ts: int) -> None:
+    _of(state, data).rejected = True
+
+
 def _compiled(state: RunState, data: ev.PlanCompiled, offset: int, ts: int) -> None:
     """Take the steps of the plan in: their nodes, and for each the functions that its toolsets have."""
     pipeline = _of(state, data)
@@ -84,8 +88,11 @@ def _finalized(state: RunState, data: ev.PlanFinalized, offset: int, ts: int) ->
 
 def _output_at(state: RunState, stage: str) -> dict[str, Any]:
     """Return what the function of a stage returned whose step is about to end."""
-    found = [one.output for one in state.open.values() if one.node.id == stage]
-    return found[0] if found and isinstance(found[0], dict) else {}
+    for one in state.open.values():
+        output: Any = one.output
+        if one.node.id == stage and isinstance(output, dict):
+            return cast("dict[str, Any]", output)
+    return {}
 
 
 FOLDS: dict[type, Any] = {
@@ -94,6 +101,7 @@ FOLDS: dict[type, Any] = {
     ev.PlanProposed: _proposed,
     ev.PlanEdited: _edited,
     ev.PlanAccepted: _accepted,
+    ev.PlanRejected: _rejected,
     ev.PlanCompiled: _compiled,
     ev.PlanExecuted: _executed,
     ev.VerificationCompleted: _verified,

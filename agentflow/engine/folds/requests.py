@@ -85,6 +85,8 @@ def _approval_decided(
     request = state.requests.pop(data.request_id, None)
     if request is None:
         return
+    if state.pipeline is not None:
+        state.pipeline.note_decision(request, data, ts, granted=granted)
     if state.status == "waiting":
         state.status = "running"
     if data.via not in ("deadline", "policy"):

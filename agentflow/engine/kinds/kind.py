@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentflow.engine.shared_store import StoreAccess
     from agentflow.engine.state import RunState
 
-__all__ = ["CALL_EVENTS", "TIMER_EVENTS", "Kind", "Prepared"]
+__all__ = ["CALL_EVENTS", "TIMER_EVENTS", "Kind", "Prepared", "Probe"]
 
 CALL_EVENTS: frozenset[type] = frozenset(
     {
@@ -48,6 +48,14 @@ class Prepared(NamedTuple):
 
     input: Any
     subject: dict[str, Any]
+
+
+class Probe(NamedTuple):
+    """Files of a workspace that the runtime looks at before an activation starts."""
+
+    activation_key: str
+    workspace: str
+    names: tuple[str, ...]
 
 
 class Kind:
@@ -193,6 +201,14 @@ class Kind:
     def refusal(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Return the end of an activation that must not start; empty: it may."""
         return []
+
+    def probe(self, state: RunState, activation: Activation) -> Probe | None:
+        """Return the files whose state is recorded as the activation starts; None: there are none."""
+        return None
+
+    def with_probe(self, prepared: Prepared, found: Any) -> Prepared:
+        """Return what the activation starts with, with the state of its files."""
+        return prepared
 
     def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
         """Return what a person decides about, the digest of it, and the policy that asks."""

@@ -8,6 +8,7 @@ import msgspec
 
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.pipeline_nodes import PLAN_STEP, stage_of
+from agentflow.definition.stage_schemas import Step, read
 from agentflow.engine.agents import turns
 from agentflow.engine.call_results import attempt_failed
 from agentflow.engine.decisions import (
@@ -21,7 +22,7 @@ from agentflow.engine.decisions import (
 )
 from agentflow.engine.ids import derive
 from agentflow.engine.kinds.agent import Agent
-from agentflow.engine.kinds.kind import Prepared
+from agentflow.engine.kinds.kind import Prepared, Probe
 from agentflow.engine.pipeline import EXECUTE, MAX_CLARIFICATIONS, PipelineState, hash_of, proposed_event
 from agentflow.events import catalogue as ev
 
@@ -157,6 +158,14 @@ def _ask(state: RunState, activation: Activation, value: dict[str, Any], turn: i
     return [asked, waits]
 
 
+_TASK = frozenset(
+    {
+        *("workflow_id", "step_id", "attempt", "goal", "context", "toolsets", "role", "idempotency_key"),
+        *("workspace", "expected_artifacts"),
+    }
+)
+
+
 class PlanStepAgent(Agent):
     """A step of the plan: the delegate works on it with the functions of its toolsets alone."""
 
@@ -173,6 +182,10 @@ class PlanStepAgent(Agent):
         data = {**data, "attempt": activation.attempt, **_pipeline(state).execution}
         return Prepared(data, {"input": data, "system_prompt": agent.system_prompt})
 
+    def context(self, state: RunState, activation: Activation) -> Any:
+        """Return where the functions of the step work; no model sees it."""
+        return {"workspace": _pipeline(state).workspace(state.workflow_id)}
+
     def refusal(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Return the end of a step that its toolsets, the delegate or the policy refuse."""
         return refusal(state, activation, now)
@@ -180,6 +193,23 @@ class PlanStepAgent(Agent):
     def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
         """Return what a person decides about, its digest, and the policy that asks."""
         return approval_subject(state, activation)
+
+    def probe(self, state: RunState, activation: Activation) -> Probe | None:
+        """Return the expected files, whose state before the step is evidence."""
+        return probe_of(state, activation)
+
+    def with_probe(self, prepared: Prepared, found: Any) -> Prepared:
+        """Return the task with the state of the expected files."""
+        return Prepared({**prepared.input, "before": found}, prepared.subject)
+
+    def started(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
+        """Keep what the expected files were."""
+        _pipeline(state).before[activation.node.name] = data.input.get("before") or {}
+
+    def start(self, state: RunState, activation: Activation, prepared: Prepared, now: int) -> Decisions:
+        """Open a fresh context; the delegate sees the task and nothing of the runtime's own."""
+        task = {key: value for key, value in prepared.input.items() if key in _TASK}
+        return super().start(state, activation, Prepared(task, prepared.subject), now)
 
     def answered_with(self, state: RunState, activation: Activation, value: Any, now: int) -> Decisions:
         """Return `agent.completed`; a result of another step is fed back."""
@@ -237,7 +267,7 @@ def task_of(state: RunState, activation: Activation) -> dict[str, Any]:
         "toolsets": activation.node.spec.metadata["toolsets"],
         "role": "leaf",
         "idempotency_key": f"{state.workflow_id}/{activation.node.id}",
-        "workspace": pipeline.request.get("workspace"),
+        "workspace": pipeline.workspace(state.workflow_id),
         "expected_artifacts": step.get("expected_artifacts") or [],
     }
 
@@ -249,6 +279,14 @@ def _dependencies(activation: Activation, step: dict[str, Any]) -> dict[str, Any
         result = {} if place is None or place.output is None else cast("dict[str, Any]", place.output)
         found[name] = {"output": result.get("output", ""), "artifacts": result.get("artifacts") or []}
     return found
+
+
+def probe_of(state: RunState, activation: Activation) -> Probe | None:
+    """Return the expected files of a step of the plan."""
+    workspace = _pipeline(state).workspace(state.workflow_id)
+    expected = read(Step, plan_step(activation)).expected
+    names = tuple(one.uri for one in expected if one.type in ("file", "json", "markdown"))
+    return Probe(activation.key, workspace, names) if names and workspace is not None else None
 
 
 def refusal(state: RunState, activation: Activation, now: int) -> Decisions:

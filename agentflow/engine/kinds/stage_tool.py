@@ -1,4 +1,4 @@
-"""Stages 4 and 5 of the request pipeline: verifier and writer, functions without a model (page 004 §9, §10)."""
+"""Stages 4 and 5 of the request pipeline: verifier and writer, functions without a model (page 004)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _to_verify(pipeline: PipelineState, state: RunState) -> dict[str, Any]:
     return {
         "plan": pipeline.plan,
         "executor_output": pipeline.executor_output,
-        "workspace": pipeline.request.get("workspace"),
+        "workspace": pipeline.workspace(state.workflow_id),
         "before": pipeline.before,
         "calls": pipeline.calls,
         "classes": {
@@ -101,7 +101,6 @@ def _to_verify(pipeline: PipelineState, state: RunState) -> dict[str, Any]:
 
 def _to_write(pipeline: PipelineState, state: RunState) -> dict[str, Any]:
     """Return what the writer assembles."""
-    approvals = [msgspec.to_builtins(one) for one in pipeline.approvals]
     return {
         "normalized_request": pipeline.normalized,
         "plan": pipeline.plan,
@@ -112,7 +111,7 @@ def _to_write(pipeline: PipelineState, state: RunState) -> dict[str, Any]:
         "message": pipeline.user_input,
         "checks": pipeline.checks,
         "unchecked": pipeline.unchecked,
-        "approvals": approvals,
+        "approvals": list(pipeline.approvals),
         "adjustments": msgspec.to_builtins(list(pipeline.adjustments)),
         "usage": msgspec.to_builtins(state.usage),
     }

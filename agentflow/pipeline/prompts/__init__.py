@@ -14,4 +14,6 @@ VERSIONS = {"normalize": "1", "plan": "1", "delegate": "1"}
 def prompt(stage: str) -> str:
     """Return the prompt of a stage in its present version."""
     name = f"{stage}-{VERSIONS[stage]}.md"
-    return files(__package__ or "agentflow.pipeline.prompts").joinpath(name).read_text(encoding="utf-8").strip()
+    return (
+        files(__package__ or "agentflow.pipeline.prompts").joinpath(name).read_text(encoding="utf-8").strip()
+    )
