@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentflow.pipeline.verification import verify as verify_results
 from agentflow.tools import Service, function
 
 __all__ = ["services"]
 
 
-@function(side_effect="read", idempotent=True, timeout=600)
+@function(side_effect="read", idempotent=True, timeout=900)
 async def verify(
     plan: dict[str, Any],
     executor_output: dict[str, Any],
@@ -21,21 +22,16 @@ async def verify(
     allowed_hosts: list[str] | None = None,
 ) -> dict[str, Any]:
     """Hold the results of the steps against evidence."""
-    verdicts: list[dict[str, Any]] = []
-    for result in executor_output["step_results"]:
-        verdict = {"done": "pass", "failed": "fail"}.get(result["status"], "skipped")
-        reason = result["error"] or "nothing to check"
-        verdicts.append({"step_id": result["step_id"], "verdict": verdict, "reason": reason})
-    words = [v["verdict"] for v in verdicts]
-    status = "ready" if words and all(w == "pass" for w in words) else "partial" if words else "blocked"
-    summary = f"{words.count('pass')} passed, {words.count('fail')} failed, {words.count('skipped')} skipped"
-    output = {
-        "status": status,
-        "verdicts": verdicts,
-        "summary": summary,
-        "blockers": [] if words else ["no steps"],
-    }
-    return {"verifier_output": output, "checks": [], "codes": {}, "unchecked": []}
+    return await verify_results(
+        plan,
+        executor_output,
+        workspace=workspace,
+        before=before,
+        calls=calls or (),
+        classes=classes,
+        network=verify_network,
+        allowed_hosts=allowed_hosts or (),
+    )
 
 
 @function(side_effect="none", timeout=60)

@@ -128,10 +128,15 @@ class StageAgent(Agent):
         return step_completed(state, activation, now, output=value, next_port="on_error/next")
 
     def before_end(self, state: RunState, activation: Activation, output: Any, now: int) -> Decisions:
-        """Return the event of the stage, which stands directly before the end of its step."""
+        """Return the event of the stage, which stands directly before the end of its step.
+
+        A log that was cut between the two has it already.
+        """
+        pipeline = _pipeline(state)
         if stage_of(activation.node.spec) == "normalize":
-            return [ev.PlanNormalized(normalized_request=output)]
-        return [proposed_event(_pipeline(state), activation.output or output)]
+            known = pipeline.normalized is not None
+            return [] if known else [ev.PlanNormalized(normalized_request=output)]
+        return [] if pipeline.plan is not None else [proposed_event(pipeline, activation.output or output)]
 
     def answered(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
         """Keep the clarification; the stage runs again in a fresh context."""

@@ -73,7 +73,16 @@ def _shown(result: Any) -> Any:
     return result.state, final
 
 
-async def test_at_every_event_another_process_goes_on_and_repeats_nothing(tmp_path: Any):
+async def test_behind_some_events_another_process_goes_on_and_repeats_nothing(tmp_path: Any):
+    await _cut_and_go_on(tmp_path, every=9)
+
+
+@pytest.mark.slow
+async def test_behind_every_event_another_process_goes_on_and_repeats_nothing(tmp_path: Any):
+    await _cut_and_go_on(tmp_path, every=1)
+
+
+async def _cut_and_go_on(tmp_path: Any, every: int) -> None:
     log, desk, model = MemoryLog(), Desk(), _model()
     async with Runtime(log, models=[model], services=desk.services()) as runtime:
         run = (await requests_of(runtime, tmp_path).submit("workflow: x", review=True)).run
@@ -82,7 +91,7 @@ async def test_at_every_event_another_process_goes_on_and_repeats_nothing(tmp_pa
         whole = await _drive(runtime, run_id)
         rows = await log.read(run_id, 0, 10_000)
     assert desk.calls == ["send a@b.example"]
-    for upto in range(1, len(rows)):
+    for upto in range(1, len(rows), every):
         before = [row.type for row in rows[:upto]]
         cut = await restored(run_id, log, rows[:upto])
         again, desk = _model(), Desk()
