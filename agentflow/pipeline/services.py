@@ -50,10 +50,11 @@ def write(
     usage: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Assemble the final output from what the stages gave."""
-    results = (executor_output or {}).get("step_results") or []
-    verdicts = {v["step_id"]: v["verdict"] for v in (verifier_output or {}).get("verdicts") or []}
+    results: list[dict[str, Any]] = (executor_output or {}).get("step_results") or []
+    judged: list[dict[str, Any]] = (verifier_output or {}).get("verdicts") or []
+    verdicts = {v["step_id"]: v["verdict"] for v in judged}
     counts = [sum(r["status"] == word for r in results) for word in ("done", "failed", "skipped")]
-    blockers = dict.fromkeys(
+    blockers: dict[str, None] = dict.fromkeys(
         [
             *((normalized_request or {}).get("blockers") or []),
             *((plan or {}).get("blockers") or []),
@@ -62,7 +63,7 @@ def write(
         ]
     )
     status = "error" if errors else "blocked" if verifier_output is None else verifier_output["status"]
-    final = {
+    final: dict[str, Any] = {
         "status": status,
         "objective": (normalized_request or {}).get("objective") or "",
         "summary": (verifier_output or {}).get("summary") or "",

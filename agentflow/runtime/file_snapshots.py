@@ -11,7 +11,7 @@ __all__ = ["snapshot_files"]
 
 
 def snapshot_files(workspace: str, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return {exists, size, mtime, sha256} of each file, by its path in the workspace; mtime in nanoseconds."""
+    """Return {exists, size, mtime, sha256} of each file by its path; mtime in nanoseconds."""
     folder, found = Workspace(workspace), dict[str, dict[str, Any]]()
     for path in {normal_path(name): None for name in names}:
         if path is None:
