@@ -66,8 +66,8 @@ class SubmitBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
 class RequestBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
     """A request in natural language.
 
-    `mode`: `workflow` skips the judgement of the text, `direct` never begins a pipeline. `answer`: a text that
-    asks for no workflow is answered by a run of one agent.
+    `mode`: `workflow` skips the judgement of the text, `direct` never begins a pipeline. `answer`: a text
+    that asks for no workflow is answered by a run of one agent.
     """
 
     message: str

@@ -218,7 +218,8 @@ def with_trust_hint(diagnostics: list[Diagnostic], hint: str = TRUST_HINT) -> li
 def _members(error: AgentflowError) -> dict[str, Any]:
     """Return the members for programs beside the code."""
     if isinstance(error, CommandRefused):
-        return {"details": error.details}
+        found = {"diagnostics": error.details["diagnostics"]} if "diagnostics" in error.details else {}
+        return {"details": error.details, **found}
     if isinstance(error, OffsetTrimmed):
         return {"earliest_offset": error.earliest_offset, "requested": error.requested}
     if isinstance(error, OffsetConflict):
