@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentflow.pipeline import verification, writer
 from agentflow.tools import Service, function
 
 __all__ = ["services"]
@@ -21,21 +22,16 @@ async def verify(
     allowed_hosts: list[str] | None = None,
 ) -> dict[str, Any]:
     """Hold the results of the steps against evidence."""
-    verdicts: list[dict[str, Any]] = []
-    for result in executor_output["step_results"]:
-        verdict = {"done": "pass", "failed": "fail"}.get(result["status"], "skipped")
-        reason = result["error"] or "nothing to check"
-        verdicts.append({"step_id": result["step_id"], "verdict": verdict, "reason": reason})
-    words = [v["verdict"] for v in verdicts]
-    status = "ready" if words and all(w == "pass" for w in words) else "partial" if words else "blocked"
-    summary = f"{words.count('pass')} passed, {words.count('fail')} failed, {words.count('skipped')} skipped"
-    output = {
-        "status": status,
-        "verdicts": verdicts,
-        "summary": summary,
-        "blockers": [] if words else ["no steps"],
-    }
-    return {"verifier_output": output, "checks": [], "codes": {}, "unchecked": []}
+    return await verification.verify(
+        plan,
+        executor_output,
+        workspace=workspace,
+        before=before,
+        calls=calls or (),
+        classes=classes,
+        network=verify_network,
+        allowed_hosts=allowed_hosts or (),
+    )
 
 
 @function(side_effect="none", timeout=60)
@@ -54,46 +50,19 @@ def write(
     usage: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Assemble the final output from what the stages gave."""
-    results = (executor_output or {}).get("step_results") or []
-    verdicts = {v["step_id"]: v["verdict"] for v in (verifier_output or {}).get("verdicts") or []}
-    counts = [sum(r["status"] == word for r in results) for word in ("done", "failed", "skipped")]
-    blockers = dict.fromkeys(
-        [
-            *((normalized_request or {}).get("blockers") or []),
-            *((plan or {}).get("blockers") or []),
-            *((verifier_output or {}).get("blockers") or []),
-            *((executor_output or {}).get("blockers") or []),
-        ]
+    return writer.write(
+        normalized_request,
+        plan,
+        executor_output,
+        verifier_output,
+        errors,
+        execution=execution,
+        checks=checks or (),
+        unchecked=unchecked or (),
+        approvals=approvals or (),
+        adjustments=adjustments or (),
+        usage=usage,
     )
-    status = "error" if errors else "blocked" if verifier_output is None else verifier_output["status"]
-    final = {
-        "status": status,
-        "objective": (normalized_request or {}).get("objective") or "",
-        "summary": (verifier_output or {}).get("summary") or "",
-        "plan_summary": (plan or {}).get("summary") or "",
-        "execution_summary": f"{counts[0]} done, {counts[1]} failed, {counts[2]} skipped",
-        "verification_summary": (verifier_output or {}).get("summary") or "",
-        "steps": [
-            {
-                "step_id": r["step_id"],
-                "status": r["status"],
-                "verdict": verdicts.get(r["step_id"], "skipped"),
-                "output": r["output"],
-            }
-            for r in results
-        ],
-        "blockers": list(blockers),
-        "errors": errors,
-        **execution,
-    }
-    report = {
-        "artifacts": checks or [],
-        "unchecked": unchecked or [],
-        "approvals": approvals or [],
-        "adjustments": adjustments or [],
-        "usage": usage or {},
-    }
-    return {"final_output": final, "report": report}
 
 
 def services() -> list[Service]:
