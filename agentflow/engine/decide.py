@@ -37,6 +37,7 @@ from agentflow.engine.held_steps import held_moves
 from agentflow.engine.judging import Unjudged, with_judgements
 from agentflow.engine.kinds.kind import Prepared
 from agentflow.engine.mail import MAX_HANDLERS
+from agentflow.engine.pipeline import activated_event
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error
 from agentflow.events import catalogue as ev
@@ -75,6 +76,8 @@ def _decide(state: RunState, now: int, found: Found) -> Decisions:
         return _in_flight(state, now, found) if state.draining else []
     if state.ended is not None:
         return []
+    if state.pipeline is not None and state.pipeline.activated is None:
+        return [activated_event(state.input)]  # of a log that was cut inside its first append
     if state.timers and (moves := limits.overdue(state, now)):
         return moves
     if state.held_steps:

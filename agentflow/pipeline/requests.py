@@ -274,7 +274,7 @@ class Requests:
         idempotency_key: str | None,
         by: str,
     ) -> RunHandle[Any]:
-        agent: dict[str, Any] = {"name": "answer", "systemPrompt": _ANSWER_PROMPT, "tools": []}
+        agent: dict[str, Any] = {"name": "answer", "system_prompt": _ANSWER_PROMPT, "tools": []}
         if self.settings.model is not None:
             agent["model"] = self.settings.model
         return await self.runtime.submit(

@@ -9,6 +9,7 @@ import msgspec
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.pipeline_nodes import PLAN_STEP, stage_of
 from agentflow.definition.stage_schemas import Step, read
+from agentflow.definition.toolsets import StepContext
 from agentflow.engine.agents import turns
 from agentflow.engine.call_results import attempt_failed
 from agentflow.engine.decisions import (
@@ -80,6 +81,9 @@ class StageAgent(Agent):
         given = self._given(state, activation)
         if given is not None:
             return self._ended(state, activation, given, now)
+        if activation.agent is None and activation.due_at is None:  # after a clarification
+            prepared = self.prepare(state, activation)
+            return [] if isinstance(prepared, ErrorInfo) else super().start(state, activation, prepared, now)
         return super().next(state, activation, now)
 
     def is_idle(self, activation: Activation) -> bool:
@@ -125,10 +129,15 @@ class StageAgent(Agent):
         return step_completed(state, activation, now, output=value, next_port="on_error/next")
 
     def before_end(self, state: RunState, activation: Activation, output: Any, now: int) -> Decisions:
-        """Return the event of the stage, which stands directly before the end of its step."""
+        """Return the event of the stage, which stands directly before the end of its step.
+
+        A log that was cut between the two has it already.
+        """
+        pipeline = _pipeline(state)
         if stage_of(activation.node.spec) == "normalize":
-            return [ev.PlanNormalized(normalized_request=output)]
-        return [proposed_event(_pipeline(state), activation.output or output)]
+            known = pipeline.normalized is not None
+            return [] if known else [ev.PlanNormalized(normalized_request=output)]
+        return [] if pipeline.plan is not None else [proposed_event(pipeline, activation.output or output)]
 
     def answered(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
         """Keep the clarification; the stage runs again in a fresh context."""
@@ -184,7 +193,7 @@ class PlanStepAgent(Agent):
 
     def context(self, state: RunState, activation: Activation) -> Any:
         """Return where the functions of the step work; no model sees it."""
-        return {"workspace": _pipeline(state).workspace(state.workflow_id)}
+        return StepContext(workspace=_pipeline(state).workspace(state.workflow_id))
 
     def refusal(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Return the end of a step that its toolsets, the delegate or the policy refuse."""

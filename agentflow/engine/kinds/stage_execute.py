@@ -60,7 +60,9 @@ class Execute(Subgraph):
 
     def before_end(self, state: RunState, activation: Activation, output: Any, now: int) -> Decisions:
         """Return `plan.executed`."""
-        return [ev.PlanExecuted(executor_output=output)]
+        assert state.pipeline is not None
+        known = state.pipeline.executor_output is not None
+        return [] if known else [ev.PlanExecuted(executor_output=output)]
 
 
 EXECUTE = Execute()

@@ -74,7 +74,8 @@ class Review(Human):
         """Return `plan.accepted` and `plan.compiled`, if the command that accepted the plan did not."""
         pipeline = _pipeline(state)
         by = activation.local if isinstance(activation.local, str) else None
-        return [] if pipeline.accepted else accepted_events(pipeline, by=by)
+        missing = accepted_events(pipeline, by=by) if pipeline.graph is None else []
+        return missing[1:] if pipeline.accepted else missing  # the append of a command may have been cut
 
     def answered(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
         """Keep who decided, or that the plan was rejected."""

@@ -48,8 +48,12 @@ class StageTool(Tool):
 
     def before_end(self, state: RunState, activation: Activation, output: Any, now: int) -> Decisions:
         """Return the events of the stage: checks and verdicts, or `plan.finalized`."""
+        pipeline = state.pipeline
+        assert pipeline is not None
         if stage_of(activation.node.spec) == "write":
-            return [ev.PlanFinalized(final_output=output)]
+            return [] if pipeline.final_output is not None else [ev.PlanFinalized(final_output=output)]
+        if pipeline.verifier_output is not None:
+            return []
         found: dict[str, Any] = activation.output
         return [
             ev.VerificationStarted(steps=tuple(f"{EXECUTE}/{v['step_id']}" for v in output["verdicts"])),
