@@ -16,6 +16,7 @@ __all__ = [
     "PolicyRule",
     "RuleMatch",
     "SideEffectClass",
+    "StepContext",
     "ToolEntry",
     "Toolset",
     "Toolsets",
@@ -68,6 +69,15 @@ class PolicyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     match: RuleMatch
     require: Literal["approval"] = "approval"
+
+
+class StepContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What functions are told of the step of a plan that calls them; no model sees it.
+
+    A Struct and no mapping: the `context` of a document is JSON, so that none can pass for this.
+    """
+
+    workspace: str | None
 
 
 class Toolsets:

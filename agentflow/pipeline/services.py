@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentflow.pipeline.verification import verify as verify_results
+from agentflow.pipeline import verification, writer
 from agentflow.tools import Service, function
 
 __all__ = ["services"]
@@ -22,7 +22,7 @@ async def verify(
     allowed_hosts: list[str] | None = None,
 ) -> dict[str, Any]:
     """Hold the results of the steps against evidence."""
-    return await verify_results(
+    return await verification.verify(
         plan,
         executor_output,
         workspace=workspace,
@@ -50,47 +50,19 @@ def write(
     usage: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Assemble the final output from what the stages gave."""
-    results: list[dict[str, Any]] = (executor_output or {}).get("step_results") or []
-    judged: list[dict[str, Any]] = (verifier_output or {}).get("verdicts") or []
-    verdicts = {v["step_id"]: v["verdict"] for v in judged}
-    counts = [sum(r["status"] == word for r in results) for word in ("done", "failed", "skipped")]
-    blockers: dict[str, None] = dict.fromkeys(
-        [
-            *((normalized_request or {}).get("blockers") or []),
-            *((plan or {}).get("blockers") or []),
-            *((verifier_output or {}).get("blockers") or []),
-            *((executor_output or {}).get("blockers") or []),
-        ]
+    return writer.write(
+        normalized_request,
+        plan,
+        executor_output,
+        verifier_output,
+        errors,
+        execution=execution,
+        checks=checks or (),
+        unchecked=unchecked or (),
+        approvals=approvals or (),
+        adjustments=adjustments or (),
+        usage=usage,
     )
-    status = "error" if errors else "blocked" if verifier_output is None else verifier_output["status"]
-    final: dict[str, Any] = {
-        "status": status,
-        "objective": (normalized_request or {}).get("objective") or "",
-        "summary": (verifier_output or {}).get("summary") or "",
-        "plan_summary": (plan or {}).get("summary") or "",
-        "execution_summary": f"{counts[0]} done, {counts[1]} failed, {counts[2]} skipped",
-        "verification_summary": (verifier_output or {}).get("summary") or "",
-        "steps": [
-            {
-                "step_id": r["step_id"],
-                "status": r["status"],
-                "verdict": verdicts.get(r["step_id"], "skipped"),
-                "output": r["output"],
-            }
-            for r in results
-        ],
-        "blockers": list(blockers),
-        "errors": errors,
-        **execution,
-    }
-    report = {
-        "artifacts": checks or [],
-        "unchecked": unchecked or [],
-        "approvals": approvals or [],
-        "adjustments": adjustments or [],
-        "usage": usage or {},
-    }
-    return {"final_output": final, "report": report}
 
 
 def services() -> list[Service]:

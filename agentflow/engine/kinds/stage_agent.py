@@ -9,6 +9,7 @@ import msgspec
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.pipeline_nodes import PLAN_STEP, stage_of
 from agentflow.definition.stage_schemas import Step, read
+from agentflow.definition.toolsets import StepContext
 from agentflow.engine.agents import turns
 from agentflow.engine.call_results import attempt_failed
 from agentflow.engine.decisions import (
@@ -192,7 +193,7 @@ class PlanStepAgent(Agent):
 
     def context(self, state: RunState, activation: Activation) -> Any:
         """Return where the functions of the step work; no model sees it."""
-        return {"workspace": _pipeline(state).workspace(state.workflow_id)}
+        return StepContext(workspace=_pipeline(state).workspace(state.workflow_id))
 
     def refusal(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Return the end of a step that its toolsets, the delegate or the policy refuse."""

@@ -1,6 +1,5 @@
 """Stage 4 of the request pipeline: deterministic verification by evidence (page 004 §9)."""
 
-from agentflow.pipeline.verification.files import snapshot
 from agentflow.pipeline.verification.verifier import NOTHING_TO_CHECK, verify
 
-__all__ = ["NOTHING_TO_CHECK", "snapshot", "verify"]
+__all__ = ["NOTHING_TO_CHECK", "verify"]

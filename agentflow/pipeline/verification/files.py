@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
-from agentflow.definition.stage_schemas import Expected
 from agentflow.pipeline.verification.findings import Content, Finding, failed, passed
 from agentflow.pipeline.verification.json_text import check_json
 from agentflow.tools.toolsets.workspace import (
@@ -16,10 +13,10 @@ from agentflow.tools.toolsets.workspace import (
     FileState,
     Workspace,
     WorkspaceError,
-    normal_path,
+    relative_path,
 )
 
-__all__ = ["FILE_TYPES", "FileReader", "check_file", "path_of", "snapshot"]
+__all__ = ["FILE_TYPES", "FileReader", "check_file"]
 
 FILE_TYPES: Final = ("file", "json", "markdown")
 _TOTAL_HASH_BYTES: Final = 4 << 30
@@ -33,24 +30,6 @@ _CODES: Final = {
 }
 
 
-def path_of(uri: str, root: str | None) -> str | None:
-    """Return the path of an artifact relative to the workspace, by its text; None if it leaves it.
-
-    A step may also name its file by an absolute path or a `file:` URI below the workspace.
-    """
-    if uri.lower().startswith("file:"):
-        parts = urlsplit(uri)
-        if parts.netloc not in ("", "localhost"):
-            return None
-        uri = unquote(parts.path)
-    if root is not None and uri.startswith("/"):
-        for base in dict.fromkeys((os.path.abspath(root), os.path.realpath(root))):
-            if uri.startswith(base.rstrip("/") + "/"):
-                uri = uri[len(base.rstrip("/")) + 1 :]
-                break
-    return normal_path(uri)
-
-
 class FileReader:
     """Reads each file of one workspace once, so that all checks of a verification see one content."""
 
@@ -62,7 +41,7 @@ class FileReader:
 
     def read(self, uri: str) -> FileState:
         """Return the file as it is. Raises WorkspaceError."""
-        path = path_of(uri, self.root)
+        path = relative_path(uri, self.root)
         if self._workspace is None or path is None:
             raise WorkspaceError("outside", f'"{uri[:200]}" is not in the workspace')
         found = self._kept.get(path)
@@ -107,21 +86,6 @@ def check_file(
     elif type == "markdown":
         checks.append(_markdown(found))
     return checks, _evidence(found)
-
-
-def snapshot(workspace: str | None, expected: tuple[Expected, ...]) -> dict[str, Any]:
-    """Return {exists, size, mtime, sha256} of each expected file by its path, for the start of a step."""
-    reader = FileReader(workspace)
-    found: dict[str, Any] = {}
-    for one in expected:
-        path = path_of(one.uri, workspace) if one.type in FILE_TYPES else None
-        if path is None or path in found:
-            continue
-        try:
-            found[path] = {"exists": True, **_evidence(reader.read(path))}
-        except WorkspaceError:
-            found[path] = {"exists": False, "size": None, "mtime": None, "sha256": None}
-    return found
 
 
 def _evidence(found: FileState) -> dict[str, Any]:

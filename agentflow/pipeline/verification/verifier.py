@@ -16,11 +16,12 @@ from agentflow.definition.stage_schemas import Artifact, Check, Expected, Plan, 
 from agentflow.definition.toolsets import CLASSES
 from agentflow.engine.pipeline import CLEARABLE
 from agentflow.pipeline.verification.checks import apply_check, set_keys
-from agentflow.pipeline.verification.files import FILE_TYPES, FileReader, check_file, path_of
+from agentflow.pipeline.verification.files import FILE_TYPES, FileReader, check_file
 from agentflow.pipeline.verification.findings import Content, Finding, failed, unchecked
 from agentflow.pipeline.verification.messages import check_message, find_unreported, normal_message_uri
 from agentflow.pipeline.verification.network import Probed, UrlProber, normal_url, scheme_problem
 from agentflow.tools.threads import in_thread
+from agentflow.tools.toolsets.workspace import relative_path
 
 __all__ = ["NOTHING_TO_CHECK", "verify"]
 
@@ -90,8 +91,8 @@ async def verify(
 ) -> dict[str, Any]:
     """Return {verifier_output, checks, codes, unchecked}.
 
-    `before` has by step id what `snapshot` returned when the step began. `calls` are the completed calls of
-    all steps: {step_id, tool_call_id, tool, side_effect, parameters, output, offset}. `classes` has the class
+    `before` has by step id what `snapshot_files` returned when the step began. `calls` are the completed
+    calls of all steps: {step_id, tool_call_id, tool, side_effect, parameters, output, offset}. `classes` has the class
     of each step's toolsets. `checks` are the entries of `verification.artifact_checked`, each with its
     step_id; `codes` has every failing code by step id; `unchecked` is that of the report.
     """
@@ -141,7 +142,7 @@ def _inputs(
 
 def _key(type: str, uri: str, workspace: str | None) -> tuple[str, str]:
     if type in FILE_TYPES:
-        return type, path_of(uri, workspace) or uri
+        return type, relative_path(uri, workspace) or uri
     if type == "url":
         return type, normal_url(uri)
     return type, normal_message_uri(uri) if type in ("email", "message") else uri.strip()
@@ -284,7 +285,7 @@ class _Judge:
     def _kind(self, item: _Item, given: _StepInput) -> _Looked:
         type, uri = item.type, item.uri
         if type in FILE_TYPES:
-            path = path_of(uri, self._reader.root)
+            path = relative_path(uri, self._reader.root)
             before = given.before.get(path) if path is not None else None
             if before is None and item.expected is not None:
                 before = given.before.get(item.expected.uri)

@@ -20,6 +20,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 __all__ = [
     "HASH_LIMIT_BYTES",
@@ -30,6 +31,7 @@ __all__ = [
     "Workspace",
     "WorkspaceError",
     "normal_path",
+    "relative_path",
 ]
 
 TEXT_LIMIT_BYTES: Final = 64 << 20
@@ -90,6 +92,24 @@ def normal_path(uri: str) -> str | None:
         elif part not in ("", "."):
             parts.append(part)
     return "/".join(parts) or "."
+
+
+def relative_path(uri: str, root: str | None) -> str | None:
+    """Return the path of an artifact relative to the workspace, by its text; None if it leaves it.
+
+    A step may also name its file by an absolute path or a `file:` URI below the workspace.
+    """
+    if uri.lower().startswith("file:"):
+        parts = urlsplit(uri)
+        if parts.netloc not in ("", "localhost"):
+            return None
+        uri = unquote(parts.path)
+    if root is not None and uri.startswith("/"):
+        for base in dict.fromkeys((os.path.abspath(root), os.path.realpath(root))):
+            if uri.startswith(base.rstrip("/") + "/"):
+                uri = uri[len(base.rstrip("/")) + 1 :]
+                break
+    return normal_path(uri)
 
 
 class Workspace:
@@ -166,8 +186,8 @@ class Workspace:
     def append(self, path: str, data: bytes, *, limit: int) -> int:
         """Append to a file, or make it; return its new size.
 
-        A link is refused, and so is a file with several names (hard links), because one may be outside. Raises
-        WorkspaceError.
+        A link is refused, and so is a file with several names (hard links), because one may be outside.
+        Raises WorkspaceError.
         """
         _check_size(path, len(data), limit)
         with self._directory_of(path, make=True) as (directory, name):

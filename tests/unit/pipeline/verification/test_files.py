@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from agentflow.definition.stage_schemas import Expected
-from agentflow.pipeline.verification.files import FileReader, check_file, path_of, snapshot
+from agentflow.pipeline.verification.files import FileReader, check_file
 from agentflow.pipeline.verification.json_text import check_json
-from agentflow.tools.toolsets.workspace import HASH_LIMIT_BYTES, Workspace, WorkspaceError
+from agentflow.runtime.file_snapshots import snapshot_files
+from agentflow.tools.toolsets.workspace import HASH_LIMIT_BYTES, Workspace, WorkspaceError, relative_path
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_evidence_is_that_of_the_file(place: Path) -> None:
 
 def test_five_cases_have_five_codes(place: Path) -> None:
     (place / "old.md").write_text("old")
-    before = snapshot(str(place), (Expected(type="markdown", uri="old.md"),))["old.md"]
+    before = snapshot_files(str(place), ["old.md"])["old.md"]
     (place / "folder").mkdir()
     (place / "cut.json").write_text('{"a": [1, 2')
     (place / "link.md").symlink_to(place.parent / "outside" / "key.txt")
@@ -209,7 +209,7 @@ def test_swap_between_check_and_use_reads_nothing_outside(place: Path, swapped: 
 
 def test_file_that_is_unchanged_is_stale_and_one_that_changed_is_not(place: Path) -> None:
     (place / "a").write_text("a")
-    before = snapshot(str(place), (Expected(type="file", uri="./a"),))["a"]
+    before = snapshot_files(str(place), ["./a"])["./a"]
     assert codes(place, "a", before=before) == ["artifact_stale"]
     found = os.stat(place / "a")
     (place / "a").write_text("b")
@@ -257,7 +257,7 @@ def test_large_json_is_checked_in_a_process(place: Path) -> None:
 
 def test_absolute_paths_below_the_workspace_are_its_files(place: Path) -> None:
     (place / "a").write_text("a")
-    assert path_of(f"{place}/x/../a", str(place)) == "a"
-    assert path_of((place / "a").as_uri(), str(place)) == "a"
-    assert path_of(f"{place}x/a", str(place)) is None
-    assert path_of("file://elsewhere/a", str(place)) is None
+    assert relative_path(f"{place}/x/../a", str(place)) == "a"
+    assert relative_path((place / "a").as_uri(), str(place)) == "a"
+    assert relative_path(f"{place}x/a", str(place)) is None
+    assert relative_path("file://elsewhere/a", str(place)) is None

@@ -178,12 +178,10 @@ async def test_body_is_bounded() -> None:
     assert (found.content.exists, found.content.body) == (True, None)
 
 
-NO_URLS = (
-    ["ftp://a.org", "http://u:p@a.org", "http://u@a.org", "http://", "http:///x", "http://a.org:x/", "//a.org", "http://[::1"]
-)
+NO_URLS = ["ftp://a.org", "http://u:p@a.org", "http://u@a.org", "http://", "http:///x", "http://a.org:x/"]
 
 
-@pytest.mark.parametrize("url", [*NO_URLS, "http://a b/", "http://a.org\n"])
+@pytest.mark.parametrize("url", [*NO_URLS, "//a.org", "http://[::1", "http://a b/", "http://a.org\n"])
 async def test_url_that_is_not_requested(url: str) -> None:
     assert scheme_problem(url) is not None
     assert code(await probe(url)) == "url_scheme"

@@ -10,6 +10,7 @@ import pytest
 
 from agentflow.definition.stage_schemas import VerifierOutput, problems_of
 from agentflow.pipeline.verification import verify
+from agentflow.runtime.file_snapshots import snapshot_files
 
 
 def step(id: str = "a", **more: Any) -> dict[str, Any]:
@@ -175,11 +176,9 @@ async def test_first_failing_code_is_the_reason_and_all_are_kept(tmp_path: Path)
 
 
 async def test_file_older_than_its_step_is_stale(tmp_path: Path) -> None:
-    from agentflow.definition.stage_schemas import Expected
-    from agentflow.pipeline.verification import snapshot
 
     (tmp_path / "a.txt").write_text("x")
-    before = {"a": snapshot(str(tmp_path), (Expected(type="file", uri="a.txt"),))}
+    before = {"a": snapshot_files(str(tmp_path), ["a.txt"])}
     given = step(expected_artifacts=["a.txt"])
     assert await verdict(given, done(), workspace=str(tmp_path), before=before) == ("fail", "artifact_stale")
     (tmp_path / "a.txt").write_text("y")
