@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-<<<<<<< HEAD
 from agentflow.pipeline import verification, writer
-=======
-from agentflow.pipeline.verification import verify as verify_results
->>>>>>> pipeline
 from agentflow.tools import Service, function
 
 __all__ = ["services"]
@@ -26,11 +22,7 @@ async def verify(
     allowed_hosts: list[str] | None = None,
 ) -> dict[str, Any]:
     """Hold the results of the steps against evidence."""
-<<<<<<< HEAD
     return await verification.verify(
-=======
-    return await verify_results(
->>>>>>> pipeline
         plan,
         executor_output,
         workspace=workspace,
