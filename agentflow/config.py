@@ -35,6 +35,7 @@ __all__ = [
     "TerminalConfig",
     "ToolsetsConfig",
     "WebConfig",
+    "data_folder",
     "default_socket",
     "default_store",
     "find_files",
@@ -174,6 +175,7 @@ class _File(msgspec.Struct, kw_only=True):
     server: ServerConfig | None = None
     retention: RetentionConfig | None = None
     prices: dict[str, PriceConfig] = {}
+    pipeline: dict[str, Any] = {}
     toolsets: ToolsetsConfig | None = None
 
 
@@ -193,6 +195,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     on_unknown: Literal["ask", "fail"] | None = None
     server: ServerConfig = ServerConfig()
     retention: RetentionPolicy | None = None
+    pipeline: dict[str, Any] = {}
+    """The section `[pipeline]` as it is written: the request pipeline reads it."""
     toolsets: ToolsetsConfig = ToolsetsConfig()
     files: tuple[Path, ...] = ()
 
@@ -224,6 +228,7 @@ def load_config(
         model=merged.model,
         models=merged.models,
         prices=merged.prices,
+        pipeline=merged.pipeline,
         on_unknown=on_unknown or _on_unknown(environment) or merged.on_unknown,
         server=merged.server or ServerConfig(),
         retention=None if merged.retention is None else _policy(merged.retention),
@@ -243,6 +248,11 @@ def default_socket(env: Mapping[str, str] | None = None) -> Path:
     folder below /tmp might be somebody else's."""
     base = _home("XDG_RUNTIME_DIR", env) or _home("XDG_DATA_HOME", env)
     return (base or _platform_folder("data")) / "agentflow.sock"
+
+
+def data_folder(env: Mapping[str, str] | None = None) -> Path:
+    """Return the folder of agentflow for data of the user."""
+    return _home("XDG_DATA_HOME", env) or _platform_folder("data")
 
 
 def find_files(env: Mapping[str, str] | None = None, folder: Path | None = None) -> list[Path]:

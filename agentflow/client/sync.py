@@ -108,6 +108,9 @@ class SyncClient:
 
     run = _blocking(Client.run)
     validate = _blocking(Client.validate)
+    request = _blocking(Client.request)
+    classify = _blocking(Client.classify)
+    toolsets = _blocking(Client.toolsets)
     resume_all = _blocking(Client.resume_all)
     rest = _blocking(Client.rest)
     result = _blocking(Client.result)

@@ -82,6 +82,7 @@ class Requests:
         workflow_id: str | None = None,
         idempotency_key: str | None = None,
         by: str = "local",
+        trusted: bool = True,
     ) -> Accepted:
         """Judge a text, and begin its run if it asks for one.
 
@@ -107,7 +108,9 @@ class Requests:
         if found.mode == "direct_answer":
             run = None
             if answer:
-                run = await self._answer(message, options, budget, labels, workflow_id, idempotency_key, by)
+                run = await self._answer(
+                    message, options, budget, labels, workflow_id, idempotency_key, by, trusted
+                )
             return Accepted(found, run)
         run = await self._begin(
             found,
@@ -121,6 +124,7 @@ class Requests:
             workflow_id=workflow_id,
             idempotency_key=idempotency_key,
             by=by,
+            trusted=trusted,
         )
         return Accepted(found, run)
 
@@ -138,6 +142,7 @@ class Requests:
         workflow_id: str | None = None,
         idempotency_key: str | None = None,
         by: str = "local",
+        trusted: bool = True,
     ) -> RunHandle[Any]:
         """Begin a run of a plan that is there already, as that of a template: no model is asked for stages 1
         and 2. Raises DefinitionError with every problem of the plan."""
@@ -179,6 +184,7 @@ class Requests:
             workflow_id=workflow_id,
             idempotency_key=idempotency_key,
             by=by,
+            trusted=trusted,
         )
 
     async def latest(self) -> str:
@@ -210,6 +216,7 @@ class Requests:
         workflow_id: str | None,
         idempotency_key: str | None,
         by: str,
+        trusted: bool,
     ) -> RunHandle[Any]:
         own, of_run = _split(options)
         execution = self._execution()
@@ -245,6 +252,7 @@ class Requests:
             budget=budget,
             idempotency_key=idempotency_key,
             by=by,
+            trusted=trusted,
         )
         await asyncio.to_thread(os.makedirs, folder or f"{root}/{run.workflow_id}", exist_ok=True)
         return run
@@ -273,6 +281,7 @@ class Requests:
         workflow_id: str | None,
         idempotency_key: str | None,
         by: str,
+        trusted: bool,
     ) -> RunHandle[Any]:
         agent: dict[str, Any] = {"name": "answer", "system_prompt": _ANSWER_PROMPT, "tools": []}
         if self.settings.model is not None:
@@ -286,6 +295,7 @@ class Requests:
             budget=budget,
             idempotency_key=idempotency_key,
             by=by,
+            trusted=trusted,
         )
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from agentflow.config import data_folder
+from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.toolsets import PolicyRule, SideEffectClass
+from agentflow.definition.type_errors import explain
 from agentflow.errors import ConfigurationError
 
-__all__ = ["PipelineSettings", "default_workspace_root", "workspace_in"]
+__all__ = ["PipelineSettings", "default_workspace_root", "settings_of", "workspace_in"]
 
 
 class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,11 +63,23 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return found
 
 
+def settings_of(section: Mapping[str, Any]) -> PipelineSettings:
+    """Return the settings of the section `[pipeline]`. Raises ConfigurationError naming the wrong key."""
+    for key in section:
+        if key not in PipelineSettings.__struct_fields__:
+            known = PipelineSettings.__struct_fields__
+            hint = did_you_mean(key, known) or f"known: {', '.join(known)}"
+            raise ConfigurationError(f"unknown key {key!r} in [pipeline]", hint=hint)
+    try:
+        return msgspec.convert(dict(section), PipelineSettings)
+    except msgspec.ValidationError as error:
+        problem = explain(error, PipelineSettings)
+        raise ConfigurationError(f"[pipeline]: {problem.sentence()}", hint=problem.hint) from None
+
+
 def default_workspace_root() -> Path:
     """Return the folder of workspaces in the data folder of the user."""
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("agentflow")) / "workspaces"
+    return data_folder() / "workspaces"
 
 
 def workspace_in(roots: tuple[Path, ...], wanted: str) -> str:

@@ -351,6 +351,8 @@ _ALL = (
             "decision_conflict",
             "digest_mismatch",
             "request_closed",
+            "approval_not_open",
+            "self_approval",
         ),
         scope="approve",
         tag="requests",

@@ -25,6 +25,8 @@ from agentflow.config import Config, ServerConfig
 from agentflow.errors import AgentflowError, ConfigurationError, StorageUnavailable
 from agentflow.events.log import EventLog
 from agentflow.models import ModelProvider, Models
+from agentflow.pipeline.requests import Requests
+from agentflow.pipeline.settings import settings_of
 from agentflow.runtime import Runtime
 from agentflow.runtime.result_cache import ResultCache
 from agentflow.runtime.retention import upkeep
@@ -124,6 +126,7 @@ class Daemon:
                 runtime.register(workflow)
             app = Application(runtime, self._server_config, tokens, stop=self.stop, metrics=metrics)
             service = app.service
+            service.requests = Requests(runtime, settings_of(config.pipeline))
             service.definitions.load(self._workflows)
             log = runtime.log
             service.ready = False

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from agentflow.errors import RunTerminal
 from agentflow.records.commands import COMMANDS, Command, ForkBody, Resumed
+from agentflow.records.pipeline import PlanView
 from agentflow.records.runs import RunRecord
 from agentflow.server.operations import Call, Operation, json_response
 from agentflow.server.problems import Refusal
@@ -99,7 +100,14 @@ async def _withdraw(call: Call, command: Command) -> Response:
     return Response(status_code=204)
 
 
+async def _edit_plan(call: Call, command: Command) -> Response:
+    """Replace the plan; the answer is the plan as it stands."""
+    await _carry_out(call, command)
+    return json_response(await call.service.runtime.plan(call.id))
+
+
 _HANDLERS = {
+    "edit_plan": _edit_plan,
     "resume_all": _resume_all,
     "fork": _fork,
     "replay": _replay,
@@ -111,6 +119,8 @@ _HANDLERS = {
 def _operation(command: Command) -> Operation:
     about_one = command.name != "resume_all"
     answer = RunRecord if about_one else Resumed
+    if command.name == "edit_plan":
+        answer = PlanView
     return Operation(
         method=command.method,
         path=f"/{command.path}",
