@@ -179,7 +179,8 @@ def app() -> None:
 
     \b
     Exit codes: 0 done, 1 run failed, 2 usage, 3 diagnostics, 4 not found, 5 conflict, 6 unreachable,
-    7 not authorised, 8 cancelled, 9 waiting or paused, 10 partial or blocked, 74 storage, 78 configuration, 130 interrupted.
+    7 not authorised, 8 cancelled, 9 waiting or paused, 10 partial or blocked, 74 storage,
+    78 configuration, 130 interrupted.
     """
 
 

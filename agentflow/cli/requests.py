@@ -98,7 +98,10 @@ async def _begin(
 @click.command("classify", cls=Command)
 @click.argument("text", metavar="TEXT|-")
 def classify(text: str) -> Exit:
-    """Print what TEXT asks for, as JSON: a workflow, or an answer. Nothing is stored."""
+    """Print what TEXT asks for, as JSON.
+
+    A workflow or an answer; nothing is stored.
+    """
     from agentflow.pipeline.activation import MessageLength
     from agentflow.pipeline.activation import classify as judge
 
@@ -154,7 +157,10 @@ def execute(id: str, plan_file: str | None, detach: bool, as_json: bool, where: 
 @click.option("--reason", metavar="R", required=True, help="Why the plan is not executed.")
 @target_options
 def reject(id: str, reason: str, where: Where) -> Exit:
-    """Reject the plan of the request ID: its run is cancelled."""
+    """Reject the plan of the request ID.
+
+    Its run is cancelled.
+    """
     from agentflow.cli.control import tell
 
     return tell(where, id, "reject", f"the plan of {id} is rejected", reason=reason)

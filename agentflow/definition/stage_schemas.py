@@ -12,8 +12,6 @@ from typing import Any, Literal, TypeVar, cast
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from agentflow.definition.schemas import validate
-
 __all__ = [
     "ACTIVATION",
     "ARTIFACT",
@@ -470,6 +468,8 @@ S = TypeVar("S", bound=StageStruct)
 
 def problems_of(type: type[StageStruct], value: Any) -> list[tuple[str, str]]:
     """Return what is wrong with a JSON value by schema and rules, as (JSON pointer, message)."""
+    from agentflow.definition.schemas import validate
+
     return [(issue.path, issue.message) for issue in validate(_BY_TYPE[type], value)]
 
 

@@ -227,6 +227,29 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     ),
     "E_NO_PATH_TO_END": CodeInfo("No end of a graph can be reached.", "Add the missing edge."),
     "E_NO_STEPS": CodeInfo("`steps` is empty.", "Add a step."),
+    "E_PLAN_ARTIFACT": CodeInfo(
+        "An expected artifact of a plan has an unknown type, or a path outside the workspace.",
+        "Use a type of the list, and a path relative to the workspace.",
+    ),
+    "E_PLAN_CHECK": CodeInfo(
+        "A check of a plan has an unknown key or a bad value.", "Follow the hint; `equals` takes any value."
+    ),
+    "E_PLAN_CYCLE": CodeInfo(
+        "Steps of a plan depend on each other in a circle.", "Remove one of the dependencies shown."
+    ),
+    "E_PLAN_DEPENDENCY": CodeInfo(
+        "A step of a plan depends on a step that is not there.", "Follow the hint."
+    ),
+    "E_PLAN_DUPLICATE_ID": CodeInfo("Two steps of a plan have one id.", "Rename one of them."),
+    "E_PLAN_EMPTY": CodeInfo("A plan that is ready has no steps.", "Add a step."),
+    "E_PLAN_SCHEMA": CodeInfo(
+        "A plan breaks its schema, or a rule between its fields.", "Follow the message; the place is given."
+    ),
+    "E_PLAN_STEP_ID": CodeInfo(
+        "The id of a step is empty, or no id.", "Begin with a letter or `_`, at most 128 characters."
+    ),
+    "E_PLAN_TOOLSET": CodeInfo("A step of a plan names a toolset that there is not.", "Follow the hint."),
+    "E_PLAN_TOO_LARGE": CodeInfo("A plan has more than 100 steps.", "Split it."),
     "E_REF": CodeInfo(
         "A `$ref` leaves its schema. Schemas are never fetched.", "Copy the schema under `$defs`."
     ),
@@ -400,6 +423,16 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
         "No node of a graph gives an output of the run.",
         "Declare it in `WorkflowContext[Out, WOut]` and call `yield_output`.",
     ),
+    "W_PLAN_SELF_APPROVED": CodeInfo(
+        "A step of a plan says that it is approved or rejected; it was reset to pending.",
+        "None: only a person can decide that.",
+    ),
+    "W_PLAN_TOOLSET_OFF": CodeInfo(
+        "A step of a plan names a toolset that is not enabled: it will be skipped.", "Enable the toolset."
+    ),
+    "W_PLAN_UNVERIFIABLE": CodeInfo(
+        "A step of a plan has side effects and nothing to check.", "Add expected artifacts or a check."
+    ),
     "W_PROMPT_INJECTION": CodeInfo(
         "The result of a step or an item enters a system prompt.", "Pass it in `input`."
     ),
@@ -446,6 +479,10 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
 }
 
 FAILURES: dict[str, CodeInfo] = {
+    "delegate_unavailable": CodeInfo(
+        "A step of a plan has nobody to work on it: no model is configured, or the delegate is switched off.",
+        "Configure a model, or set `delegate` in `[pipeline]`, and fork the run from its failure.",
+    ),
     "dynamic_graph_invalid": CodeInfo(
         "The value that `graph_path` of a subgraph names is not a valid graph, or has more than 256 nodes.",
         "Read `diagnostics` in the details.",
@@ -474,6 +511,10 @@ FAILURES: dict[str, CodeInfo] = {
     "invalid_messages": CodeInfo(
         "`messages_path` of an LLM node gave no list of messages, or an empty one.",
         "Give a list of `{role, content}`.",
+    ),
+    "invalid_output": CodeInfo(
+        "The delegate reported on another step than it was given, also after it was told.",
+        "Read the message.",
     ),
     "join_incomplete": CodeInfo(
         "A fan-in with `on_missing: fail` cannot get a message from one of its sources.",
@@ -507,6 +548,10 @@ FAILURES: dict[str, CodeInfo] = {
         "A handler asked for an answer that no response handler takes.",
         "Add an `@response_handler` for both types.",
     ),
+    "plan_invalid": CodeInfo(
+        "A plan has problems; all of them are listed. That of a planner was fed back to it.",
+        "Correct them and send the plan again.",
+    ),
     "reducer_failed": CodeInfo(
         "A reducer of the shared state does not fit a value written to its key.",
         "Correct the value or the reducer.",
@@ -518,6 +563,10 @@ FAILURES: dict[str, CodeInfo] = {
     "routing_failed": CodeInfo(
         "A condition or selection of an edge failed after its sender had run.",
         "Correct it; the sender is not tried again.",
+    ),
+    "stage_failed": CodeInfo(
+        "A stage of a request failed; `errors` of the final output say which and why.",
+        "Fork the run from its failure once the cause is gone.",
     ),
     "subgraph_not_found": CodeInfo(
         "A subgraph names a graph that neither the document nor the Runtime has.",
