@@ -361,7 +361,7 @@ def _check_toolsets(path: Path, toolsets: Any) -> None:
         if isinstance(url, str) and ":" in url.partition("://")[2].rpartition("@")[0]:
             raise ConfigurationError(
                 f"{path}: a password must not stand in `toolsets.messaging.{key}`",
-                hint=f'write {key} = {{ "$secret" = "NAME" }} and set AGENTFLOW_SECRET_NAME in the environment',
+                hint=f'write {key} = {{ "$secret" = "NAME" }}, and set AGENTFLOW_SECRET_NAME',
             )
 
 

@@ -251,13 +251,12 @@ class _Walk:
     """One walk from the root. `_open` is the stack of directories from the root down to the present one."""
 
     def __init__(self, root: Path, path: str) -> None:
-        if len(path) > _MAX_PATH or "\0" in path:
-            raise WorkspaceError("outside", f'"{path[:80]}" is no path')
-        if path.startswith(("/", "~")):
-            raise WorkspaceError("outside", f'"{path}" is not relative to the workspace')
+        normal = normal_path(path)
+        if normal is None:
+            raise WorkspaceError("outside", f'"{path[:200]}" is no path inside the workspace')
         self._root = root
         self._path = path
-        self._left = [part for part in path.split("/") if part not in ("", ".")]
+        self._left = [part for part in normal.split("/") if part != "."]
         self._open: list[int] = []
         self._links = 0
 

@@ -7,13 +7,52 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from agentflow.config import PriceConfig, RetentionConfig, ServerConfig
+from agentflow.config import (
+    CodeExecutionConfig,
+    FileConfig,
+    MessagingConfig,
+    PriceConfig,
+    RetentionConfig,
+    ServerConfig,
+    TerminalConfig,
+    ToolsetsConfig,
+    WebConfig,
+)
 from tests.docs.blocks import ROOT
 from tests.docs.references.tables import GENERATED, table
 
 __all__ = ["VARIABLES", "make_configuration", "used_variables"]
 
+_LIMITS = {
+    "timeout_s": "Seconds for one call; a call may ask for less.",
+    "max_output_bytes": "Bytes of standard output, and of standard error, that are kept.",
+    "max_memory_bytes": "Bytes of address space of each process.",
+    "max_processes": "Processes at once; beyond them all are killed.",
+}
 _ABOUT: dict[type[msgspec.Struct], dict[str, str]] = {
+    ToolsetsConfig: {
+        "enabled": "The toolsets that plans and documents may use; none without it.",
+    },
+    FileConfig: {
+        "max_bytes": "The largest file that is written.",
+        "max_read_bytes": "The largest file that is read.",
+    },
+    WebConfig: {
+        "allowed_hosts": "`HOST` or `HOST:PORT` that may have a private address.",
+        "timeout_s": "Seconds to the first byte, and between two reads.",
+        "max_bytes": "Bytes of a page that are read.",
+    },
+    MessagingConfig: {
+        "smtp_url": '`smtp://HOST:587` or `smtps://HOST:465`; with a password as `{ "$secret" = "NAME" }`.',
+        "from": "The sender of mail.",
+        "webhook": 'An address that gets `{to, subject, body}` as JSON; also as `{ "$secret" = "NAME" }`.',
+        "timeout_s": "Seconds that the server may take.",
+    },
+    TerminalConfig: {
+        "allow": "Programs that may run, without a shell; `*` for every command of `/bin/sh`.",
+        **_LIMITS,
+    },
+    CodeExecutionConfig: {"languages": "Of `python`, `sh`, `bash`, `javascript`.", **_LIMITS},
     ServerConfig: {
         "socket": 'The Unix socket; `""` for none. Without it `$XDG_RUNTIME_DIR/agentflow/agentflow.sock`.',
         "listen": "Addresses `HOST:PORT` to listen on as well.",
@@ -58,12 +97,14 @@ _TOP = (
     ),
     ("[server]", "table", "What the daemon listens on, and which clients it lets in."),
     ("[retention]", "table", "Which ended runs `agentflow gc` and the daemon delete."),
+    ("[toolsets]", "table", "Which built-in toolsets there are, and their settings."),
     ('[prices."PROVIDER:MODEL"]', "table", "What a model costs, so that `max_cost_usd` can hold."),
 )
 VARIABLES: dict[str, str] = {
     "AGENTFLOW_MODEL": "The default model, `PROVIDER:MODEL` or an alias. Wins over `model` of the file.",
     "AGENTFLOW_STORE": "The store. Wins over `store` of the file.",
     "AGENTFLOW_ON_UNKNOWN": "`ask` or `fail`. Wins over `on_unknown` of the file.",
+    "AGENTFLOW_TOOLSETS": "Toolsets that are enabled, separated by commas. Wins over `[toolsets] enabled`.",
     "AGENTFLOW_URL": "The daemon that commands and `Client` talk to: `http://HOST:PORT` or `unix:PATH`.",
     "AGENTFLOW_TOKEN": "For a client: its token. For the daemon: a token that may do everything.",
     "AGENTFLOW_SOCKET": "The Unix socket of `agentflow serve`.",
@@ -134,6 +175,10 @@ output_price = 1.6
 {_struct(PriceConfig)}
 The prices above are an example; take those of your provider. No price of a paid model is shipped.
 
+### `[toolsets]`
+
+{_struct(ToolsetsConfig)}
+{_toolsets()}
 ## Environment variables
 
 {table(("variable", "what it does"), [(f"`{name}`", about) for name, about in VARIABLES.items()])}
@@ -141,13 +186,27 @@ Telemetry follows the standard `OTEL_*` variables; without them nothing is sent.
 """
 
 
+def _toolsets() -> str:
+    kinds = {
+        "file": FileConfig,
+        "web": WebConfig,
+        "messaging": MessagingConfig,
+        "terminal": TerminalConfig,
+        "code_execution": CodeExecutionConfig,
+    }
+    return "\n".join(f"### `[toolsets.{name}]`\n\n{_struct(kind)}" for name, kind in kinds.items())
+
+
 def _struct(kind: type[msgspec.Struct]) -> str:
     hints = get_type_hints(kind)
     rows: list[tuple[str, str, str, str]] = []
     for field in msgspec.structs.fields(kind):
+        if isinstance(field.default, msgspec.Struct):
+            continue  # a table of its own
+        name = field.encode_name
         default = "**required**" if field.required else _default(field.default)
-        rows.append((f"`{field.name}`", _type(hints[field.name]), default, _ABOUT[kind][field.name]))
-    assert set(_ABOUT[kind]) == set(kind.__struct_fields__)
+        rows.append((f"`{name}`", _type(hints[field.name]), default, _ABOUT[kind][name]))
+    assert set(_ABOUT[kind]) == {row[0].strip("`") for row in rows}
     return table(("key", "value", "default", "what it does"), rows)
 
 
@@ -163,5 +222,8 @@ def _type(kind: Any) -> str:
         return names[kind]
     if get_origin(kind) is tuple:
         return "array of text"
+    if get_origin(kind) is dict:
+        return "table"
     parts = [part for part in get_args(kind) if part is not type(None)]
-    return " or ".join(dict.fromkeys(names.get(part) or f"`{part}`" for part in parts))
+    shown = (names.get(part) or ("table" if get_origin(part) is dict else f"`{part}`") for part in parts)
+    return " or ".join(dict.fromkeys(shown))
