@@ -41,7 +41,7 @@ def list_templates(as_json: bool) -> None:
         emit_json([{"name": one.template.name, "origin": one.origin, "path": one.path} for one in found])
     else:
         rows = [(one.template.name, one.origin, one.template.description) for one in found]
-        emit("\n".join(columns(("name", "origin", "description"), rows)))
+        emit(columns(("name", "origin", "description"), rows))
     _tell(problems)
 
 
