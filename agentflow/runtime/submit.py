@@ -49,7 +49,7 @@ from agentflow.typed_output import check_output_type
 if TYPE_CHECKING:
     from agentflow.runtime.binding import Bound, Pins
 
-__all__ = ["SubmitCommand"]
+__all__ = ["FORMAT_LABEL", "SubmitCommand"]
 
 M = TypeVar("M")
 
