@@ -56,16 +56,20 @@ def base_of_request(state: RunState, events: Sequence[BaseEvent]) -> list[int] |
         if not redone and all(verdict["verdict"] == "pass" for verdict in verdicts):
             return None
         first = EXECUTE if redone else "verify"
-    limit = STAGES.index(first)  # type: ignore[arg-type]
+    limit = _index(first)
     return [i for i, event in enumerate(events) if _is_kept(event.data, limit, redone)]
+
+
+def _index(stage: str) -> int:
+    return [str(one) for one in STAGES].index(stage)
 
 
 def _first_undone(state: RunState) -> str | None:
     """Return the stage before the execution that failed or stayed blocked."""
     for stage in ("normalize", "plan"):
         place = state.nodes[stage]
-        output: Any = place.output
-        is_blocked = isinstance(output, dict) and output.get("status") == "blocked"
+        output: dict[str, Any] = place.output or {}
+        is_blocked = output.get("status") == "blocked"
         if place.status != "succeeded" or is_blocked:
             return stage
     return None if state.nodes["review"].status == "succeeded" else "review"
@@ -76,14 +80,14 @@ def _is_kept(data: Any, limit: int, redone: frozenset[str]) -> bool:
         return False
     stage = _OF_STAGE.get(data.__class__)
     if stage is not None:
-        is_executed = isinstance(data, ev.PlanExecuted) and limit > STAGES.index(EXECUTE)
-        return is_executed or STAGES.index(stage) < limit  # type: ignore[arg-type]
+        is_executed = isinstance(data, ev.PlanExecuted) and limit > _index(EXECUTE)
+        return is_executed or _index(stage) < limit
     step = getattr(data, "step_id", None)
     if not isinstance(step, str):
         return not isinstance(data, ev.SystemStateSaved)
     outer, _, inner = step.partition("/")
     if inner:
-        return limit >= STAGES.index(EXECUTE) and step not in redone
-    if outer == EXECUTE and limit == STAGES.index(EXECUTE):
+        return limit >= _index(EXECUTE) and step not in redone
+    if outer == EXECUTE and limit == _index(EXECUTE):
         return not isinstance(data, ev.WorkflowStepCompleted)
-    return outer in STAGES and STAGES.index(outer) < limit  # type: ignore[arg-type]
+    return outer in STAGES and _index(outer) < limit

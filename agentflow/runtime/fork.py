@@ -20,8 +20,7 @@ from agentflow.events.envelope import decode, encode, micros
 from agentflow.events.log import EventLog
 from agentflow.records.read_model import base_of_fork
 from agentflow.runtime.recovery import RecoveryCommands
-from agentflow.runtime.submission import checked_labels
-from agentflow.runtime.submit import FORMAT_LABEL
+from agentflow.runtime.submission import FORMAT_LABEL, checked_labels
 
 if TYPE_CHECKING:
     from agentflow.engine import BaseEvent, Graph, RunState
