@@ -108,7 +108,7 @@ def pipeline_graph(
 
 def pipeline_definition(workflow: Workflow) -> Definition:
     """Return the definition of the fixed graph; its format is `pipeline`."""
-    checked = definition_of(workflow)
+    checked = definition_of(workflow, is_own=True)
     return msgspec.structs.replace(
         checked,
         format=FORMAT,
