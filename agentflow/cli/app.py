@@ -24,6 +24,7 @@ _VERBS = {
     "execute": ("requests", "execute", "Execute the plan of the request ID and follow it."),
     "reject": ("requests", "reject", "Reject the plan of the request ID."),
     "final": ("requests", "final", "Print the final output of the request ID as JSON."),
+    "template": ("templates", "template", "List, run, install and remove templates of plans."),
     "new": ("new", "new", "Write a starter project into the folder NAME."),
     "check": ("check", "check", "Check a workflow FILE without running it."),
     "graph": ("graph", "graph", "Draw the graph of a FILE or of the run ID."),

@@ -31,15 +31,10 @@ def _text(given: str) -> str:
 
 def requests_of(target: LocalTarget, config: Config) -> Requests:
     """Return the requests of a Runtime of this process; the working directory may be a workspace."""
-    import msgspec
+    from agentflow.pipeline.assembly import assemble
 
-    from agentflow.pipeline.requests import Requests
-    from agentflow.pipeline.settings import default_workspace_root, settings_of
-
-    settings = settings_of(config.pipeline)
-    roots = settings.workspace_roots or (str(default_workspace_root()),)
-    settings = msgspec.structs.replace(settings, workspace_roots=(*roots, str(Path.cwd())))
-    return Requests(target.runtime, settings)
+    folder = Path.cwd()
+    return assemble(config, folder=folder).requests(target.runtime, folder / "workflows")
 
 
 @click.command("request", cls=Command)

@@ -110,6 +110,8 @@ class SyncClient:
     validate = _blocking(Client.validate)
     request = _blocking(Client.request)
     classify = _blocking(Client.classify)
+    run_template = _blocking(Client.run_template)
+    templates = _blocking(Client.templates)
     toolsets = _blocking(Client.toolsets)
     resume_all = _blocking(Client.resume_all)
     rest = _blocking(Client.rest)

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from agentflow.config import data_folder
 from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.plan_checks import check_plan
 from agentflow.definition.stage_schemas import Activation, Matched, to_value
@@ -18,9 +19,12 @@ from agentflow.models import ModelResolutionError
 from agentflow.pipeline.activation import classify
 from agentflow.pipeline.graph import pipeline_definition, pipeline_graph
 from agentflow.pipeline.settings import PipelineSettings, workspace_in
+from agentflow.pipeline.template_store import TemplateStore
+from agentflow.pipeline.templates import bind
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.runtime import Runtime
 from agentflow.tools import Service
+from agentflow.tools.toolsets.registry import ToolsetRegistry
 
 __all__ = ["ALIASES", "Accepted", "Requests", "toolsets_of"]
 
@@ -42,8 +46,9 @@ class Accepted(NamedTuple):
 class Requests:
     """Takes requests for a Runtime, which must be open.
 
-    `toolsets` are those that plans may name; without them, one for each service that is registered with the
-    Runtime. Several may exist for one Runtime: what a run needs stands in its own graph.
+    `toolsets` are those that plans may name, or a `registry` that knows which can be used now; without
+    either, one for each service that is registered with the Runtime. Several may exist for one Runtime: what
+    a run needs stands in its own graph. `templates` are found below the folder of the user by default.
     """
 
     def __init__(
@@ -52,9 +57,13 @@ class Requests:
         settings: PipelineSettings | None = None,
         *,
         toolsets: Iterable[Toolset] | None = None,
+        registry: ToolsetRegistry | None = None,
+        templates: TemplateStore | None = None,
     ) -> None:
         self.runtime = runtime
         self.settings = settings or PipelineSettings()
+        self.registry = registry
+        self.templates = templates or TemplateStore(data_folder() / "templates")
         self._toolsets = None if toolsets is None else tuple(toolsets)
 
     @property
@@ -62,6 +71,8 @@ class Requests:
         """Every toolset that a plan may name, enabled or not."""
         if self._toolsets is not None:
             return self._toolsets
+        if self.registry is not None:
+            return self.registry.toolsets()
         return toolsets_of(self.runtime.registry.services.values())
 
     def classify(self, message: str, *, review: bool = False) -> Activation:
@@ -185,6 +196,32 @@ class Requests:
             idempotency_key=idempotency_key,
             by=by,
             trusted=trusted,
+        )
+
+    async def run_template(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        *,
+        review: bool = False,
+        options: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> RunHandle[Any]:
+        """Bind a template and begin its run; `more` as for `submit_plan`.
+
+        Raises TemplateNotFound, and DefinitionError with every problem of inputs and plan.
+        """
+        stored = await asyncio.to_thread(self.templates.get, name)
+        bound = bind(stored.template, inputs, toolsets=Toolsets(self.toolsets))
+        merged: dict[str, Any] = {**bound.options, **(options or {})}
+        is_reviewed = merged.pop("review", False) is True or review
+        return await self.submit_plan(
+            bound.plan,
+            context=bound.context,
+            template=stored.template.name,
+            review=is_reviewed,
+            options=merged,
+            **more,
         )
 
     async def latest(self) -> str:

@@ -19,6 +19,8 @@ __all__ = [
     "RequestAnswer",
     "RequestList",
     "RunList",
+    "TemplateList",
+    "TemplateView",
     "ToolList",
     "ToolView",
     "ToolsetList",
@@ -68,6 +70,30 @@ class ToolsetView(msgspec.Struct, frozen=True, kw_only=True, rename={"side_effec
     tools: tuple[str, ...]
     aliases: tuple[str, ...]
     enabled: bool
+    state: str = "enabled"
+    """`enabled`, `disabled`, or `down`: enabled, and what it `needs` is not configured."""
+    needs: str | None = None
+
+
+class TemplateView(msgspec.Struct, frozen=True, kw_only=True):
+    """A template of plans. `origin`: workflows, user or built-in."""
+
+    name: str
+    description: str
+    version: str | None
+    origin: str
+    hash: str
+    inputs: dict[str, Any]
+    body: dict[str, Any] | None = None
+    """summary, steps and options, of one template."""
+    diagnostics: list[Diagnostic] = []
+
+
+class TemplateList(msgspec.Struct, frozen=True, kw_only=True):
+    """The templates by name, and what is wrong with files that are none."""
+
+    items: list[TemplateView]
+    diagnostics: list[Diagnostic] = []
 
 
 class ToolsetList(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,9 @@ __all__ = [
     "InputFrom",
     "RequestBody",
     "SubmitBody",
+    "TemplateBody",
+    "TemplateRunBody",
+    "TemplateTextsBody",
     "ValidateBody",
 ]
 
@@ -85,6 +88,33 @@ class ClassifyBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
     """A text to judge."""
 
     message: str
+
+
+class TemplateRunBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
+    """Inputs of a template, and how its run is begun."""
+
+    inputs: dict[str, Any] = {}
+    review: bool = False
+    workspace: Text | None = None
+    options: dict[str, Any] | None = None
+    budget: dict[str, Any] | None = None
+    labels: dict[str, str] | None = None
+
+
+class TemplateBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
+    """A template: its `source` in YAML or JSON, or an https `url` with its `sha256`."""
+
+    source: str | None = None
+    url: Text | None = None
+    sha256: Text | None = None
+    overwrite: bool = False
+
+
+class TemplateTextsBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
+    """The texts of a template that can be changed."""
+
+    description: str | None = None
+    summary: str | None = None
 
 
 class ValidateBody(_Body, frozen=True, kw_only=True, omit_defaults=True):

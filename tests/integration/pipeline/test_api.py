@@ -102,3 +102,43 @@ async def test_toolsets_are_listed_with_their_class(tmp_path: Any):
         "messaging": "external",
     }
     assert "slack" in found["messaging"].aliases
+
+
+TEMPLATE = """
+name: notes
+inputs: {topic: {required: true}}
+summary: "Note ${{ inputs.topic }}"
+steps:
+  - {id: note, title: Note, action: "Write about ${{ inputs.topic }}", owner: agent, depends_on: [],
+     toolsets: [files]}
+"""
+
+
+async def test_a_template_is_installed_changed_run_and_removed(tmp_path: Any):
+    desk, model = Desk(), model_of()
+    async with (
+        serving(tmp_path, model=model, services=tuple(desk.services())) as served,
+        served.client() as client,
+        served.http() as http,
+    ):
+        made = await http.post("/templates", json={"source": TEMPLATE})
+        assert (made.status_code, made.json()["origin"]) == (201, "user")
+        again = await http.post("/templates", json={"source": TEMPLATE})
+        assert (again.status_code, again.json()["code"]) == (409, "template_exists")
+        names = [one.name for one in (await client.templates()).items]
+        assert names == ["notes", "research_email_digest"]
+        bad = await http.post("/templates/notes/runs", json={"inputs": {"tpic": "x"}})
+        assert bad.status_code == 422
+        assert {d["code"] for d in bad.json()["diagnostics"]} == {
+            "E_TEMPLATE_INPUT_MISSING",
+            "E_TEMPLATE_INPUT_UNKNOWN",
+        }
+        run_id = await client.run_template("notes", {"topic": "actors"})
+        result = await client.result(run_id)
+        assert result.output["final_output"]["objective"] == "Note actors"
+        assert (await client.record(run_id)).definition.name == "notes"
+        changed = await http.patch("/templates/notes", json={"description": "D"})
+        assert changed.json()["description"] == "D"
+        assert (await http.delete("/templates/notes")).status_code == 204
+        gone = await http.get("/templates/notes")
+        assert (gone.status_code, gone.json()["code"]) == (404, "template_not_found")
