@@ -69,8 +69,11 @@ def state_line(
     errors: tuple[str, ...] = (),
     blocked_reason: str | None = None,
 ) -> dict[str, Any]:
-    """Return the line of a state. `activated` is the data of `plan.activated`, `results` has the StepResult of
-    each finished step by its id until stage 3 has its output. Pure."""
+    """Return the line of a state. Pure.
+
+    `activated` is the data of `plan.activated`, `results` has the StepResult of each finished step by its id
+    until stage 3 has its output.
+    """
     final, shown = final_output or {}, plan or {}
     done = (executor_output or {}).get("step_results")
     if done is None:
@@ -211,8 +214,11 @@ def _decoded(body: bytes) -> dict[str, Any] | None:
 
 
 def import_line(line: Mapping[str, Any]) -> ImportedRun:
-    """Return what a line gives a new run. Nothing in it is believed that its schema does not allow;
-    approvals, verdicts and a final output are not taken over. Raises StateFileError if it holds no request."""
+    """Return what a line gives a new run.
+
+    Nothing in it is believed that its schema does not allow; approvals, verdicts and a final output are not
+    taken over. Raises StateFileError if it holds no request.
+    """
     message = line.get("raw_input") or line.get("user_input")
     if not isinstance(message, str) or not message.strip():
         raise StateFileError("the line holds no raw_input")
