@@ -9,7 +9,18 @@ from typing import Any, Literal, cast
 
 from agentflow.definition.node import NodeBase
 
-__all__ = ["PIPELINE", "PLAN_STEP", "RESERVED", "STAGE", "STAGES", "Stage", "is_given", "marks", "stage_of"]
+__all__ = [
+    "PIPELINE",
+    "PLAN_STEP",
+    "RESERVED",
+    "STAGE",
+    "STAGES",
+    "TOOLS",
+    "Stage",
+    "is_given",
+    "marks",
+    "stage_of",
+]
 
 RESERVED = "agentflow."
 PIPELINE = "agentflow.pipeline"
@@ -18,6 +29,8 @@ STAGE = "agentflow.stage"
 """Metadata of a node: its stage."""
 PLAN_STEP = "agentflow.plan_step"
 """Metadata of a node that is a step of a plan: the step."""
+TOOLS = "agentflow.tools"
+"""Metadata of the stage of execution: the functions that steps of a plan may call without a model."""
 _GIVEN = "agentflow.given"
 """Metadata of a stage whose result the request holds already: a template asks no model."""
 

@@ -200,6 +200,19 @@ class _Check:
                 message = f'toolset "{toolset.name}" is not enabled: the step will be skipped'
                 hint = "add it to [toolsets] enabled"
                 self.report("W_PLAN_TOOLSET_OFF", message, path, hint, "warning")
+        self.call(index, step)
+
+    def call(self, index: int, step: dict[str, Any]) -> None:
+        """Report a call of a function that none of the step's toolsets has."""
+        call = step.get("call")
+        tool = cast("dict[str, Any]", call).get("tool") if isinstance(call, dict) else None
+        if not isinstance(tool, str):
+            return
+        known = self.toolsets.tools_of(_texts(step.get("toolsets")))
+        if tool not in known:
+            hint = did_you_mean(tool, known) or "name its toolset in `toolsets`"
+            message = f'no toolset of the step has the function "{tool[:60]}"'
+            self.report("E_PLAN_TOOLSET", message, f"/steps/{index}/call/tool", hint)
 
     def artifacts(self, index: int, step: dict[str, Any]) -> None:
         given = step.get("expected_artifacts")

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
+from msgspec import UNSET
 
 from agentflow.definition.graph import Options, Workflow
-from agentflow.definition.ir import AgentNode, HumanNode
+from agentflow.definition.ir import AgentNode, HumanNode, ToolNode
 from agentflow.definition.node import AgentSpec, Approval, Budget, FunctionRef, NodeBase, Policy
 from agentflow.definition.pipeline_nodes import PLAN_STEP
 from agentflow.definition.plan_checks import approval_of
@@ -64,6 +65,8 @@ def _node(index: int, step: Step, toolsets: Toolsets, settings: Mapping[str, Any
         common["approval"] = Approval(before="step", timeout=APPROVAL_TIMEOUT_S, on_denied="skip")
     if step.owner == HUMAN:
         return HumanNode(input_type="form", form_schema=STEP_RESULT, **common)
+    if step.call is not UNSET:
+        return ToolNode(tool=step.call.tool, **common)
     options: Mapping[str, Any] = settings.get("options") or {}
     if options.get("retry") is not None:
         retry = msgspec.convert(options["retry"], RetryPolicy)

@@ -32,6 +32,7 @@ __all__ = [
     "ApprovalStatus",
     "Artifact",
     "ArtifactType",
+    "Call",
     "Check",
     "ExecutorOutput",
     "Expected",
@@ -102,6 +103,14 @@ class Check(StageStruct, frozen=True, kw_only=True):
 CHECK_KEYS: tuple[str, ...] = tuple(k for k in Check.__struct_fields__ if k != "target")
 
 
+class Call(StageStruct, frozen=True, kw_only=True):
+    """The one call that a step is: no model decides about it. `parameters` are data, as all of a plan."""
+
+    tool: str
+    """`toolset.function`, of one of the toolsets of the step."""
+    parameters: dict[str, Any]
+
+
 class Step(StageStruct, frozen=True, kw_only=True):
     """One step of a plan."""
 
@@ -116,6 +125,8 @@ class Step(StageStruct, frozen=True, kw_only=True):
     """Text, a Check, or a list of both."""
     requires_approval: bool | UnsetType = UNSET
     approval_status: ApprovalStatus | UnsetType = UNSET
+    call: Call | UnsetType = UNSET
+    """Set: the runtime makes this call, and no delegate is asked."""
 
     @property
     def expected(self) -> tuple[Expected, ...]:
@@ -322,8 +333,9 @@ STEP: Schema = _object(
         "verification": {"anyOf": [_TEXT, CHECK, _list({"anyOf": [_TEXT, CHECK]})]},
         "requires_approval": _FLAG,
         "approval_status": _enum("not_required", "pending", "approved", "rejected"),
+        "call": _object({"tool": _FILLED, "parameters": {"type": "object"}}),
     },
-    ("toolsets", "expected_artifacts", "verification", "requires_approval", "approval_status"),
+    ("toolsets", "expected_artifacts", "verification", "requires_approval", "approval_status", "call"),
 )
 
 PLAN: Schema = _object(

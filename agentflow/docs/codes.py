@@ -274,6 +274,26 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "E_SYNTAX": CodeInfo(
         "The text is not YAML or JSON.", 'Quote values with special characters: "${{ … }}".'
     ),
+    "E_TEMPLATE_INPUT_MISSING": CodeInfo(
+        "A template is started without an input that it requires.",
+        "Give it as `NAME=value`.",
+    ),
+    "E_TEMPLATE_INPUT_TYPE": CodeInfo(
+        "An input of a template, or the default of one, does not fit its schema.",
+        "Give a value that fits; the message names the rule.",
+    ),
+    "E_TEMPLATE_INPUT_UNKNOWN": CodeInfo(
+        "A template is started with an input that it does not declare.",
+        "Follow the hint; `agentflow template show NAME` lists the inputs.",
+    ),
+    "E_TEMPLATE_SCHEMA": CodeInfo(
+        "A template has no name, or one of its fields has another shape.",
+        "Follow the hint.",
+    ),
+    "E_TEMPLATE_UNBOUND": CodeInfo(
+        "An expression of a template reads something else than a declared input.",
+        "Declare the input, or name one that is declared.",
+    ),
     "E_TERMINAL_STATUS_MISMATCH": CodeInfo(
         "A trace says that its run completed, but a failure stood last on a path.",
         "Export it again with `agentflow trace`.",
@@ -450,6 +470,10 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
         "An llm_call has stream and heal: healing needs the whole answer, so it is not streamed.",
         "Keep one of the two.",
     ),
+    "W_TEMPLATE_SHADOWED": CodeInfo(
+        "Two places have a template of one name; the first one is used.",
+        "Rename one of them.",
+    ),
     "W_TEXT_OPTIONS_IGNORED": CodeInfo(
         "A person is asked for text, and options are given.", "Remove them, or ask for a choice."
     ),
@@ -479,6 +503,10 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
 }
 
 FAILURES: dict[str, CodeInfo] = {
+    "command_denied": CodeInfo(
+        "A command is none of the programs that `[toolsets.terminal] allow` names.",
+        "Add the program, or let the step use another.",
+    ),
     "delegate_unavailable": CodeInfo(
         "A step of a plan has nobody to work on it: no model is configured, or the delegate is switched off.",
         "Configure a model, or set `delegate` in `[pipeline]`, and fork the run from its failure.",
@@ -536,6 +564,10 @@ FAILURES: dict[str, CodeInfo] = {
         "A handler sent or kept a value that has no JSON form.",
         "Use a dataclass or a Struct, or call `agentflow.register_type`.",
     ),
+    "message_refused": CodeInfo(
+        "The mail server did not accept a message.",
+        "Check sender and recipient; the message has no id.",
+    ),
     "message_type_undeclared": CodeInfo(
         "A handler sent a type that its WorkflowContext does not declare.",
         "Add the type to `WorkflowContext[Out, WOut]`.",
@@ -575,6 +607,10 @@ FAILURES: dict[str, CodeInfo] = {
     "tool_roundtrips_exceeded": CodeInfo(
         "The model asked for functions in more turns than `max_tool_roundtrips`.",
         "Raise `max_tool_roundtrips`.",
+    ),
+    "toolset_unavailable": CodeInfo(
+        "A toolset that a step needs is disabled, or not configured.",
+        "Enable it in `[toolsets]`; `agentflow toolsets` says what it needs.",
     ),
     "unknown_speaker": CodeInfo(
         "The manager of a team picked a speaker who takes no part in it.",
@@ -779,6 +815,10 @@ FAILURES: dict[str, CodeInfo] = {
     ),
     "tool_timeout": CodeInfo(
         "A function took longer than its timeout (60 s).", "Raise `timeout` of the function."
+    ),
+    "workspace_denied": CodeInfo(
+        "The workspace of a run lies below no folder of `pipeline.workspace_roots`.",
+        "Add its folder.",
     ),
 }
 """Codes of the errors that a failed step, call or run has, as events and `show` name them."""

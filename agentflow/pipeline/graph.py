@@ -23,7 +23,7 @@ from agentflow.definition.ir import (
     ir_hash,
 )
 from agentflow.definition.loader import Definition, definition_of
-from agentflow.definition.pipeline_nodes import PIPELINE, marks
+from agentflow.definition.pipeline_nodes import PIPELINE, TOOLS, marks
 from agentflow.definition.stage_schemas import NORMALIZED_REQUEST, PLAN
 from agentflow.definition.toolsets import Toolsets
 from agentflow.engine.kinds.stage_review import REVIEW_SCHEMA
@@ -90,7 +90,7 @@ def pipeline_graph(
             grants=delegate if delegated else None,
             next="verify",
             on_error=_WRITE,
-            metadata=marks("execute"),
+            metadata={**marks("execute"), TOOLS: tools},
         ),
         ToolNode(
             id="verify",

@@ -1,7 +1,8 @@
 """Templates of plans: reading, checking and binding (page 004 §12). Pure; `template_store` has the files.
 
 Binding is one pass over the strings of the file: what is put in is data, and is never read for `${{` again.
-Ids, dependencies and toolsets are no places for inputs, so that no input can change what a step may do.
+Ids, dependencies, toolsets and the function of a call are no places for inputs, so that no input can
+change what a step may do.
 """
 
 from __future__ import annotations
@@ -239,9 +240,10 @@ class _Expressions:
             return [self._value(one, f"{path}/{index}", "") for index, one in enumerate(items)]
         if isinstance(value, dict):
             is_step = re.fullmatch(r"/steps/\d+", path) is not None
+            is_call = re.fullmatch(r"/steps/\d+/call", path) is not None
             return {
                 name: one
-                if is_step and name in _UNBOUND_STEP_KEYS
+                if (is_step and name in _UNBOUND_STEP_KEYS) or (is_call and name == "tool")
                 else self._value(one, f"{path}/{_token(name)}", name)
                 for name, one in cast("dict[str, Any]", value).items()
             }
@@ -421,14 +423,23 @@ def _sample(one: Input) -> Any:
 
 def _every_toolset(plan: Mapping[str, Any]) -> Toolsets:
     """Return a registry that knows every toolset of a plan: which there are is asked when it runs."""
-    names: set[str] = set()
+    tools: dict[str, list[ToolEntry]] = {}
     for step in cast("list[Any]", plan["steps"]) if isinstance(plan["steps"], list) else []:
-        given = cast("dict[str, Any]", step).get("toolsets") if isinstance(step, dict) else None
-        names.update(one for one in cast("list[Any]", given or []) if isinstance(one, str)) if isinstance(
-            given, list
-        ) else None
-    entry = ToolEntry(name="x.x", side_effect="none")
-    return Toolsets(Toolset(name=name, tools=(entry,)) for name in sorted(names))
+        members = cast("dict[str, Any]", step) if isinstance(step, dict) else {}
+        given: Any = members.get("toolsets")
+        names = (
+            [one for one in cast("list[Any]", given) if isinstance(one, str)]
+            if isinstance(given, list)
+            else []
+        )
+        for name in names:
+            tools.setdefault(name, [])
+        call: Any = members.get("call")
+        called: Any = cast("dict[str, Any]", call).get("tool") if isinstance(call, dict) else None
+        service = called.rpartition(".")[0] if isinstance(called, str) else ""
+        if service in names:
+            tools[service].append(ToolEntry(name=called, side_effect="none"))
+    return Toolsets(Toolset(name=name, tools=tuple(tools[name])) for name in sorted(tools))
 
 
 def _touches(path: str, bound: Iterable[str]) -> bool:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from agentflow.definition.graph import Workflow
-from agentflow.definition.node import AgentSpec, Binds, NodeBase, next_port
-from agentflow.definition.pipeline_nodes import stage_of
+from agentflow.definition.node import AgentSpec, Binds, Needed, NodeBase, next_port
+from agentflow.definition.pipeline_nodes import TOOLS, stage_of
 
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
@@ -57,7 +57,9 @@ def is_run(spec: SubgraphNode) -> bool:
 
 def binds(spec: SubgraphNode) -> Binds:
     """Return the models and functions for the agents of a graph that becomes known in the run."""
-    return Binds(agent=spec.grants, agent_field="grants")
+    functions: tuple[str, ...] = tuple(spec.metadata.get(TOOLS) or ())
+    needed = tuple(Needed("grants", name) for name in functions)
+    return Binds(agent=spec.grants, agent_field="grants", tools=needed)
 
 
 def structure(spec: SubgraphNode) -> dict[str, Any]:

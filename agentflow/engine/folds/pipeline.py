@@ -66,6 +66,9 @@ def _compiled(state: RunState, data: ev.PlanCompiled, offset: int, ts: int) -> N
             names = {(ref.service, ref.function) for ref in node.agent.functions or ()}
             tools = {n: t for n, t in granted.tools.items() if (t.service, t.function) in names}
             steps[node_id] = StepBinding(models=granted.models, terms=granted.terms, tools=tools)
+        elif isinstance(called := getattr(node.spec, "tool", None), str):
+            tools = {n: t for n, t in granted.tools.items() if f"{t.service}.{t.function}" == called}
+            steps[node_id] = StepBinding(tools=tools)
     state.bindings = msgspec.structs.replace(state.bindings, steps={**state.bindings.steps, **steps})
 
 

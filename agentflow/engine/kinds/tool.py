@@ -11,7 +11,7 @@ from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import ToolNode
 from agentflow.definition.node import NodeBase
-from agentflow.definition.pipeline_nodes import stage_of
+from agentflow.definition.pipeline_nodes import PLAN_STEP, stage_of
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
@@ -38,7 +38,12 @@ class Tool(Kind):
     said: str | None = "last_tool_output"
 
     def form_of(self, spec: NodeBase) -> Kind:
-        """Return the kind of the verifier and the writer of the request pipeline, if this is one."""
+        """Return the kind of a step of a plan, or of the verifier and the writer of the request pipeline, if
+        this is one."""
+        if spec.metadata and PLAN_STEP in spec.metadata:
+            from agentflow.engine.kinds.stage_call import PLAN_STEP_CALL
+
+            return PLAN_STEP_CALL
         if stage_of(spec) is None:
             return self
         from agentflow.engine.kinds.stage_tool import STAGE_TOOL

@@ -92,9 +92,9 @@ async def verify(
     """Return {verifier_output, checks, codes, unchecked}.
 
     `before` has by step id what `snapshot_files` returned when the step began. `calls` are the completed
-    calls of all steps: {step_id, tool_call_id, tool, side_effect, parameters, output, offset}. `classes` has the class
-    of each step's toolsets. `checks` are the entries of `verification.artifact_checked`, each with its
-    step_id; `codes` has every failing code by step id; `unchecked` is that of the report.
+    calls of all steps: {step_id, tool_call_id, tool, side_effect, parameters, output, offset}. `classes` has
+    the class of each step's toolsets. `checks` are the entries of `verification.artifact_checked`, each with
+    its step_id; `codes` has every failing code by step id; `unchecked` is that of the report.
     """
     steps = _inputs(read(Plan, plan), executor_output, workspace, before or {}, list(calls), classes or {})
     urls = _urls_of(steps) if network else {}

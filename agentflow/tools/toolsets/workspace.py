@@ -183,8 +183,10 @@ class Workspace:
             finally:
                 os.close(descriptor)
 
-    def append(self, path: str, data: bytes, *, limit: int) -> int:
-        """Append to a file, or make it; return its new size.
+    def append(self, path: str, data: bytes, *, limit: int, line: bool = False) -> int:
+        """Append to a file, or make it, by one write; return its new size.
+
+        `line`: what is appended begins a line, also behind a line that was torn.
 
         A link is refused, and so is a file with several names (hard links), because one may be outside.
         Raises WorkspaceError.
@@ -202,6 +204,8 @@ class Workspace:
                     message = f'"{path}" has {found.st_nlink} names: one of them may be outside'
                     raise WorkspaceError("outside", message)
                 _check_size(path, found.st_size + len(data), limit)
+                if line and found.st_size and not _ends_line(directory, name, found):
+                    data = b"\n" + data  # a torn line stays by itself
                 _write_all(descriptor, data)
                 os.fsync(descriptor)
                 return found.st_size + len(data)
@@ -362,10 +366,23 @@ def _written(descriptor: int, data: bytes) -> FileState:
     return FileState(found.st_size, found.st_mtime_ns, hashlib.sha256(data).hexdigest(), None)
 
 
+def _ends_line(directory: int, name: str, found: os.stat_result) -> bool:
+    """Return whether the last byte of a file ends a line; a file that was swapped meanwhile does not."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=directory)
+    try:
+        same = os.fstat(descriptor)
+        if (same.st_dev, same.st_ino) != (found.st_dev, found.st_ino):
+            return False
+        return os.pread(descriptor, 1, found.st_size - 1) == b"\n"
+    finally:
+        os.close(descriptor)
+
+
 def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(descriptor, view[:_SLICE_BYTES]) :]
+        view = view[os.write(descriptor, view) :]
 
 
 def _check_size(path: str, size: int, limit: int) -> None:

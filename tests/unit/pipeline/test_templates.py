@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentflow.definition.stage_schemas import Plan, problems_of
@@ -144,6 +144,7 @@ def test_command_line_values_are_text_unless_the_schema_says_otherwise() -> None
     assert codes(error) == ["E_TEMPLATE_INPUT_TYPE", "E_TEMPLATE_INPUT_UNKNOWN"]
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="${}'\" inputs.topcah{", max_size=30))
 def test_any_text_of_an_input_stays_what_it_is(text: str) -> None:
     plan = bind(template(), {"topic": text}).plan
@@ -151,6 +152,7 @@ def test_any_text_of_an_input_stays_what_it_is(text: str) -> None:
     assert plan["steps"][0]["id"] == "a"
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="${}'\"inputs.topc ", max_size=40))
 def test_any_summary_is_read_or_refused(text: str) -> None:
     value = {"name": "demo", "inputs": {"topic": {}}, "summary": text, "steps": [

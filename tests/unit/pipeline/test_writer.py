@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentflow.definition.stage_schemas import FinalOutput, problems_of
@@ -93,6 +93,7 @@ _BLOCKERS = st.lists(st.sampled_from(["x", "y"]), max_size=3)
 _STATUS = st.sampled_from(["done", "failed", "skipped"])
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_output_fits_its_schema_and_is_the_same_each_time(data: Any) -> None:
     """Whatever a log can hold: the schema of §3 holds, no input is changed, and bytes repeat."""

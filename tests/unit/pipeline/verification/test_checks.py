@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentflow.definition.stage_schemas import CHECK_KEYS, Check, read
@@ -84,6 +84,7 @@ _JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(_JSON)
 def test_a_value_equals_its_own_json(value: Any) -> None:
     text = json.dumps(value)
@@ -91,12 +92,14 @@ def test_a_value_equals_its_own_json(value: Any) -> None:
     assert not holds({"equals": [value]}, text)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200), st.text(min_size=1, max_size=5))
 def test_contains_and_not_contains_are_opposites(text: str, part: str) -> None:
     text = text + "x"
     assert holds({"contains": [part]}, text) is not holds({"not_contains": [part]}, text)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="#`~=- \n*ax", max_size=60))
 def test_headings_never_come_from_nothing(text: str) -> None:
     assert all(heading in text for heading in headings_of(text))
