@@ -17,6 +17,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "approvals",
         "mcp",
         "openapi",
+        "toolsets",
+        "templates",
         "web-app",
         "testing",
         "operations",
