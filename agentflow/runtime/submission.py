@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from agentflow.runtime.binding import Bound
 
 __all__ = [
+    "FORMAT_LABEL",
     "LONG_SOURCE_BYTES",
     "body_hash",
     "checked_budget",
@@ -52,6 +53,9 @@ __all__ = [
     "started_event",
     "submission_digest",
 ]
+
+FORMAT_LABEL = "agentflow.format"
+"""Label of the store's index by which requests are found."""
 
 _MAX_DEPTH = 200
 

@@ -33,6 +33,7 @@ from agentflow.records.runs import RunResult
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_results import RunResults
 from agentflow.runtime.submission import (
+    FORMAT_LABEL,
     checked_budget,
     checked_labels,
     checked_options,
@@ -58,8 +59,6 @@ _MAX_DEFINITIONS = 1_024
 _DEFINITION_FRESH_S = 60.0
 """Seconds; far less than a sweep leaves to a process that has put a definition and is about to name it."""
 _KEY_LABEL = "agentflow.idempotency_key"
-FORMAT_LABEL = "agentflow.format"
-"""Label of the store's index by which requests are found."""
 
 
 class _Checked(NamedTuple):
