@@ -15,6 +15,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Start": ("tutorial",),
     "How to": (
         "approvals",
+        "requests",
         "mcp",
         "openapi",
         "toolsets",

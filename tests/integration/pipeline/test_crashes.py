@@ -74,15 +74,11 @@ def _shown(result: Any) -> Any:
 
 
 async def test_behind_some_events_another_process_goes_on_and_repeats_nothing(tmp_path: Any):
-    await _cut_and_go_on(tmp_path, every=9)
+    await cut_and_go_on(tmp_path, every=9)
 
 
-@pytest.mark.slow
-async def test_behind_every_event_another_process_goes_on_and_repeats_nothing(tmp_path: Any):
-    await _cut_and_go_on(tmp_path, every=1)
-
-
-async def _cut_and_go_on(tmp_path: Any, every: int) -> None:
+async def cut_and_go_on(tmp_path: Any, every: int) -> None:
+    """Cut the log of a request behind events, go on, and compare; `make faults` does it behind each."""
     log, desk, model = MemoryLog(), Desk(), _model()
     async with Runtime(log, models=[model], services=desk.services()) as runtime:
         run = (await requests_of(runtime, tmp_path).submit("workflow: x", review=True)).run
@@ -150,3 +146,22 @@ async def test_a_blocked_stage_waits_after_a_restart(tmp_path: Any):
         await runtime.answer(run.workflow_id, question.request_id, {"clarification": "to Ann"})
         result = await handle.result()
     assert result.output["final_output"]["status"] == "ready"
+
+
+async def test_the_read_model_shows_at_every_event_what_the_engine_folds(tmp_path: Any):
+    desk = Desk()
+    async with Runtime(models=[_model()], services=desk.services()) as runtime:
+        run = (await requests_of(runtime, tmp_path).submit("workflow: x", review=True)).run
+        assert run is not None
+        await _drive(runtime, run.workflow_id)
+        last = (await runtime.record(run.workflow_id)).last_offset
+        for offset in range(last + 1):
+            shown = await runtime.state(run.workflow_id, offset)
+            folded = await runtime.fold(run.workflow_id, at=offset)
+            steps = {name: (step.state, step.attempt, step.visits) for name, step in shown.steps.items()}
+            places = {name: folded.nodes[name] for name in shown.steps}
+            wanted = {name: (one.status, one.attempt, one.visits) for name, one in places.items()}
+            assert (offset, shown.state, steps) == (offset, folded.status, wanted)
+            assert set(shown.waiting.requests) == set(folded.requests)
+            assert shown.usage == folded.usage
+            assert set(shown.calls) == set(folded.calls)
