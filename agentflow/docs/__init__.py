@@ -18,6 +18,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "requests",
         "mcp",
         "openapi",
+        "toolsets",
+        "templates",
         "web-app",
         "testing",
         "operations",

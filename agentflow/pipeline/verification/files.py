@@ -21,6 +21,8 @@ __all__ = ["FILE_TYPES", "FileReader", "check_file"]
 FILE_TYPES: Final = ("file", "json", "markdown")
 _TOTAL_HASH_BYTES: Final = 4 << 30
 """Bytes that one verification hashes; files beyond are judged by size and time."""
+_KEPT_BYTES: Final = 2 * TEXT_LIMIT_BYTES
+"""Bytes of content that one verification keeps for further checks."""
 _CODES: Final = {
     "outside": "artifact_outside_workspace",
     "missing": "artifact_missing",
@@ -38,6 +40,7 @@ class FileReader:
         self._workspace = None if root is None else Workspace(root)
         self._kept: dict[str, FileState | WorkspaceError] = {}
         self._left = _TOTAL_HASH_BYTES
+        self._room = _KEPT_BYTES
 
     def read(self, uri: str) -> FileState:
         """Return the file as it is. Raises WorkspaceError."""
@@ -51,8 +54,10 @@ class FileReader:
                 self._left -= found.size if found.sha256 is not None else 0
             except WorkspaceError as error:
                 found = error
-            # Contents that are kept must not add up: a large one is read again.
-            if isinstance(found, WorkspaceError) or len(found.body or b"") <= 1 << 20:
+            # Contents that are kept must not add up: beyond that one is read again.
+            size = 0 if isinstance(found, WorkspaceError) else len(found.body or b"")
+            if size <= self._room:
+                self._room -= size
                 self._kept[path] = found
         if isinstance(found, WorkspaceError):
             raise found

@@ -18,6 +18,8 @@ from agentflow.pipeline.verification.findings import Content, Finding, failed, p
 __all__ = ["Probed", "UrlProber", "normal_url", "scheme_problem"]
 
 TIMEOUT_S: Final = 10.0
+TOTAL_S: Final = 240.0
+"""Seconds for all URLs of one verification."""
 BODY_LIMIT_BYTES: Final = 4 << 20
 _MAX_REDIRECTS: Final = 5
 _MAX_URL: Final = 8_192
@@ -82,6 +84,7 @@ class UrlProber:
     def __init__(self, allowed: Iterable[str] = ()) -> None:
         self._client = HttpClient(first_byte_timeout=TIMEOUT_S, public_only=True, allowed=allowed)
         self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._end: float | None = None
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -89,12 +92,16 @@ class UrlProber:
 
     async def probe(self, url: str, *, body: bool = False) -> Probed:
         """Return what a URL answers to HEAD, or to GET after 403, 405, 501 or if its `body` is wanted."""
-        async with self._turn:
-            try:
+        if self._end is None:
+            self._end = asyncio.get_running_loop().time() + TOTAL_S
+        try:
+            async with asyncio.timeout_at(self._end), self._turn:
                 return await self._probe(url, body)
-            except _Denied as denied:
-                finding = failed("url", denied.code, str(denied))
-                return Probed([finding], None, Content(exists=False, why=str(denied)))
+        except _Denied as denied:
+            code, why = denied.code, str(denied)
+        except TimeoutError:
+            code, why = "url_unreachable", f"not asked within {TOTAL_S:g} s for all URLs"
+        return Probed([failed("url", code, why)], None, Content(exists=False, why=why))
 
     async def _probe(self, url: str, body: bool) -> Probed:
         method = "GET" if body else "HEAD"

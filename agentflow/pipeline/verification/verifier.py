@@ -7,6 +7,8 @@ stand in the order of the plan whatever came first.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
@@ -29,6 +31,8 @@ NOTHING_TO_CHECK: Final = "nothing to check"
 _ALL_HOLD: Final = "all checks hold"
 _MAX_ARTIFACTS: Final = 1_000
 """Artifacts of one run that are looked at; those beyond are failed as `artifact_unverified`."""
+_TIMEOUT_S: Final = 300.0
+"""Seconds for the files of one verification; hostile ones must not hold it for hours."""
 _FOLLOWS: Final = frozenset({"dependency_failed", "dependency_skipped", "dependency_cancelled"})
 _EXTERNAL: Final = CLASSES.index("external")
 
@@ -102,8 +106,6 @@ async def verify(
     probed: dict[str, Probed] = {}
     try:
         if urls:
-            import asyncio
-
             found = await asyncio.gather(*(prober.probe(url, body=body) for url, body in urls.items()))
             probed = dict(zip(urls, found, strict=True))
     finally:
@@ -202,6 +204,7 @@ class _Judge:
         self._probed = probed
         self._network = network
         self._left = _MAX_ARTIFACTS
+        self._end = time.monotonic() + _TIMEOUT_S
 
     def step(self, given: _StepInput) -> _Report:
         """Return verdict, codes and entries of one step."""
@@ -256,8 +259,8 @@ class _Judge:
     def _look(self, item: _Item, given: _StepInput) -> _Looked:
         """Return what is found of an artifact; without findings it is optional and absent."""
         self._left -= 1
-        if self._left < 0:
-            detail = f"a run has more than {_MAX_ARTIFACTS:,} artifacts"
+        if self._left < 0 or time.monotonic() > self._end:
+            detail = f"beyond {_MAX_ARTIFACTS:,} artifacts or {_TIMEOUT_S:g} s of one verification"
             return _Looked([failed("evidence", "artifact_unverified", detail)], None, None)
         if item.produced is None:
             return self._unreported(item, given)
@@ -333,7 +336,10 @@ class _Judge:
             if self._place(check, given) is not None:
                 continue
             target = _target_of(check, given.items)
-            if target is None:
+            if time.monotonic() > self._end:
+                late = failed("time", "artifact_unverified", f"beyond {_TIMEOUT_S:g} s of one verification")
+                yield target or "output", check, [late]
+            elif target is None:
                 yield "output", check, apply_check(check, _output(given.result))
             elif target.lower().startswith(("http:", "https:")):
                 yield target, check, _applied(check, self._url(target).content)

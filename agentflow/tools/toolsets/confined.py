@@ -22,6 +22,7 @@ __all__ = ["Limits", "Outcome", "run_confined"]
 
 _LAUNCHER: Final = str(Path(__file__).with_name("confined_launcher.py"))
 _GRACE_S: Final = 5.0
+_POLL_S: Final = 0.1
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -81,10 +82,12 @@ async def run_confined(
     try:
         try:
             async with asyncio.timeout(limits.timeout_s):
-                await process.wait()
+                await _exited(process)
         except TimeoutError:
             timed_out = True
             await _end(process)
+        if process.returncode is not None and process.returncode < 0:
+            await asyncio.to_thread(_kill_session, process.pid)
         found = await asyncio.wait_for(asyncio.gather(*readers), _GRACE_S)
     except TimeoutError:  # a process that nobody can kill holds a pipe
         found = [(b"", True), (b"", True)]
@@ -128,13 +131,41 @@ async def _feed(process: Process, stdin: bytes | None) -> None:
         process.stdin.close()
 
 
+async def _exited(process: Process) -> None:
+    """Wait until the launcher has ended; `wait` alone also waits for all that hold its pipes."""
+    ended = asyncio.ensure_future(process.wait())
+    try:
+        while process.returncode is None and not ended.done():
+            await asyncio.wait({ended}, timeout=_POLL_S)
+    finally:
+        ended.cancel()
+
+
+def _kill_session(session: int) -> None:
+    """Kill what is left of a session whose launcher was killed, as its command can do."""
+    for _ in range(10):
+        left: list[int] = []
+        for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+            with suppress(OSError, ValueError, IndexError):
+                stat = Path("/proc", name, "stat").read_bytes() if name.isdigit() else b""
+                fields = stat.rpartition(b")")[2].split()
+                if fields and fields[0] != b"Z" and int(fields[3]) == session:
+                    left.append(int(name))
+        for pid in left:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not left:
+            return
+
+
 async def _end(process: Process) -> None:
     """Let the launcher kill what it started; then kill its group."""
     with suppress(ProcessLookupError):
         process.terminate()
     with suppress(TimeoutError):
         async with asyncio.timeout(_GRACE_S):
-            await process.wait()
+            await _exited(process)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    await asyncio.to_thread(_kill_session, process.pid)
+    await _exited(process)

@@ -4,11 +4,12 @@ is allowed by `[toolsets.web] allowed_hosts`: a model chooses the address."""
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
+from html import unescape
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
 from agentflow import __version__
+from agentflow.aside import compute_aside
 from agentflow.config import WebConfig
 from agentflow.http import HttpClient, HttpFailure, HttpResponse
 from agentflow.tools.python import function
@@ -102,7 +103,7 @@ async def _page(response: HttpResponse, url: str, limit: int) -> dict[str, Any]:
         text = bytes(body[:limit]).decode("utf-8", "replace")
     found: dict[str, Any] = {"url": url, "status": response.status, "content_type": kind}
     if kind in ("text/html", "application/xhtml+xml"):
-        page = page_text(text, url)
+        page = await compute_aside(page_text, text, url)
         found |= {"title": page["title"], "links": page["links"]}
         text = page["text"]
     elif not (kind.startswith("text/") or kind.endswith(("json", "xml")) or not kind):
@@ -113,19 +114,26 @@ async def _page(response: HttpResponse, url: str, limit: int) -> dict[str, Any]:
 
 
 def page_text(html: str, url: str) -> dict[str, Any]:
-    """Return {title, text, links} of an HTML page; links are absolute, at most 200."""
-    page = _Page(url)
-    page.feed(html)
-    page.close()
-    lines = (" ".join(line.split()) for line in "".join(page.parts).split("\n"))
+    """Return {title, text, links} of an HTML page; links are absolute, at most 200.
+
+    Linear in the size of the page, whatever stands in it: `html.parser` of Python takes minutes for 200,000
+    comments that are not closed.
+    """
+    page = _Page(html, url)
+    page.read()
+    lines = (" ".join(line.split()) for line in unescape("".join(page.parts)).split("\n"))
     return {
-        "title": " ".join("".join(page.title).split())[:500],
+        "title": " ".join(unescape(page.title).split())[:500],
         "text": "\n".join(line for line in lines if line),
-        "links": list(page.links)[:_MAX_LINKS],
+        "links": list(page.links),
     }
 
 
 _MAX_LINKS: Final = 200
+_MAX_ANCHORS: Final = 5_000
+_MAX_TAG: Final = 4_096
+_TAG: Final = re.compile(r"<(/?)([a-z][a-z0-9]{0,20})(?=[\s/>])")
+_HREF: Final = re.compile(r"""\bhref\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"']+))""", re.IGNORECASE)
 _HIDDEN: Final = frozenset({"script", "style", "noscript", "template", "svg", "head"})
 _BLOCKS: Final = frozenset(
     (
@@ -136,44 +144,85 @@ _BLOCKS: Final = frozenset(
 )
 
 
-class _Page(HTMLParser):
-    def __init__(self, url: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.parts: list[str] = []
-        self.title: list[str] = []
-        self.links: dict[str, None] = {}
+class _Page:
+    """One pass over a page. Each search begins behind the last one, or is made once."""
+
+    def __init__(self, html: str, url: str) -> None:
+        self._html = html
+        self._lower = html.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
         self._url = url
-        self._hidden: list[str] = []
-        self._in_title = False
+        self._unclosed: set[str] = set()
+        self._anchors = 0
+        self.parts: list[str] = []
+        self.links: dict[str, None] = {}
+        self.title = ""
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "title":
-            self._in_title = True
-        if tag in _HIDDEN:
-            self._hidden.append(tag)
-        elif tag in ("body", "main", "article"):  # an end tag that is left out hides no page
-            self._hidden.clear()
-        if tag in _BLOCKS:
-            self.parts.append("\n")
-        if tag == "a" and len(self.links) < _MAX_LINKS:
-            target = dict(attrs).get("href") or ""
-            try:
-                link = urljoin(self._url, target).partition("#")[0]
-            except ValueError:
+    def read(self) -> None:
+        """Collect text, title and links."""
+        at, end = 0, len(self._html)
+        while at < end:
+            tag = self._html.find("<", at)
+            if tag < 0:
+                tag = end
+            self.parts.append(self._html[at:tag])
+            if tag == end:
                 return
-            if link.startswith(("http://", "https://")) and link != self._url:
-                self.links[link] = None
+            at = self._markup(tag)
 
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "title":
-            self._in_title = False
-        if tag in self._hidden:
-            del self._hidden[self._hidden.index(tag) :]
-        if tag in _BLOCKS:
+    def _markup(self, at: int) -> int:
+        """Return where the text goes on behind the markup that begins at `at`."""
+        if self._html.startswith("<!--", at):
+            return self._behind("-->", at + 4)
+        found = _TAG.match(self._lower, at)
+        if found is None:
+            if self._html.startswith(("<!", "<?", "</"), at):
+                return self._behind(">", at)
+            self.parts.append("<")
+            return at + 1
+        closing, name = bool(found[1]), found[2]
+        behind = self._behind(">", found.end())
+        if name in _BLOCKS:
             self.parts.append("\n")
+        if closing:
+            return behind
+        if name == "a" and len(self.links) < _MAX_LINKS and self._anchors < _MAX_ANCHORS:
+            self._anchors += 1
+            self._link(self._html[at : min(behind, at + _MAX_TAG)])
+        if name == "title" and not self.title:
+            self.title = self._html[behind : self._end_of(name, behind)][:_MAX_TAG]
+            return self._end_of(name, behind)
+        if name == "head":  # it may hold the title
+            stop = self._end_of(name, behind)
+            if stop > behind and not self.title:
+                first = self._lower.find("<title", behind, stop)
+                if first >= 0:
+                    begin = self._behind(">", first)
+                    self.title = self._html[begin : self._end_of("title", begin)][:_MAX_TAG]
+            return stop
+        return self._end_of(name, behind) if name in _HIDDEN else behind
 
-    def handle_data(self, data: str) -> None:
-        if self._in_title:
-            self.title.append(data)
-        elif not self._hidden:
-            self.parts.append(data)
+    def _end_of(self, name: str, at: int) -> int:
+        """Return where the end tag of an element begins; `at` if there is none."""
+        if name in self._unclosed:
+            return at
+        found = self._lower.find(f"</{name}", at)
+        if found < 0:
+            self._unclosed.add(name)
+            return at
+        return found
+
+    def _behind(self, mark: str, at: int) -> int:
+        """Return the place behind the next `mark`, the end of the page if there is none."""
+        found = self._html.find(mark, at)
+        return len(self._html) if found < 0 else found + len(mark)
+
+    def _link(self, tag: str) -> None:
+        found = _HREF.search(tag)
+        if found is None:
+            return
+        try:
+            link = urljoin(self._url, unescape(found[1] or found[2] or found[3] or "")).partition("#")[0]
+        except ValueError:
+            return
+        if link.startswith(("http://", "https://")) and link != self._url:
+            self.links[link] = None

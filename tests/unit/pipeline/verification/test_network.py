@@ -171,6 +171,22 @@ async def test_server_that_never_answers_has_an_end(monkeypatch: pytest.MonkeyPa
         assert code(await probe(f"http://{HOST}:{server.getsockname()[1]}/", HOST)) == "url_unreachable"
 
 
+async def test_all_urls_together_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+    import time
+
+    monkeypatch.setattr(network, "TOTAL_S", 0.3)
+    with socket.socket() as server:
+        server.bind((HOST, 0))
+        server.listen(100)
+        began = time.monotonic()
+        async with prober(HOST) as found:
+            urls = [f"http://{HOST}:{server.getsockname()[1]}/{n}" for n in range(50)]
+            answers = await asyncio.gather(*(found.probe(url) for url in urls))
+    assert {code(one) for one in answers} == {"url_unreachable"}
+    assert time.monotonic() - began < 5
+
+
 async def test_body_is_bounded() -> None:
     recorder = Recorder(lambda _: Response(bytes(network.BODY_LIMIT_BYTES + 1)))
     async with serve(recorder.app) as url:

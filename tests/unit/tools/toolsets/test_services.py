@@ -26,6 +26,7 @@ from agentflow.config import (
 from agentflow.definition.toolsets import StepContext
 from agentflow.tools import Service, ToolError
 from agentflow.tools.toolsets.registry import ToolsetRegistry
+from agentflow.tools.toolsets.web_service import page_text
 from tests.unit.tools.servers import CTX, Recorder, serve
 
 
@@ -179,6 +180,29 @@ async def test_fetch_is_bounded_and_classes_errors(tmp_path: Path) -> None:
         assert (await refused(web, "fetch", url=f"{url}/gone")).info.http_status == 404
         assert (await refused(web, "fetch", url=f"{url}/image")).info.code == "invalid_tool_output"
         await web.aclose()
+
+
+HOSTILE = {
+    "comments": "<!--",
+    "tags": "<",
+    "links": "<a ",
+    "ends": "</a",
+    "declarations": "<!a",
+    "instructions": "<?a",
+    "titles": "<title>",
+    "heads": "<head>",
+    "drawings": "<svg>",
+    "quotes": '<a href="',
+    "references": "&#",
+    "addresses": "<a href=//[>",
+}
+
+
+@pytest.mark.parametrize("part", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_page_takes_linear_time(part: str) -> None:
+    began = time.process_time()
+    page_text(part * 200_000, "http://a.org/")
+    assert time.process_time() - began < 3
 
 
 # -- messaging ----------------------------------------------------------------------------------
@@ -339,6 +363,16 @@ async def test_process_that_outlives_its_command_is_ended(tmp_path: Path) -> Non
         command="setsid sh -c 'echo $$ > pid; sleep 60' & while [ ! -s pid ]; do :; done",
     )
     assert found["exit_code"] == 0
+    assert not _is_alive(int((tmp_path / CTX.workflow_id / "pid").read_text()))
+
+
+async def test_command_that_kills_its_launcher_is_ended_too(tmp_path: Path) -> None:
+    command = """(sh -c 'echo $PPID > pid'; sleep 60) &
+        while [ ! -s pid ]; do :; done; kill -9 $PPID; sleep 60"""
+    began = time.monotonic()
+    found = await call(shell(tmp_path, timeout_s=20), "run", command=command)
+    assert found["exit_code"] == -9
+    assert time.monotonic() - began < 10
     assert not _is_alive(int((tmp_path / CTX.workflow_id / "pid").read_text()))
 
 
