@@ -531,3 +531,56 @@ async def test_the_latest_request_that_has_not_ended_is_found(tmp_path: Any):
         assert second is not None
         await second.result()
         assert await requests.latest() == first.workflow_id
+
+
+async def test_a_step_of_a_person_waits_for_its_result(tmp_path: Any):
+    model = model_of(plan(step("sign", owner="human", title="Sign it"), step("b", "sign")))
+    async with Runtime(models=[model]) as runtime:
+        run = (await requests_of(runtime, tmp_path).submit("workflow: x")).run
+        assert run is not None
+        rest = await run.rest()
+        record = await runtime.record(run.workflow_id)
+        assert record.request.phase == "awaiting_input"  # type: ignore[union-attr]
+        question = rest.pending_requests[0]
+        assert question.subject["prompt"].startswith("Sign it")
+        with pytest.raises(AgentflowError):
+            await runtime.answer(run.workflow_id, question.request_id, {"status": "done"})
+        await runtime.answer(run.workflow_id, question.request_id, done("sign", output="signed"))
+        result = await run.result()
+    assert [s["output"] for s in result.output["final_output"]["steps"]] == ["signed", "b is done"]
+
+
+async def test_a_result_for_another_step_is_fed_back(tmp_path: Any):
+    answers = iter([done("z"), done("a")])
+    model = model_of(plan(step("a")), lambda step_id, request: next(answers))
+    async with Runtime(models=[model]) as runtime:
+        run = (await requests_of(runtime, tmp_path).submit("workflow: x")).run
+        assert run is not None
+        result = await run.result()
+    assert result.output["final_output"]["status"] == "ready"
+    assert asked(model, DELEGATE) == 2
+
+
+async def test_a_delegate_that_answers_no_result_fails_its_step(tmp_path: Any):
+    model = model_of(
+        plan(step("a"), step("b")), lambda step_id, request: "?" if step_id == "a" else done("b")
+    )
+    async with Runtime(models=[model]) as runtime:
+        run = (await requests_of(runtime, tmp_path).submit("workflow: x")).run
+        assert run is not None
+        result = await run.result()
+    final = result.output["final_output"]
+    assert [s["status"] for s in final["steps"]] == ["failed", "done"]
+    assert asked(model, DELEGATE) == 4
+
+
+async def test_a_restart_of_the_same_key_begins_no_second_run(tmp_path: Any):
+    model = model_of(plan(step("a")))
+    async with Runtime(models=[model]) as runtime:
+        requests = requests_of(runtime, tmp_path)
+        first = (await requests.submit("workflow: x", idempotency_key="k")).run
+        second = (await requests.submit("workflow: x", idempotency_key="k")).run
+        assert first is not None
+        assert second is not None
+        assert first.workflow_id == second.workflow_id
+        await first.result()
