@@ -245,6 +245,10 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "E_PLAN_SCHEMA": CodeInfo(
         "A plan breaks its schema, or a rule between its fields.", "Follow the message; the place is given."
     ),
+    "E_PLAN_STARTED": CodeInfo(
+        "An edit changes a step that has started, or how steps are joined while the plan is executed.",
+        "Change steps that have not started, or fork the run.",
+    ),
     "E_PLAN_STEP_ID": CodeInfo(
         "The id of a step is empty, or no id.", "Begin with a letter or `_`, at most 128 characters."
     ),

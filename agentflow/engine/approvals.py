@@ -25,6 +25,7 @@ from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
 
 __all__ = [
+    "ask_anew",
     "ask_call",
     "ask_person",
     "ask_step",
@@ -57,6 +58,25 @@ def ask_step(state: RunState, activation: Activation, subject: dict[str, Any], n
         )
     shown = {"before": policy.before, "on_denied": policy.on_denied}
     return _ask(state, activation, "step", subject, now, seed=activation.key, policy=shown)
+
+
+def ask_anew(state: RunState, activation: Activation, now: int) -> Decisions:
+    """Return the question that takes the place of one whose subject has changed."""
+    old = next(r for r in state.requests.values() if r.activation is activation)
+    subject, digest, said = activation.node.kind.approval_subject(state, activation)
+    moves = _ask(
+        state,
+        activation,
+        "step",
+        subject,
+        now,
+        seed=f"{activation.key} {digest}",
+        digest=digest,
+        policy=said,
+        side_effect=said["class"],
+        supersedes=old.request_id,
+    )
+    return moves[:1]
 
 
 def ask_call(

@@ -154,6 +154,8 @@ def decide_request(
         before = state.decided.get(request_id)
         if request is None and before == wanted:
             return []
+        if request_id in state.withdrawn:
+            raise Refused("request_closed", f"{request_id} was superseded: its subject has changed")
         if request is None and before in ("granted", "denied"):
             who = {} if state.pipeline is None else state.pipeline.decision_of(request_id)
             raise Refused("decision_conflict", f"{request_id} was {before}", decision=before, **who)

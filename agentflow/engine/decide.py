@@ -30,7 +30,7 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.engine import gates, limits, run_end
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents import turns
-from agentflow.engine.approvals import refusal_moves, withdrawn
+from agentflow.engine.approvals import ask_anew, refusal_moves, withdrawn
 from agentflow.engine.caching import CacheHit, Lookup, cached_completion, key_of
 from agentflow.engine.decisions import Decisions, step_completed, step_failed
 from agentflow.engine.held_steps import held_moves
@@ -78,6 +78,8 @@ def _decide(state: RunState, now: int, found: Found) -> Decisions:
         return []
     if state.pipeline is not None and state.pipeline.activated is None:
         return [activated_event(state.input)]  # of a log that was cut inside its first append
+    if state.pipeline is not None and state.pipeline.stale:
+        return ask_anew(state, next(iter(state.pipeline.stale.values())), now)
     if state.timers and (moves := limits.overdue(state, now)):
         return moves
     if state.held_steps:

@@ -86,6 +86,7 @@ class PipelineState:
         "rounds",
         "settings",
         "skips",
+        "stale",
         "toolsets",
         "unchecked",
         "verifier_output",
@@ -113,6 +114,8 @@ class PipelineState:
         self.rounds: dict[str, int] = {}
         self.skips: dict[str, tuple[str, str | None, tuple[str, ...]]] = {}
         """By step of the plan: reason, detail, and the steps that caused it."""
+        self.stale: dict[str, Activation] = {}
+        """Steps whose open approval is void, because an edit changed what it asks about."""
         self.before: dict[str, Any] = {}
         """By step of the plan: what its expected files were before it started."""
         self.calls: list[dict[str, Any]] = []

@@ -26,6 +26,9 @@ def edit_plan(state: RunState, plan: Any, *, plan_digest: str | None = None, by:
     pipeline = _pipeline(state)
     _must_not_be_over(state)
     review = _review(state)
+    if review is None and _is_at_rest(state, pipeline):
+        _check_digest(pipeline, plan_digest)
+        return _edited_on_the_way(state, pipeline, plan, by)
     if review is None:
         _must_have_plan(pipeline)
         raise Refused(
@@ -94,6 +97,51 @@ def answer_review(
         return reject_plan(state, reason=reason, by=by, via=via, claimed_actor=claimed_actor)
     digest, plan = value.get("plan_digest"), value.get("plan")
     return execute_plan(state, plan_digest=digest, plan=plan, by=by, via=via, claimed_actor=claimed_actor)
+
+
+def _is_at_rest(state: RunState, pipeline: PipelineState) -> bool:
+    """Return whether the plan is being executed and waits for an approval, or is paused."""
+    is_open = pipeline.accepted and state.nodes[EXECUTE].status in ("running", "waiting")
+    asks = any(isinstance(r.data, ev.ApprovalRequested) for r in state.requests.values())
+    return is_open and (asks or state.status == "paused")
+
+
+def _edited_on_the_way(state: RunState, pipeline: PipelineState, plan: Any, by: str) -> Decisions:
+    """Return the edit of steps that have not started, and the graph with them. What joins the steps stays."""
+    moves, value, digest = _edited(pipeline, plan, by)
+    if not moves:
+        return []
+    before = {step["id"]: step for step in pipeline.steps()}
+    after = {step["id"]: step for step in value["steps"]}
+    fixed = [name for name in before if name not in after or _shape(before[name]) != _shape(after[name])]
+    fixed += [name for name in after if name not in before]
+    changed = (name.removeprefix(f"{EXECUTE}/") for name in moves[0].changed_steps)
+    fixed += [name for name in changed if name in before and _has_started(state, name)]
+    if fixed or list(before) != list(after):
+        problems = [
+            {
+                "code": "E_PLAN_STARTED",
+                "severity": "error",
+                "message": f"step {name} has started, or it is joined to others: it cannot be changed now",
+                "path": "/steps",
+                "hint": "fork the run, or wait for its end",
+            }
+            for name in dict.fromkeys(fixed)
+        ]
+        raise Refused("plan_invalid", "the plan is being executed", diagnostics=problems)
+    return [*moves, accepted_events(pipeline, by=by, plan=value, digest=digest)[1]]
+
+
+def _shape(step: dict[str, Any]) -> tuple[Any, ...]:
+    return step["depends_on"], step["owner"] == "human"
+
+
+def _has_started(state: RunState, name: str) -> bool:
+    place = state.nodes.get(f"{EXECUTE}/{name}")
+    if place is None or place.status == "pending":
+        return False
+    waits = {activation.node.name for activation in state.awaiting_approval.values()}
+    return name not in waits
 
 
 def _pipeline(state: RunState) -> PipelineState:

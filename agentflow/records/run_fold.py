@@ -372,6 +372,9 @@ class RunFold:
     def _asked(self, data: ev.ApprovalRequested | ev.InputRequested, offset: int, ts: int) -> None:
         if isinstance(data, ev.ApprovalRequested):
             self._moves(ts)
+            if data.supersedes is not UNSET:
+                self._requests.pop(data.supersedes, None)
+                self._clocks.stop(f"approval {data.supersedes}")
             if data.deadline is not UNSET and _key(data) not in self._linked:
                 self._clocks.due[f"approval {data.request_id}"] = micros(data.deadline)
         if isinstance(data, ev.InputRequested) and self._asks_by_message(data.step_id):

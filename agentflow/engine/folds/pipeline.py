@@ -7,6 +7,7 @@ from typing import Any, cast
 import msgspec
 
 from agentflow.definition.ir import canonical_json, decode_ir
+from agentflow.engine.arrivals import enqueue
 from agentflow.engine.bindings import StepBinding
 from agentflow.engine.graph import Graph
 from agentflow.engine.illegal import IllegalEvent
@@ -56,7 +57,11 @@ def _compiled(state: RunState, data: ev.PlanCompiled, offset: int, ts: int) -> N
     pipeline = _of(state, data)
     pipeline.ir_hash = data.ir_hash
     workflow = decode_ir(canonical_json(data.ir))
-    graph = pipeline.graph = Graph(workflow, f"{EXECUTE}/", workflow.options)
+    graph = Graph(workflow, f"{EXECUTE}/", workflow.options)
+    if pipeline.graph is None:
+        pipeline.graph = graph
+    else:
+        _replace_steps(state, pipeline.graph, graph)
     granted = state.bindings.of(EXECUTE)
     steps: dict[str, StepBinding] = {}
     for node_id, node in graph.all_nodes.items():
@@ -70,6 +75,31 @@ def _compiled(state: RunState, data: ev.PlanCompiled, offset: int, ts: int) -> N
             tools = {n: t for n, t in granted.tools.items() if f"{t.service}.{t.function}" == called}
             steps[node_id] = StepBinding(tools=tools)
     state.bindings = msgspec.structs.replace(state.bindings, steps={**state.bindings.steps, **steps})
+
+
+def _replace_steps(state: RunState, old: Graph, new: Graph) -> None:
+    """Let the steps of an edited plan take the place of those that have not started; a question about one
+    whose step has changed is void, and so is a grant that nothing was begun by."""
+    assert state.pipeline is not None
+    for node_id, node in old.nodes.items():
+        found = new.nodes[node_id]
+        if found.spec == node.spec:
+            continue
+        for name in _OF_SPEC:
+            setattr(node, name, getattr(found, name))
+        for activation in state.activations.values():
+            if activation.node is not node:
+                continue
+            if activation.phase == "asked":
+                state.pipeline.stale[activation.key] = activation
+            elif activation.phase == "pending" and activation.snapshot is not None:
+                place = state.node_of(activation)
+                state.ready.remove(activation, place)
+                activation.snapshot = None
+                enqueue(state, activation, place)
+
+
+_OF_SPEC = ("spec", "agent", "asks", "has_gate", "retry", "timeout", "program", "approval_message")
 
 
 def _executed(state: RunState, data: ev.PlanExecuted, offset: int, ts: int) -> None:

@@ -34,6 +34,8 @@ def _approval_requested(state: RunState, data: ev.ApprovalRequested, offset: int
         activation = at_work(state, data)
         stand_still(state, activation, ts)
         wake(state, activation)
+    elif data.supersedes is not UNSET:
+        activation = _superseded(state, data)
     elif data.kind == "step":
         activation = activation_of(state, data)
         if activation not in state.arrived:
@@ -57,6 +59,21 @@ def _approval_requested(state: RunState, data: ev.ApprovalRequested, offset: int
     state.requests[data.request_id] = OpenRequest(data.request_id, activation, call_id, data, offset, ts)
     if data.deadline is not UNSET and not (asks_itself and activation.node.kind.starts_run):
         state.timers[f"approval {data.request_id}"] = micros(data.deadline)
+
+
+def _superseded(state: RunState, data: ev.ApprovalRequested) -> Activation:
+    """Withdraw the question whose subject has changed; its step waits for the new one."""
+    key = data.activation
+    activation = state.awaiting_approval.get(key)
+    if activation is None or data.supersedes not in state.requests:
+        raise IllegalEvent(data, f"{key} does not wait for {data.supersedes}")
+    del state.requests[str(data.supersedes)]
+    state.withdrawn.add(str(data.supersedes))
+    state.timers.pop(f"approval {data.supersedes}", None)
+    activation.snapshot = data.subject
+    if state.pipeline is not None:
+        state.pipeline.stale.pop(key, None)
+    return activation
 
 
 def _asks_itself(state: RunState, data: Any) -> bool:

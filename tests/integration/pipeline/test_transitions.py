@@ -72,7 +72,7 @@ TABLE = {
     "awaiting_review": (OK, OK, OK),
     "paused": (OK, OK, OK),
     "executing": (OK, "invalid_transition", "invalid_transition"),
-    "awaiting_approval": (OK, "invalid_transition", "invalid_transition"),
+    "awaiting_approval": (OK, "invalid_transition", "plan_invalid"),
     "completed": ("run_terminal", "run_terminal", "run_terminal"),
     "rejected": ("run_terminal", OK, "run_terminal"),
 }
