@@ -11,6 +11,7 @@ from agentflow.errors import RunTerminal
 from agentflow.records.commands import COMMANDS, Command, ForkBody, Resumed
 from agentflow.records.pipeline import PlanView
 from agentflow.records.runs import RunRecord
+from agentflow.runtime.submission import FORMAT_LABEL
 from agentflow.server.operations import Call, Operation, json_response
 from agentflow.server.problems import Refusal
 from agentflow.server.routes.records import record_of
@@ -42,6 +43,8 @@ def _arguments(call: Call, command: Command) -> dict[str, Any]:
 async def _tell(call: Call, command: Command) -> Response:
     """Give a command; the answer is the record of the run. 202 if the log is longer than before."""
     row = await call.service.log.run(call.id)
+    if command.name == "resume" and row.ended and row.labels.get(FORMAT_LABEL) == "pipeline":
+        return json_response(await record_of(call, call.id))  # whose result is what the caller wants
     if command.is_open_only and row.ended:
         raise RunTerminal(f"{call.id} has ended: it is {row.state}")
     await _carry_out(call, command)

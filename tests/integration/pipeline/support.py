@@ -78,7 +78,7 @@ def model_of(
     model = ScriptedModel()
     model.add(_list(normal or normalized()), when=NORMALIZER)
     if plan is not None:
-        model.add(_list(plan), when=PLANNER)
+        model.add(plan if callable(plan) else _list(plan), when=PLANNER)
     model.add(delegate_of(delegate), when=DELEGATE)
     return model
 
