@@ -26,10 +26,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FILE_NAME",
+    "CodeExecutionConfig",
     "Config",
+    "FileConfig",
+    "MessagingConfig",
     "PriceConfig",
     "RetentionConfig",
     "ServerConfig",
+    "TerminalConfig",
+    "ToolsetsConfig",
+    "WebConfig",
+    "data_folder",
     "default_socket",
     "default_store",
     "find_files",
@@ -89,6 +96,76 @@ class PriceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cached_input_price: float | None = None
 
 
+class FileConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section `[toolsets.file]`: the largest file that is written, and that is read, in bytes."""
+
+    max_bytes: int = 16 << 20
+    max_read_bytes: int = 256 << 10
+
+
+class WebConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section `[toolsets.web]`. `allowed_hosts` are HOST or HOST:PORT that may have a private address."""
+
+    allowed_hosts: tuple[str, ...] = ()
+    timeout_s: float = 30.0
+    max_bytes: int = 2 << 20
+
+
+class MessagingConfig(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"sender": "from"}
+):
+    """The section `[toolsets.messaging]`. A URL with a password is named as a secret:
+    `{ "$secret" = "NAME" }` is the value of AGENTFLOW_SECRET_NAME."""
+
+    smtp_url: str | dict[str, str] | None = None
+    sender: str | None = None
+    webhook: str | dict[str, str] | None = None
+    timeout_s: float = 30.0
+
+
+class TerminalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section `[toolsets.terminal]`. `allow` are names of programs, or `*` for every command of a shell;
+    without any the toolset is down."""
+
+    allow: tuple[str, ...] = ()
+    timeout_s: float = 60.0
+    max_output_bytes: int = 64 << 10
+    max_memory_bytes: int = 1 << 30
+    max_processes: int = 32
+
+
+class CodeExecutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section `[toolsets.code_execution]`. `languages` are python, sh, bash or javascript; without any
+    the toolset is down."""
+
+    languages: tuple[str, ...] = ()
+    timeout_s: float = 60.0
+    max_output_bytes: int = 64 << 10
+    max_memory_bytes: int = 1 << 30
+    max_processes: int = 32
+
+
+class ToolsetsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section `[toolsets]`: which toolsets plans and documents may use (page 004 §5). None is enabled
+    unless it is named."""
+
+    enabled: tuple[str, ...] = ()
+    file: FileConfig = FileConfig()
+    web: WebConfig = WebConfig()
+    messaging: MessagingConfig = MessagingConfig()
+    terminal: TerminalConfig = TerminalConfig()
+    code_execution: CodeExecutionConfig = CodeExecutionConfig()
+
+
+_TOOLSETS: Mapping[str, type[msgspec.Struct]] = {
+    "file": FileConfig,
+    "web": WebConfig,
+    "messaging": MessagingConfig,
+    "terminal": TerminalConfig,
+    "code_execution": CodeExecutionConfig,
+}
+
+
 class _File(msgspec.Struct, kw_only=True):
     """The keys of `agentflow.toml` and their types."""
 
@@ -100,6 +177,8 @@ class _File(msgspec.Struct, kw_only=True):
     retention: RetentionConfig | None = None
     prices: dict[str, PriceConfig] = {}
     providers: dict[str, ProviderSettings] = {}
+    pipeline: dict[str, Any] = {}
+    toolsets: ToolsetsConfig | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +198,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     on_unknown: Literal["ask", "fail"] | None = None
     server: ServerConfig = ServerConfig()
     retention: RetentionPolicy | None = None
+    pipeline: dict[str, Any] = {}
+    """The section `[pipeline]` as it is written: the request pipeline reads it."""
+    toolsets: ToolsetsConfig = ToolsetsConfig()
     files: tuple[Path, ...] = ()
 
     def for_models(self) -> dict[str, Any]:
@@ -155,9 +237,11 @@ def load_config(
         models=merged.models,
         prices=merged.prices,
         providers=merged.providers,
+        pipeline=merged.pipeline,
         on_unknown=on_unknown or _on_unknown(environment) or merged.on_unknown,
         server=merged.server or ServerConfig(),
         retention=None if merged.retention is None else _policy(merged.retention),
+        toolsets=_toolsets(merged.toolsets or ToolsetsConfig(), environment),
         files=tuple(files),
     )
 
@@ -173,6 +257,11 @@ def default_socket(env: Mapping[str, str] | None = None) -> Path:
     folder below /tmp might be somebody else's."""
     base = _home("XDG_RUNTIME_DIR", env) or _home("XDG_DATA_HOME", env)
     return (base or _platform_folder("data")) / "agentflow.sock"
+
+
+def data_folder(env: Mapping[str, str] | None = None) -> Path:
+    """Return the folder of agentflow for data of the user."""
+    return _home("XDG_DATA_HOME", env) or _platform_folder("data")
 
 
 def find_files(env: Mapping[str, str] | None = None, folder: Path | None = None) -> list[Path]:
@@ -213,6 +302,15 @@ def _on_unknown(env: Mapping[str, str]) -> Literal["ask", "fail"] | None:
     return value
 
 
+def _toolsets(section: ToolsetsConfig, env: Mapping[str, str]) -> ToolsetsConfig:
+    """Return the section with the names of AGENTFLOW_TOOLSETS, which wins even if it is empty."""
+    named = env.get("AGENTFLOW_TOOLSETS")
+    if named is None:
+        return section
+    names = dict.fromkeys(name.strip() for name in named.split(",") if name.strip())
+    return msgspec.structs.replace(section, enabled=tuple(names))
+
+
 def _read(path: Path) -> _File:
     import tomllib  # 3 ms, which a start without a file of configuration does without
 
@@ -248,10 +346,12 @@ def _read(path: Path) -> _File:
 
 def _check_keys(path: Path, table: dict[str, Any]) -> None:
     _check_table(path, table, "", _File)
-    for name, kind in (("server", ServerConfig), ("retention", RetentionConfig)):
+    sections = (("server", ServerConfig), ("retention", RetentionConfig), ("toolsets", ToolsetsConfig))
+    for name, kind in sections:
         section = table.get(name)
         if isinstance(section, dict):
             _check_table(path, cast("dict[str, Any]", section), f" in [{name}]", kind)
+    _check_toolsets(path, table.get("toolsets"))
     prices = table.get("prices")
     if isinstance(prices, dict):
         for model, section in cast("dict[str, Any]", prices).items():
@@ -272,8 +372,24 @@ def _check_provider(path: Path, name: str, section: Any) -> None:
     members = cast("dict[str, Any]", section)
     _check_table(path, members, f" in {where}", ProviderSettings)
     if isinstance(members.get("key"), str):
-        hint = 'write key = { secret = "NAME" } and set AGENTFLOW_SECRET_NAME in the environment'
+        hint = 'write key = { "$secret" = "NAME" } and set AGENTFLOW_SECRET_NAME in the environment'
         raise ConfigurationError(f"{path}: a key must not stand in {where}", hint=hint)
+
+
+def _check_toolsets(path: Path, toolsets: Any) -> None:
+    """Check the keys of the tables of toolsets, and that no password stands in one."""
+    for name, kind in _TOOLSETS.items():
+        section = cast("dict[str, Any]", toolsets).get(name) if isinstance(toolsets, dict) else None
+        if isinstance(section, dict):
+            _check_table(path, cast("dict[str, Any]", section), f" in [toolsets.{name}]", kind)
+    messaging: Any = cast("dict[str, Any]", toolsets).get("messaging") if isinstance(toolsets, dict) else None
+    for key in ("smtp_url", "webhook"):
+        url: Any = cast("dict[str, Any]", messaging).get(key) if isinstance(messaging, dict) else None
+        if isinstance(url, str) and ":" in url.partition("://")[2].rpartition("@")[0]:
+            raise ConfigurationError(
+                f"{path}: a password must not stand in `toolsets.messaging.{key}`",
+                hint=f'write {key} = {{ "$secret" = "NAME" }}, and set AGENTFLOW_SECRET_NAME',
+            )
 
 
 def _check_price(path: Path, model: str, section: Any) -> None:
@@ -297,7 +413,7 @@ def _check_price(path: Path, model: str, section: Any) -> None:
 
 
 def _check_table(path: Path, table: dict[str, Any], where: str, kind: type[msgspec.Struct]) -> None:
-    known = list(kind.__struct_fields__)
+    known = list(kind.__struct_encode_fields__)
     unknown = [key for key in table if key not in known]
     if not unknown:
         return

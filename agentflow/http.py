@@ -15,7 +15,7 @@ import re
 import socket
 import ssl
 import sys
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -83,6 +83,13 @@ class HttpResponse:
         """Where the answer came from."""
         return str(self._response.url)
 
+    @property
+    def address(self) -> str | None:
+        """The IP address of the connection; None if the HTTP library does not tell."""
+        stream: Any = self._response.extensions.get("network_stream")
+        peer: Any = None if stream is None else stream.get_extra_info("server_addr")
+        return str(cast("tuple[Any, ...]", peer)[0]) if isinstance(peer, tuple) and peer else None
+
     async def chunks(self, limit: int | None = None) -> AsyncGenerator[bytes]:
         """Yield the body as it comes, in pieces of at most 64 KiB without what `Content-Encoding` did to it.
 
@@ -145,7 +152,8 @@ class HttpClient:
     body, `byte_timeout` that between two reads of it. `loopback` is for a server of our own on this machine:
     no proxy, no certificates, a new connection for each request. `public_only`: no connection to an address
     that is not public (checked for each connection, whatever the name resolved to before), and no proxy,
-    which could not be held to that. `resend_stale`: a request on a reused connection that the server closed
+    which could not be held to that; hosts that are `allowed`, HOST or HOST:PORT, may have any address.
+    `resend_stale`: a request on a reused connection that the server closed
     before any answer is sent once more on a new one; only for requests that may be carried out twice.
     """
 
@@ -156,12 +164,14 @@ class HttpClient:
         byte_timeout: float | None = None,
         loopback: bool = False,
         public_only: bool = False,
+        allowed: Iterable[str] = (),
         resend_stale: bool = False,
     ) -> None:
         self._first_byte_timeout = first_byte_timeout
         self._byte_timeout = byte_timeout
         self._loopback = loopback
         self._public_only = public_only
+        self._allowed = frozenset(host.lower() for host in allowed)
         self._resend_stale = resend_stale
         self._client: httpx.AsyncClient | None = None
         self._unpooled: httpx.AsyncClient | None = None
@@ -276,7 +286,7 @@ class HttpClient:
                 limits=limits,
                 trust_env=not (self._loopback or self._public_only),
                 verify=False if self._loopback else _certificates(not self._public_only),
-                transport=_public_transport(limits) if self._public_only else None,
+                transport=_public_transport(limits, self._allowed) if self._public_only else None,
             )
         except (ImportError, ValueError, OSError) as failure:
             kind = type(failure).__name__
@@ -421,13 +431,14 @@ def _certificates(trust_env: bool) -> Any:
     return httpx.create_ssl_context(trust_env=trust_env)
 
 
-def _public_transport(limits: httpx.Limits) -> httpx.AsyncBaseTransport:
+def _public_transport(limits: httpx.Limits, allowed: Collection[str]) -> httpx.AsyncBaseTransport:
     import httpcore
     import httpx
 
     return public_transport(
         httpx,
         httpcore,
+        allowed=allowed,
         ssl_context=_certificates(False),
         max_connections=limits.max_connections,
         max_keepalive_connections=limits.max_keepalive_connections,

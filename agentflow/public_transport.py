@@ -7,7 +7,8 @@ modules are arguments, so that this one imports neither.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Iterable
+import socket
+from collections.abc import AsyncGenerator, Collection, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,11 +17,12 @@ from agentflow.addresses import PrivateAddress, check_host
 __all__ = ["public_transport"]
 
 
-def public_transport(http: Any, core: Any, **pool_options: Any) -> Any:
+def public_transport(http: Any, core: Any, *, allowed: Collection[str] = (), **pool_options: Any) -> Any:
     """Return an asynchronous transport for the clients of `http` over a connection pool of `core`.
 
     Each connection is made to an address that was checked just before, whatever the name resolved to
-    earlier. Errors of `core` are raised as the errors of `http` of the same name; PrivateAddress passes.
+    earlier; those to hosts that are `allowed`, written HOST or HOST:PORT in lower case, are not checked.
+    Errors of `core` are raised as the errors of `http` of the same name; PrivateAddress passes.
     """
 
     @contextmanager
@@ -53,7 +55,7 @@ def public_transport(http: Any, core: Any, **pool_options: Any) -> Any:
     class Transport(http.AsyncBaseTransport):
         def __init__(self) -> None:
             self._connections = core.AsyncConnectionPool(
-                network_backend=_public_backend(core), **pool_options
+                network_backend=_public_backend(core, frozenset(allowed)), **pool_options
             )
 
         async def handle_async_request(self, request: Any) -> Any:
@@ -80,9 +82,10 @@ def public_transport(http: Any, core: Any, **pool_options: Any) -> Any:
     return Transport()
 
 
-def _public_backend(core: Any) -> Any:
+def _public_backend(core: Any, allowed: Collection[str]) -> Any:
     """A network backend for the connection pools of `core` (a module with httpcore's names) that resolves a
-    name, refuses it unless every address is public, and connects to an address that it has checked."""
+    name, refuses it unless every address is public, and connects to an address that it has checked. A host
+    that is `allowed` may have any address."""
 
     class Backend(core.AsyncNetworkBackend):
         def __init__(self) -> None:
@@ -98,7 +101,10 @@ def _public_backend(core: Any) -> Any:
         ) -> Any:
             try:
                 async with asyncio.timeout(timeout):
-                    addresses = await check_host(host, port)
+                    if host.lower() in allowed or f"{host.lower()}:{port}" in allowed:
+                        addresses = await _addresses(host, port)
+                    else:
+                        addresses = await check_host(host, port)
             except TimeoutError as error:
                 raise core.ConnectTimeout(f"{host} was not resolved in time") from error
             except OSError as error:
@@ -120,3 +126,8 @@ def _public_backend(core: Any) -> Any:
             await self._inner.sleep(seconds)
 
     return Backend()
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in found))

@@ -18,6 +18,13 @@ __all__ = ["App", "Command", "app", "main"]
 _VERBS = {
     "run": ("run", "run", "Run the workflow FILE and follow it."),
     "resume": ("run", "resume", "Go on with the run ID and follow it, or with all."),
+    "request": ("requests", "request", "Do what TEXT asks for: plan it, execute it, verify it."),
+    "classify": ("requests", "classify", "Print what TEXT asks for, as JSON."),
+    "plan": ("requests", "plan", "Print the plan of the request ID as JSON, or replace it."),
+    "execute": ("requests", "execute", "Execute the plan of the request ID and follow it."),
+    "reject": ("requests", "reject", "Reject the plan of the request ID."),
+    "final": ("requests", "final", "Print the final output of the request ID as JSON."),
+    "template": ("templates", "template", "List, run, install and remove templates of plans."),
     "new": ("new", "new", "Write a starter project into the folder NAME."),
     "check": ("check", "check", "Check a workflow FILE without running it."),
     "graph": ("graph", "graph", "Draw the graph of a FILE or of the run ID."),
@@ -173,7 +180,8 @@ def app() -> None:
 
     \b
     Exit codes: 0 done, 1 run failed, 2 usage, 3 diagnostics, 4 not found, 5 conflict, 6 unreachable,
-    7 not authorised, 8 cancelled, 9 waiting or paused, 74 storage, 78 configuration, 130 interrupted.
+    7 not authorised, 8 cancelled, 9 waiting or paused, 10 partial or blocked, 74 storage,
+    78 configuration, 130 interrupted.
     """
 
 

@@ -21,12 +21,25 @@ from agentflow.cli.target import Target, Where, target_options
 if TYPE_CHECKING:
     from agentflow.records.requests import RequestRecord
 
-__all__ = ["answer", "approve", "cancel", "deny", "fork", "inbox", "pause", "replay", "retry", "signal"]
+__all__ = [
+    "answer",
+    "approve",
+    "cancel",
+    "deny",
+    "follow_after",
+    "fork",
+    "inbox",
+    "pause",
+    "replay",
+    "retry",
+    "signal",
+    "tell",
+]
 
 _JSON = "Print the result of the run as JSON, as `run --json` does."
 
 
-def _and_follow(where: Where, id: str, act: Callable[[Target], Awaitable[str]], *, as_json: bool) -> Exit:
+def follow_after(where: Where, id: str, act: Callable[[Target], Awaitable[str]], *, as_json: bool) -> Exit:
     """Do something to the run, then follow the run that comes of it to where it rests."""
     from agentflow.cli.follow import Follower
     from agentflow.cli.session import Interrupts, run_async
@@ -44,7 +57,7 @@ def _and_follow(where: Where, id: str, act: Callable[[Target], Awaitable[str]], 
     return run_async(work)
 
 
-def _tell(where: Where, id: str, command: str, said: str, **more: Any) -> Exit:
+def tell(where: Where, id: str, command: str, said: str, **more: Any) -> Exit:
     """Give a command that leaves the run to others."""
     from agentflow.cli.session import Interrupts, run_async
     from agentflow.cli.target import open_target
@@ -77,7 +90,7 @@ def answer(id: str, request: str, value: str, as_json: bool, where: Where) -> Ex
     async def act(target: Target) -> str:
         return await target.tell("answer_all", id, responses=await _shaped(target, id, request, value))
 
-    return _and_follow(where, id, act, as_json=as_json)
+    return follow_after(where, id, act, as_json=as_json)
 
 
 async def _shaped(target: Target, run_id: str, named: str, text: str) -> dict[str, Any]:
@@ -143,7 +156,7 @@ def _decide(
     async def act(target: Target) -> str:
         return await target.tell("decide", id, granted=granted, reason=reason, digest=digest, **more)
 
-    return _and_follow(where, id, act, as_json=as_json)
+    return follow_after(where, id, act, as_json=as_json)
 
 
 @click.command("approve", cls=Command)
@@ -221,7 +234,7 @@ def retry(
     async def act(target: Target) -> str:
         return await target.tell("retry", id, step_id=step, action=action, output=value)
 
-    return _and_follow(where, id, act, as_json=as_json)
+    return follow_after(where, id, act, as_json=as_json)
 
 
 @click.command("fork", cls=Command)
@@ -291,7 +304,7 @@ def fork(
             **other,
         )
 
-    return _and_follow(where, id, act, as_json=as_json)
+    return follow_after(where, id, act, as_json=as_json)
 
 
 @click.command("replay", cls=Command)
@@ -326,7 +339,7 @@ def replay(
     async def act(target: Target) -> str:
         return await target.tell("replay", id, policy=policy, input=value, as_id=as_id)
 
-    return _and_follow(where, id, act, as_json=as_json)
+    return follow_after(where, id, act, as_json=as_json)
 
 
 @click.command("signal", cls=Command)
@@ -380,7 +393,7 @@ def signal(id: str, name: str, data: str | None, signal_id: str | None, where: W
 @target_options
 def pause(id: str, reason: str | None, in_flight: Literal["drain", "suspend"], where: Where) -> Exit:
     """Pause the run ID until `agentflow resume`."""
-    return _tell(where, id, "pause", f"{id} is paused", reason=reason, in_flight=in_flight)
+    return tell(where, id, "pause", f"{id} is paused", reason=reason, in_flight=in_flight)
 
 
 @click.command("cancel", cls=Command)

@@ -6,9 +6,9 @@ Messages go to stderr: `error CODE: message`, then `  hint: …`. A traceback is
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,7 +39,7 @@ from agentflow.errors import (
 if TYPE_CHECKING:
     from agentflow.definition.diagnostics import Diagnostic
 
-__all__ = ["CommandError", "Exit", "exit_of_diagnostics", "exit_of_state", "report"]
+__all__ = ["CommandError", "Exit", "exit_of_diagnostics", "exit_of_final", "exit_of_state", "report"]
 
 
 class Exit(IntEnum):
@@ -55,6 +55,7 @@ class Exit(IntEnum):
     NOT_AUTHORISED = 7
     CANCELLED = 8
     WAITING = 9
+    PARTIAL = 10
     STORAGE = 74
     CONFIGURATION = 78
     INTERRUPTED = 130
@@ -123,6 +124,11 @@ _STATES = {
 def exit_of_state(state: str) -> Exit:
     """Return the code for a run that has come to rest in this state."""
     return _STATES.get(state, Exit.WAITING)
+
+
+def exit_of_final(final: Mapping[str, Any]) -> Exit:
+    """Return the code for the final output of a request."""
+    return {"ready": Exit.DONE, "error": Exit.FAILED}.get(final["status"], Exit.PARTIAL)
 
 
 def exit_of_diagnostics(diagnostics: Sequence[Diagnostic]) -> Exit:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agentflow.cli.errors import Exit, exit_of_state
+from agentflow.cli.errors import Exit, exit_of_final, exit_of_state
 from agentflow.cli.excerpt import render_diagnostics
 from agentflow.cli.live import TableView, View, view_on
 from agentflow.cli.output import emit_json, emit_value, error_line, say
@@ -24,6 +24,7 @@ from agentflow.cli.run_reports import child_reports, goes_on_soon
 from agentflow.cli.session import Interrupted, Interrupts
 from agentflow.cli.target import Target, Where
 from agentflow.definition.ir import Workflow
+from agentflow.definition.pipeline_nodes import PIPELINE
 from agentflow.errors import AgentflowError, CommandRefused, InvalidAnswer
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import decode
@@ -72,6 +73,7 @@ class Follower:
         self._is_table = False
         self._questions: list[RequestRecord] = []
         self._children: list[RunReport] = []
+        self._is_request = False
 
     async def follow(self, target: Target, run_id: str, workflow: Workflow, *, since: int = -1) -> None:
         """Show the run until it rests or the user leaves; on a terminal, ask for what it waits for.
@@ -81,6 +83,7 @@ class Follower:
         self._target, self._run_id = target, run_id
         if since < 0:
             await _naming(run_id, self._warn(target, run_id), self._where)
+        self._is_request = PIPELINE in workflow.metadata
         self._progress = progress = Progress(workflow)
         try:
             while True:
@@ -210,6 +213,8 @@ class Follower:
             return Exit.INTERRUPTED
         assert result is not None
         self._tell(result)
+        if self._is_request and not self._left and result.state == "completed":
+            return exit_of_final(result.output["final_output"])
         return Exit.INTERRUPTED if self._left else exit_of_state(result.state)
 
     def _tell(self, result: RunResult) -> None:
@@ -230,7 +235,7 @@ class Follower:
         if reasons and not (self._is_quiet and completed):
             say(reasons)
         if completed and not self._as_json:
-            emit_value(result.output)
+            emit_value(result.output["final_output"] if self._is_request else result.output)
 
 
 def _as_object(result: RunResult) -> dict[str, Any]:

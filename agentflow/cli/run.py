@@ -249,6 +249,8 @@ def resume(
 ) -> Exit:
     """Go on with the run ID and follow it, or with all.
 
+    Without ID and --all: with the latest request that has not ended.
+
     A run that was parked, paused, or left by a crash; with --all every one that is paused for --reason.
 
     Results of model and tool calls that are recorded are not repeated.
@@ -257,28 +259,44 @@ def resume(
     from agentflow.cli.inputs import parse_budget
     from agentflow.cli.session import Interrupts, run_async
     from agentflow.cli.target import open_target
+    from agentflow.definition.pipeline_nodes import PIPELINE
     from agentflow.errors import RunTerminal
 
-    if (id is None) != all_runs:
+    if id is not None and all_runs:
         raise click.UsageError("give the ID of a run, or --all with --reason R")
     if all_runs != (reason is not None):
         raise click.UsageError("--all and --reason R belong together")
     raised = parse_budget(budget)
-    if id is None:
+    if all_runs:
         return _resume_all(reason or "", raised, as_json=as_json, where=where)
 
     async def work(interrupts: Interrupts) -> Exit:
         follower = Follower(interrupts, as_json=as_json, where=where)
         async with open_target(where, run_id=id) as target:
-            record = await target.reader.record(id)
-            if record.ended_at is not None:
-                raise RunTerminal(f"{id} has ended ({record.state})", hint=f"agentflow show {id}")
-            workflow = await target.reader.graph(id)
-            await target.tell("resume", id, budget=raised)
-            await follower.follow(target, id, workflow, since=record.last_offset)
+            found = id if id is not None else await _latest_request(target)
+            record = await target.reader.record(found)
+            workflow = await target.reader.graph(found)
+            if record.ended_at is not None and (record.output is None or PIPELINE not in workflow.metadata):
+                raise RunTerminal(f"{found} has ended ({record.state})", hint=f"agentflow show {found}")
+            await target.tell("resume", found, budget=raised)
+            await follower.follow(target, found, workflow, since=record.last_offset)
         return await follower.conclude()
 
     return run_async(work)
+
+
+async def _latest_request(target: Target) -> str:
+    """Return the latest request that has not ended. Raises CommandRefused (`no_resumable_run`)."""
+    from agentflow.errors import CommandRefused
+
+    page = await target.reader.summaries(
+        label=("agentflow.format", "pipeline"), state=("pending", "running", "waiting", "paused"), limit=1
+    )
+    if not page.items:
+        raise CommandRefused(
+            "no request waits to go on", code="no_resumable_run", hint="give the ID of a run"
+        )
+    return page.items[0].workflow_id
 
 
 def _resume_all(reason: str, budget: dict[str, Any] | None, *, as_json: bool, where: Where) -> Exit:

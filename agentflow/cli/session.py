@@ -121,7 +121,13 @@ async def open_runtime(config: Config, *, run_id: str | None = None) -> AsyncGen
     from agentflow.runtime import Runtime
 
     logs.configure()
-    async with Runtime(config.store, models=Models(config=config.for_models())) as runtime:
+    services: list[Any] = []
+    if config.toolsets.enabled:
+        from agentflow.pipeline.assembly import assemble
+
+        services = assemble(config, folder=Path.cwd()).services()
+    models = Models(config=config.for_models())
+    async with Runtime(config.store, models=models, services=services) as runtime:
         if run_id is not None:
             await runtime.log.run(run_id)
         yield runtime

@@ -292,20 +292,21 @@ class LocalTarget(StoreTarget):
         handle = await self.runtime.submit(definition, value, by="cli", **more)
         if more.get("workflow_id") is not None:
             handle = await self.runtime.resume(handle.workflow_id, by="cli")
-        return self._kept(handle)
+        return self.keep(handle)
 
     async def tell(self, command: str, workflow_id: str, **more: Any) -> str:
         """Implement `Target.tell`."""
         from agentflow.records.commands import COMMANDS
 
         via = {"via": "cli"} if COMMANDS[command].has_via else {}
-        return self._kept(await getattr(self.runtime, command)(workflow_id, **more, by="cli", **via))
+        return self.keep(await getattr(self.runtime, command)(workflow_id, **more, by="cli", **via))
 
     async def resume_all(self, reason: str, budget: Mapping[str, Any] | None) -> Resumed:
         """Implement `Target.resume_all`."""
         return await self.runtime.resume_all(reason=reason, budget=budget, by="cli")
 
-    def _kept(self, handle: Any) -> str:
+    def keep(self, handle: Any) -> str:
+        """Keep the handle of a run that this command moves; return its id."""
         self._handles[handle.workflow_id] = handle
         return handle.workflow_id
 

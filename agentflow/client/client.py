@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from urllib.parse import quote
 
 import msgspec
 
@@ -23,7 +24,16 @@ from agentflow.client.registered import RegisteredDefinition
 from agentflow.client.run import RemoteRun
 from agentflow.client.transport import Transport
 from agentflow.definition.ir import Workflow
-from agentflow.records.answers import Health, Validation, Version
+from agentflow.definition.stage_schemas import Activation
+from agentflow.records.answers import (
+    Health,
+    RequestAnswer,
+    TemplateList,
+    ToolsetList,
+    ToolsetView,
+    Validation,
+    Version,
+)
 from agentflow.records.runs import RunRecord, RunResult
 from agentflow.records.upkeep import Upkeep
 from agentflow.typed_output import check_output_type
@@ -226,6 +236,75 @@ class Client(Reading):
 
     def _handle(self, workflow_id: str) -> RemoteRun:
         return RemoteRun(self, workflow_id)
+
+    # -- requests
+
+    async def request(
+        self,
+        message: str,
+        *,
+        mode: Literal["auto", "workflow", "direct"] = "auto",
+        review: bool = False,
+        answer: bool = False,
+        workspace: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        workflow_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> RequestAnswer:
+        """Let the daemon judge a text, and begin its run if it asks for one.
+
+        Raises ProblemError (`message_length`), and as `submit`.
+        """
+        body = {
+            "message": message,
+            "mode": mode,
+            "review": review,
+            "answer": answer,
+            "workspace": workspace,
+            "options": options,
+            "budget": budget,
+            "labels": labels,
+            "workflow_id": workflow_id,
+        }
+        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        return await self._ask("POST", "/requests", RequestAnswer, body=_given(body), headers=headers)
+
+    async def run_template(
+        self,
+        name: str,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        review: bool = False,
+        workspace: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> str:
+        """Bind a template of the daemon and begin its run; return its id."""
+        body = {
+            "inputs": dict(inputs or {}),
+            "review": review,
+            "workspace": workspace,
+            "options": options,
+            "budget": budget,
+            "labels": labels,
+        }
+        path = f"/templates/{quote(name, safe='')}/runs"
+        return (await self._ask("POST", path, RunRecord, body=_given(body))).workflow_id
+
+    async def templates(self) -> TemplateList:
+        """The templates of the daemon, and what is wrong with files that are none."""
+        return await self._ask("GET", "/templates", TemplateList)
+
+    async def classify(self, message: str) -> Activation:
+        """What a text asks for; nothing is stored."""
+        return await self._ask("POST", "/requests/classify", Activation, body={"message": message})
+
+    async def toolsets(self) -> list[ToolsetView]:
+        """The toolsets that plans may name, enabled or not."""
+        return (await self._ask("GET", "/toolsets", ToolsetList)).items
 
     # -- the daemon
 

@@ -251,6 +251,46 @@ class Commands:
             expected_offset=expected_offset,
         )
 
+    async def edit_plan(
+        self,
+        workflow_id: str,
+        plan: Mapping[str, Any],
+        *,
+        plan_digest: str | None = None,
+        expected_offset: int | None = None,
+    ) -> RemoteRun:
+        """Replace the plan of a request that stands for review."""
+        return await self._tell(
+            "edit_plan",
+            workflow_id,
+            plan=dict(plan),
+            plan_digest=plan_digest,
+            expected_offset=expected_offset,
+        )
+
+    async def execute(
+        self,
+        workflow_id: str,
+        *,
+        plan: Mapping[str, Any] | None = None,
+        plan_digest: str | None = None,
+        expected_offset: int | None = None,
+    ) -> RemoteRun:
+        """Execute the plan of a request, or an edited one."""
+        return await self._tell(
+            "execute",
+            workflow_id,
+            plan=None if plan is None else dict(plan),
+            plan_digest=plan_digest,
+            expected_offset=expected_offset,
+        )
+
+    async def reject(
+        self, workflow_id: str, *, reason: str | None = None, expected_offset: int | None = None
+    ) -> RemoteRun:
+        """Reject the plan of a request that stands for review: its run is cancelled."""
+        return await self._tell("reject", workflow_id, reason=reason, expected_offset=expected_offset)
+
     async def withdraw(self, workflow_id: str, request_id: str, reason: str) -> RemoteRun:
         """Take a question back."""
         command = COMMANDS["withdraw"]

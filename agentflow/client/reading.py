@@ -26,6 +26,7 @@ from agentflow.records.checkpoints import Checkpoint
 from agentflow.records.comparison import Comparison
 from agentflow.records.executions import AgentContext, StepRecord
 from agentflow.records.graph_results import gives_outputs, graph_result
+from agentflow.records.pipeline import PlanView
 from agentflow.records.runs import (
     DefinitionView,
     ExecutionRecord,
@@ -128,6 +129,18 @@ class Reading(Commands):
     async def record(self, workflow_id: str) -> RunRecord:
         """Return the run record. Raises RunNotFound, RunGone."""
         return await self._ask("GET", _path(workflow_id), RunRecord)
+
+    async def plan(self, workflow_id: str) -> PlanView:
+        """The plan of a request as it stands. CommandRefused (`no_plan`) before there is one."""
+        return await self._ask("GET", f"{_path(workflow_id)}/plan", PlanView)
+
+    async def compact(self, workflow_id: str) -> dict[str, Any]:
+        """What a request came to so far, without internal traces."""
+        return await self._ask("GET", f"{_path(workflow_id)}/compact", dict[str, Any])
+
+    async def final(self, workflow_id: str) -> dict[str, Any]:
+        """The final output of a request. OutputNotReady before there is one."""
+        return await self._ask("GET", f"{_path(workflow_id)}/final", dict[str, Any])
 
     async def list(self, *, limit: int = 50, state: str | None = None) -> list[RunRecord]:
         """Return the records of the newest runs, newest first."""

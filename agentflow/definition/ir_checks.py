@@ -21,6 +21,7 @@ from agentflow.definition.ir_values import check_values
 from agentflow.definition.json_values import json_problems
 from agentflow.definition.kinds import kind_of
 from agentflow.definition.passed_checks import check_passed
+from agentflow.definition.pipeline_nodes import RESERVED
 from agentflow.definition.report import NOWHERE, Fatal, Report, shown
 from agentflow.definition.type_errors import explain
 from agentflow.definition.way_checks import (
@@ -38,8 +39,9 @@ __all__ = ["accepted_graph", "check_graph"]
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
 
 
-def accepted_graph(workflow: Workflow, report: Report) -> Workflow:
-    """The graph as its stored bytes say it, checked; all problems go to the report.
+def accepted_graph(workflow: Workflow, report: Report, *, is_own: bool = False) -> Workflow:
+    """The graph as its stored bytes say it, checked; all problems go to the report. `is_own`: the runtime
+    built it, and may use the names in metadata that are reserved for it.
 
     Raises Fatal when it is no JSON, or when a field has another type than it should.
     """
@@ -53,11 +55,11 @@ def accepted_graph(workflow: Workflow, report: Report) -> Workflow:
         problem = explain(error, wire_type())
         message = problem.sentence("the workflow")
         raise report.fatal("E_TYPE", message, NOWHERE, problem.pointer, problem.hint) from None
-    check_graph(stored, IrReport(report))
+    check_graph(stored, IrReport(report), is_own=is_own)
     return stored
 
 
-def check_graph(workflow: Workflow, report: IrReport) -> ExpressionChecks | None:
+def check_graph(workflow: Workflow, report: IrReport, *, is_own: bool = False) -> ExpressionChecks | None:
     """Report everything that is wrong with the graph, which must be one that `decode_ir` gives; return what
     its expressions read, None if it has no nodes."""
     if not workflow.name.strip():
@@ -65,6 +67,8 @@ def check_graph(workflow: Workflow, report: IrReport) -> ExpressionChecks | None
     if not workflow.nodes:
         report.error("E_EMPTY_WORKFLOW", "the workflow has no nodes", "/nodes")
         return None
+    if not is_own:
+        _check_metadata(workflow, report)
     by_id = _identify(workflow, report)
     _check_ends(workflow, report)
     found = connect(workflow, by_id, report)
@@ -85,6 +89,17 @@ def check_graph(workflow: Workflow, report: IrReport) -> ExpressionChecks | None
         check_choices(workflow, found, report)
         check_passed(workflow, found, regions, expressions.reads, report)
     return expressions
+
+
+def _check_metadata(workflow: Workflow, report: IrReport) -> None:
+    """Report metadata by which the runtime marks nodes of its own."""
+    places = [("/metadata", workflow.metadata)]
+    places += [(f"/nodes/{i}/metadata", node.metadata) for i, node in enumerate(workflow.nodes)]
+    for place, metadata in places:
+        for key in metadata:
+            if key.startswith(RESERVED):
+                message = f'metadata "{shown(key)}" is reserved: it begins with "{RESERVED}"'
+                report.error("E_VALUE", message, f"{place}/{key}", "choose another name")
 
 
 def _identify(workflow: Workflow, report: IrReport) -> dict[str, Node]:

@@ -42,6 +42,7 @@ WORDS: dict[str, str] = {
     "from": "The path of the operand.",
     "globals": "Initial values of globals.",
     "graph": "The name of a graph.",
+    "grants": "Models and functions for the agents of a graph that becomes known in the run.",
     "graph_path": "A path to a graph that another node made.",
     "graphs": "Graphs that subgraph nodes name.",
     "group": "Edges of one group are one choice, or one join.",

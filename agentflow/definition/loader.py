@@ -162,17 +162,17 @@ def check_inputs(definition: Definition, inputs: Any) -> tuple[Any, list[Diagnos
     return value, report.diagnostics()
 
 
-def definition_of(workflow: Workflow, *, strict: bool = False) -> Definition:
+def definition_of(workflow: Workflow, *, strict: bool = False, is_own: bool = False) -> Definition:
     """A graph built in Python, as a definition: its canonical JSON is its source.
 
     It is checked as documents are, and what is accepted is what the stored bytes of it say. Diagnostics have
-    a path into the canonical JSON, but no line. Raises DefinitionError.
+    a path into the canonical JSON, but no line. `is_own`: see `accepted_graph`. Raises DefinitionError.
     """
     from agentflow.definition.ir_checks import accepted_graph
 
     report = Report()
     with suppress(Fatal):
-        workflow = accepted_graph(workflow, report)
+        workflow = accepted_graph(workflow, report, is_own=is_own)
     diagnostics = report.diagnostics(strict=strict)
     if any(d.severity == "error" for d in diagnostics):
         raise DefinitionError(diagnostics)

@@ -15,8 +15,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Start": ("tutorial",),
     "How to": (
         "approvals",
+        "requests",
         "mcp",
         "openapi",
+        "toolsets",
+        "templates",
         "web-app",
         "testing",
         "operations",

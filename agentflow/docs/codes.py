@@ -228,6 +228,33 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     ),
     "E_NO_PATH_TO_END": CodeInfo("No end of a graph can be reached.", "Add the missing edge."),
     "E_NO_STEPS": CodeInfo("`steps` is empty.", "Add a step."),
+    "E_PLAN_ARTIFACT": CodeInfo(
+        "An expected artifact of a plan has an unknown type, or a path outside the workspace.",
+        "Use a type of the list, and a path relative to the workspace.",
+    ),
+    "E_PLAN_CHECK": CodeInfo(
+        "A check of a plan has an unknown key or a bad value.", "Follow the hint; `equals` takes any value."
+    ),
+    "E_PLAN_CYCLE": CodeInfo(
+        "Steps of a plan depend on each other in a circle.", "Remove one of the dependencies shown."
+    ),
+    "E_PLAN_DEPENDENCY": CodeInfo(
+        "A step of a plan depends on a step that is not there.", "Follow the hint."
+    ),
+    "E_PLAN_DUPLICATE_ID": CodeInfo("Two steps of a plan have one id.", "Rename one of them."),
+    "E_PLAN_EMPTY": CodeInfo("A plan that is ready has no steps.", "Add a step."),
+    "E_PLAN_SCHEMA": CodeInfo(
+        "A plan breaks its schema, or a rule between its fields.", "Follow the message; the place is given."
+    ),
+    "E_PLAN_STARTED": CodeInfo(
+        "An edit changes a step that has started, or how steps are joined while the plan is executed.",
+        "Change steps that have not started, or fork the run.",
+    ),
+    "E_PLAN_STEP_ID": CodeInfo(
+        "The id of a step is empty, or no id.", "Begin with a letter or `_`, at most 128 characters."
+    ),
+    "E_PLAN_TOOLSET": CodeInfo("A step of a plan names a toolset that there is not.", "Follow the hint."),
+    "E_PLAN_TOO_LARGE": CodeInfo("A plan has more than 100 steps.", "Split it."),
     "E_REF": CodeInfo(
         "A `$ref` leaves its schema. Schemas are never fetched.", "Copy the schema under `$defs`."
     ),
@@ -251,6 +278,26 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     ),
     "E_SYNTAX": CodeInfo(
         "The text is not YAML or JSON.", 'Quote values with special characters: "${{ … }}".'
+    ),
+    "E_TEMPLATE_INPUT_MISSING": CodeInfo(
+        "A template is started without an input that it requires.",
+        "Give it as `NAME=value`.",
+    ),
+    "E_TEMPLATE_INPUT_TYPE": CodeInfo(
+        "An input of a template, or the default of one, does not fit its schema.",
+        "Give a value that fits; the message names the rule.",
+    ),
+    "E_TEMPLATE_INPUT_UNKNOWN": CodeInfo(
+        "A template is started with an input that it does not declare.",
+        "Follow the hint; `agentflow template show NAME` lists the inputs.",
+    ),
+    "E_TEMPLATE_SCHEMA": CodeInfo(
+        "A template has no name, or one of its fields has another shape.",
+        "Follow the hint.",
+    ),
+    "E_TEMPLATE_UNBOUND": CodeInfo(
+        "An expression of a template reads something else than a declared input.",
+        "Declare the input, or name one that is declared.",
     ),
     "E_TERMINAL_STATUS_MISMATCH": CodeInfo(
         "A trace says that its run completed, but a failure stood last on a path.",
@@ -406,6 +453,16 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
         "No node of a graph gives an output of the run.",
         "Declare it in `WorkflowContext[Out, WOut]` and call `yield_output`.",
     ),
+    "W_PLAN_SELF_APPROVED": CodeInfo(
+        "A step of a plan says that it is approved or rejected; it was reset to pending.",
+        "None: only a person can decide that.",
+    ),
+    "W_PLAN_TOOLSET_OFF": CodeInfo(
+        "A step of a plan names a toolset that is not enabled: it will be skipped.", "Enable the toolset."
+    ),
+    "W_PLAN_UNVERIFIABLE": CodeInfo(
+        "A step of a plan has side effects and nothing to check.", "Add expected artifacts or a check."
+    ),
     "W_PROMPT_INJECTION": CodeInfo(
         "The result of a step or an item enters a system prompt.", "Pass it in `input`."
     ),
@@ -422,6 +479,10 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
     "W_STREAM_HEAL_CONFLICT": CodeInfo(
         "An llm_call has stream and heal: healing needs the whole answer, so it is not streamed.",
         "Keep one of the two.",
+    ),
+    "W_TEMPLATE_SHADOWED": CodeInfo(
+        "Two places have a template of one name; the first one is used.",
+        "Rename one of them.",
     ),
     "W_TEXT_OPTIONS_IGNORED": CodeInfo(
         "A person is asked for text, and options are given.", "Remove them, or ask for a choice."
@@ -452,6 +513,14 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
 }
 
 FAILURES: dict[str, CodeInfo] = {
+    "command_denied": CodeInfo(
+        "A command is none of the programs that `[toolsets.terminal] allow` names.",
+        "Add the program, or let the step use another.",
+    ),
+    "delegate_unavailable": CodeInfo(
+        "A step of a plan has nobody to work on it: no model is configured, or the delegate is switched off.",
+        "Configure a model, or set `delegate` in `[pipeline]`, and fork the run from its failure.",
+    ),
     "dynamic_graph_invalid": CodeInfo(
         "The value that `graph_path` of a subgraph names is not a valid graph, or has more than 256 nodes.",
         "Read `diagnostics` in the details.",
@@ -501,6 +570,10 @@ FAILURES: dict[str, CodeInfo] = {
         "A handler sent or kept a value that has no JSON form.",
         "Use a dataclass or a Struct, or call `agentflow.register_type`.",
     ),
+    "message_refused": CodeInfo(
+        "The mail server did not accept a message.",
+        "Check sender and recipient; the message has no id.",
+    ),
     "message_type_undeclared": CodeInfo(
         "A handler sent a type that its WorkflowContext does not declare.",
         "Add the type to `WorkflowContext[Out, WOut]`.",
@@ -512,6 +585,10 @@ FAILURES: dict[str, CodeInfo] = {
     "no_response_handler": CodeInfo(
         "A handler asked for an answer that no response handler takes.",
         "Add an `@response_handler` for both types.",
+    ),
+    "plan_invalid": CodeInfo(
+        "A plan has problems; all of them are listed. That of a planner was fed back to it.",
+        "Correct them and send the plan again.",
     ),
     "reducer_failed": CodeInfo(
         "A reducer of the shared state does not fit a value written to its key.",
@@ -534,8 +611,13 @@ FAILURES: dict[str, CodeInfo] = {
         "Answer sooner, raise `timeout`, or give `on_timeout`.",
     ),
     "invalid_output": CodeInfo(
-        "The answer of a model does not satisfy `output_schema`, after two repairs.",
+        "The answer of a model does not satisfy `output_schema`, or a delegate reported on another step,"
+        " after two repairs.",
         "Say in the prompt what is wanted, set `heal`, or choose a stronger model.",
+    ),
+    "stage_failed": CodeInfo(
+        "A stage of a request failed; `errors` of the final output say which and why.",
+        "Fork the run from its failure once the cause is gone.",
     ),
     "subgraph_not_found": CodeInfo(
         "A subgraph names a graph that neither the document nor the Runtime has.",
@@ -548,6 +630,10 @@ FAILURES: dict[str, CodeInfo] = {
     "tool_roundtrips_exceeded": CodeInfo(
         "The model asked for functions in more turns than `max_tool_roundtrips`.",
         "Raise `max_tool_roundtrips`.",
+    ),
+    "toolset_unavailable": CodeInfo(
+        "A toolset that a step needs is disabled, or not configured.",
+        "Enable it in `[toolsets]`; `agentflow toolsets` says what it needs.",
     ),
     "unknown_speaker": CodeInfo(
         "The manager of a team picked a speaker who takes no part in it.",
@@ -772,6 +858,10 @@ FAILURES: dict[str, CodeInfo] = {
     ),
     "tool_timeout": CodeInfo(
         "A function took longer than its timeout (60 s).", "Raise `timeout` of the function."
+    ),
+    "workspace_denied": CodeInfo(
+        "The workspace of a run lies below no folder of `pipeline.workspace_roots`.",
+        "Add its folder.",
     ),
 }
 """Codes of the errors that a failed step, call or run has, as events and `show` name them."""

@@ -54,6 +54,7 @@ from agentflow.engine.handler_results import (
 )
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.judging import Judgement
+from agentflow.engine.kinds.kind import Probe
 from agentflow.engine.limits import (
     activation_lost,
     cancel_finished,
@@ -71,7 +72,7 @@ from agentflow.engine.shared_store import StoreAccess, answer_prefix
 from agentflow.engine.state import OpenCall, RunState
 
 if TYPE_CHECKING:
-    from agentflow.engine import commands
+    from agentflow.engine import commands, plan_commands
 
 __all__ = [
     "Activation",
@@ -91,6 +92,7 @@ __all__ = [
     "OpenCall",
     "Outgoing",
     "PassOn",
+    "Probe",
     "Question",
     "Release",
     "ReleaseIdle",
@@ -132,6 +134,7 @@ __all__ = [
     "open_children",
     "open_handlers",
     "outputs_of",
+    "plan_commands",
     "report_of",
     "reported",
     "request_id_of",
@@ -146,6 +149,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name != "commands":  # imported when the first command is obeyed
+    if name not in ("commands", "plan_commands"):  # imported when the first command is obeyed
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.commands")
+    return importlib.import_module(f"{__name__}.{name}")

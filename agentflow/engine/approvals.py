@@ -25,6 +25,7 @@ from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
 
 __all__ = [
+    "ask_anew",
     "ask_call",
     "ask_person",
     "ask_step",
@@ -40,8 +41,42 @@ def ask_step(state: RunState, activation: Activation, subject: dict[str, Any], n
     """Whether the step may start, with all that it will start with."""
     policy = activation.node.spec.approval
     assert policy is not None
+    kind = activation.node.kind
+    if kind.approves:
+        subject, digest, said = kind.approval_subject(state, activation)
+        effect = said["class"]
+        return _ask(
+            state,
+            activation,
+            "step",
+            subject,
+            now,
+            seed=activation.key,
+            digest=digest,
+            policy=said,
+            side_effect=effect,
+        )
     shown = {"before": policy.before, "on_denied": policy.on_denied}
     return _ask(state, activation, "step", subject, now, seed=activation.key, policy=shown)
+
+
+def ask_anew(state: RunState, activation: Activation, now: int) -> Decisions:
+    """Return the question that takes the place of one whose subject has changed."""
+    old = next(r for r in state.requests.values() if r.activation is activation)
+    subject, digest, said = activation.node.kind.approval_subject(state, activation)
+    moves = _ask(
+        state,
+        activation,
+        "step",
+        subject,
+        now,
+        seed=f"{activation.key} {digest}",
+        digest=digest,
+        policy=said,
+        side_effect=said["class"],
+        supersedes=old.request_id,
+    )
+    return moves[:1]
 
 
 def ask_call(
@@ -87,6 +122,7 @@ def _ask(
     *,
     seed: str,
     timeout: float | None = None,
+    digest: str | None = None,
     **more: Any,
 ) -> Decisions:
     policy = activation.node.spec.approval
@@ -95,14 +131,16 @@ def _ask(
     if limit is not None:
         deadline = iso(now + round(limit * 1e6))
     request_id = derive("req_", now, state.workflow_id, "approval", seed)
-    digest = hashlib.sha256(canonical_json([state.workflow_id, activation.key, subject])).hexdigest()
+    if digest is None:
+        body = canonical_json([state.workflow_id, activation.key, subject])
+        digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
     return [
         ev.ApprovalRequested(
             **scope_fields(activation),
             request_id=request_id,
             kind=kind,
             subject=subject,
-            digest=f"sha256:{digest}",
+            digest=digest,
             deadline=deadline,
             **more,
         ),

@@ -148,21 +148,29 @@ def decide_request(
     """Grant or deny an approval, named by its id or by its step."""
     wanted = "granted" if granted else "denied"
     if request_id is None:
-        request_id = _of_step(state, step_id or "")
+        request_id = _of_step(state, _step_of_plan(state, step_id or ""))
     request = state.requests.get(request_id)
     if request is None or not isinstance(request.data, ev.ApprovalRequested):
         before = state.decided.get(request_id)
         if request is None and before == wanted:
             return []
+        if request_id in state.withdrawn:
+            raise Refused("request_closed", f"{request_id} was superseded: its subject has changed")
         if request is None and before in ("granted", "denied"):
-            raise Refused("decision_conflict", f"{request_id} was {before}", decision=before)
+            who = {} if state.pipeline is None else state.pipeline.decision_of(request_id)
+            raise Refused("decision_conflict", f"{request_id} was {before}", decision=before, **who)
         _must_not_be_over(state)
         raise Refused("unknown_request", f"{state.workflow_id} has no open approval {request_id}")
     _must_not_be_over(state)
     if digest is not None and digest != request.data.digest:
         raise Refused(
-            "digest_mismatch", f"{request_id} asks about {request.data.digest}", digest=request.data.digest
+            "digest_mismatch",
+            f"{request_id} asks about {request.data.digest}",
+            digest=request.data.digest,
+            subject=request.data.subject,
         )
+    if granted and state.pipeline is not None and _must_be_another(state, by):
+        raise Refused("self_approval", f"{by} submitted {state.workflow_id}: another must approve")
     return approvals.decided(
         request,
         granted=granted,
@@ -172,6 +180,18 @@ def decide_request(
         claimed_actor=claimed_actor,
         response=response,
     )
+
+
+def _must_be_another(state: RunState, by: str) -> bool:
+    """Return whether a caller submitted the run, and may not approve its steps for that."""
+    is_forbidden = state.pipeline is not None and bool(state.pipeline.settings.get("distinct_approver"))
+    return is_forbidden and state.begin is not None and state.begin.by == by
+
+
+def _step_of_plan(state: RunState, step_id: str) -> str:
+    """Return the id that a step of a plan has in events; people name it as the plan does."""
+    inner = f"execute/{step_id}"
+    return inner if step_id not in state.nodes and inner in state.nodes else step_id
 
 
 def _of_step(state: RunState, step_id: str) -> str:
@@ -186,7 +206,8 @@ def _of_step(state: RunState, step_id: str) -> str:
         return state.last_approval[step_id]  # a repeated decision is told how the first one went
     if not found:
         _must_not_be_over(state)
-        raise Refused("unknown_request", f'step "{step_id}" waits for no approval')
+        code = "unknown_request" if state.pipeline is None else "approval_not_open"
+        raise Refused(code, f'step "{step_id}" waits for no approval')
     if len(found) > 1:
         names = ", ".join(found)
         raise Refused("unknown_request", f'step "{step_id}" waits for several approvals: {names}')
@@ -220,6 +241,11 @@ def answer(
         if issues:
             where = issues[0].path or "/"
             raise Refused("invalid_response", f"{request_id}: {issues[0].message} at {where}", path=where)
+        if request.data.request_type == "review" and state.pipeline is not None:
+            from agentflow.engine.plan_commands import answer_review
+
+            moves += answer_review(state, value, by=by, via=via, claimed_actor=claimed_actor)
+            continue
         moves.append(
             ev.InputReceived(
                 step_id=request.data.step_id,

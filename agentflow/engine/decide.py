@@ -31,7 +31,7 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.engine import gates, limits, run_end
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents import turns
-from agentflow.engine.approvals import refusal_moves, withdrawn
+from agentflow.engine.approvals import ask_anew, refusal_moves, withdrawn
 from agentflow.engine.caching import CacheHit, Lookup, cached_completion, key_of
 from agentflow.engine.child_requests import left_to_caller
 from agentflow.engine.child_runs import waits_for_child
@@ -40,6 +40,7 @@ from agentflow.engine.held_steps import held_moves
 from agentflow.engine.judging import Unjudged, with_judgements
 from agentflow.engine.kinds.kind import Prepared
 from agentflow.engine.mail import MAX_HANDLERS
+from agentflow.engine.pipeline import activated_event
 from agentflow.engine.state import RunState
 from agentflow.engine.templates import expression_error
 from agentflow.events import catalogue as ev
@@ -80,6 +81,10 @@ def _decide(state: RunState, now: int, found: Found) -> Decisions:
         return _in_flight(state, now, found) if state.draining else []
     if state.ended is not None:
         return []
+    if state.pipeline is not None and state.pipeline.activated is None:
+        return [activated_event(state.input)]  # of a log that was cut inside its first append
+    if state.pipeline is not None and state.pipeline.stale:
+        return ask_anew(state, next(iter(state.pipeline.stale.values())), now)
     if state.timers and (moves := limits.overdue(state, now)):
         return moves
     if state.held_steps:
@@ -136,6 +141,8 @@ def _end_of(state: RunState, activation: Activation, now: int) -> Decisions:
     """The work of a step is done: its end, in the words of its kind."""
     if activation.error is not None:
         return step_failed(activation, activation.error, now)
+    if activation.node.kind.ends_itself:
+        return activation.node.kind.end(state, activation, now)
     if activation.is_for_each:
         ended = (
             activation.node.kind.end_of_items(state, activation, now)
@@ -183,6 +190,8 @@ def _examine(state: RunState, activation: Activation, now: int, found: Found) ->
     if activation.verdict is not None:
         return gates.refused_moves(state, activation, activation.verdict, now)
     node = activation.node
+    if node.kind.admits and (refused := node.kind.refusal(state, activation, now)):
+        return refused
     subject: dict[str, Any] = {}
     if node.iterates:
         if activation.snapshot is not None:
@@ -252,9 +261,16 @@ def _begin(state: RunState, activation: Activation, now: int, found: Found) -> D
     node = activation.node
     if node.guard_per_item and (verdict := gates.guard_of_item(state, activation)) is not None:
         return gates.refused_moves(state, activation, verdict, now)
+    if node.kind.admits and (refused := node.kind.refusal(state, activation, now)):
+        return refused
+    probe = node.kind.probe(state, activation) if node.kind.admits else None
+    if probe is not None and activation.key not in found:
+        return [probe]
     prepared = node.kind.prepare(state, activation)
     if isinstance(prepared, ErrorInfo):
         return step_failed(activation, prepared, now, clock=clock)
+    if probe is not None:
+        prepared = node.kind.with_probe(prepared, found[activation.key])
     hit: CacheHit | None = None
     if node.spec.cache is not None:
         if activation.key not in found:

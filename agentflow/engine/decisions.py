@@ -141,6 +141,8 @@ def step_completed(
         saved = _state_saved(state, activation, output, now)
         ref = saved.ref
         moves.append(saved)
+    if node.kind.announces_end:
+        moves += node.kind.before_end(state, activation, output, now)
     moves.append(
         ev.WorkflowStepCompleted(
             step_id=node.id,

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage
 from agentflow.engine.edits import apply_edits
-from agentflow.engine.folds import agents, messages, requests, run, steps, timers, tools
+from agentflow.engine.folds import agents, messages, pipeline, requests, run, steps, timers, tools
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.state import RunState
 from agentflow.events.catalogue import SystemStateSaved, WorkflowStarted
@@ -29,6 +29,7 @@ _FOLDS: dict[type, Callable[[RunState, Any, int, int], None]] = {
     **requests.FOLDS,
     **timers.FOLDS,
     **messages.FOLDS,
+    **pipeline.FOLDS,
 }
 
 

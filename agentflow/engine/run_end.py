@@ -9,6 +9,7 @@ from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.decisions import Decisions, elapsed_ms, size_of
 from agentflow.engine.path import Path
+from agentflow.engine.pipeline import failure_of_request
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
@@ -19,6 +20,8 @@ def run_ended(state: RunState, now: int) -> Decisions:
     """Nothing is left to do: completed, or failed when a required step failed."""
     if state.has_failed:
         return run_failed(state, failure_of(state), now)
+    if state.pipeline is not None and (failure := failure_of_request(state.pipeline)) is not None:
+        return run_failed(state, failure, now, output=output_of(state))
     if (failure := end_failure(state, state.root)) is not None:
         return run_failed(state, failure, now, output=_declared_output(state))
     try:
@@ -129,6 +132,8 @@ def output_of(state: RunState, path: Path | None = None) -> Any:
     """`outputs` when declared; else what reached the end; else the result of every leaf step."""
     path = state.root if path is None else path
     graph = path.graph
+    if state.pipeline is not None and path is state.root:
+        return {"final_output": state.pipeline.final_output, "report": state.pipeline.report}
     if graph.outputs is not None:
         scope = state.scope(path=path)
         return {name: template.evaluate(scope) for name, template in graph.outputs.items()}

@@ -28,6 +28,7 @@ from agentflow.events.catalogue import (
 
 if TYPE_CHECKING:
     from agentflow.engine.graph import Graph, Node
+    from agentflow.engine.pipeline import PipelineState
     from agentflow.engine.replay import BaseEvent
 
 __all__ = ["RESUME", "OpenCall", "OpenRequest", "RunState", "RunStatus", "Timers"]
@@ -224,6 +225,7 @@ class RunState:
         "base",
         "begin",
         "bindings",
+        "bound",
         "budget",
         "call_queue",
         "calls",
@@ -257,6 +259,7 @@ class RunState:
         "pause",
         "paused_for",
         "paused_timers",
+        "pipeline",
         "ready",
         "requests",
         "root",
@@ -282,6 +285,10 @@ class RunState:
         self.workflow_id = workflow_id
         self.graph = graph
         self.bindings = bindings
+        self.bound = bindings
+        """Without those of steps that became known in the run."""
+        self.pipeline: PipelineState | None = None
+        """Of a run of format `pipeline`."""
         # The run as a whole.
         self.status: RunStatus = "pending"
         self.begin: WorkflowStarted | None = None

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from agentflow.definition.diagnostics import Diagnostic
+from agentflow.definition.stage_schemas import Activation
 from agentflow.records.checkpoints import Checkpoint
 from agentflow.records.requests import RequestRecord
 from agentflow.records.runs import RunRecord, RunSummary
@@ -15,10 +16,15 @@ __all__ = [
     "CheckpointList",
     "Health",
     "RecordList",
+    "RequestAnswer",
     "RequestList",
     "RunList",
+    "TemplateList",
+    "TemplateView",
     "ToolList",
     "ToolView",
+    "ToolsetList",
+    "ToolsetView",
     "Validation",
     "Version",
 ]
@@ -46,6 +52,54 @@ class RequestList(msgspec.Struct, frozen=True, kw_only=True):
     """Open questions, oldest first."""
 
     items: list[RequestRecord]
+
+
+class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """How a text was judged, and its run; without one the caller answers the text."""
+
+    activation: Activation
+    run: RunRecord | None
+
+
+class ToolsetView(msgspec.Struct, frozen=True, kw_only=True, rename={"side_effect": "class"}):
+    """A toolset that plans may name; `class` is the strongest of its functions."""
+
+    name: str
+    description: str
+    side_effect: str
+    tools: tuple[str, ...]
+    aliases: tuple[str, ...]
+    enabled: bool
+    state: str = "enabled"
+    """`enabled`, `disabled`, or `down`: enabled, and what it `needs` is not configured."""
+    needs: str | None = None
+
+
+class TemplateView(msgspec.Struct, frozen=True, kw_only=True):
+    """A template of plans. `origin`: workflows, user or built-in."""
+
+    name: str
+    description: str
+    version: str | None
+    origin: str
+    hash: str
+    inputs: dict[str, Any]
+    body: dict[str, Any] | None = None
+    """summary, steps and options, of one template."""
+    diagnostics: list[Diagnostic] = []
+
+
+class TemplateList(msgspec.Struct, frozen=True, kw_only=True):
+    """The templates by name, and what is wrong with files that are none."""
+
+    items: list[TemplateView]
+    diagnostics: list[Diagnostic] = []
+
+
+class ToolsetList(msgspec.Struct, frozen=True, kw_only=True):
+    """All toolsets, enabled or not."""
+
+    items: list[ToolsetView]
 
 
 class CheckpointList(msgspec.Struct, frozen=True, kw_only=True):

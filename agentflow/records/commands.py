@@ -21,9 +21,12 @@ __all__ = [
     "CancelBody",
     "Command",
     "CommandBody",
+    "ExecuteBody",
     "ForkBody",
     "InputsBody",
     "PauseBody",
+    "PlanBody",
+    "RejectBody",
     "ReplayBody",
     "ResumeAllBody",
     "ResumeBody",
@@ -205,6 +208,26 @@ class InputsBody(
     claimed_actor: Name | None = None
 
 
+class PlanBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
+    """The whole plan in place of the stored one; `plan_digest` is that of the plan which was seen."""
+
+    plan: dict[str, Any]
+    plan_digest: Name | None = None
+
+
+class ExecuteBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
+    """Without `plan` the stored one is executed; `plan_digest` is that of the plan which was seen."""
+
+    plan: dict[str, Any] | None = None
+    plan_digest: Name | None = None
+
+
+class RejectBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
+    """Why the plan is not executed."""
+
+    reason: Text | None = None
+
+
 class WithdrawBody(CommandBody, frozen=True, kw_only=True, omit_defaults=True):
     """Why the question is taken back."""
 
@@ -228,7 +251,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """What it appends first, one of them; nothing if its effect holds already."""
     operation: str
     """The operationId of the OpenAPI document."""
-    method: Literal["POST", "DELETE"] = "POST"
+    method: Literal["POST", "PUT", "DELETE"] = "POST"
     statuses: tuple[int, ...] = (200,)
     """Of success. With 202 and 200, the second says that the effect held already."""
     problems: tuple[str, ...] = ()
@@ -336,6 +359,8 @@ _ALL = (
             "decision_conflict",
             "digest_mismatch",
             "request_closed",
+            "approval_not_open",
+            "self_approval",
         ),
         scope="approve",
         tag="requests",
@@ -351,6 +376,38 @@ _ALL = (
         operation="answer",
         problems=("unknown_request", "already_answered", "request_closed", "invalid_response"),
         scope="approve",
+        tag="requests",
+        has_via=True,
+    ),
+    _on_run(
+        "edit_plan",
+        PlanBody,
+        "Replace the plan of a request",
+        ev.PlanEdited,
+        at="plan",
+        verbs=("plan",),
+        method="PUT",
+        operation="put_plan",
+        problems=("no_plan", "digest_mismatch", "plan_invalid"),
+        tag="requests",
+    ),
+    _on_run(
+        "execute",
+        ExecuteBody,
+        "Execute the plan of a request",
+        *(ev.InputReceived, ev.PlanEdited),
+        statuses=_TAKEN,
+        needs_body=False,
+        problems=("digest_mismatch", "plan_invalid"),
+        tag="requests",
+        has_via=True,
+    ),
+    _on_run(
+        "reject",
+        RejectBody,
+        "Reject the plan of a request; its run is cancelled",
+        ev.InputReceived,
+        needs_body=False,
         tag="requests",
         has_via=True,
     ),

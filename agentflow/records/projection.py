@@ -6,6 +6,8 @@ compares.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import UNSET
 
 from agentflow.definition.limits import used_of
@@ -53,7 +55,17 @@ class RunProjection(RunFold):
             children=tuple(self._children),
             forked_from=None if begin.forked_from is UNSET else begin.forked_from,
             updated_at=iso(self._last_ts),
+            request=UNSET if self.pipeline is None else self.pipeline.view(*self._standing()),
         )
+
+    def _standing(self) -> tuple[str, list[RequestRecord], str | None]:
+        return self._state, list(self._requests.values()), self._pause
+
+    def compact(self) -> dict[str, Any] | None:
+        """Return the compact output of a request pipeline; None for any other run."""
+        if self.pipeline is None:
+            return None
+        return self.pipeline.compact(self.workflow_id, *self._standing())
 
     def state(self) -> FoldedState:
         """Return the folded state."""

@@ -15,7 +15,15 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from agentflow.definition.ir import Workflow, decode_ir
-from agentflow.errors import AgentflowError, CommandRefused, LogCorrupt, OffsetTrimmed, RunGone, RunNotFound
+from agentflow.errors import (
+    AgentflowError,
+    CommandRefused,
+    LogCorrupt,
+    OffsetTrimmed,
+    OutputNotReady,
+    RunGone,
+    RunNotFound,
+)
 from agentflow.events.catalogue import SystemStateSaved, WorkflowStarted
 from agentflow.events.decoding import decode_page
 from agentflow.events.endings import final_usage
@@ -28,6 +36,7 @@ from agentflow.records.comparison import Comparison, compare
 from agentflow.records.damage import warn_of_damage
 from agentflow.records.executions import AgentContext, StepRecord
 from agentflow.records.history import Executions
+from agentflow.records.pipeline import PlanView
 from agentflow.records.projection import RunProjection
 from agentflow.records.requests import RequestRecord
 from agentflow.records.runs import (
@@ -107,6 +116,31 @@ class ReadModel:
                 raise
             return state
         return found.state()
+
+    async def plan(self, workflow_id: str) -> PlanView:
+        """Return the plan of a request as it stands. Raises CommandRefused (`no_plan`) without one."""
+        found, _ = await self._projection(workflow_id)
+        plan = None if found.pipeline is None else found.pipeline.plan_view()
+        if plan is None:
+            raise CommandRefused(f"{workflow_id} has no plan", code="no_plan")
+        return plan
+
+    async def compact(self, workflow_id: str) -> dict[str, Any]:
+        """Return what a request came to so far, without internal traces. Raises CommandRefused
+        (`invalid_transition`) for a run that is no request."""
+        found, _ = await self._projection(workflow_id)
+        compact = found.compact()
+        if compact is None:
+            raise CommandRefused(f"{workflow_id} is no request", code="invalid_transition")
+        return compact
+
+    async def final(self, workflow_id: str) -> dict[str, Any]:
+        """Return the final output of a request. Raises OutputNotReady before there is one."""
+        found, _ = await self._projection(workflow_id)
+        final = None if found.pipeline is None else found.pipeline.final_output
+        if final is None:
+            raise OutputNotReady(f"{workflow_id} has no final output yet")
+        return final
 
     async def requests(
         self, workflow_id: str | None = None, *, kind: str | None = None

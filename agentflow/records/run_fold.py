@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.ir import NodeBase, Workflow
+from agentflow.definition.ir import NodeBase, Workflow, canonical_json, decode_ir
 from agentflow.definition.kinds import kind_of
 from agentflow.definition.limits import Limits, limits_of, merged
 from agentflow.definition.node import handles_error
@@ -25,6 +25,7 @@ from agentflow.events.envelope import Event
 from agentflow.events.ids import micros
 from agentflow.records.clocks import RESUME, RUN, Clocks
 from agentflow.records.outputs import OutputFold
+from agentflow.records.pipeline import PLAN_STEPS, PipelineFold
 from agentflow.records.requests import RequestRecord, request_record
 from agentflow.records.runs import FoldedStep
 
@@ -126,6 +127,8 @@ class RunFold:
         self._dispatched_at: int | None = None
         self._ended_at: int | None = None
         self._last_ts = 0
+        self.pipeline: PipelineFold | None = None
+        """Of a run of format `pipeline`."""
 
     def _shown(self) -> list[tuple[str, _Step]]:
         """Return the steps that do work: starts and ends are shown by what the run came to."""
@@ -162,6 +165,8 @@ class RunFold:
         project = self._PROJECTIONS.get(data.__class__)
         if project is not None:
             project(self, data, offset, ts)
+        if self.pipeline is not None:
+            self.pipeline.take(data)
 
     def _take_base(self, base: Sequence[Event[Any]], offset: int, ts: int) -> None:
         """Take what a fork begins with: what the other run reached, without what it cost."""
@@ -192,6 +197,8 @@ class RunFold:
     def _started(self, data: ev.WorkflowStarted, offset: int, ts: int) -> None:
         options = self._workflow.options
         self._begin, self._started_at = data, ts
+        if data.definition.format == "pipeline":
+            self.pipeline = PipelineFold()
         self._holds_failures = (data.options.get("on_failure") or options.on_failure) == "hold"
         given = {} if data.budget is UNSET else limits_of(data.budget)
         self._limits = merged(limits_of(options.budget), given)
@@ -374,6 +381,9 @@ class RunFold:
     def _asked(self, data: ev.ApprovalRequested | ev.InputRequested, offset: int, ts: int) -> None:
         if isinstance(data, ev.ApprovalRequested):
             self._moves(ts)
+            if data.supersedes is not UNSET:
+                self._requests.pop(data.supersedes, None)
+                self._clocks.stop(f"approval {data.supersedes}")
             if data.deadline is not UNSET and _key(data) not in self._linked:
                 self._clocks.due[f"approval {data.request_id}"] = micros(data.deadline)
         if isinstance(data, ev.InputRequested) and self._asks_by_message(data.step_id):
@@ -431,6 +441,12 @@ class RunFold:
 
     def _asks_by_message(self, step_id: Any) -> bool:
         return self._steps[step_id].has_handler
+
+    def _plan_compiled(self, data: ev.PlanCompiled, offset: int, ts: int) -> None:
+        """Take in the steps of a plan, which become known in the run."""
+        graph = decode_ir(canonical_json(data.ir))
+        for step_id, node, has_error_edge in _nodes_of(graph, PLAN_STEPS):
+            self._steps.setdefault(step_id, _Step(node, has_error_edge=has_error_edge))
 
     def _superstep_started(self, data: ev.SuperstepStarted, offset: int, ts: int) -> None:
         self._moves(ts)
@@ -563,6 +579,7 @@ class RunFold:
         ev.ToolCallCompleted: _tool_ended,
         ev.ToolCallFailed: _tool_ended,
         ev.SuperstepStarted: _superstep_started,
+        ev.PlanCompiled: _plan_compiled,
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
@@ -22,6 +23,7 @@ from agentflow.records.executions import (
     ToolExecution,
 )
 from agentflow.records.outputs import OutputRecord
+from agentflow.records.pipeline import RequestRecordView
 from agentflow.records.requests import RequestRecord
 
 if TYPE_CHECKING:
@@ -147,6 +149,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     forked_from: ForkOrigin | None = None
     archived: bool = False
     updated_at: str = ""
+    request: RequestRecordView | UnsetType = UNSET
+    """Of a run of format `pipeline`: its phase, and what it was asked for."""
     links: dict[str, str] = {}
 
 

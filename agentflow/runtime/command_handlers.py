@@ -22,8 +22,11 @@ __all__ = [
     "Command",
     "DecideRequest",
     "Done",
+    "EditPlan",
+    "ExecutePlan",
     "Pause",
     "Refusal",
+    "RejectPlan",
     "ReportChild",
     "Resume",
     "RetryStep",
@@ -102,6 +105,28 @@ class Withdraw(Command, frozen=True, kw_only=True):
 
     request_id: str
     reason: str
+
+
+class EditPlan(Command, frozen=True, kw_only=True):
+    """Replace the plan of a request."""
+
+    plan: Any
+    plan_digest: str | None = None
+
+
+class ExecutePlan(Command, frozen=True, kw_only=True):
+    """Execute the plan of a request, or an edited one."""
+
+    plan: Any = None
+    plan_digest: str | None = None
+    via: str = "api"
+
+
+class RejectPlan(Command, frozen=True, kw_only=True):
+    """Reject the plan of a request; its run is cancelled."""
+
+    reason: str | None = None
+    via: str = "api"
 
 
 class Signal(Command, frozen=True, kw_only=True):
@@ -194,6 +219,22 @@ def decide_command(state: RunState, command: Command, now: int) -> Decisions:
             )
         case Withdraw():
             return engine.commands.withdraw(state, command.request_id, reason=command.reason, by=command.by)
+        case EditPlan():
+            return engine.plan_commands.edit_plan(
+                state, command.plan, plan_digest=command.plan_digest, by=command.by
+            )
+        case ExecutePlan():
+            return engine.plan_commands.execute_plan(
+                state,
+                plan_digest=command.plan_digest,
+                plan=command.plan,
+                by=command.by,
+                via=command.via,
+            )
+        case RejectPlan():
+            return engine.plan_commands.reject_plan(
+                state, reason=command.reason, by=command.by, via=command.via
+            )
         case Signal():
             return engine.commands.signal(state, command.signal_id, command.name, command.data)
         case ReportChild():

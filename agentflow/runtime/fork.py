@@ -21,7 +21,7 @@ from agentflow.events.log import EventLog
 from agentflow.records.read_model import base_of_fork
 from agentflow.runtime.other_definition import check_results, check_same_graph
 from agentflow.runtime.recovery import RecoveryCommands
-from agentflow.runtime.submission import checked_labels, load_aside, started_event
+from agentflow.runtime.submission import FORMAT_LABEL, checked_labels, load_aside, started_event
 from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode
 
 if TYPE_CHECKING:
@@ -62,12 +62,19 @@ async def fork_base(
     from agentflow.engine import base_of
     from agentflow.engine.replay import asked_by_message, rewritten
 
-    cut = _cut(source, plan, from_step, from_failure)
     bodies, events = await _read(log, source.workflow_id, offset)
+    if from_failure and source.pipeline is not None:
+        from agentflow.engine.request_forks import base_of_request
+
+        indexes = base_of_request(source, events)
+        if indexes is None:
+            raise CommandRefused(f"no step of {source.workflow_id} has failed", code="not_failed")
+    else:
+        indexes = base_of(events, _cut(source, plan, from_step, from_failure))
     asked, edited = asked_by_message(events), outputs or {}
     kept: list[BaseEvent] = []
     lines: list[bytes] = []
-    for index in base_of(events, cut):
+    for index in indexes:
         event, body = events[index], bodies[index]
         data = rewritten(event.data, run_id, asked, edited)
         if data is not event.data:
@@ -226,6 +233,9 @@ class ForkCommand(RecoveryCommands):
         started = _forked(begin, origin, by, kept, changed or UNSET)
         if "input" in changed:
             started = msgspec.structs.replace(started, input=changed["input"])
+        if source.pipeline is not None:  # the files of its steps are where the old run left them
+            workspace = source.pipeline.workspace(workflow_id)
+            started = msgspec.structs.replace(started, input={**started.input, "workspace": workspace})
         if not trusted:
             started = msgspec.structs.replace(started, options={**started.options, "trusted": False})
         return await self._begin_fork(run_id, plan, bound, started, base, chosen=as_id is not None)
@@ -322,13 +332,16 @@ class ForkCommand(RecoveryCommands):
         *,
         chosen: bool,
     ) -> RunHandle:
+        labels = dict(started.labels)
+        if started.definition.format == "pipeline":
+            labels[FORMAT_LABEL] = "pipeline"
         async with self._registry.exclusive(run_id):
             if chosen and await self._taken(run_id):
                 raise RunExists(f"{run_id} exists already")
             if bound.code is not None:
                 self._code.begin(run_id, bound.code)
             launch = await self._registry.begin(
-                run_id, plan, bound, [started, base.saved], base=base.events, labels=dict(started.labels)
+                run_id, plan, bound, [started, base.saved], base=base.events, labels=labels
             )
         return self._handle(run_id, launch)
 

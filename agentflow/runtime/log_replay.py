@@ -104,7 +104,7 @@ class FoldCache:
         """
         kept = self._kept.get(workflow_id)
         self.drop(workflow_id)
-        if kept is None or kept[0].state.graph is not plan or kept[0].state.bindings != bindings:
+        if kept is None or kept[0].state.graph is not plan or kept[0].state.bound != bindings:
             return None
         return kept[0]
 

@@ -27,7 +27,10 @@ from agentflow.runtime.command_handlers import (
     Cancel,
     Command,
     DecideRequest,
+    EditPlan,
+    ExecutePlan,
     Pause,
+    RejectPlan,
     Resume,
     RetryStep,
     Signal,
@@ -225,6 +228,53 @@ class RunCommands(RunReader):
             via=via,
             expected_offset=expected_offset,
         )
+        return await self._send(workflow_id, command)
+
+    async def edit_plan(
+        self,
+        workflow_id: str,
+        plan: Mapping[str, Any],
+        *,
+        plan_digest: str | None = None,
+        by: str = "local",
+        expected_offset: int | None = None,
+    ) -> RunHandle:
+        """Replace the plan of a request that stands for review. With `plan_digest` only the plan that was
+        seen is replaced. Raises CommandRefused with every problem of the plan; nothing is stored then."""
+        command = EditPlan(plan=dict(plan), plan_digest=plan_digest, by=by, expected_offset=expected_offset)
+        return await self._send(workflow_id, command)
+
+    async def execute(
+        self,
+        workflow_id: str,
+        *,
+        plan: Mapping[str, Any] | None = None,
+        plan_digest: str | None = None,
+        by: str = "local",
+        via: str = "api",
+        expected_offset: int | None = None,
+    ) -> RunHandle:
+        """Execute the plan of a request, or an edited one. A plan that is executed already is left alone."""
+        command = ExecutePlan(
+            plan=None if plan is None else dict(plan),
+            plan_digest=plan_digest,
+            by=by,
+            via=via,
+            expected_offset=expected_offset,
+        )
+        return await self._send(workflow_id, command)
+
+    async def reject(
+        self,
+        workflow_id: str,
+        *,
+        reason: str | None = None,
+        by: str = "local",
+        via: str = "api",
+        expected_offset: int | None = None,
+    ) -> RunHandle:
+        """Reject the plan of a request that stands for review: its run is cancelled."""
+        command = RejectPlan(reason=reason, by=by, via=via, expected_offset=expected_offset)
         return await self._send(workflow_id, command)
 
     async def withdraw(

@@ -20,7 +20,6 @@ from msgspec import UNSET
 from actors import Actor, OneForOne, Reply, Restarted, Terminated, on
 from agentflow import engine, known_secrets
 from agentflow.definition.failure import ErrorInfo
-from agentflow.engine import CacheHit
 from agentflow.engine.decisions import Decisions
 from agentflow.engine.effect_replay import Replayer, call_of
 from agentflow.engine.effects import EFFECTFUL
@@ -112,7 +111,8 @@ class LookedUp(Message, frozen=True, kw_only=True):
     """Whether the result of an activation is kept."""
 
     activation_key: str
-    hit: CacheHit | None
+    hit: Any
+    """A CacheHit or None; of a Probe the files."""
 
 
 class Answered(Message, frozen=True, kw_only=True):
@@ -398,6 +398,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             while decided := engine.decide(self._state, now, self._lookups):
                 if decided[0].__class__ is engine.Lookup:
                     self._look_up(decided[0])
+                elif decided[0].__class__ is engine.Probe:
+                    self._probe(decided[0])
                 elif decided[0].__class__ is engine.StoreAccess:
                     self._lookups[decided[0].answer_key] = "asked"
                     self._accesses.append((self._state.next_offset - 1, decided[0]))
@@ -463,6 +465,24 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             return LookedUp(activation_key=key, hit=None)  # an unreadable cache is a miss
 
         self.ctx.pipe(self._results.find(lookup.key), found, failed)
+
+    def _probe(self, probe: engine.Probe) -> None:
+        """Look at the expected files of a step before it starts."""
+        import asyncio
+
+        from agentflow.runtime.file_snapshots import snapshot_files
+
+        key = probe.activation_key
+        self._lookups[key] = "asked"
+
+        def found(files: Any) -> LookedUp:
+            return LookedUp(activation_key=key, hit=files)
+
+        def failed(error: BaseException) -> LookedUp:
+            return LookedUp(activation_key=key, hit={})
+
+        looking = asyncio.to_thread(snapshot_files, probe.workspace, probe.names)
+        self.ctx.pipe(looking, found, failed)
 
     @on(LookedUp)
     def looked_up(self, message: LookedUp) -> None:
@@ -980,12 +1000,18 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             decisions += self._interrupted(now)
         if resumes:
             self._effects += engine.open_handlers(state)
+        if any(isinstance(move, ev.PlanRejected) for move in decisions):
+            cancel = Cancel(reason="plan_rejected", by=command.by)
+            decisions += self._decide_cancel(cancel, behind=len(decisions))
         self._launch.reopen()
         self._replies.append((state.next_offset, settle))
         self._advance(decisions)
 
-    def _decide_cancel(self, command: Cancel) -> Decisions:
-        """Return the request to cancel; work stops once it is durable. A second one can only make it hard."""
+    def _decide_cancel(self, command: Cancel, behind: int = 0) -> Decisions:
+        """Return the request to cancel; work stops once it is durable. A second one can only make it hard.
+
+        `behind`: how many events of the same append stand before it.
+        """
         state = self._state
         if state.terminal:
             raise engine.commands.Refused("run_terminal", f"{state.workflow_id} has ended ({state.status})")
@@ -995,7 +1021,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             elif command.mode == "hard":
                 self._cancel = command
             return []
-        self._cancel, self._cancel_from = command, state.next_offset
+        self._cancel, self._cancel_from = command, state.next_offset + behind
         return [
             ev.WorkflowCancelRequested(
                 mode=command.mode,

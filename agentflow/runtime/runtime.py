@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -65,6 +66,11 @@ _RUNNING: Final = (
     "agentflow.telemetry",
 )
 """Modules that an open Runtime needs, and that making one does not: half of all imports."""
+
+
+FORMAT_SERVICES = {"pipeline": "agentflow.pipeline.services"}
+"""Modules with the services that a format brings along, by format: they stand above the runtime, and are
+imported when a run of the format is bound, here or after a restart."""
 
 
 class Runtime(ChildRunCommands):
@@ -275,7 +281,7 @@ class Runtime(ChildRunCommands):
 
         return await bind(
             definition.workflow,
-            registry=self.registry,
+            registry=self._registry_for(definition.format),
             models=self.models,
             loader=self._pools.loader,
             folder=definition.folder,
@@ -299,6 +305,16 @@ class Runtime(ChildRunCommands):
             self._graph_calls = graph_service(calls)
         return self._graph_calls
 
+    def _registry_for(self, format: str) -> ToolRegistry:
+        """Return the registered services, with those that runs of this format bring along."""
+        module = FORMAT_SERVICES.get(format)
+        if module is None:
+            return self.registry
+        registry = self.registry.copy()
+        for service in import_module(module).services():
+            registry.add(service)
+        return registry
+
     async def tools(self) -> list[ToolView]:
         """Return the functions that documents may name without declaring a service, by service and name."""
         return listed_tools(self.registry)
@@ -320,7 +336,7 @@ class Runtime(ChildRunCommands):
         grants: Any = {} if begin.grants is UNSET else begin.grants
         found = await bind(
             workflow,
-            registry=self.registry,
+            registry=self._registry_for(begin.definition.format),
             models=self.models,
             loader=self._pools.loader,
             folder=Path(folder) if folder else None,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from agentflow.runtime.binding import Bound
 
 __all__ = [
+    "FORMAT_LABEL",
     "LONG_SOURCE_BYTES",
     "body_hash",
     "checked_budget",
@@ -48,10 +49,14 @@ __all__ = [
     "json_problem",
     "load",
     "load_aside",
+    "opening_events",
     "started_event",
     "submission_digest",
     "with_options",
 ]
+
+FORMAT_LABEL = "agentflow.format"
+"""Label of the store's index by which requests are found."""
 
 _MAX_DEPTH = 200
 
@@ -335,6 +340,15 @@ def _signature_of(definition: Definition) -> str:
 
 _MAX_SIGNATURES = 1_024
 _signatures: dict[str, str] = {}
+
+
+def opening_events(started: WorkflowStarted) -> list[Any]:
+    """Return what stands directly behind `workflow.started`, in the same append."""
+    if started.definition.format != "pipeline":
+        return []
+    from agentflow.engine.pipeline import activated_event
+
+    return [activated_event(started.input)]
 
 
 def submission_digest(started: WorkflowStarted) -> str:

@@ -33,12 +33,14 @@ from agentflow.records.runs import RunResult
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_results import RunResults
 from agentflow.runtime.submission import (
+    FORMAT_LABEL,
     checked_budget,
     checked_labels,
     checked_options,
     is_repeat,
     load,
     load_aside,
+    opening_events,
     started_event,
     submission_digest,
     with_options,
@@ -293,10 +295,13 @@ class SubmitCommand(RunResults):
         labels = dict(started.labels)
         if started.idempotency_key is not UNSET:
             labels[_KEY_LABEL] = started.idempotency_key
+        if started.definition.format == "pipeline":
+            labels[FORMAT_LABEL] = "pipeline"
         plan = self._plan(definition.workflow, definition.ir_hash)
         if bound.code is not None:
             self._code.begin(run_id, bound.code)
-        launch = await self._registry.begin(run_id, plan, bound, [started], labels=labels)
+        first = [started, *opening_events(started)]
+        launch = await self._registry.begin(run_id, plan, bound, first, labels=labels)
         return RunHandle(self, run_id, launch, created=True)
 
     async def _put_definition(self, definition: Definition) -> None:

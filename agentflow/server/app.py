@@ -16,7 +16,16 @@ from agentflow.server.metrics import Metrics
 from agentflow.server.openapi import describe
 from agentflow.server.operations import Operation
 from agentflow.server.problems import Refusal, problem_response
-from agentflow.server.routes import catalogue, commands, questions, runs, streaming, submitting, system
+from agentflow.server.routes import (
+    catalogue,
+    commands,
+    questions,
+    requests,
+    runs,
+    streaming,
+    submitting,
+    system,
+)
 from agentflow.server.routing import Tree
 from agentflow.server.service import Service
 from agentflow.server.tokens import Tokens
@@ -29,6 +38,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *streaming.OPERATIONS,
     *commands.OPERATIONS,
     *questions.OPERATIONS,
+    *requests.OPERATIONS,
     *catalogue.OPERATIONS,
     *system.OPERATIONS,
 )

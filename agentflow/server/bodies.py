@@ -5,7 +5,7 @@ Those of commands to runs stand in `agentflow.records.commands`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -13,11 +13,16 @@ from msgspec import UNSET, Meta, UnsetType
 from agentflow.records.fields import Name, RunId, StepId, Text
 
 __all__ = [
+    "ClassifyBody",
     "DefinitionBody",
     "DefinitionRef",
     "GcBody",
     "InputFrom",
+    "RequestBody",
     "SubmitBody",
+    "TemplateBody",
+    "TemplateRunBody",
+    "TemplateTextsBody",
     "ValidateBody",
 ]
 
@@ -60,6 +65,57 @@ class SubmitBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
     budget: dict[str, Any] | None = None
     file: Text | None = None
     folder: Text | None = None
+
+
+class RequestBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
+    """A request in natural language.
+
+    `mode`: `workflow` skips the judgement of the text, `direct` never begins a pipeline. `answer`: a text
+    that asks for no workflow is answered by a run of one agent.
+    """
+
+    message: str
+    mode: Literal["auto", "workflow", "direct"] = "auto"
+    review: bool = False
+    answer: bool = False
+    workspace: Text | None = None
+    options: dict[str, Any] | None = None
+    budget: dict[str, Any] | None = None
+    labels: dict[str, str] | None = None
+    workflow_id: RunId | None = None
+
+
+class ClassifyBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
+    """A text to judge."""
+
+    message: str
+
+
+class TemplateRunBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
+    """Inputs of a template, and how its run is begun."""
+
+    inputs: dict[str, Any] = {}
+    review: bool = False
+    workspace: Text | None = None
+    options: dict[str, Any] | None = None
+    budget: dict[str, Any] | None = None
+    labels: dict[str, str] | None = None
+
+
+class TemplateBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
+    """A template: its `source` in YAML or JSON, or an https `url` with its `sha256`."""
+
+    source: str | None = None
+    url: Text | None = None
+    sha256: Text | None = None
+    overwrite: bool = False
+
+
+class TemplateTextsBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
+    """The texts of a template that can be changed."""
+
+    description: str | None = None
+    summary: str | None = None
 
 
 class ValidateBody(_Body, frozen=True, kw_only=True, omit_defaults=True):

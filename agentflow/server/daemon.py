@@ -25,6 +25,7 @@ from agentflow.config import Config, ServerConfig
 from agentflow.errors import AgentflowError, ConfigurationError, StorageUnavailable
 from agentflow.events.log import EventLog
 from agentflow.models import ModelProvider, Models
+from agentflow.pipeline.assembly import assemble
 from agentflow.runtime import Runtime
 from agentflow.runtime.result_cache import ResultCache
 from agentflow.runtime.retention import upkeep
@@ -112,12 +113,13 @@ class Daemon:
         raise_descriptor_limit()
         grace = max(1.0, self._server_config.drain - 2 * _CLOSING)
         metrics = Metrics()
+        assembly = assemble(config, self._services)
         async with AsyncExitStack() as opened:
             runtime = await opened.enter_async_context(
                 Runtime(
                     config.store,
                     models=self._models,
-                    services=self._services,
+                    services=[*self._services, *assembly.services()],
                     workers=self._workers,
                     grace=grace,
                     telemetry=metrics.telemetry(),
@@ -128,6 +130,7 @@ class Daemon:
                 runtime.register(workflow)
             app = Application(runtime, self._server_config, tokens, stop=self.stop, metrics=metrics)
             service = app.service
+            service.requests = assembly.requests(runtime)
             service.definitions.load(self._workflows)
             log = runtime.log
             service.ready = False

@@ -21,6 +21,7 @@ _PATTERNS = {
     "request_id": "^[A-Za-z0-9_:-]{1,128}$",
     "sha256": "^(sha256:)?[0-9a-f]{64}$",
     "name": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$",
+    "template": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$",
 }
 _EVERYWHERE = (
     "malformed_request",

@@ -49,6 +49,7 @@ STATUS: dict[str, tuple[int, str]] = {
     "invalid_position": (400, "Invalid position"),
     "unauthorized": (401, "No valid token"),
     "forbidden": (403, "Not allowed"),
+    "self_approval": (403, "Another must approve"),
     "host_not_allowed": (403, "Host not allowed"),
     "workflow_not_found": (404, "No such run"),
     "step_not_found": (404, "No such step"),
@@ -57,6 +58,8 @@ STATUS: dict[str, tuple[int, str]] = {
     "template_not_found": (404, "No such template"),
     "checkpoint_not_found": (404, "No such checkpoint"),
     "blob_not_found": (404, "No such blob"),
+    "no_plan": (404, "No plan"),
+    "no_resumable_run": (404, "No run to go on with"),
     "not_found": (404, "Not found"),
     "method_not_allowed": (405, "Method not allowed"),
     "not_acceptable": (406, "Not acceptable"),
@@ -68,6 +71,8 @@ STATUS: dict[str, tuple[int, str]] = {
     "decision_conflict": (409, "Decided otherwise"),
     "already_answered": (409, "Answered already"),
     "digest_mismatch": (409, "Not what was asked for"),
+    "approval_not_open": (409, "Nothing was asked yet"),
+    "template_exists": (409, "The name is taken"),
     "request_closed": (409, "The request is closed"),
     "offset_mismatch": (409, "The log is at another offset"),
     "output_not_ready": (409, "No output yet"),
@@ -80,6 +85,8 @@ STATUS: dict[str, tuple[int, str]] = {
     "payload_too_large": (413, "Too large"),
     "unsupported_media_type": (415, "Unsupported media type"),
     "validation_failed": (422, "The workflow was refused"),
+    "plan_invalid": (422, "The plan was refused"),
+    "message_length": (422, "The message is empty or too long"),
     "invalid_response": (422, "The answer does not fit"),
     "invalid_edit": (422, "The edit does not fit"),
     "graph_signature_mismatch": (422, "Another graph"),
@@ -211,7 +218,8 @@ def with_trust_hint(diagnostics: list[Diagnostic], hint: str = TRUST_HINT) -> li
 def _members(error: AgentflowError) -> dict[str, Any]:
     """Return the members for programs beside the code."""
     if isinstance(error, CommandRefused):
-        return {"details": error.details}
+        found = {"diagnostics": error.details["diagnostics"]} if "diagnostics" in error.details else {}
+        return {"details": error.details, **found}
     if isinstance(error, OffsetTrimmed):
         return {"earliest_offset": error.earliest_offset, "requested": error.requested}
     if isinstance(error, OffsetConflict):

@@ -15,6 +15,7 @@ from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.loader import Definition, load_text, load_value
 from agentflow.events.log import EventLog
 from agentflow.events.retention import RetentionPolicy
+from agentflow.pipeline.requests import Requests
 from agentflow.runtime import Runtime
 from agentflow.runtime.child_runs import RegisteredGraph
 from agentflow.runtime.submission import LONG_SOURCE_BYTES, import_loader
@@ -78,6 +79,7 @@ class Service:
         self.metrics = metrics or Metrics()
         self.streams = Streams(runtime.hub, runtime.delta_hub, runtime.log, self.metrics, config.max_streams)
         self.stop = stop
+        self.requests = Requests(runtime)
         self.retention: RetentionPolicy | None = None
         self.draining = False
         self.ready = True

@@ -15,6 +15,7 @@ from typing import Any
 
 from agentflow import check_file
 from agentflow.config import load_config
+from agentflow.pipeline.templates import read_template
 from tests.docs.blocks import Block
 from tests.unit.cli.support import Sandbox
 
@@ -156,6 +157,10 @@ class PageRunner:
         text = block.body
         if text.startswith("openapi:"):
             return  # the workflow that uses it reads it
+        if block.file is not None and block.file.startswith("workflows/"):
+            read_template(text, file=block.file)
+            self._sandbox.write(block.file, text)
+            return
         is_graph = re.search(r"^nodes:", text, re.MULTILINE) is not None
         if not is_graph and re.search(r"^(workflow|agents):", text, re.MULTILINE) is None:
             step = "{type: run, id: a, agent: {systemPrompt: p, input: i, attachedFunctions: none}}"

@@ -44,7 +44,7 @@ INHOUSE = """
 [providers.inhouse]
 kind = "anthropic"
 base_url = "{url}"
-key = {{ secret = "inhouse" }}
+key = {{ "$secret" = "inhouse" }}
 """
 
 

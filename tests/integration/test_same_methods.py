@@ -31,6 +31,11 @@ NOT_ON_THE_RUNTIME = {
     "version": "about the daemon",
     "drain": "ends the daemon; a Runtime ends with `async with`",
     "gc": "carries the daemon's retention policy out; a Runtime has none",
+    "request": "a Runtime's are taken by `agentflow.pipeline.requests.Requests`, which stands above it",
+    "classify": "as `request`",
+    "toolsets": "as `request`",
+    "templates": "as `request`",
+    "run_template": "as `request`",
     "event_lines": "bytes as they come over HTTP; a Runtime's are those of its log",
 }
 PARAMETERS_OF_THE_RUNTIME = {

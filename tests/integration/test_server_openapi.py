@@ -57,6 +57,7 @@ def test_every_problem_can_be_told(document):
         "concurrency_rejected",
         "method_not_allowed",
         "decision_conflict",
+        "no_resumable_run",
     }
     missing = {code for code in STATUS if code not in text}
     assert missing <= elsewhere

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentflow.definition.node import AgentSpec, Binds, NodeBase, next_port
+from agentflow.definition.pipeline_nodes import is_given
 from agentflow.definition.policy import RetryPolicy
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ ports = next_port
 
 
 def binds(spec: AgentNode) -> Binds:
-    """Return the agent."""
-    return Binds(agent=spec.agent)
+    """Return the agent; nothing for a stage whose result the request holds already."""
+    return Binds() if is_given(spec) else Binds(agent=spec.agent)
 
 
 def adapted(spec: AgentNode, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from agentflow.definition.graph import Workflow
-from agentflow.definition.node import Binds, Needed, NodeBase, next_port
+from agentflow.definition.node import AgentSpec, Binds, Needed, NodeBase, next_port
+from agentflow.definition.pipeline_nodes import TOOLS, stage_of
 
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
@@ -37,6 +38,8 @@ class SubgraphNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag=
     isolation: Literal["run", "inline"] | None = None
     exchange: Literal["message", "output"] | None = None
     accepts: tuple[str, ...] = ()
+    grants: AgentSpec | None = None
+    """The models and functions that the agents of a graph may use which becomes known in the run."""
 
 
 Spec = SubgraphNode
@@ -50,6 +53,15 @@ _SOURCES = ("inline", "graph", "graph_path")
 def is_run(spec: SubgraphNode) -> bool:
     """Return whether the graph runs as a run of its own."""
     return spec.isolation == "run" or (spec.isolation is None and spec.inline is None)
+
+
+def binds(spec: SubgraphNode) -> Binds:
+    """Return the graph that it names, and the models and functions for the agents of a graph that becomes
+    known in the run."""
+    functions: tuple[str, ...] = tuple(spec.metadata.get(TOOLS) or ())
+    needed = tuple(Needed("grants", name) for name in functions)
+    graph = None if spec.graph is None else Needed("graph", spec.graph)
+    return Binds(agent=spec.grants, agent_field="grants", tools=needed, graph=graph)
 
 
 def structure(spec: SubgraphNode) -> dict[str, Any]:
@@ -74,11 +86,6 @@ def begins_steps(spec: SubgraphNode) -> bool:
     return is_run(spec)
 
 
-def binds(spec: SubgraphNode) -> Binds:
-    """Return the graph that it names."""
-    return Binds() if spec.graph is None else Binds(graph=Needed("graph", spec.graph))
-
-
 def check(spec: SubgraphNode, at: NodeReport) -> None:
     """Check that there is one graph, and that one which is given inline is right."""
     at.template("input", spec.input)
@@ -92,7 +99,7 @@ def check(spec: SubgraphNode, at: NodeReport) -> None:
         at.not_blank("graph", spec.graph)
     if spec.graph_path is not None:
         at.path("graph_path", spec.graph_path)
-    if not is_run(spec) and given and spec.inline is None:
+    if not is_run(spec) and given and spec.inline is None and stage_of(spec) is None:
         message = f'{given[0]} of "{spec.id}" runs as a run of its own'
         at.error("E_VALUE", message, "isolation", 'write "run", or give the graph as "inline"')
     if spec.exchange is not None and given and not is_run(spec):

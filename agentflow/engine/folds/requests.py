@@ -34,6 +34,8 @@ def _approval_requested(state: RunState, data: ev.ApprovalRequested, offset: int
         activation = at_work(state, data)
         stand_still(state, activation, ts)
         wake(state, activation)
+    elif data.supersedes is not UNSET:
+        activation = _superseded(state, data)
     elif data.kind == "step":
         activation = activation_of(state, data)
         if activation not in state.arrived:
@@ -57,6 +59,21 @@ def _approval_requested(state: RunState, data: ev.ApprovalRequested, offset: int
     state.requests[data.request_id] = OpenRequest(data.request_id, activation, call_id, data, offset, ts)
     if data.deadline is not UNSET and not (asks_itself and activation.node.kind.starts_run):
         state.timers[f"approval {data.request_id}"] = micros(data.deadline)
+
+
+def _superseded(state: RunState, data: ev.ApprovalRequested) -> Activation:
+    """Withdraw the question whose subject has changed; its step waits for the new one."""
+    key = data.activation
+    activation = state.awaiting_approval.get(key)
+    if activation is None or data.supersedes not in state.requests:
+        raise IllegalEvent(data, f"{key} does not wait for {data.supersedes}")
+    del state.requests[str(data.supersedes)]
+    state.withdrawn.add(str(data.supersedes))
+    state.timers.pop(f"approval {data.supersedes}", None)
+    activation.snapshot = data.subject
+    if state.pipeline is not None:
+        state.pipeline.stale.pop(key, None)
+    return activation
 
 
 def _asks_itself(state: RunState, data: Any) -> bool:
@@ -85,6 +102,8 @@ def _approval_decided(
     request = state.requests.pop(data.request_id, None)
     if request is None:
         return
+    if state.pipeline is not None:
+        state.pipeline.note_decision(request, data, ts, granted=granted)
     if state.status == "waiting":
         state.status = "running"
     if data.via not in ("deadline", "policy"):
@@ -149,6 +168,7 @@ def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: 
     if kind.takes_answers and not kind.starts_run and data.deadline is not UNSET:
         state.timers[f"input {data.request_id}"] = micros(data.deadline)
     stand_still(state, activation, ts)
+    state.settled.pop(activation.key, None)  # of a stage that waits with its answer for a clarification
     if kind.takes_answers:
         wake(state, activation)
 
@@ -173,10 +193,17 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
         state.timers.pop(f"input {data.request_id}", None)
         message_answered(state, request, data.value, None, is_withdrawn=False)
         return
-    if request.activation.node.kind.takes_answers:
+    if request.activation.node.kind.takes_answers and not _is_about_budget(request):
         _answered(state, request, data, ts)
         return
     _input_settled(state, request, data.value, ts)
+
+
+def _is_about_budget(request: OpenRequest) -> bool:
+    """Return whether the runtime asks about a budget of the activation's own calls."""
+    asked = request.data
+    is_own = not request.activation.node.kind.starts_run
+    return is_own and isinstance(asked, ev.InputRequested) and asked.request_type == "budget"
 
 
 def _input_settled(state: RunState, request: OpenRequest, value: dict[str, Any], ts: int) -> None:

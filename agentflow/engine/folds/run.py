@@ -6,10 +6,12 @@ from typing import Any
 
 from msgspec import UNSET
 
+from agentflow.definition.pipeline_nodes import PIPELINE
 from agentflow.engine.arrivals import begin_path
 from agentflow.engine.budgets import limits_of, merged
 from agentflow.engine.edits import apply_edits
 from agentflow.engine.folds.common import WALL_CLOCK, extend_attempt, wake
+from agentflow.engine.pipeline import PipelineState
 from agentflow.engine.state import RESUME, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import micros
@@ -20,6 +22,8 @@ __all__ = ["FOLDS"]
 def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) -> None:
     state.begin = data
     state.input = data.input
+    if data.definition.format == "pipeline":
+        state.pipeline = PipelineState(state.graph.workflow.metadata.get(PIPELINE) or {}, data.input)
     state.started_at = ts
     options = data.options
     state.on_failure = options.get("on_failure") or state.on_failure

@@ -187,6 +187,8 @@ def _step_skipped(state: RunState, data: ev.WorkflowStepSkipped, offset: int, ts
     activation, place, _ = _ending(state, data)
     dispatched(state, ts)
     activation.status = "skipped"
+    if state.pipeline is not None:
+        state.pipeline.skips[activation.node.name] = (data.reason, data.detail, data.caused_by)
     if activation.outer is not None:
         _iteration_ended(state, activation)
         return

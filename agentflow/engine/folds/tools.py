@@ -58,6 +58,8 @@ def _tool_completed(state: RunState, data: ev.ToolCallCompleted, offset: int, ts
     record.state, record.executed = "done", True
     record.output, record.output_size = data.output, data.output_size
     activation.interruptions = 0
+    if state.pipeline is not None and record.info is not None:
+        state.pipeline.note_call(activation, record, offset)
     settle_tool(state, activation, record)
 
 

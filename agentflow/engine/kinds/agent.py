@@ -9,6 +9,7 @@ import msgspec
 from agentflow.definition.expressions import EvaluationError, Template
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import AgentNode
+from agentflow.definition.pipeline_nodes import PLAN_STEP, stage_of
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents import turns
 from agentflow.engine.agents.conversation import response_of
@@ -57,7 +58,17 @@ class Agent(Kind):
         ev.ModelCallCompleted,
         ev.ModelCallFailed,
     }
-    said = "last_llm_output"
+    said: str | None = "last_llm_output"
+
+    def form_of(self, spec: NodeBase) -> Kind:
+        """Return the kind of a stage of the request pipeline, or of a step of its plan, if this is one."""
+        if not spec.metadata:
+            return self
+        from agentflow.engine.kinds.stage_agent import PLAN_STEP_AGENT, STAGE_AGENT
+
+        if stage_of(spec) is not None:
+            return STAGE_AGENT
+        return PLAN_STEP_AGENT if PLAN_STEP in spec.metadata else self
 
     def compile(self, node: Node) -> Any:
         """Return the templates; the node gets its agent."""

@@ -9,6 +9,8 @@ import msgspec
 from agentflow.definition.expressions import EvaluationError, Expression, Template
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.kinds.human_in_the_loop import HumanNode, option_values
+from agentflow.definition.node import NodeBase
+from agentflow.definition.pipeline_nodes import PLAN_STEP, stage_of
 from agentflow.engine.activation import Activation
 from agentflow.engine.approvals import ask_person
 from agentflow.engine.decisions import Decisions, scope_fields, step_completed, step_failed, step_fields
@@ -57,6 +59,16 @@ class Human(Kind):
     takes_answers = True
     shows_more = True
     events = frozenset({ev.ApprovalRequested, ev.InputRequested})
+
+    def form_of(self, spec: NodeBase) -> Kind:
+        """Return the kind of the review of a plan, or of a step that a person does, if this is one."""
+        if not spec.metadata:
+            return self
+        from agentflow.engine.kinds.stage_review import PLAN_STEP_HUMAN, REVIEW
+
+        if stage_of(spec) is not None:
+            return REVIEW
+        return PLAN_STEP_HUMAN if PLAN_STEP in spec.metadata else self
 
     def compile(self, node: Node) -> Any:
         """Return the templates and paths."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentflow.engine.shared_store import StoreAccess
     from agentflow.engine.state import RunState
 
-__all__ = ["CALL_EVENTS", "TIMER_EVENTS", "Kind", "Prepared"]
+__all__ = ["CALL_EVENTS", "TIMER_EVENTS", "Kind", "Prepared", "Probe"]
 
 CALL_EVENTS: frozenset[type] = frozenset(
     {
@@ -48,6 +48,14 @@ class Prepared(NamedTuple):
 
     input: Any
     subject: dict[str, Any]
+
+
+class Probe(NamedTuple):
+    """Files of a workspace that the runtime looks at before an activation starts."""
+
+    activation_key: str
+    workspace: str
+    names: tuple[str, ...]
 
 
 class Kind:
@@ -91,6 +99,14 @@ class Kind:
     """True if its work is a run of its own: `child_definition` says of which graph."""
     takes_answers = False
     """True if the answers to its requests are its own business (`answered`), and no call's or budget's."""
+    ends_itself = False
+    """True if `end` makes the end of its step of what its work came to."""
+    announces_end = False
+    """True if `before_end` has events that stand directly before `workflow.step_completed`."""
+    admits = False
+    """True if `refusal` may end an activation before it is asked about, and again before it starts."""
+    approves = False
+    """True if `approval_subject` says what a person decides about, and its digest."""
     said: str | None = None
     """The root of expressions that has its last output: `last_llm_output`, `last_tool_output`."""
 
@@ -173,6 +189,30 @@ class Kind:
 
     def answered(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
         """Fold the answer to a request of the activation, or that it was withdrawn or expired."""
+
+    def end(self, state: RunState, activation: Activation, now: int) -> Decisions:
+        """Return the end of the step when its work is done."""
+        raise NotImplementedError
+
+    def before_end(self, state: RunState, activation: Activation, output: Any, now: int) -> Decisions:
+        """Return what is said directly before the step completes with this output."""
+        return []
+
+    def refusal(self, state: RunState, activation: Activation, now: int) -> Decisions:
+        """Return the end of an activation that must not start; empty: it may."""
+        return []
+
+    def probe(self, state: RunState, activation: Activation) -> Probe | None:
+        """Return the files whose state is recorded as the activation starts; None: there are none."""
+        return None
+
+    def with_probe(self, prepared: Prepared, found: Any) -> Prepared:
+        """Return what the activation starts with, with the state of its files."""
+        return prepared
+
+    def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
+        """Return what a person decides about, the digest of it, and the policy that asks."""
+        raise NotImplementedError
 
     # -- of a kind whose work is a conversation with a model
 

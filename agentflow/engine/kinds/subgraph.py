@@ -8,6 +8,7 @@ from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import NodeBase, SubgraphNode
 from agentflow.definition.kinds.subgraph import is_run
+from agentflow.definition.pipeline_nodes import stage_of
 from agentflow.engine import arrivals
 from agentflow.engine.activation import Activation
 from agentflow.engine.decisions import Decisions, step_failed
@@ -35,6 +36,10 @@ class Subgraph(Spawning):
     def form_of(self, spec: NodeBase) -> Kind:
         """Return the kind of a graph that runs as a run of its own, if this is one."""
         assert isinstance(spec, SubgraphNode)
+        if stage_of(spec) is not None:
+            from agentflow.engine.kinds.stage_execute import EXECUTE
+
+            return EXECUTE
         if spec.exchange is not None:
             return EXCHANGE
         return CHILD_RUN if is_run(spec) else self

@@ -10,6 +10,8 @@ from agentflow.definition.conversation import ToolCall
 from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import ToolNode
+from agentflow.definition.node import NodeBase
+from agentflow.definition.pipeline_nodes import PLAN_STEP, stage_of
 from agentflow.definition.policy import RetryPolicy
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents.progress import ToolRecord
@@ -37,6 +39,19 @@ class Tool(Kind):
     takes_slot = True
     events = CALL_EVENTS
     said: str | None = "last_tool_output"
+
+    def form_of(self, spec: NodeBase) -> Kind:
+        """Return the kind of a step of a plan, or of the verifier and the writer of the request pipeline, if
+        this is one."""
+        if spec.metadata and PLAN_STEP in spec.metadata:
+            from agentflow.engine.kinds.stage_call import PLAN_STEP_CALL
+
+            return PLAN_STEP_CALL
+        if stage_of(spec) is None:
+            return self
+        from agentflow.engine.kinds.stage_tool import STAGE_TOOL
+
+        return STAGE_TOOL
 
     def compile(self, node: Node) -> Any:
         """Return the template of the parameters; None without one: the payload is what the call gets."""

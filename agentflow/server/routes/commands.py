@@ -10,7 +10,9 @@ from starlette.responses import Response
 
 from agentflow.errors import RunTerminal
 from agentflow.records.commands import COMMANDS, Command, ForkBody, Resumed
+from agentflow.records.pipeline import PlanView
 from agentflow.records.runs import RunRecord
+from agentflow.runtime.submission import FORMAT_LABEL
 from agentflow.server.bodies import DefinitionRef
 from agentflow.server.operations import Call, Operation, json_response
 from agentflow.server.problems import Refusal
@@ -44,6 +46,8 @@ def _arguments(call: Call, command: Command) -> dict[str, Any]:
 async def _tell(call: Call, command: Command) -> Response:
     """Give a command; the answer is the record of the run. 202 if the log is longer than before."""
     row = await call.service.log.run(call.id)
+    if command.name == "resume" and row.ended and row.labels.get(FORMAT_LABEL) == "pipeline":
+        return json_response(await record_of(call, call.id))  # whose result is what the caller wants
     if command.is_open_only and row.ended:
         raise RunTerminal(f"{call.id} has ended: it is {row.state}")
     await _carry_out(call, command)
@@ -121,7 +125,14 @@ async def _withdraw(call: Call, command: Command) -> Response:
     return Response(status_code=204)
 
 
+async def _edit_plan(call: Call, command: Command) -> Response:
+    """Replace the plan; the answer is the plan as it stands."""
+    await _carry_out(call, command)
+    return json_response(await call.service.runtime.plan(call.id))
+
+
 _HANDLERS = {
+    "edit_plan": _edit_plan,
     "resume_all": _resume_all,
     "fork": _fork,
     "replay": _replay,
@@ -133,6 +144,8 @@ _HANDLERS = {
 def _operation(command: Command) -> Operation:
     about_one = command.name != "resume_all"
     answer = RunRecord if about_one else Resumed
+    if command.name == "edit_plan":
+        answer = PlanView
     return Operation(
         method=command.method,
         path=f"/{command.path}",

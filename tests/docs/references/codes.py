@@ -35,6 +35,7 @@ _EXIT_MEANINGS: dict[Exit, str] = {
     Exit.NOT_AUTHORISED: "The token is missing, wrong, or lacks the scope.",
     Exit.CANCELLED: "The run was cancelled.",
     Exit.WAITING: "The run waits for a person, or is paused.",
+    Exit.PARTIAL: "The request is answered in part, or blocked.",
     Exit.STORAGE: "The store is damaged or takes nothing.",
     Exit.CONFIGURATION: "The configuration is wrong, or there is no model.",
     Exit.INTERRUPTED: "Ctrl-C: a run of this process is parked; `agentflow resume ID` goes on with it.",

@@ -7,7 +7,17 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from agentflow.config import PriceConfig, RetentionConfig, ServerConfig
+from agentflow.config import (
+    CodeExecutionConfig,
+    FileConfig,
+    MessagingConfig,
+    PriceConfig,
+    RetentionConfig,
+    ServerConfig,
+    TerminalConfig,
+    ToolsetsConfig,
+    WebConfig,
+)
 from agentflow.models.table import known_servers
 from agentflow.provider_settings import ProviderSettings, SecretName
 from tests.docs.blocks import ROOT
@@ -15,7 +25,36 @@ from tests.docs.references.tables import GENERATED, table
 
 __all__ = ["VARIABLES", "make_configuration", "used_variables"]
 
+_LIMITS = {
+    "timeout_s": "Seconds for one call; a call may ask for less.",
+    "max_output_bytes": "Bytes of standard output, and of standard error, that are kept.",
+    "max_memory_bytes": "Bytes of address space of each process.",
+    "max_processes": "Processes at once; beyond them all are killed.",
+}
 _ABOUT: dict[type[msgspec.Struct], dict[str, str]] = {
+    ToolsetsConfig: {
+        "enabled": "The toolsets that plans and documents may use; none without it.",
+    },
+    FileConfig: {
+        "max_bytes": "The largest file that is written.",
+        "max_read_bytes": "The largest file that is read.",
+    },
+    WebConfig: {
+        "allowed_hosts": "`HOST` or `HOST:PORT` that may have a private address.",
+        "timeout_s": "Seconds to the first byte, and between two reads.",
+        "max_bytes": "Bytes of a page that are read.",
+    },
+    MessagingConfig: {
+        "smtp_url": '`smtp://HOST:587` or `smtps://HOST:465`; with a password as `{ "$secret" = "NAME" }`.',
+        "from": "The sender of mail.",
+        "webhook": 'An address that gets `{to, subject, body}` as JSON; also as `{ "$secret" = "NAME" }`.',
+        "timeout_s": "Seconds that the server may take.",
+    },
+    TerminalConfig: {
+        "allow": "Programs that may run, without a shell; `*` for every command of `/bin/sh`.",
+        **_LIMITS,
+    },
+    CodeExecutionConfig: {"languages": "Of `python`, `sh`, `bash`, `javascript`.", **_LIMITS},
     ServerConfig: {
         "socket": 'The Unix socket; `""` for none. Without it `$XDG_RUNTIME_DIR/agentflow/agentflow.sock`.',
         "listen": "Addresses `HOST:PORT` to listen on as well.",
@@ -47,7 +86,7 @@ _ABOUT: dict[type[msgspec.Struct], dict[str, str]] = {
     ProviderSettings: {
         "kind": "The wire format: chat completions, Responses, Messages or Gemini.",
         "base_url": "The address, with its version (`…/v1`).",
-        "key": 'The secret with the key: `{ secret = "NAME" }` is the variable AGENTFLOW_SECRET_NAME.',
+        "key": 'The secret with the key: `{ "$secret" = "NAME" }` is the variable AGENTFLOW_SECRET_NAME.',
         "key_header": "The header of the key, if the server wants another one than its wire format.",
         "profile": "The server of the shipped table whose entry is used; without it that of the section's name.",
         "max_concurrency": "Calls at once; 8 if not set.",
@@ -75,6 +114,7 @@ _TOP = (
     ),
     ("[server]", "table", "What the daemon listens on, and which clients it lets in."),
     ("[retention]", "table", "Which ended runs `agentflow gc` and the daemon delete."),
+    ("[toolsets]", "table", "Which built-in toolsets there are, and their settings."),
     ('[prices."PROVIDER:MODEL"]', "table", "What a model costs, so that `max_cost_usd` can hold."),
     ("[providers.NAME]", "table", "A server of models; its models are called `NAME:MODEL`."),
 )
@@ -82,6 +122,7 @@ VARIABLES: dict[str, str] = {
     "AGENTFLOW_MODEL": "The default model, `PROVIDER:MODEL` or an alias. Wins over `model` of the file.",
     "AGENTFLOW_STORE": "The store. Wins over `store` of the file.",
     "AGENTFLOW_ON_UNKNOWN": "`ask` or `fail`. Wins over `on_unknown` of the file.",
+    "AGENTFLOW_TOOLSETS": "Toolsets that are enabled, separated by commas. Wins over `[toolsets] enabled`.",
     "AGENTFLOW_URL": "The daemon that commands and `Client` talk to: `http://HOST:PORT` or `unix:PATH`.",
     "AGENTFLOW_TOKEN": "For a client: its token. For the daemon: a token that may do everything.",
     "AGENTFLOW_SOCKET": "The Unix socket of `agentflow serve`.",
@@ -147,7 +188,7 @@ input_price = 0.4
 output_price = 1.6
 
 [providers.deepseek]
-key = {{ secret = "deepseek" }}
+key = {{ "$secret" = "deepseek" }}
 
 [providers.inhouse]
 kind = "openai"
@@ -177,6 +218,10 @@ The prices above are an example; take those of your provider. No price of a paid
 Kind and address of these servers are known, so that their section may be empty or have a key alone:
 {", ".join(f"`{name}`" for name in known_servers())}.
 
+### `[toolsets]`
+
+{_struct(ToolsetsConfig)}
+{_toolsets()}
 ## Environment variables
 
 {table(("variable", "what it does"), [(f"`{name}`", about) for name, about in VARIABLES.items()])}
@@ -184,13 +229,27 @@ Telemetry follows the standard `OTEL_*` variables; without them nothing is sent.
 """
 
 
+def _toolsets() -> str:
+    kinds = {
+        "file": FileConfig,
+        "web": WebConfig,
+        "messaging": MessagingConfig,
+        "terminal": TerminalConfig,
+        "code_execution": CodeExecutionConfig,
+    }
+    return "\n".join(f"### `[toolsets.{name}]`\n\n{_struct(kind)}" for name, kind in kinds.items())
+
+
 def _struct(kind: type[msgspec.Struct]) -> str:
     hints = get_type_hints(kind)
     rows: list[tuple[str, str, str, str]] = []
     for field in msgspec.structs.fields(kind):
+        if isinstance(field.default, msgspec.Struct):
+            continue  # a table of its own
+        name = field.encode_name
         default = "**required**" if field.required else _default(field.default)
-        rows.append((f"`{field.name}`", _type(hints[field.name]), default, _ABOUT[kind][field.name]))
-    assert set(_ABOUT[kind]) == set(kind.__struct_fields__)
+        rows.append((f"`{name}`", _type(hints[field.name]), default, _ABOUT[kind][name]))
+    assert set(_ABOUT[kind]) == {row[0].strip("`") for row in rows}
     return table(("key", "value", "default", "what it does"), rows)
 
 

@@ -83,7 +83,7 @@ async def test_the_responses_api_has_a_name_of_its_own(bare: dict[str, str]) -> 
 
 class TestConfiguredProviders:
     STATED: ClassVar = {
-        "deepseek": {"key": {"secret": "deepseek"}},
+        "deepseek": {"key": {"$secret": "deepseek"}},
         "ollama": {},
         "inhouse": {
             "kind": "anthropic",

@@ -37,9 +37,10 @@ MESSAGES = {
     "answer_all": command_handlers.Answer,
     "withdraw": command_handlers.Withdraw,
 }
-OWN_OPTIONS = {"json", "debug", "url", "store", "local", "load", "help"}
+OWN_OPTIONS = {"detach", "json", "debug", "url", "store", "local", "load", "help"}
 OPTIONS = {
     "edit": "edits",
+    "plan edit": "plan",
     "hard": "mode",  # two values: a flag
     "from": "from_step",
     "id": "as_id",
@@ -111,7 +112,8 @@ def test_its_verbs_take_nothing_that_it_does_not_have(command: Command):
         assert found is not None
         options = [p for p in found.params if isinstance(p, click.Option)]
         names = {option.opts[0].removeprefix("--") for option in options}
-        taken = {OPTIONS.get(name, name.replace("-", "_")) for name in names - OWN_OPTIONS}
+        known = {name: OPTIONS.get(name, name.replace("-", "_")) for name in names - OWN_OPTIONS}
+        taken = {OPTIONS.get(f"{verb} {name}", found) for name, found in known.items()}
         assert taken <= members(command), verb
 
 

@@ -1,0 +1,193 @@
+"""Requests in natural language: `request`, `classify`, `plan`, `execute`, `reject` and `final`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from agentflow.cli.app import Command
+from agentflow.cli.errors import CommandError, Exit
+from agentflow.cli.options import json_option, run_id
+from agentflow.cli.output import emit, emit_json
+from agentflow.cli.target import Where, target_options
+
+if TYPE_CHECKING:
+    from agentflow.cli.target import LocalTarget, RemoteTarget
+    from agentflow.config import Config
+    from agentflow.pipeline.requests import Requests
+
+__all__ = ["classify", "execute", "final", "plan", "reject", "request"]
+
+_RESULT = "Print the result of the run as JSON, as `run --json` does."
+
+
+def _text(given: str) -> str:
+    """Return the text of an argument; `-` reads stdin."""
+    return sys.stdin.read() if given == "-" else given
+
+
+def requests_of(target: LocalTarget, config: Config) -> Requests:
+    """Return the requests of a Runtime of this process; the working directory may be a workspace."""
+    from agentflow.pipeline.assembly import assemble
+
+    folder = Path.cwd()
+    return assemble(config, folder=folder).requests(target.runtime, folder / "workflows")
+
+
+@click.command("request", cls=Command)
+@click.argument("text", metavar="TEXT|-")
+@click.option("--review", is_flag=True, help="Stop after the plan, until `agentflow execute`.")
+@click.option("--workspace", metavar="DIR", help="The folder that the steps work in.")
+@click.option("--detach", is_flag=True, help="Print the id of the run and leave it to the daemon.")
+@json_option(_RESULT)
+@target_options
+def request(
+    text: str, review: bool, workspace: str | None, detach: bool, as_json: bool, where: Where
+) -> Exit:
+    """Do what TEXT asks for: plan it, execute it, verify it.
+
+    A text that asks for no workflow leaves no run: what was found is printed. Ends when the run has ended or
+    only a person can move it on (exit code 9); 10 says that the result is partial or blocked.
+    """
+    from agentflow.cli.follow import Follower
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
+
+    config = where.config()
+    if detach and where.daemon() is None:
+        raise click.UsageError("--detach leaves the run to a daemon, and none listens: `agentflow serve`")
+    folder = None if workspace is None else str(Path(workspace).absolute())
+
+    async def work(interrupts: Interrupts) -> Exit:
+        follower = Follower(interrupts, as_json=as_json, where=where)
+        async with open_target(where, config=config) as target:
+            begun = _begin(target, config, _text(text), review=review, workspace=folder)
+            activation, id = await interrupts.guard(begun)
+            if id is None:
+                emit_json(activation)
+                return Exit.DONE
+            if detach:
+                emit(id)
+                return Exit.DONE
+            await follower.follow(target, id, await target.reader.graph(id))
+        return await follower.conclude()
+
+    return run_async(work)
+
+
+async def _begin(
+    target: LocalTarget | RemoteTarget, config: Config, text: str, **more: Any
+) -> tuple[Any, str | None]:
+    from agentflow.cli.target import RemoteTarget
+
+    if isinstance(target, RemoteTarget):
+        answer = await target.client.request(text, **more)
+        return answer.activation, None if answer.run is None else answer.run.workflow_id
+    accepted = await requests_of(target, config).submit(text, by="cli", **more)
+    return accepted.activation, None if accepted.run is None else target.keep(accepted.run)
+
+
+@click.command("classify", cls=Command)
+@click.argument("text", metavar="TEXT|-")
+def classify(text: str) -> Exit:
+    """Print what TEXT asks for, as JSON.
+
+    A workflow or an answer; nothing is stored.
+    """
+    from agentflow.pipeline.activation import MessageLength
+    from agentflow.pipeline.activation import classify as judge
+
+    try:
+        emit_json(judge(_text(text)))
+    except MessageLength as error:
+        raise CommandError(Exit.USAGE, error.code, str(error)) from None
+    return Exit.DONE
+
+
+@click.command("plan", cls=Command)
+@click.argument("id", type=run_id)
+@click.option("--edit", metavar="FILE", help="The plan in this JSON or YAML file takes its place.")
+@target_options
+def plan(id: str, edit: str | None, where: Where) -> Exit:
+    """Print the plan of the request ID as JSON, or replace it."""
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_reader, open_target
+
+    async def show(interrupts: Interrupts) -> Exit:
+        async with open_reader(where, run_id=id) as target:
+            emit_json(await interrupts.guard(target.reader.plan(id)))
+        return Exit.DONE
+
+    async def replace(interrupts: Interrupts) -> Exit:
+        given = _read_plan(cast("str", edit))
+        async with open_target(where, run_id=id) as target:
+            await interrupts.guard(target.tell("edit_plan", id, plan=given))
+            emit_json(await target.reader.plan(id))
+        return Exit.DONE
+
+    return run_async(show if edit is None else replace)
+
+
+@click.command("execute", cls=Command)
+@click.argument("id", type=run_id)
+@click.option("--plan", "plan_file", metavar="FILE", help="Execute the plan in this JSON or YAML file.")
+@click.option("--detach", is_flag=True, help="Leave the run to the daemon.")
+@json_option(_RESULT)
+@target_options
+def execute(id: str, plan_file: str | None, detach: bool, as_json: bool, where: Where) -> Exit:
+    """Execute the plan of the request ID and follow it."""
+    from agentflow.cli.control import follow_after, tell
+
+    given = None if plan_file is None else _read_plan(plan_file)
+    if detach:
+        return tell(where, id, "execute", f"{id} is executed", plan=given)
+    return follow_after(where, id, lambda target: target.tell("execute", id, plan=given), as_json=as_json)
+
+
+@click.command("reject", cls=Command)
+@click.argument("id", type=run_id)
+@click.option("--reason", metavar="R", required=True, help="Why the plan is not executed.")
+@target_options
+def reject(id: str, reason: str, where: Where) -> Exit:
+    """Reject the plan of the request ID.
+
+    Its run is cancelled.
+    """
+    from agentflow.cli.control import tell
+
+    return tell(where, id, "reject", f"the plan of {id} is rejected", reason=reason)
+
+
+@click.command("final", cls=Command)
+@click.argument("id", type=run_id)
+@click.option("--full", is_flag=True, help="With the report: artifacts, evidence, approvals.")
+@target_options
+def final(id: str, full: bool, where: Where) -> Exit:
+    """Print the final output of the request ID as JSON."""
+    from agentflow.cli.errors import exit_of_final
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_reader
+
+    async def work(interrupts: Interrupts) -> Exit:
+        async with open_reader(where, run_id=id) as target:
+            found = await interrupts.guard(target.reader.final(id))
+            emit_json((await target.reader.record(id)).output if full else found)
+        return exit_of_final(found)
+
+    return run_async(work)
+
+
+def _read_plan(path: str) -> dict[str, Any]:
+    """Return the plan of a JSON or YAML file. Raises CommandError."""
+    from agentflow.cli.inputs import parse_inputs
+
+    try:
+        value = parse_inputs((f"@{path}",))
+    except OSError as error:
+        raise CommandError(Exit.USAGE, "unreadable", f"{path}: {error.strerror}") from None
+    if not isinstance(value, dict):
+        raise CommandError(Exit.USAGE, "E_PLAN_SCHEMA", f"{path} is no plan: it is no object")
+    return cast("dict[str, Any]", value)

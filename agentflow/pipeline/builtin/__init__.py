@@ -1,0 +1,1 @@
+"""Templates that come with the product, as files."""

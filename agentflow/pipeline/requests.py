@@ -1,0 +1,372 @@
+"""Requests: a text, or the plan of a template, becomes a run of the five stages (page 004 §13)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from agentflow.config import data_folder
+from agentflow.definition.diagnostics import did_you_mean
+from agentflow.definition.plan_checks import check_plan
+from agentflow.definition.stage_schemas import Activation, Matched, to_value
+from agentflow.definition.toolsets import ToolEntry, Toolset, Toolsets
+from agentflow.errors import CommandRefused, ConfigurationError, DefinitionError
+from agentflow.models import ModelResolutionError
+from agentflow.pipeline.activation import classify
+from agentflow.pipeline.graph import pipeline_definition, pipeline_graph
+from agentflow.pipeline.settings import PipelineSettings, workspace_in
+from agentflow.pipeline.template_store import TemplateStore
+from agentflow.pipeline.templates import bind
+from agentflow.runtime.run_handle import RunHandle
+from agentflow.runtime.runtime import Runtime
+from agentflow.tools import Service
+from agentflow.tools.toolsets.registry import ToolsetRegistry
+
+__all__ = ["ALIASES", "Accepted", "Requests", "toolsets_of"]
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "messaging": ("discord", "discord_admin", "telegram", "slack", "send_message"),
+    "code_execution": ("execute_code",),
+}
+_OPTIONS = {"on_approval": ("wait", "skip"), "on_blocked": ("wait", "finish")}
+_ANSWER_PROMPT = "Answer the message of the user in its language. Say so if you do not know."
+
+
+class Accepted(NamedTuple):
+    """What became of a text: how it was judged, and its run, if it has one."""
+
+    activation: Activation
+    run: RunHandle[Any] | None
+
+
+class Requests:
+    """Takes requests for a Runtime, which must be open.
+
+    `toolsets` are those that plans may name, or a `registry` that knows which can be used now; without
+    either, one for each service that is registered with the Runtime. Several may exist for one Runtime: what
+    a run needs stands in its own graph. `templates` are found below the folder of the user by default.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: PipelineSettings | None = None,
+        *,
+        toolsets: Iterable[Toolset] | None = None,
+        registry: ToolsetRegistry | None = None,
+        templates: TemplateStore | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.settings = settings or PipelineSettings()
+        self.registry = registry
+        self.templates = templates or TemplateStore(data_folder() / "templates")
+        self._toolsets = None if toolsets is None else tuple(toolsets)
+
+    @property
+    def toolsets(self) -> tuple[Toolset, ...]:
+        """Every toolset that a plan may name, enabled or not."""
+        if self._toolsets is not None:
+            return self._toolsets
+        if self.registry is not None:
+            return self.registry.toolsets()
+        return toolsets_of(self.runtime.registry.services.values())
+
+    def classify(self, message: str, *, review: bool = False) -> Activation:
+        """Return what a text asks for; nothing is stored. Raises MessageLength."""
+        return classify(message, review=review or self.settings.review == "always")
+
+    async def submit(
+        self,
+        message: str,
+        *,
+        mode: Literal["auto", "workflow", "direct"] = "auto",
+        review: bool = False,
+        answer: bool = False,
+        workspace: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        workflow_id: str | None = None,
+        idempotency_key: str | None = None,
+        by: str = "local",
+        trusted: bool = True,
+    ) -> Accepted:
+        """Judge a text, and begin its run if it asks for one.
+
+        `mode`: `workflow` skips the judgement, `direct` never begins a pipeline. `answer`: a text that asks
+        for no workflow is answered by a run of one agent. `options` are those of every run with `on_approval`
+        wait|skip and `on_blocked` wait|finish.
+
+        Raises MessageLength, ConfigurationError, and as `Runtime.submit`; nothing is stored then.
+        """
+        found = self.classify(message, review=review)
+        if mode == "workflow" and found.trigger != "explicit_prefix":
+            found = Activation(
+                mode="workflow",
+                trigger="api",
+                matched=found.matched,
+                execution_requested=not (review or found.matched.review or self.settings.review == "always"),
+                user_input=message.strip(),
+            )
+        elif mode == "direct":
+            found = msgspec.structs.replace(
+                found, mode="direct_answer", trigger="none", execution_requested=False
+            )
+        if found.mode == "direct_answer":
+            run = None
+            if answer:
+                run = await self._answer(
+                    message, options, budget, labels, workflow_id, idempotency_key, by, trusted
+                )
+            return Accepted(found, run)
+        run = await self._begin(
+            found,
+            message,
+            given=None,
+            template=None,
+            workspace=workspace,
+            options=options,
+            budget=budget,
+            labels=labels,
+            workflow_id=workflow_id,
+            idempotency_key=idempotency_key,
+            by=by,
+            trusted=trusted,
+        )
+        return Accepted(found, run)
+
+    async def submit_plan(
+        self,
+        plan: Mapping[str, Any],
+        *,
+        context: Mapping[str, Any] | None = None,
+        template: str | None = None,
+        review: bool = False,
+        workspace: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        workflow_id: str | None = None,
+        idempotency_key: str | None = None,
+        by: str = "local",
+        trusted: bool = True,
+    ) -> RunHandle[Any]:
+        """Begin a run of a plan that is there already, as that of a template: no model is asked for stages 1
+        and 2. Raises DefinitionError with every problem of the plan."""
+        checked = check_plan(
+            plan,
+            Toolsets(self.toolsets),
+            self.settings.policy,
+            approval_class=self.settings.approval_class,
+            template=template,
+        )
+        if checked.plan is None:
+            raise DefinitionError(list(checked.errors))
+        summary = checked.plan.summary
+        normalized: dict[str, Any] = {
+            "status": "ready",
+            "objective": summary.strip() or template or "run the plan",
+            "constraints": [],
+            "context": dict(context or {}),
+            "success_criteria": [],
+            "blockers": [],
+        }
+        activation = Activation(
+            mode="workflow",
+            trigger="template",
+            matched=Matched(intent=(), action=(), review=()),
+            execution_requested=not (review or self.settings.review == "always"),
+            user_input=summary,
+        )
+        given: dict[str, Any] = {"normalized_request": normalized, "plan": dict(plan)}
+        return await self._begin(
+            activation,
+            summary,
+            given=given,
+            template=template,
+            workspace=workspace,
+            options=options,
+            budget=budget,
+            labels=labels,
+            workflow_id=workflow_id,
+            idempotency_key=idempotency_key,
+            by=by,
+            trusted=trusted,
+        )
+
+    async def run_template(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        *,
+        review: bool = False,
+        options: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> RunHandle[Any]:
+        """Bind a template and begin its run; `more` as for `submit_plan`.
+
+        Raises TemplateNotFound, and DefinitionError with every problem of inputs and plan.
+        """
+        stored = await asyncio.to_thread(self.templates.get, name)
+        bound = bind(stored.template, inputs, toolsets=Toolsets(self.toolsets))
+        merged: dict[str, Any] = {**bound.options, **(options or {})}
+        is_reviewed = merged.pop("review", False) is True or review
+        return await self.submit_plan(
+            bound.plan,
+            context=bound.context,
+            template=stored.template.name,
+            review=is_reviewed,
+            options=merged,
+            **more,
+        )
+
+    async def latest(self) -> str:
+        """Return the id of the latest request that has not ended. Raises CommandRefused
+        (`no_resumable_run`) if there is none."""
+        cursor: str | None = None
+        while True:
+            page = await self.runtime.log.runs(label=("agentflow.format", "pipeline"), cursor=cursor)
+            for row in page.items:
+                if not row.ended:
+                    return row.workflow_id
+            cursor = page.next_cursor
+            if cursor is None:
+                raise CommandRefused("no request waits to go on", code="no_resumable_run")
+
+    # -- beginning ------------------------------------------------------------------------------
+
+    async def _begin(
+        self,
+        activation: Activation,
+        message: str,
+        *,
+        given: dict[str, Any] | None,
+        template: str | None,
+        workspace: str | None,
+        options: Mapping[str, Any] | None,
+        budget: Mapping[str, Any] | None,
+        labels: Mapping[str, str] | None,
+        workflow_id: str | None,
+        idempotency_key: str | None,
+        by: str,
+        trusted: bool,
+    ) -> RunHandle[Any]:
+        own, of_run = _split(options)
+        execution = self._execution()
+        is_given = given is not None or not activation.user_input
+        graph = pipeline_graph(
+            {
+                **self.settings.graph_settings(template=template),
+                "toolsets": Toolsets(self.toolsets).to_value(),
+            },
+            given=is_given,
+            model=self.settings.model,
+            delegated=execution["stage3_available"],
+            name=template or "request",
+        )
+        roots = self.settings.roots
+        folder = None if workspace is None else workspace_in(roots, workspace)
+        root = str(roots[0].resolve())
+        request: dict[str, Any] = {
+            "message": message,
+            "activation": to_value(activation),
+            "execution": execution,
+            "options": own,
+            "given": given,
+            "workspace": folder,
+            "workspace_root": root,
+        }
+        run = await self.runtime.submit(
+            pipeline_definition(graph),
+            request,
+            workflow_id=workflow_id,
+            labels=labels,
+            options=of_run,
+            budget=budget,
+            idempotency_key=idempotency_key,
+            by=by,
+            trusted=trusted,
+        )
+        await asyncio.to_thread(os.makedirs, folder or f"{root}/{run.workflow_id}", exist_ok=True)
+        return run
+
+    def _execution(self) -> dict[str, Any]:
+        """Return how steps will be executed: by the built-in delegate if a model is configured."""
+        if self.settings.delegate != "none":
+            try:
+                self.runtime.models.resolve(self.settings.model, aliases={})
+            except ModelResolutionError:
+                pass
+            else:
+                return {"execution_mode": "delegated", "stage3_available": True, "partial_reason": ""}
+        return {
+            "execution_mode": "standalone",
+            "stage3_available": False,
+            "partial_reason": "delegate unavailable",
+        }
+
+    async def _answer(
+        self,
+        message: str,
+        options: Mapping[str, Any] | None,
+        budget: Mapping[str, Any] | None,
+        labels: Mapping[str, str] | None,
+        workflow_id: str | None,
+        idempotency_key: str | None,
+        by: str,
+        trusted: bool,
+    ) -> RunHandle[Any]:
+        agent: dict[str, Any] = {"name": "answer", "system_prompt": _ANSWER_PROMPT, "tools": []}
+        if self.settings.model is not None:
+            agent["model"] = self.settings.model
+        return await self.runtime.submit(
+            {"name": "answer", "agents": [agent]},
+            message,
+            workflow_id=workflow_id,
+            labels=labels,
+            options=_split(options)[1],
+            budget=budget,
+            idempotency_key=idempotency_key,
+            by=by,
+            trusted=trusted,
+        )
+
+
+def toolsets_of(services: Iterable[Service], enabled: Iterable[str] | None = None) -> tuple[Toolset, ...]:
+    """Return one toolset for each service, with the public functions that it offers."""
+    names = None if enabled is None else frozenset(enabled)
+    found: list[Toolset] = []
+    for service in services:
+        tools = sorted((t for t in service.tools.values() if not t.private), key=lambda tool: tool.function)
+        found.append(
+            Toolset(
+                name=service.name,
+                description="; ".join(t.description.split("\n")[0] for t in tools if t.description)[:500],
+                tools=tuple(
+                    ToolEntry(name=f"{t.service}.{t.function}", side_effect=t.side_effect) for t in tools
+                ),
+                aliases=ALIASES.get(service.name, ()),
+                enabled=names is None or service.name in names,
+            )
+        )
+    return tuple(found)
+
+
+def _split(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of the pipeline, and those of every run. Raises ConfigurationError."""
+    own: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for key, value in (options or {}).items():
+        choices = _OPTIONS.get(key)
+        if choices is None:
+            others[key] = value
+            continue
+        if value not in choices:
+            hint = did_you_mean(str(value), choices) or f"one of {', '.join(choices)}"
+            raise ConfigurationError(f"option {key}: {value!r} is not one of {', '.join(choices)}", hint=hint)
+        own[key] = value
+    return own, others

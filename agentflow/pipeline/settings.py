@@ -1,0 +1,95 @@
+"""Settings of the request pipeline: the section `[pipeline]` of agentflow.toml, or given in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from agentflow.config import data_folder
+from agentflow.definition.diagnostics import did_you_mean
+from agentflow.definition.toolsets import PolicyRule, SideEffectClass
+from agentflow.definition.type_errors import explain
+from agentflow.errors import ConfigurationError
+
+__all__ = ["PipelineSettings", "default_workspace_root", "settings_of", "workspace_in"]
+
+
+class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How requests are judged, planned, approved and executed."""
+
+    review: Literal["requested", "always"] = "requested"
+    """`always` makes every request review-first."""
+    approval_class: SideEffectClass = "external"
+    """Steps of this class and above need an approval."""
+    policy: tuple[PolicyRule, ...] = ()
+    distinct_approver: bool = False
+    """True: who submitted a run cannot approve its steps."""
+    delegate: Literal["built-in", "none"] = "built-in"
+    model: str | None = None
+    """Of the stages and the delegate; by default that of the runtime."""
+    max_parallel: int = 4
+    workspace_roots: tuple[str, ...] = ()
+    """Folders below which a workspace may lie; the first one has those that no request names."""
+    verify_network: bool = True
+    allowed_hosts: tuple[str, ...] = ()
+    """Private hosts that verification may ask."""
+    state_file: str | None = ".agentflow-workflow-state.jsonl"
+    quota_auto_resume: bool = True
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """The folders below which a workspace may lie."""
+        if not self.workspace_roots:
+            return (default_workspace_root(),)
+        return tuple(Path(root).expanduser() for root in self.workspace_roots)
+
+    def graph_settings(self, *, template: str | None = None) -> dict[str, Any]:
+        """Return what the graph of a request keeps of the settings."""
+        found: dict[str, Any] = {
+            "approval_class": self.approval_class,
+            "policy": msgspec.to_builtins(self.policy),
+            "max_parallel": self.max_parallel,
+            "verify_network": self.verify_network,
+        }
+        if self.allowed_hosts:
+            found["allowed_hosts"] = list(self.allowed_hosts)
+        if self.distinct_approver:
+            found["distinct_approver"] = True
+        if template is not None:
+            found["template"] = template
+        return found
+
+
+def settings_of(section: Mapping[str, Any]) -> PipelineSettings:
+    """Return the settings of the section `[pipeline]`. Raises ConfigurationError naming the wrong key."""
+    for key in section:
+        if key not in PipelineSettings.__struct_fields__:
+            known = PipelineSettings.__struct_fields__
+            hint = did_you_mean(key, known) or f"known: {', '.join(known)}"
+            raise ConfigurationError(f"unknown key {key!r} in [pipeline]", hint=hint)
+    try:
+        return msgspec.convert(dict(section), PipelineSettings)
+    except msgspec.ValidationError as error:
+        problem = explain(error, PipelineSettings)
+        raise ConfigurationError(f"[pipeline]: {problem.sentence()}", hint=problem.hint) from None
+
+
+def default_workspace_root() -> Path:
+    """Return the folder of workspaces in the data folder of the user."""
+    return data_folder() / "workspaces"
+
+
+def workspace_in(roots: tuple[Path, ...], wanted: str) -> str:
+    """Return the real path of a workspace. Raises ConfigurationError if it lies below none of the roots."""
+    path = Path(wanted).expanduser()
+    real = (path if path.is_absolute() else roots[0] / path).resolve()
+    for root in roots:
+        if real == root.resolve() or root.resolve() in real.parents:
+            return str(real)
+    raise ConfigurationError(
+        f"workspace {wanted} lies below no folder of pipeline.workspace_roots",
+        hint="add its folder to [pipeline] workspace_roots",
+    )
