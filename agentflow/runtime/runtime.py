@@ -281,7 +281,7 @@ class Runtime(ChildRunCommands):
 
         return await bind(
             definition.workflow,
-            registry=self._registry_for(definition.format),
+            registry=self._registry_for(definition.format, trusted=trusted),
             models=self.models,
             loader=self._pools.loader,
             folder=definition.folder,
@@ -305,11 +305,15 @@ class Runtime(ChildRunCommands):
             self._graph_calls = graph_service(calls)
         return self._graph_calls
 
-    def _registry_for(self, format: str) -> ToolRegistry:
-        """Return the registered services, with those that runs of this format bring along."""
+    def _registry_for(self, format: str, *, trusted: bool = True) -> ToolRegistry:
+        """Return the registered services, with those that runs of this format bring along. A document that is
+        not trusted gets none that runs code; a request does, because its steps wait for approvals."""
         module = FORMAT_SERVICES.get(format)
         if module is None:
-            return self.registry
+            services = self.registry.services.values()
+            if trusted or not any(service.needs_trust for service in services):
+                return self.registry
+            return ToolRegistry(service for service in services if not service.needs_trust)
         registry = self.registry.copy()
         for service in import_module(module).services():
             registry.add(service)

@@ -23,6 +23,9 @@ class Service:
     actor.
     """
 
+    needs_trust = False
+    """True: it runs code of this machine, which a submission that is not trusted may not."""
+
     def __init__(
         self,
         name: str,

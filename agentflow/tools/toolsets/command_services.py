@@ -46,7 +46,9 @@ def terminal_service(config: TerminalConfig, places: Places) -> Service:
         argv = _argv(command, config.allow)
         return await _run(argv, ctx, places, _limits(config, timeout_s))
 
-    return private_service("terminal", run, timeout_s=config.timeout_s + 30)
+    service = private_service("terminal", run, timeout_s=config.timeout_s + 30)
+    service.needs_trust = True
+    return service
 
 
 def code_service(config: CodeExecutionConfig, places: Places) -> Service:
@@ -62,7 +64,9 @@ def code_service(config: CodeExecutionConfig, places: Places) -> Service:
         argv = [*LANGUAGES[language]]
         return await _run(argv, ctx, places, _limits(config, None), code)
 
-    return private_service("code_execution", run, timeout_s=config.timeout_s + 30)
+    service = private_service("code_execution", run, timeout_s=config.timeout_s + 30)
+    service.needs_trust = True
+    return service
 
 
 def check_languages(config: CodeExecutionConfig) -> None:

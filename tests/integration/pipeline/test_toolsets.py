@@ -179,3 +179,27 @@ async def test_state_file_holds_every_stage_and_step(tmp_path: Path) -> None:
     assert import_line(last).plan is not None
     lines = (workspace / "state.jsonl").read_text().splitlines()
     assert len(lines) >= 6
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_document_that_is_not_trusted_runs_no_command(tmp_path: Path, trusted: bool) -> None:
+    _, registry = setting(tmp_path, "terminal", terminal=TerminalConfig(allow=("*",)))
+    graph = {
+        "name": "g",
+        "nodes": [
+            {"type": "start", "id": "s", "next": "t"},
+            {"type": "tool", "id": "t", "tool": "terminal.run", "input": {"command": "echo hi"}, "next": "e"},
+            {"type": "end", "id": "e"},
+        ],
+    }
+    async with Runtime("memory:", models=Models([]), services=registry.services()) as runtime:
+        bound = await runtime.bind(runtime_load(graph), trusted=trusted)
+    codes = [one.code for one in bound.diagnostics if one.severity == "error"]
+    assert codes == ([] if trusted else ["E_UNKNOWN_SERVICE"])
+
+
+def runtime_load(graph: dict[str, Any]) -> Any:
+    from agentflow.definition.ir import canonical_json, decode_ir
+    from agentflow.definition.loader import definition_of
+
+    return definition_of(decode_ir(canonical_json(graph)))
