@@ -24,10 +24,10 @@ class ProviderSettings(
     """A section `[providers.NAME]`; its models are called `NAME:model`.
 
     `kind` and `base_url` may be left out for a server of the shipped table (deepseek, ollama, …), which
-    `profile` names, by default NAME itself. `key` names a secret, as `{ "$secret" = "NAME" }`. `key_header` is
-    the header that shows the key, if the server wants another one than its wire format. Time limits are seconds, 0 is none.
-    `defaults` and `models` have fields of the profile of a model: limits in tokens, prices in US dollars per
-    million tokens, `schema_mode`, `parameters`.
+    `profile` names, by default NAME itself. `key` names a secret, as `{ "$secret" = "NAME" }`. `key_header`
+    is the header that shows the key, if the server wants another one than its wire format. Time limits are
+    seconds, 0 is none. `defaults` and `models` have fields of the profile of a model: limits in tokens,
+    prices in US dollars per million tokens, `schema_mode`, `parameters`.
     """
 
     kind: ProviderKind | None = None
