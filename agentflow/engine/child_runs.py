@@ -256,7 +256,8 @@ def reported(state: RunState, report: ChildReport, now: int) -> Decisions:
         if not _is_known(state, request_id):
             moves.append(_relayed(activation, data, report.workflow_id))
     rests = report.status in ("waiting", "paused")
-    if rests and (activation.status != "waiting" or moves):
+    is_known = activation.status == "waiting" and activation.key not in state.returning
+    if rests and (moves or not is_known):
         moves.append(ev.WorkflowStepWaiting(**step_fields(activation), for_="child", ref=report.workflow_id))
     return moves
 

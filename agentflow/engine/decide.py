@@ -198,7 +198,7 @@ def _examine(state: RunState, activation: Activation, now: int, found: Found) ->
 
 def _grant(state: RunState, now: int, found: Found, *, only_below: bool = False) -> Decisions:
     """Give a free slot to the next ready activation."""
-    if not state.ready or state.running >= state.graph.options.max_parallel:
+    if not state.ready or state.running >= state.max_parallel:
         return []
     first = state.ready.sole()
     for activation in state.ready.in_turn() if first is None else (first,):

@@ -143,8 +143,9 @@ def due_retries(state: RunState, now: int) -> Iterator[Activation]:
     if earliest is None or earliest > now:
         return
     for name, due in state.timers.items():
-        if due <= now and name.startswith("retry ") and (activation := state.open.get(name[6:])) is not None:
-            yield activation
+        key = name[6:]
+        if due <= now and name.startswith("retry ") and key in state.open and key not in state.returning:
+            yield state.open[key]
 
 
 def _fired(state: RunState, name: str) -> ev.TimerFired:

@@ -25,6 +25,8 @@ and where they apply
                        that is registered by name (`Binds`)
     gathers(spec)      whether all branches that it joins have ended when it goes on
     spreads(spec)      whether its own work is done by an iteration for each of its items
+    at_once(spec, options)  how many of these may be at work at once
+    starts_run(spec)   whether its work is a run of its own
     RETRY              the policy of a node that states none
     IS_HANDLED         its work is done by a handler, which begins with `workflow.step_started`; `on_error:
                        skip` keeps a failure of it from the run
@@ -82,7 +84,7 @@ Ports = tuple[tuple[str, str], ...]
 
 _OPTIONAL = (
     *("label", "takes", "routing", "structure", "structural", "opens", "references", "bounded", "returns"),
-    *("inner", "binds", "gathers", "spreads", "retry", "is_handled"),
+    *("inner", "binds", "gathers", "spreads", "at_once", "starts_run", "retry", "is_handled"),
     *("is_start", "is_end", "may_end", "iterates", "closes_groups"),
 )
 
@@ -109,6 +111,10 @@ def _never(spec: Any) -> bool:
 
 def _always(spec: Any) -> bool:
     return True
+
+
+def _max_parallel(spec: NodeBase, options: Any) -> int | None:
+    return spec.max_parallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +145,8 @@ class Kind:
     binds: Callable[[Any], Binds] = _no_needs
     gathers: Callable[[Any], bool] = _always
     spreads: Callable[[Any], bool] = _never
+    at_once: Callable[[Any, Any], int | None] = _max_parallel
+    starts_run: Callable[[Any], bool] = _never
     retry: RetryPolicy | None = None
     is_handled: bool = False
     is_start: bool = False
@@ -151,6 +159,11 @@ class Kind:
     def is_border(self) -> bool:
         """True for a start and an end: they move tokens and do no work."""
         return self.is_start or self.is_end
+
+    def takes_slot(self, spec: NodeBase) -> bool:
+        """Return whether its work takes one of the `max_parallel` slots: agents, calls and child runs do."""
+        binds = self.binds(spec)
+        return binds.agent is not None or bool(binds.tools) or self.starts_run(spec)
 
     @classmethod
     def of(cls, module: ModuleType) -> Kind:

@@ -52,6 +52,9 @@ def is_run(spec: SubgraphNode) -> bool:
     return spec.isolation == "run" or (spec.isolation is None and spec.inline is None)
 
 
+starts_run = is_run
+
+
 def structure(spec: SubgraphNode) -> dict[str, Any]:
     """Return where the inner graph comes from, and the signature of one that is given inline."""
     from agentflow.definition.signature import signature

@@ -14,10 +14,10 @@ from agentflow.engine.approvals import denial
 from agentflow.engine.arrivals import dispatched, enqueue, mirror
 from agentflow.engine.folds.common import record_of, settle_tool, wake
 from agentflow.engine.folds.messages import message_answered, message_asked
+from agentflow.engine.folds.slots import go_on, stand_still
 from agentflow.engine.handler_results import INPUT_TIMEOUT, unanswered
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.machine import activation_of, at_work
-from agentflow.engine.standing import go_on, stand_still
 from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import micros

@@ -22,6 +22,7 @@ def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) ->
     state.started_at = ts
     options = data.options
     state.on_failure = options.get("on_failure") or state.on_failure
+    state.max_parallel = options.get("max_parallel") or state.max_parallel
     state.on_unknown = options.get("on_unknown") or state.on_unknown
     given = limits_of(data.budget) if data.budget is not UNSET else {}
     state.budget = merged(limits_of(state.graph.options.budget), given)

@@ -302,7 +302,10 @@ def view(state: RunState) -> tuple[Any, ...]:
         for i, n in state.nodes.items()
     }
     queues = (list(state.activations), [a.key for a in state.arrived], list(state.call_queue), state.running)
+    queues += (list(state.returning),)
     ended = (state.steps_done, state.usage, sorted(state.requests))
+    at_work = [a for a in state.open.values() if a.has_slot and a.node.kind.takes_slot]
+    assert len(at_work) == state.running, "a slot was lost, or given twice"
     return (state.status, state.next_offset, *ended, nodes, queues, dict(state.timers))
 
 
