@@ -6,6 +6,7 @@ same times, same decisions in the same order. It reads the state and changes not
 
 What comes first, when several things are due:
 
+ 0. timers of the rounds of fan-ins                  durable_timers.round_timers
  1. deadlines that have passed                       limits.overdue
  2. a step that is held after its failure            held_steps.held_moves
  3. the end of a step whose work is done             _end_of
@@ -33,6 +34,7 @@ from agentflow.engine.agents import turns
 from agentflow.engine.approvals import refusal_moves, withdrawn
 from agentflow.engine.caching import CacheHit, Lookup, cached_completion, key_of
 from agentflow.engine.decisions import Decisions, step_completed, step_failed
+from agentflow.engine.durable_timers import round_timers
 from agentflow.engine.held_steps import held_moves
 from agentflow.engine.judging import Unjudged, with_judgements
 from agentflow.engine.kinds.kind import Prepared
@@ -75,6 +77,8 @@ def _decide(state: RunState, now: int, found: Found) -> Decisions:
         return _in_flight(state, now, found) if state.draining else []
     if state.ended is not None:
         return []
+    if state.has_mail and state.mail.untimed and state.mail.fatal is None:
+        return round_timers(state)
     if state.timers and (moves := limits.overdue(state, now)):
         return moves
     if state.held_steps:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agentflow.engine.agents.progress import ToolRecord
     from agentflow.engine.graph import Node
     from agentflow.engine.path import NodeState, Path
-    from agentflow.engine.rounds import Arrived
+    from agentflow.engine.rounds import Arrived, Round
     from agentflow.events.catalogue import Output
 
 __all__ = ["MAX_HANDLERS", "MAX_QUEUED", "MAX_SENT", "Handling", "Mail", "Queued", "Taken", "Turns"]
@@ -93,6 +93,7 @@ class Mail:
         "stepping",
         "superstep",
         "told",
+        "untimed",
     )
 
     def __init__(self) -> None:
@@ -115,6 +116,8 @@ class Mail:
         """Messages of which the log says that they stay undelivered, as (activation, index)."""
         self.left: list[tuple[str, Arrived]] = []
         """By activation: what child paths left in the buffers of their joins when they ended."""
+        self.untimed: dict[str, Round] = {}
+        """By the name of its timer: rounds that began or closed, which the log is to say of their timers."""
         self.fatal: ErrorInfo | None = None
         """Why the run cannot go on, if a join, a reducer or an undelivered message decided that."""
 

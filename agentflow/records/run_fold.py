@@ -363,11 +363,10 @@ class RunFold:
     # -- timers
 
     def _timer_scheduled(self, data: ev.TimerScheduled, offset: int, ts: int) -> None:
-        self._clocks.due[f"timer {data.timer_id} {_key(data)}"] = micros(data.due_at)
+        self._clocks.due[_timer(data)] = micros(data.due_at)
 
     def _timer_over(self, data: ev.TimerFired | ev.TimerCancelled, offset: int, ts: int) -> None:
-        if data.activation is not UNSET:  # else of a join, whose round closes
-            self._clocks.stop(f"timer {data.timer_id} {_key(data)}")
+        self._clocks.stop(_timer(data))
         self._moves(ts)
 
     # -- requests
@@ -589,6 +588,11 @@ class RunFold:
 def _key(data: Any) -> str:
     """Return what names a piece of work inside its run: `/step#visit`, for an iteration `/step#visit[i]`."""
     return data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
+
+
+def _timer(data: ev.TimerScheduled | ev.TimerFired | ev.TimerCancelled) -> str:
+    """Return what names a timer of a run; that of a join belongs to no activation."""
+    return data.timer_id if data.activation is UNSET else f"timer {data.timer_id} {_key(data)}"
 
 
 def _group(work: _Work) -> tuple[str, int | None]:

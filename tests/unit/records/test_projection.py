@@ -71,8 +71,7 @@ def engine_view(state: RunState) -> dict[str, Any]:
         "requests": [
             (r.request_id, r.offset, iso(r.ts), r.activation.node.id) for r in state.requests.values()
         ],
-        # The time of a round follows from buffers, which are not shown.
-        "timers": {name: iso(due) for name, due in state.timers.items() if not name.startswith("join ")},
+        "timers": {name: iso(due) for name, due in state.timers.items()},
         "usage": usage,
         "limits": limits,
         "used": {name: value for name, value in used.items() if name in limits},
