@@ -107,7 +107,7 @@ def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int
     activation.status, activation.output = "succeeded", data.output
     node, path = activation.node, activation.path
     if data.state is not UNSET:
-        fold_writes(activation, data.state.globals)
+        fold_writes(activation, data.state)
     if activation.outer is not None:
         _iteration_ended(state, activation)
         return
