@@ -8,7 +8,15 @@ from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
 
-__all__ = ["cancelled", "is_armed", "name_of", "round_timers", "scheduled", "waits_for_timer"]
+__all__ = [
+    "cancelled",
+    "is_armed",
+    "name_of",
+    "round_timers",
+    "rounds_disarmed",
+    "scheduled",
+    "waits_for_timer",
+]
 
 
 def name_of(activation: Activation, timer_id: str) -> str:
@@ -55,3 +63,16 @@ def round_timers(state: RunState) -> Decisions:
         if due is not None:
             moves.append(ev.TimerScheduled(timer_id=name, purpose="join", due_at=due))
     return moves
+
+
+def rounds_disarmed(state: RunState) -> Decisions:
+    """Return the events that disarm what is armed for rounds when the run ends."""
+    if not state.has_mail:
+        return []
+    rounds = {id(held): held for path in state.paths.values() for held in path.rounds.values()}
+    rounds |= {id(held): held for held in state.mail.untimed.values()}
+    return [
+        ev.TimerCancelled(timer_id=armed.timer_id, purpose="join", due_at=armed.due_at)
+        for held in rounds.values()
+        if (armed := held.armed) is not None
+    ]

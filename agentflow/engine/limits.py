@@ -19,6 +19,7 @@ from agentflow.engine.budgets import Exceeded, budget_error, how_of, paused, tim
 from agentflow.engine.call_queue import is_queued
 from agentflow.engine.call_results import attempt_failed, tool_failed
 from agentflow.engine.decisions import Decisions, elapsed_ms, scope_fields, step_failed
+from agentflow.engine.durable_timers import rounds_disarmed
 from agentflow.engine.handler_results import input_expired
 from agentflow.engine.path import Path
 from agentflow.engine.reservations import charge, terms_of
@@ -370,6 +371,7 @@ def cancel_finished(state: RunState, now: int, *, forced: bool) -> Decisions:
         if activation.iteration is None:
             steps.append(activation.node.id)
     moves += close_requests(state, error.code)
+    moves += rounds_disarmed(state)
     moves.append(
         ev.WorkflowCancelled(
             mode=request.mode,

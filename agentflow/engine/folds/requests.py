@@ -90,7 +90,7 @@ def _approval_decided(
     if data.via not in ("deadline", "policy"):
         state.mail.since_outside = 0
     activation = request.activation
-    if activation.node.kind.takes_answers:
+    if activation.node.kind.takes_answers and activation.phase == "open":  # else the approval of its start
         _answered(state, request, data, ts)
         return
     reason = data.reason if data.reason is not UNSET else None
