@@ -374,8 +374,6 @@ class RunFold:
     def _asked(self, data: ev.ApprovalRequested | ev.InputRequested, offset: int, ts: int) -> None:
         if isinstance(data, ev.ApprovalRequested):
             self._moves(ts)
-            if data.deadline is not UNSET and _key(data) not in self._linked:
-                self._clocks.due[f"approval {data.request_id}"] = micros(data.deadline)
         if isinstance(data, ev.InputRequested) and self._asks_by_message(data.step_id):
             if data.deadline is not UNSET:  # its activation ends, and the answer is a message
                 self._clocks.due[f"input {data.request_id}"] = micros(data.deadline)
@@ -391,6 +389,12 @@ class RunFold:
             ):
                 self._clocks.due[f"input {data.request_id}"] = micros(data.deadline)
             self._waits[data.request_id] = work.key
+        if (
+            isinstance(data, ev.ApprovalRequested)
+            and data.deadline is not UNSET
+            and not self._is_linked(data)
+        ):
+            self._clocks.due[f"approval {data.request_id}"] = micros(data.deadline)
         self._requests[data.request_id] = request_record(self.workflow_id, data, offset, ts)
 
     def _is_linked(self, data: Any) -> bool:

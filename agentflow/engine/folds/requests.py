@@ -142,9 +142,9 @@ def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: 
     if not call_id:
         state.call_queue.pop(activation.key, None)
     kind = activation.node.kind
+    stand_still(state, activation, ts)
     if kind.takes_answers and not kind.starts_run and data.deadline is not UNSET:
         state.timers[f"input {data.request_id}"] = micros(data.deadline)
-    stand_still(state, activation, ts)
     if kind.takes_answers:
         wake(state, activation)
 

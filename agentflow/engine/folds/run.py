@@ -74,7 +74,9 @@ def _resumed(state: RunState, data: ev.WorkflowResumed, offset: int, ts: int) ->
             activation.agent.failed_calls, activation.agent.first_failure = 0, None
             if activation.agent.asked_at is not None:
                 activation.agent.asked_at = ts
-        if activation.status == "running" and not activation.is_for_each:
+        # The timer or the signal of one that waits by itself may have come meanwhile.
+        goes_on = activation.status == "running" or activation.node.kind.is_passive
+        if goes_on and not activation.is_for_each:
             wake(state, activation)
 
 
