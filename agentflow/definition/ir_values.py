@@ -59,7 +59,7 @@ def _check_common(node: Node, at: NodeReport) -> None:
         at.template("cache/key", node.cache.key)
     if node.budget is not None:
         _check_budget(node.budget, "budget", at)
-        if node.budget.max_steps is not None and not kind_of(node).begins_steps(node):
+        if node.budget.max_steps is not None and not kind_of(node).starts_run(node):
             message = f'"{node.id}" begins no steps of its own'
             at.conflict("budget/max_steps", message, "set it in the budget of the run, or of its child run")
     if node.approval is not None:

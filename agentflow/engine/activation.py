@@ -49,6 +49,7 @@ class Activation:
         "failures",
         "first_failure",
         "first_offset",
+        "has_slot",
         "input",
         "interruptions",
         "is_for_each",
@@ -97,6 +98,8 @@ class Activation:
         self.phase: Phase = "pending"
         """Where it stands between arrival and end: decides which events are legal (`machine`)."""
         self.status: StepStatus = "pending"
+        self.has_slot = False
+        """True while it takes a slot of the run, an item also one of its node."""
         self.attempt = 1
         # What it works on, and what came of it.
         self.item: Any = None

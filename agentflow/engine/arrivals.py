@@ -314,8 +314,8 @@ def leave_path(state: RunState, path: Path) -> None:
     state.mail.since_outside.pop(path.key, None)
     for held in path.rounds.values():
         state.mail.left += held.left()
-        if held.fan.timeout is not None:
-            state.timers.pop(_timer_of(path, held), None)
+        held.buffers.clear()
+        limit_round(state, path, held)
 
 
 def _settle(state: RunState, path: Path, target: NodeState, source: NodeState) -> None:
@@ -356,19 +356,14 @@ def close_round(state: RunState, path: Path, closing: Closing, *, first: bool = 
 
 
 def limit_round(state: RunState, path: Path, held: Round) -> None:
-    """Arm the timer of the present round, or disarm it when nothing has arrived."""
+    """Take note of a round whose timer is to be armed, or is not needed any more."""
     if held.fan.timeout is None:
         return
-    name = _timer_of(path, held)
-    due = held.due()
-    if due is None:
-        state.timers.pop(name, None)
+    name = f"join {path.key}|{held.fan.index}"
+    if held.is_armed:
+        state.mail.untimed.pop(name, None)
     else:
-        state.timers[name] = due
-
-
-def _timer_of(path: Path, held: Round) -> str:
-    return f"join {path.key}|{held.fan.index}"
+        state.mail.untimed[name] = held
 
 
 # -- sources that may not come any more -----------------------------------------------------------

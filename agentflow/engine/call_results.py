@@ -5,6 +5,7 @@ Retry decisions are made here, once, with the drawn jitter as data; afterwards t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -147,7 +148,7 @@ def model_failed(
         if retry_after is not None and state.status != "paused":  # what an operator paused stays paused
             after = due(now, min(retry_after, MAX_SECONDS))[1]
         return [failed, ev.WorkflowPaused(reason="quota", detail=error.message, resume_after=after)]
-    return [failed, *agent_failed(activation, error, now)]
+    return [failed, *agent_failed(activation, error, now, closed=[failed])]
 
 
 def _may_fall_back(progress: AgentProgress, error: ErrorInfo) -> bool:
@@ -271,7 +272,12 @@ def tool_failed(
 
 
 def attempt_failed(
-    state: RunState, activation: Activation, error: ErrorInfo, now: int, draw: float
+    state: RunState,
+    activation: Activation,
+    error: ErrorInfo,
+    now: int,
+    draw: float,
+    closed: Sequence[Any] = (),
 ) -> Decisions:
     """An agent's attempt came to nothing: start over with a fresh context, or fail (page 001 §5.7).
 
@@ -282,7 +288,7 @@ def attempt_failed(
         delay = _delay(policy, error, activation.failures + 1, activation.first_failure, None, now, draw)
         if delay is not None:
             return retrying(activation, "restart", error, delay, now)
-    return agent_failed(activation, error, now)
+    return agent_failed(activation, error, now, closed=closed)
 
 
 def _tool(activation: Activation, call_id: str) -> ToolRecord:

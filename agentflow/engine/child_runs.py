@@ -296,7 +296,8 @@ def reported(state: RunState, report: ChildReport, now: int) -> Decisions:
                 sent += found
                 continue
         moves.append(_relayed(activation, data, report.workflow_id))
-    if rests and (activation.status != "waiting" or moves or sent):
+    is_known = activation.status == "waiting" and activation.key not in state.returning
+    if rests and (moves or sent or not is_known):
         moves.append(
             ev.WorkflowStepWaiting(
                 **step_fields(activation),

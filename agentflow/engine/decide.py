@@ -7,6 +7,7 @@ same times, same decisions in the same order. It reads the state and changes not
 What comes first, when several things are due:
 
  0. messages that no edge delivered, behind a crash  mail.untold
+ 0. timers of the rounds of fan-ins                  durable_timers.round_timers
  1. deadlines that have passed                       limits.overdue
  2. a step that is held after its failure            held_steps.held_moves
  3. the end of a step whose work is done             _end_of
@@ -36,6 +37,7 @@ from agentflow.engine.caching import CacheHit, Lookup, cached_completion, key_of
 from agentflow.engine.child_requests import left_to_caller
 from agentflow.engine.child_runs import waits_for_child
 from agentflow.engine.decisions import Decisions, step_completed, step_failed
+from agentflow.engine.durable_timers import round_timers
 from agentflow.engine.held_steps import held_moves
 from agentflow.engine.judging import Unjudged, with_judgements
 from agentflow.engine.kinds.kind import Prepared
@@ -85,6 +87,8 @@ def _decide(state: RunState, now: int, found: Found) -> Decisions:
         return [activated_event(state.input)]  # of a log that was cut inside its first append
     if state.pipeline is not None and state.pipeline.stale:
         return ask_anew(state, next(iter(state.pipeline.stale.values())), now)
+    if state.has_mail and state.mail.untimed and state.mail.fatal is None:
+        return round_timers(state)
     if state.timers and (moves := limits.overdue(state, now)):
         return moves
     if state.held_steps:
@@ -212,7 +216,7 @@ def _examine(state: RunState, activation: Activation, now: int, found: Found) ->
 
 def _grant(state: RunState, now: int, found: Found, *, only_below: bool = False) -> Decisions:
     """Give a free slot to the next ready activation."""
-    if not state.ready or state.running >= state.graph.options.max_parallel:
+    if not state.ready or state.running >= state.max_parallel:
         return []
     first = state.ready.sole()
     for activation in state.ready.in_turn() if first is None else (first,):

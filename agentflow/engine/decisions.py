@@ -11,7 +11,7 @@ import msgspec
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import canonical_json
 from agentflow.engine.activation import Activation
-from agentflow.engine.globals import written
+from agentflow.engine.globals import Written, written
 from agentflow.engine.judging import Judgement, Unjudged, has_code
 from agentflow.engine.messages import NO_EDGE, Outgoing, route_messages, undelivered_reason
 from agentflow.engine.state import RunState
@@ -90,7 +90,7 @@ def step_completed(
     output: Any,
     next_port: str | None = None,
     items: Any = msgspec.UNSET,
-    global_writes: dict[str, Any] | None = None,
+    global_writes: Written | None = None,
     judged: Outgoing | None = None,
     messages: Sequence[Outgoing] | None = None,
     first: int = 0,
@@ -130,10 +130,10 @@ def step_completed(
     ref: Any = msgspec.UNSET
     writes = global_writes
     if activation.node.writes is not None and activation.iteration is None:
-        found = written(state, activation, output)
+        found = written(state, activation, output, writes)
         if isinstance(found, ErrorInfo):
             return step_failed(activation, found, now)
-        writes = {**(writes or {}), **found}
+        writes = found
     duration = elapsed_ms(activation.started, now)
     tool = activation.tool
     is_result = tool is not None and output is tool.output and tool.output_size > 0
@@ -161,13 +161,19 @@ def step_completed(
             items=items,
             next=msgspec.UNSET if next_port is None else next_port,
             messages=msgspec.UNSET if routed is None else routed,
-            state=ev.StateWrites(globals=writes) if writes else msgspec.UNSET,
+            state=_state_writes(writes),
             usage=activation.usage if activation.agent is not None else msgspec.UNSET,
         )
     )
     if routed:
         moves += undelivered(activation, routed)
     return moves
+
+
+def _state_writes(writes: Written | None) -> ev.StateWrites | msgspec.UnsetType:
+    if writes is None or not (writes.values or writes.appended):
+        return msgspec.UNSET
+    return ev.StateWrites(globals=writes.values, appended=writes.appended)
 
 
 def _state_saved(state: RunState, activation: Activation, output: Any, now: int) -> ev.SystemStateSaved:

@@ -1,4 +1,4 @@
-"""Durable timers that kinds arm for themselves, as events."""
+"""Durable timers as events: those that kinds arm for themselves, and those of the rounds of a fan-in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
 
-__all__ = ["cancelled", "is_armed", "name_of", "scheduled", "waits_for_timer"]
+__all__ = [
+    "cancelled",
+    "is_armed",
+    "name_of",
+    "round_timers",
+    "rounds_disarmed",
+    "scheduled",
+    "waits_for_timer",
+]
 
 
 def name_of(activation: Activation, timer_id: str) -> str:
@@ -42,4 +50,29 @@ def cancelled(state: RunState, activation: Activation, timer_id: str) -> Decisio
         ev.TimerCancelled(
             **scope_fields(activation), timer_id=timer_id, purpose=armed.purpose, due_at=armed.due_at
         )
+    ]
+
+
+def round_timers(state: RunState) -> Decisions:
+    """Return the events that arm the timers of rounds that have begun, and disarm those of closed ones."""
+    moves: Decisions = []
+    for name, held in state.mail.untimed.items():
+        if held.armed is not None:
+            moves.append(ev.TimerCancelled(timer_id=name, purpose="join", due_at=held.armed.due_at))
+        due = held.due()
+        if due is not None:
+            moves.append(ev.TimerScheduled(timer_id=name, purpose="join", due_at=due))
+    return moves
+
+
+def rounds_disarmed(state: RunState) -> Decisions:
+    """Return the events that disarm what is armed for rounds when the run ends."""
+    if not state.has_mail:
+        return []
+    rounds = {id(held): held for path in state.paths.values() for held in path.rounds.values()}
+    rounds |= {id(held): held for held in state.mail.untimed.values()}
+    return [
+        ev.TimerCancelled(timer_id=armed.timer_id, purpose="join", due_at=armed.due_at)
+        for held in rounds.values()
+        if (armed := held.armed) is not None
     ]

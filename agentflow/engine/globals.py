@@ -15,8 +15,17 @@ if TYPE_CHECKING:
     from agentflow.engine.activation import Activation
     from agentflow.engine.path import Path
     from agentflow.engine.state import RunState
+    from agentflow.events.catalogue import StateWrites
 
-__all__ = ["GlobalWrite", "GlobalWrites", "compile_writes", "fold_writes", "joined_writes", "written"]
+__all__ = [
+    "GlobalWrite",
+    "GlobalWrites",
+    "Written",
+    "compile_writes",
+    "fold_writes",
+    "joined_writes",
+    "written",
+]
 
 
 class GlobalWrite(NamedTuple):
@@ -24,6 +33,13 @@ class GlobalWrite(NamedTuple):
 
     op: str
     operand: Any
+
+
+class Written(NamedTuple):
+    """What an end writes, as its event has it: values by key, and elements that arrays gain."""
+
+    values: dict[str, Any]
+    appended: dict[str, list[Any]]
 
 
 class GlobalWrites(NamedTuple):
@@ -51,10 +67,14 @@ def compile_writes(spec: NodeBase) -> GlobalWrites | None:
     )
 
 
-def written(state: RunState, activation: Activation, output: Any) -> dict[str, Any] | ErrorInfo:
-    """Return the global values after the end of an activation with this output, or why they cannot be made.
+def written(
+    state: RunState, activation: Activation, output: Any, joined: Written | None
+) -> Written | ErrorInfo:
+    """Return what the end of an activation with this output writes, or why it cannot be made.
 
-    `set_globals` sees the output; then each update works on the value before all updates.
+    `set_globals` sees the output; then each update works on the value before all updates. All of it comes on
+    top of what child paths have written (`joined`). An element that is appended is written alone, so that
+    a log grows with the elements and not with the array.
     """
     writes = activation.node.writes
     assert writes is not None
@@ -66,6 +86,7 @@ def written(state: RunState, activation: Activation, output: Any) -> dict[str, A
     scope["nodes"] = {**scope["nodes"], node.name: {**(scope["nodes"].get(node.name) or {}), **view}}
     found: dict[str, Any] = {}
     before: dict[str, Any] = {}
+    values, appended = ({}, {}) if joined is None else (dict(joined.values), dict(joined.appended))
     for i, (key, op, expression) in enumerate(zip(writes.keys, writes.ops, writes.operands, strict=True)):
         field = "/set_globals/" if i < writes.updates_from else "/update_globals/"
         if i == writes.updates_from:
@@ -81,7 +102,12 @@ def written(state: RunState, activation: Activation, output: Any) -> dict[str, A
         if value is ABSENT:
             return _refused(key, op, old, operand)
         found[key] = value
-    return found
+        if op == "append" and key not in before and key not in values and key not in appended:
+            appended[key] = [operand]
+        else:
+            values[key] = value
+            appended.pop(key, None)
+    return Written(values, appended)
 
 
 def _applied(write: GlobalWrite, old: Any) -> Any:
@@ -116,14 +142,20 @@ def _refused(key: str, op: str, old: Any, operand: Any) -> ErrorInfo:
     return ErrorInfo(category="invalid_input", code="invalid_global_value", message=message, details=details)
 
 
-def fold_writes(activation: Activation, values: dict[str, Any]) -> None:
+def fold_writes(activation: Activation, data: StateWrites) -> None:
     """Fold the global values that the end of an activation wrote. A child path also keeps how it came to
     them, which decides whether its writes agree with those of its siblings."""
     path, writes = activation.path, activation.node.writes
-    for key, value in values.items():
-        if path.opener is not None and writes is not None and key in writes.keys:
-            path.writes.setdefault(key, []).extend(_steps_to(path.frame, key, value, writes))
+    kept = writes if path.opener is not None else None
+    for key, value in data.globals.items():
+        if kept is not None and key in kept.keys:
+            path.writes.setdefault(key, []).extend(_steps_to(path.frame, key, value, kept))
         path.frame.set("globals", key, value)
+    for key, elements in data.appended.items():
+        if kept is not None and key in kept.keys:
+            path.writes.setdefault(key, []).extend(GlobalWrite("append", element) for element in elements)
+        old = path.frame.get("globals", key)
+        path.frame.set("globals", key, [*([] if old is ABSENT or old is None else old), *elements])
 
 
 def _steps_to(frame: Frame, key: str, value: Any, writes: GlobalWrites) -> list[GlobalWrite]:
@@ -132,7 +164,7 @@ def _steps_to(frame: Frame, key: str, value: Any, writes: GlobalWrites) -> list[
     if len(ops) > 1 or ops[0] == "set":
         return [GlobalWrite("set", value)]
     old = frame.get("globals", key)
-    if ops[0] == "append":
+    if ops[0] == "append":  # in logs of versions that wrote the whole array
         return [GlobalWrite("append", value[-1])]
     if ops[0] == "increment":
         return [GlobalWrite("increment", value - (0 if old is ABSENT or old is None else old))]
@@ -141,30 +173,35 @@ def _steps_to(frame: Frame, key: str, value: Any, writes: GlobalWrites) -> list[
     return [GlobalWrite("merge", changed)]
 
 
-def joined_writes(path: Path, children: Iterable[Path]) -> tuple[dict[str, Any], str | None]:
-    """Return the global values of a path after the join of these child paths, in their order, and the first
-    key on which they conflict: two set it to different values, or one sets what another updates."""
+def joined_writes(path: Path, children: Iterable[Path]) -> tuple[Written, str | None]:
+    """Return what the join of these child paths writes on their parent, in their order, and the first key on
+    which they conflict: two set it to different values, or one sets what another updates."""
     by_key: dict[str, list[list[GlobalWrite]]] = {}
     for child in children:
         for key, writes in child.writes.items():
             by_key.setdefault(key, []).append(writes)
     found: dict[str, Any] = {}
+    appended: dict[str, list[Any]] = {}
+    nothing = Written({}, {})
     for key, sides in by_key.items():
         if len(sides) > 1 and any(w.op == "set" for side in sides for w in side):
             ends = [_end_of(path, key, side) for side in sides]
             if any(w.op != "set" for side in sides for w in side) and any(e != ends[0] for e in ends):
-                return {}, key
+                return nothing, key
             if any(end != ends[0] for end in ends):
-                return {}, key
+                return nothing, key
             found[key] = ends[0]
             continue
         value = path.frame.get("globals", key)
         for write in (w for side in sides for w in side):
             value = _applied(write, value)
             if value is ABSENT:
-                return {}, key
-        found[key] = value
-    return found, None
+                return nothing, key
+        if all(w.op == "append" for side in sides for w in side):
+            appended[key] = [w.operand for side in sides for w in side]
+        else:
+            found[key] = value
+    return Written(found, appended), None
 
 
 def _end_of(path: Path, key: str, writes: list[GlobalWrite]) -> Any:

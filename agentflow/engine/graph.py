@@ -159,7 +159,7 @@ class Node:
         """How its messages go, if more than along every edge: groups of its `edges[]` in declared order."""
         self.previous_agent: str | None = None
         self.required = spec.required
-        self.max_parallel = self.kind.items_at_once(spec) or spec.max_parallel
+        self.max_parallel = spec.max_parallel
         self.is_silent = self.kind.moves_tokens_only and spec.id.startswith(_SYNTHETIC)
         self.agent: AgentSpec | None = None
         policy = spec.policy

@@ -10,16 +10,16 @@ from typing import Any
 
 from msgspec import UNSET
 
-from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.engine.activation import Activation
-from agentflow.engine.agents.failure import agent_failed
+from agentflow.engine.agents.failure import agent_failed, usage_with
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.approvals import expired, withdrawn
 from agentflow.engine.budgets import Exceeded, budget_error, how_of, paused, time_limit
 from agentflow.engine.call_queue import is_queued
 from agentflow.engine.call_results import attempt_failed, tool_failed
 from agentflow.engine.decisions import Decisions, elapsed_ms, scope_fields, step_failed
+from agentflow.engine.durable_timers import rounds_disarmed
 from agentflow.engine.handler_results import input_expired
 from agentflow.engine.path import Path
 from agentflow.engine.reservations import charge, terms_of
@@ -143,8 +143,9 @@ def due_retries(state: RunState, now: int) -> Iterator[Activation]:
     if earliest is None or earliest > now:
         return
     for name, due in state.timers.items():
-        if due <= now and name.startswith("retry ") and (activation := state.open.get(name[6:])) is not None:
-            yield activation
+        key = name[6:]
+        if due <= now and name.startswith("retry ") and key in state.open and key not in state.returning:
+            yield state.open[key]
 
 
 def _fired(state: RunState, name: str) -> ev.TimerFired:
@@ -173,7 +174,8 @@ def _attempt_over(state: RunState, activation: Activation, now: int) -> Decision
             now=now,
             draw=0.0,
         )
-    return close_calls(state, activation, error, now) + attempt_failed(state, activation, error, now, 0.0)
+    closed = close_calls(state, activation, error, now)
+    return closed + attempt_failed(state, activation, error, now, 0.0, closed)
 
 
 def _attempt_late(state: RunState, activation: Activation) -> str:
@@ -271,11 +273,12 @@ def abort(state: RunState, activation: Activation, error: ErrorInfo, now: int) -
             moves += abort(state, below, error, now)
         for path in (activation.paths or {}).values():
             moves += close_requests(state, error.code, path)
-    moves += close_calls(state, activation, error, now)
+    closed = close_calls(state, activation, error, now)
+    moves += closed
     if activation.is_for_each:
         return moves + step_failed(activation, error, now)
     moves += activation.node.kind.abort(state, activation, error, now)
-    return moves + agent_failed(activation, error, now)
+    return moves + agent_failed(activation, error, now, closed=closed)
 
 
 def close_calls(state: RunState, activation: Activation, error: ErrorInfo, now: int) -> Decisions:
@@ -364,10 +367,11 @@ def cancel_finished(state: RunState, now: int, *, forced: bool) -> Decisions:
             unknown += [
                 m.tool_call_id for m in closed if isinstance(m, ev.ToolCallFailed) and m.outcome == "unknown"
             ]
-            moves += closed + agent_failed(activation, error, now)
+            moves += closed + agent_failed(activation, error, now, closed=closed)
         if activation.iteration is None:
             steps.append(activation.node.id)
     moves += close_requests(state, error.code)
+    moves += rounds_disarmed(state)
     moves.append(
         ev.WorkflowCancelled(
             mode=request.mode,
@@ -377,19 +381,10 @@ def cancel_finished(state: RunState, now: int, *, forced: bool) -> Decisions:
             cancelled_steps=tuple(steps),
             unknown_calls=tuple(unknown),
             duration_ms=elapsed_ms(state.started_at, now),
-            usage=_used_with(state, moves),
+            usage=usage_with(state.usage, moves),
         )
     )
     return moves
-
-
-def _used_with(state: RunState, moves: Decisions) -> Usage:
-    """Return the usage of the run once these events are folded: calls that are closed with it count, too."""
-    usage = state.usage
-    for move in moves:
-        if isinstance(move, ev.ModelCallFailed) and move.usage is not UNSET:
-            usage = add_usage(usage, move.usage)
-    return usage
 
 
 def _cause(category: Category, code: str, message: str) -> ErrorInfo:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agentflow.engine.agents.progress import ToolRecord
     from agentflow.engine.graph import Node
     from agentflow.engine.path import NodeState, Path
-    from agentflow.engine.rounds import Arrived
+    from agentflow.engine.rounds import Arrived, Round
     from agentflow.engine.state import OpenRequest
     from agentflow.events.catalogue import MessageUndelivered, Output
 
@@ -98,6 +98,7 @@ class Mail:
         "stepping",
         "superstep",
         "told",
+        "untimed",
         "untold",
     )
 
@@ -129,6 +130,8 @@ class Mail:
         behind the completion of their sender."""
         self.left: list[tuple[str, Arrived]] = []
         """By activation: what child paths left in the buffers of their joins when they ended."""
+        self.untimed: dict[str, Round] = {}
+        """By the name of its timer: rounds that began or closed, which the log is to say of their timers."""
         self.fatal: ErrorInfo | None = None
         """Why the run cannot go on, if a join, a reducer or an undelivered message decided that."""
 

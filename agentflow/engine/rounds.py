@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentflow.definition.failure import ErrorInfo
+from agentflow.events.catalogue import TimerScheduled
+from agentflow.events.envelope import iso
 
 if TYPE_CHECKING:
     from agentflow.engine.graph import Edge, Node
@@ -60,7 +62,7 @@ class Closing(NamedTuple):
 class Round:
     """The buffers of one fan-in on one path."""
 
-    __slots__ = ("buffers", "charged", "closed", "fan", "live")
+    __slots__ = ("armed", "buffers", "charged", "closed", "fan", "live")
 
     def __init__(self, fan: Fan) -> None:
         self.fan = fan
@@ -71,6 +73,8 @@ class Round:
         """By source: activations that come too late, because their rounds closed without them."""
         self.closed = 0
         """Rounds that closed so far."""
+        self.armed: TimerScheduled | None = None
+        """The timer of the present round, once the log has it."""
 
     def add(self, source: str, entry: Entry) -> bool:
         """Buffer what an activation sent; False if its round has closed without it."""
@@ -89,12 +93,17 @@ class Round:
                 self.charged[source] += 1
         self.closed += 1
 
-    def due(self) -> int | None:
-        """Return when the time of the present round is over (µs); None without a limit or an arrival."""
+    def due(self) -> str | None:
+        """Return when the time of the present round is over; None without a limit or an arrival."""
         if self.fan.timeout is None:
             return None
         first = min((buffer[0].ts for buffer in self.buffers.values() if buffer), default=None)
-        return None if first is None else first + round(self.fan.timeout * 1e6)
+        return None if first is None else iso(first + round(self.fan.timeout * 1e6))
+
+    @property
+    def is_armed(self) -> bool:
+        """True if the log has the timer of the present round, or none where none is due."""
+        return self.due() == (None if self.armed is None else self.armed.due_at)
 
     def left(self) -> Iterator[tuple[str, Arrived]]:
         """Yield what is buffered, with the activation that sent it."""

@@ -8,6 +8,7 @@ from typing import Any
 from agentflow.definition.expressions import EvaluationError
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.decisions import Decisions, elapsed_ms, size_of
+from agentflow.engine.durable_timers import rounds_disarmed
 from agentflow.engine.path import Path
 from agentflow.engine.pipeline import failure_of_request
 from agentflow.engine.state import RunState
@@ -34,6 +35,7 @@ def run_ended(state: RunState, now: int) -> Decisions:
         return run_failed(state, info, now)
     not_run = tuple(i for i in state.graph.step_ids if state.nodes[i].status == "pending")
     return [
+        *rounds_disarmed(state),
         ev.WorkflowCompleted(
             output=output,
             output_size=size_of(output),
@@ -42,7 +44,7 @@ def run_ended(state: RunState, now: int) -> Decisions:
             skipped=tuple(state.skipped),
             **({"not_run": not_run} if not_run else {}),
             usage=state.usage,
-        )
+        ),
     ]
 
 
@@ -117,6 +119,7 @@ def run_failed(state: RunState, error: ErrorInfo, now: int, *, output: Any = Non
     if partial is None and state.graph.dependency_nodes:
         partial = _leaves(state.root)
     return [
+        *rounds_disarmed(state),
         ev.WorkflowFailed(
             error=error,
             failed_steps=tuple(state.failed_steps),
@@ -124,7 +127,7 @@ def run_failed(state: RunState, error: ErrorInfo, now: int, *, output: Any = Non
             steps=ev.StepCounts(**state.steps_done),
             **({} if partial is None else {"partial_output": partial}),
             usage=state.usage,
-        )
+        ),
     ]
 
 

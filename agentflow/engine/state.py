@@ -248,6 +248,7 @@ class RunState:
         "last_approval",
         "last_ts",
         "mail",
+        "max_parallel",
         "memory",
         "name",
         "next_offset",
@@ -262,6 +263,7 @@ class RunState:
         "pipeline",
         "ready",
         "requests",
+        "returning",
         "root",
         "running",
         "scheduled",
@@ -326,8 +328,12 @@ class RunState:
         self.ready = ReadyQueue()
         self.open: dict[str, Activation] = {}
         """Started and not ended."""
+        self.max_parallel = graph.options.max_parallel
+        """Slots of the run."""
         self.running = 0
         """Slots taken."""
+        self.returning: dict[str, Activation] = {}
+        """Open ones that have waited and wait for a slot to go on, first come first served."""
         self.changed: dict[str, Activation] = {}
         """Open ones whose next decision may be due."""
         self.settled: dict[str, Activation] = {}

@@ -151,9 +151,8 @@ def settle_unknown(state: RunState, activation: Activation, unknown: list[ToolRe
             message=f"{record.name} may have been executed, its result was not recorded",
             details={"tool_call_id": record.call.id},
         )
-        return close_calls(state, activation, error, now) + agent_failed(
-            activation, error, now, outcome="unknown"
-        )
+        closed = close_calls(state, activation, error, now)
+        return closed + agent_failed(activation, error, now, closed=closed, outcome="unknown")
     asked = {r.call_id for r in state.requests.values()}
     moves: Decisions = []
     for record in unknown:

@@ -6,7 +6,7 @@ A key is `KIND ACTIVATION`, `approval REQUEST`, `input REQUEST`, `run` (the limi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 __all__ = ["RESUME", "RUN", "Clocks"]
 
@@ -34,9 +34,10 @@ class Clocks:
         for key in keys:
             self.due.pop(key, None)
 
-    def hold(self, keys: Iterable[str], ts: int) -> dict[str, int]:
-        """Stop these timers and return what is left of each."""
-        return {key: max(0, self.due.pop(key) - ts) for key in keys if key in self.due}
+    def hold(self, keys: Collection[str], ts: int) -> dict[str, int]:
+        """Stop these timers and return what is left of each, also of those that a pause has stopped."""
+        left = {key: max(0, self.due.pop(key) - ts) for key in keys if key in self.due}
+        return left | {key: self.paused.pop(key) for key in keys if key in self.paused}
 
     def release(self, left: dict[str, int], ts: int) -> None:
         """Let timers that `hold` stopped go on."""

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.ir import NodeBase, Workflow, canonical_json, decode_ir
+from agentflow.definition.ir import NodeBase, Options, Workflow, canonical_json, decode_ir
 from agentflow.definition.kinds import kind_of
 from agentflow.definition.limits import Limits, limits_of, merged
 from agentflow.definition.node import handles_error
@@ -28,6 +28,7 @@ from agentflow.records.outputs import OutputFold
 from agentflow.records.pipeline import PLAN_STEPS, PipelineFold
 from agentflow.records.requests import RequestRecord, request_record
 from agentflow.records.runs import FoldedStep
+from agentflow.records.slots import Slots
 
 __all__ = ["RunFold"]
 
@@ -40,6 +41,8 @@ class _Work(msgspec.Struct, eq=False):
     """An activation of a step, or one iteration of it (`item` is its element)."""
 
     key: str
+    step: _Step
+    index: int | None = None
     item: Any = None
     state: str = "pending"
     has_agent: bool = False
@@ -51,9 +54,11 @@ class _Work(msgspec.Struct, eq=False):
 class _Step:
     """A step of the graph, and where it stands."""
 
-    def __init__(self, node: NodeBase, *, has_error_edge: bool = False) -> None:
+    def __init__(self, node: NodeBase, options: Options, *, has_error_edge: bool = False) -> None:
         self.node = node
         kind = kind_of(node)
+        self.takes_slot = kind.takes_slot(node)
+        self.at_once = kind.at_once(node, options)  # items at work; None: no limit of its own
         self.has_handler = kind.is_handled  # its work begins with workflow.step_started
         self.absorbs = has_error_edge or (self.has_handler and node.on_error == "skip")
         policy = node.policy
@@ -99,7 +104,7 @@ class RunFold:
         self.next_offset = 0
         self._workflow = workflow
         self._steps = {
-            step_id: _Step(node, has_error_edge=has_error_edge)
+            step_id: _Step(node, workflow.options, has_error_edge=has_error_edge)
             for step_id, node, has_error_edge in _nodes_of(workflow)
         }
         self._items: dict[str, dict[int, _Work]] = {}  # of steps at work, by activation and index
@@ -117,6 +122,7 @@ class RunFold:
         self._step_limits: dict[str, Limits] = {}
         self._clocks = Clocks()
         self._open: dict[str, _Work] = {}
+        self._slots = Slots(workflow.options.max_parallel)
         self._calls: dict[str, _Call] = {}
         self._requests: dict[str, RequestRecord] = {}
         self._waits: dict[str, str] = {}  # id of an open request to the key of the work that waits for it
@@ -199,6 +205,7 @@ class RunFold:
         self._begin, self._started_at = data, ts
         if data.definition.format == "pipeline":
             self.pipeline = PipelineFold()
+        self._slots.limit = data.options.get("max_parallel") or self._slots.limit
         self._holds_failures = (data.options.get("on_failure") or options.on_failure) == "hold"
         given = {} if data.budget is UNSET else limits_of(data.budget)
         self._limits = merged(limits_of(options.budget), given)
@@ -261,7 +268,7 @@ class RunFold:
         step.attempt = data.attempt
         key = _key(data)
         if data.iteration is None:
-            work = _Work(key)
+            work = _Work(key, step)
             step.visits = max(step.visits, data.visit + 1)
             step.state, step.is_held = "running", False
             self._clock = data.clock + 1
@@ -271,6 +278,8 @@ class RunFold:
             work = self._items[data.activation][data.iteration]
         work.state = "running"
         self._open[key] = work
+        if step.takes_slot and not (step.is_map and work.index is None):
+            self._slots.take(key, *_group(work))
         if data.child is not UNSET:
             self._linked.add(key)
         limit = _shortest(
@@ -287,7 +296,7 @@ class RunFold:
             self._moves(ts)  # a child run has ended
         if data.usage is not UNSET and _key(data) in self._linked:
             self._usage = add_usage(self._usage, data.usage)
-        step = self._close(data, "succeeded")
+        step = self._close(data, "succeeded", ts)
         if data.iteration is None:
             step.state, step.output, step.error = "succeeded", data.output, None
 
@@ -298,7 +307,7 @@ class RunFold:
             self._usage = add_usage(self._usage, msgspec.convert(details["usage"], Usage))
         was_held = self._steps[data.step_id].is_held
         state = "cancelled" if data.error.category == "cancelled" else "failed"
-        step = self._close(data, state)
+        step = self._close(data, state, ts)
         if data.iteration is not None:
             return
         step.state = state
@@ -311,7 +320,7 @@ class RunFold:
 
     def _step_skipped(self, data: ev.WorkflowStepSkipped, offset: int, ts: int) -> None:
         self._moves(ts)
-        step = self._close(data, "skipped")
+        step = self._close(data, "skipped", ts)
         if data.iteration is None:
             step.state, step.output, step.error = "skipped", None, None
 
@@ -347,13 +356,14 @@ class RunFold:
         if data.kind != "repair":  # a repair goes on at once, in the same conversation
             self._clocks.start(f"retry {work.key}", ts, data.delay_ms / 1000)
 
-    def _close(self, data: Any, state: str) -> _Step:
+    def _close(self, data: Any, state: str, ts: int) -> _Step:
         """Take what ends out of the open work, and return its step; it may end without having begun."""
         step, key = self._steps[data.step_id], _key(data)
         work = self._open.pop(key, None)
         self._linked.discard(key)
         if work is not None:
             self._clocks.stop(f"deadline {key}", f"attempt {key}", f"retry {key}")
+            self._free_slot(key, ts)
         elif data.iteration is None:
             step.visits, step.is_held = max(step.visits, data.visit + 1), False
         else:
@@ -369,11 +379,10 @@ class RunFold:
     # -- timers
 
     def _timer_scheduled(self, data: ev.TimerScheduled, offset: int, ts: int) -> None:
-        self._clocks.due[f"timer {data.timer_id} {_key(data)}"] = micros(data.due_at)
+        self._clocks.due[_timer(data)] = micros(data.due_at)
 
     def _timer_over(self, data: ev.TimerFired | ev.TimerCancelled, offset: int, ts: int) -> None:
-        if data.activation is not UNSET:  # else of a join, whose round closes
-            self._clocks.stop(f"timer {data.timer_id} {_key(data)}")
+        self._clocks.stop(_timer(data))
         self._moves(ts)
 
     # -- requests
@@ -384,8 +393,6 @@ class RunFold:
             if data.supersedes is not UNSET:
                 self._requests.pop(data.supersedes, None)
                 self._clocks.stop(f"approval {data.supersedes}")
-            if data.deadline is not UNSET and _key(data) not in self._linked:
-                self._clocks.due[f"approval {data.request_id}"] = micros(data.deadline)
         if isinstance(data, ev.InputRequested) and self._asks_by_message(data.step_id):
             if data.deadline is not UNSET:  # its activation ends, and the answer is a message
                 self._clocks.due[f"input {data.request_id}"] = micros(data.deadline)
@@ -402,6 +409,12 @@ class RunFold:
                 self._clocks.due[f"input {data.request_id}"] = micros(data.deadline)
             self._waits[data.request_id] = work.key
             self._routed.pop(data.request_id, None)  # forwarded to the caller
+        if (
+            isinstance(data, ev.ApprovalRequested)
+            and data.deadline is not UNSET
+            and not self._is_linked(data)
+        ):
+            self._clocks.due[f"approval {data.request_id}"] = micros(data.deadline)
         self._requests[data.request_id] = request_record(self.workflow_id, data, offset, ts)
 
     def _is_linked(self, data: Any) -> bool:
@@ -413,6 +426,28 @@ class RunFold:
         if work.state == "running":
             work.state = "waiting"
             work.left = self._clocks.hold([f"attempt {work.key}", f"deadline {work.key}"], ts)
+        self._free_slot(work.key, ts)
+
+    def _free_slot(self, key: str, ts: int) -> None:
+        for waiting in self._slots.give_back(key):
+            self._go_on(self._open[waiting], ts)
+
+    def _go_on(self, work: _Work, ts: int) -> None:
+        """Put work to work again, and its clocks."""
+        work.state = "running"
+        if work.index is None:
+            work.step.state = "running"
+        if self._state == "paused":
+            self._clocks.paused |= work.left
+        else:
+            self._clocks.release(work.left, ts)
+        work.left = {}
+
+    def _insist(self, work: _Work, ts: int) -> None:
+        """Let queued work go on without a free slot, because the log says that it did."""
+        if self._slots.is_queued(work.key):
+            self._slots.take(work.key, *_group(work))
+            self._go_on(work, ts)
 
     def _decided(self, data: ev.ApprovalGranted | ev.ApprovalDenied, offset: int, ts: int) -> None:
         self._clocks.stop(f"approval {data.request_id}")
@@ -446,7 +481,9 @@ class RunFold:
         """Take in the steps of a plan, which become known in the run."""
         graph = decode_ir(canonical_json(data.ir))
         for step_id, node, has_error_edge in _nodes_of(graph, PLAN_STEPS):
-            self._steps.setdefault(step_id, _Step(node, has_error_edge=has_error_edge))
+            self._steps.setdefault(
+                step_id, _Step(node, self._workflow.options, has_error_edge=has_error_edge)
+            )
 
     def _superstep_started(self, data: ev.SuperstepStarted, offset: int, ts: int) -> None:
         self._moves(ts)
@@ -460,13 +497,10 @@ class RunFold:
         if self._state == "waiting":
             self._state = "running"
         work = self._open.get(key)
-        if work is not None and work.state == "waiting" and key not in self._waits.values():
-            work.state = "running"
-            step_id = request.step_id if request is not None and request.iteration is None else routed_by
-            if step_id is not None:
-                self._steps[step_id].state = "running"
-            self._clocks.release(work.left, ts)
-            work.left = {}
+        if work is None or work.state != "waiting" or key in self._waits.values():
+            return request
+        if not work.step.takes_slot or self._slots.take_again(key, *_group(work)):
+            self._go_on(work, ts)
         return request
 
     # -- agents and calls
@@ -501,6 +535,7 @@ class RunFold:
         self._extend_attempt(work, ts)
         work.asked_at = None
         work.tool_calls.clear()
+        self._insist(work, ts)
         self._calls[data.model_call_id] = _Call("model", data.reserved.tokens, data.reserved.cost_usd)
 
     def _model_completed(self, data: ev.ModelCallCompleted, offset: int, ts: int) -> None:
@@ -522,6 +557,7 @@ class RunFold:
         self._clocks.stop(f"retry {work.key}")
         if not work.has_agent and timeout is not None:
             self._clocks.start(f"attempt {work.key}", ts, timeout)
+        self._insist(work, ts)
         self._calls[data.tool_call_id] = _Call("tool")
 
     def _tool_ended(self, data: ev.ToolCallCompleted | ev.ToolCallFailed, offset: int, ts: int) -> None:
@@ -588,6 +624,16 @@ def _key(data: Any) -> str:
     return data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
 
 
+def _timer(data: ev.TimerScheduled | ev.TimerFired | ev.TimerCancelled) -> str:
+    """Return what names a timer of a run; that of a join belongs to no activation."""
+    return data.timer_id if data.activation is UNSET else f"timer {data.timer_id} {_key(data)}"
+
+
+def _group(work: _Work) -> tuple[str, int | None]:
+    """Return what bounds the items of a step on one path, and how many may be at work; "" for no item."""
+    return ("", None) if work.index is None else (work.key.rpartition("#")[0], work.step.at_once)
+
+
 def _items(step: _Step, data: ev.WorkflowStepStarted, key: str) -> dict[int, _Work]:
     """Return the items of a for_each that begins; one that is tried again keeps what was done."""
     before = step.items or {} if data.attempt > 1 else {}
@@ -595,7 +641,9 @@ def _items(step: _Step, data: ev.WorkflowStepStarted, key: str) -> dict[int, _Wo
     for index, item in enumerate(data.input):
         earlier = before.get(index)
         is_kept = earlier is not None and earlier.state in _KEPT_ITEMS and earlier.item == item
-        found[index] = earlier if earlier is not None and is_kept else _Work(f"{key}[{index}]", item)
+        found[index] = (
+            earlier if earlier is not None and is_kept else _Work(f"{key}[{index}]", step, index, item)
+        )
     return found
 
 

@@ -26,8 +26,9 @@ and where they apply
     gathers(spec)      whether all branches that it joins have ended when it goes on
     spreads(spec)      whether its own work is done by an iteration for each of its items
     adapted(spec, options) the fields that options of a run change, with their values
-    begins_steps(spec) whether its own budget may bound steps: those of a run that it begins
     POLICY_OPTION      the option of a run that has the policy of such nodes
+    at_once(spec, options)  how many of these may be at work at once
+    starts_run(spec)   whether its work is a run of its own
     RETRY              the policy of a node that states none
     IS_HANDLED         its work is done by a handler, which begins with `workflow.step_started`; `on_error:
                        skip` keeps a failure of it from the run
@@ -94,7 +95,8 @@ _OPTIONAL = (
         "is_handled",
         "adapted",
         "policy_option",
-        "begins_steps",
+        "at_once",
+        "starts_run",
     ),
     *("is_start", "is_end", "may_end", "iterates", "closes_groups"),
 )
@@ -128,6 +130,10 @@ def _unchanged(spec: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _max_parallel(spec: NodeBase, options: Any) -> int | None:
+    return spec.max_parallel
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """The half of a kind that the definition knows; see the module's docstring for its functions.
@@ -158,7 +164,8 @@ class Kind:
     spreads: Callable[[Any], bool] = _never
     adapted: Callable[[Any, Mapping[str, Any]], dict[str, Any]] = _unchanged
     policy_option: str | None = None
-    begins_steps: Callable[[Any], bool] = _never
+    at_once: Callable[[Any, Any], int | None] = _max_parallel
+    starts_run: Callable[[Any], bool] = _never
     retry: RetryPolicy | None = None
     is_handled: bool = False
     is_start: bool = False
@@ -171,6 +178,11 @@ class Kind:
     def is_border(self) -> bool:
         """True for a start and an end: they move tokens and do no work."""
         return self.is_start or self.is_end
+
+    def takes_slot(self, spec: NodeBase) -> bool:
+        """Return whether its work takes one of the `max_parallel` slots: agents, calls and child runs do."""
+        binds = self.binds(spec)
+        return binds.agent is not None or bool(binds.tools) or self.starts_run(spec)
 
     @classmethod
     def of(cls, module: ModuleType) -> Kind:

@@ -10,6 +10,7 @@ from agentflow.definition.kinds.tool import check_tool_name
 from agentflow.definition.node import Binds, Needed, NodeBase
 
 if TYPE_CHECKING:
+    from agentflow.definition.graph import Options
     from agentflow.definition.node_report import NodeReport
 
 SHAPE = "box"
@@ -54,6 +55,11 @@ def opens(spec: MapNode) -> tuple[str, ...]:
 def spreads(spec: MapNode) -> bool:
     """Return whether it calls a tool: then each call is an iteration."""
     return spec.tool is not None
+
+
+def at_once(spec: MapNode, options: Options) -> int:
+    """Return how many items may be at work at once."""
+    return min(spec.max_in_flight, options.scheduler_max_in_flight)
 
 
 def binds(spec: MapNode) -> Binds:

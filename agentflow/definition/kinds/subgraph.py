@@ -55,6 +55,9 @@ def is_run(spec: SubgraphNode) -> bool:
     return spec.isolation == "run" or (spec.isolation is None and spec.inline is None)
 
 
+starts_run = is_run
+
+
 def binds(spec: SubgraphNode) -> Binds:
     """Return the graph that it names, and the models and functions for the agents of a graph that becomes
     known in the run."""
@@ -79,11 +82,6 @@ def structure(spec: SubgraphNode) -> dict[str, Any]:
 def inner(spec: SubgraphNode) -> Workflow | None:
     """Return the graph that runs in the same log."""
     return None if is_run(spec) else spec.inline
-
-
-def begins_steps(spec: SubgraphNode) -> bool:
-    """Return whether the steps are those of a run of its own, which draws on the budget."""
-    return is_run(spec)
 
 
 def check(spec: SubgraphNode, at: NodeReport) -> None:

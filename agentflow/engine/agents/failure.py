@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
+from msgspec import UNSET
+
+from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.engine.activation import Activation
 from agentflow.engine.decisions import Decisions, elapsed_ms, scope_fields, step_failed
 from agentflow.events import catalogue as ev
 
-__all__ = ["agent_failed", "fault"]
+__all__ = ["agent_failed", "fault", "usage_with"]
 
 
 def agent_failed(
-    activation: Activation, error: ErrorInfo, now: int, *, outcome: Literal["failed", "unknown"] = "failed"
+    activation: Activation,
+    error: ErrorInfo,
+    now: int,
+    *,
+    closed: Sequence[Any] = (),
+    outcome: Literal["failed", "unknown"] = "failed",
 ) -> Decisions:
-    """The end of a step whose agent failed for good (a tool node has no agent events)."""
+    """Return the end of a step whose agent failed for good (a tool node has no agent events).
+
+    `closed` are the ends of its calls in the same decision: what those cost is part of its usage.
+    """
     moves: Decisions = []
     name, progress = activation.node.agent_name, activation.agent
     error = activation.node.kind.failure(activation, error)
@@ -29,10 +41,18 @@ def agent_failed(
                 error=error,
                 turns=progress.turn,
                 tool_calls_count=activation.tool_calls,
-                usage=activation.usage,
+                usage=usage_with(activation.usage, closed),
             )
         )
     return moves + step_failed(activation, error, now, outcome=outcome)
+
+
+def usage_with(usage: Usage, moves: Sequence[Any]) -> Usage:
+    """Return the usage once these events are folded, of which some end model calls without an answer."""
+    for move in moves:
+        if isinstance(move, ev.ModelCallFailed) and move.usage is not UNSET:
+            usage = add_usage(usage, move.usage)
+    return usage
 
 
 def fault(category: Category, code: str, message: str) -> ErrorInfo:

@@ -22,6 +22,7 @@ from agentflow.engine.folds.common import (
     wake_after,
     was_away,
 )
+from agentflow.engine.folds.slots import insist
 from agentflow.engine.machine import at_work
 from agentflow.engine.reservations import output_limit, terms_of, written_at_most
 from agentflow.engine.state import RunState
@@ -133,6 +134,8 @@ def _model_started(state: RunState, data: ev.ModelCallStarted, offset: int, ts: 
     progress.asked_at = None
     state.changed.pop(activation.key, None)
     state.call_queue.pop(activation.key, None)
+    if state.returning:
+        insist(state, activation, ts)
     _reserve(state, activation, data, offset)
 
 

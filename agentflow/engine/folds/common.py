@@ -36,8 +36,10 @@ def wake(state: RunState, activation: Activation) -> None:
     """Let an open activation be asked what follows, unless it only waits for what is under way outside.
 
     An agent whose next model call a budget bounds waits in the queue of calls, too, but not between two
-    attempts: the next one begins with a new context.
+    attempts: the next one begins with a new context. One that waits for a slot is not asked.
     """
+    if state.returning and activation.key in state.returning:
+        return
     if activation.node.kind.is_idle(activation):
         state.changed.pop(activation.key, None)
         return
@@ -128,7 +130,7 @@ def settle_tool(state: RunState, activation: Activation, record: ToolRecord) -> 
     """A call has its end: the agent goes on when all of its round have, a tool node ends with it."""
     if record is activation.tool and activation.node.kind.takes_calls:
         activation.node.kind.call_settled(state, activation, record)
-        state.changed[activation.key] = activation
+        _ask_next(state, activation)
         return
     if record is activation.tool:
         if record.state == "done":
@@ -136,7 +138,7 @@ def settle_tool(state: RunState, activation: Activation, record: ToolRecord) -> 
             settle(state, activation)
         else:
             activation.error = record.error
-        state.changed[activation.key] = activation
+        _ask_next(state, activation)
         return
     progress = activation.agent
     if progress is None:
@@ -147,3 +149,8 @@ def settle_tool(state: RunState, activation: Activation, record: ToolRecord) -> 
         progress.tools = {}
         progress.settled_tools += 1
     wake(state, activation)
+
+
+def _ask_next(state: RunState, activation: Activation) -> None:
+    if activation.key not in state.returning:
+        state.changed[activation.key] = activation

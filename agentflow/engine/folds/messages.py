@@ -21,6 +21,7 @@ from agentflow.engine.rounds import Arrived, Entry, expired_round
 from agentflow.engine.shared_state import Writes
 from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
+from agentflow.events.envelope import micros
 
 __all__ = [
     "FOLDS",
@@ -28,7 +29,7 @@ __all__ = [
     "message_answered",
     "message_asked",
     "messages_sent",
-    "round_expired",
+    "round_timed",
     "sender_failed",
 ]
 
@@ -156,16 +157,26 @@ def message_answered(
 # -- rounds, supersteps, outputs --------------------------------------------------------------------
 
 
-def round_expired(state: RunState, name: str) -> None:
-    """Close the round whose time is over; `name` is that of its timer."""
+def round_timed(state: RunState, data: ev.TimerScheduled | ev.TimerFired | ev.TimerCancelled) -> None:
+    """Fold the timer of a round; one that fires closes it."""
+    name = data.timer_id
     path_key, _, index = name.removeprefix("join ").rpartition("|")
-    path = state.paths[path_key]
-    held = path.rounds[int(index)]
-    closing = expired_round(held)
+    path = state.paths.get(path_key)
+    held = state.mail.untimed.get(name) if path is None else path.rounds[int(index)]
+    if held is None:
+        raise IllegalEvent(data, f"{name} is no timer of a round")
+    held.armed = data if isinstance(data, ev.TimerScheduled) else None
+    if held.armed is None:
+        state.timers.pop(name, None)
+    else:
+        state.timers[name] = micros(data.due_at)
+    if path is None:
+        state.mail.untimed.pop(name)
+        return
+    closing = expired_round(held) if isinstance(data, ev.TimerFired) else None
     if closing is not None:
         close_round(state, path, closing, first=True)
-    if state.status == "waiting":
-        state.status = "running"
+    limit_round(state, path, held)
 
 
 def _superstep_started(state: RunState, data: ev.SuperstepStarted, offset: int, ts: int) -> None:

@@ -14,10 +14,10 @@ from agentflow.engine.approvals import denial
 from agentflow.engine.arrivals import dispatched, enqueue, mirror
 from agentflow.engine.folds.common import record_of, settle_tool, wake
 from agentflow.engine.folds.messages import message_answered, message_asked
+from agentflow.engine.folds.slots import go_on, stand_still
 from agentflow.engine.handler_results import INPUT_TIMEOUT, unanswered
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.machine import activation_of, at_work
-from agentflow.engine.standing import go_on, stand_still
 from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import micros
@@ -109,7 +109,7 @@ def _approval_decided(
     if data.via not in ("deadline", "policy"):
         state.mail.since_outside.clear()
     activation = request.activation
-    if activation.node.kind.takes_answers:
+    if activation.node.kind.takes_answers and activation.phase == "open":  # else the approval of its start
         _answered(state, request, data, ts)
         return
     reason = data.reason if data.reason is not UNSET else None
@@ -165,9 +165,9 @@ def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: 
     if not call_id:
         state.call_queue.pop(activation.key, None)
     kind = activation.node.kind
+    stand_still(state, activation, ts)
     if kind.takes_answers and not kind.starts_run and data.deadline is not UNSET:
         state.timers[f"input {data.request_id}"] = micros(data.deadline)
-    stand_still(state, activation, ts)
     state.settled.pop(activation.key, None)  # of a stage that waits with its answer for a clarification
     if kind.takes_answers:
         wake(state, activation)

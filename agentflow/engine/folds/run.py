@@ -27,6 +27,7 @@ def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) ->
     state.started_at = ts
     options = data.options
     state.on_failure = options.get("on_failure") or state.on_failure
+    state.max_parallel = options.get("max_parallel") or state.max_parallel
     state.on_unknown = options.get("on_unknown") or state.on_unknown
     given = limits_of(data.budget) if data.budget is not UNSET else {}
     state.budget = merged(limits_of(state.graph.options.budget), given)
@@ -80,7 +81,9 @@ def _resumed(state: RunState, data: ev.WorkflowResumed, offset: int, ts: int) ->
             activation.agent.failed_calls, activation.agent.first_failure = 0, None
             if activation.agent.asked_at is not None:
                 activation.agent.asked_at = ts
-        if activation.status == "running" and not activation.is_for_each:
+        # The timer or the signal of one that waits by itself may have come meanwhile.
+        goes_on = activation.status == "running" or activation.node.kind.is_passive
+        if goes_on and not activation.is_for_each:
             wake(state, activation)
 
 

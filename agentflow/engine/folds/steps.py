@@ -15,10 +15,10 @@ from agentflow.engine.budgets import time_limit
 from agentflow.engine.child_requests import keep_routed
 from agentflow.engine.folds.common import settle, use, wake, wake_after
 from agentflow.engine.folds.messages import bring_messages, messages_sent, sender_failed
+from agentflow.engine.folds.slots import give_back, stand_still, take
 from agentflow.engine.globals import fold_writes
 from agentflow.engine.machine import activation_of
 from agentflow.engine.path import NodeState
-from agentflow.engine.standing import stand_still
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
@@ -38,9 +38,6 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
         place.next_attempt = 1
         place.status = "running"
         state.clock = data.clock + 1
-    else:
-        place.slots += 1
-        state.ready.update(activation.path.key, place)
     if activation.path.opener is not None:
         mirror(state, activation, place)
     if state.status != "running":
@@ -54,9 +51,8 @@ def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts
     if activation.is_for_each:
         _open_iterations(state, activation, place, data.input)
         return
-    if node.kind.takes_slot:
-        state.running += 1
-        state.ready.last_slot = node.index
+    if node.kind.takes_slot or data.iteration is not None:
+        take(state, activation)
     state.changed[activation.key] = activation
     if node.timeout is not None or state.step_budgets:
         _limit_time(state, activation)
@@ -104,7 +100,7 @@ def _open_iterations(state: RunState, outer: Activation, place: NodeState, items
 
 
 def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int, ts: int) -> None:
-    activation, place, was_held = _ending(state, data)
+    activation, place, was_held = _ending(state, data, ts)
     if state.status == "waiting":
         dispatched(state, ts)  # a child run has ended
     if activation.node.kind.starts_run and data.usage is not UNSET:
@@ -112,7 +108,7 @@ def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int
     activation.status, activation.output = "succeeded", data.output
     node, path = activation.node, activation.path
     if data.state is not UNSET:
-        fold_writes(activation, data.state.globals)
+        fold_writes(activation, data.state)
     if activation.outer is not None:
         _iteration_ended(state, activation)
         return
@@ -139,7 +135,7 @@ def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int
 
 
 def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: int) -> None:
-    activation, place, was_held = _ending(state, data)
+    activation, place, was_held = _ending(state, data, ts)
     dispatched(state, ts)
     node, path = activation.node, activation.path
     activation.error = data.error
@@ -184,7 +180,7 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
 
 
 def _step_skipped(state: RunState, data: ev.WorkflowStepSkipped, offset: int, ts: int) -> None:
-    activation, place, _ = _ending(state, data)
+    activation, place, _ = _ending(state, data, ts)
     dispatched(state, ts)
     activation.status = "skipped"
     if state.pipeline is not None:
@@ -237,7 +233,7 @@ def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts
             wake(state, activation)
 
 
-def _ending(state: RunState, data: Any) -> tuple[Activation, NodeState, bool]:
+def _ending(state: RunState, data: Any, ts: int) -> tuple[Activation, NodeState, bool]:
     """Return the activation that ends, taken out of every queue, and whether it was held after a failure."""
     held = state.held_steps.get(data.step_id) if data.iteration is None else None
     if held is not None and data.activation not in state.activations:
@@ -247,11 +243,11 @@ def _ending(state: RunState, data: Any) -> tuple[Activation, NodeState, bool]:
         return held, place, True
     activation = activation_of(state, data)
     place = state.node_of(activation)
-    _close(state, activation, place)
+    _close(state, activation, place, ts)
     return activation, place, False
 
 
-def _close(state: RunState, activation: Activation, place: NodeState) -> None:
+def _close(state: RunState, activation: Activation, place: NodeState, ts: int) -> None:
     """Take an activation that ends out of every queue."""
     key = activation.key
     del state.activations[key]
@@ -267,12 +263,8 @@ def _close(state: RunState, activation: Activation, place: NodeState) -> None:
         for iteration in state.ready.drop_below(activation, place):
             del state.activations[iteration.key]
     else:
-        if activation.status != "waiting":  # a step that waits for a person holds no slot
-            if kind.takes_slot:
-                state.running -= 1
-            if activation.iteration is not None:
-                place.slots -= 1
-                state.ready.update(activation.path.key, place)
+        if activation.has_slot or state.returning:
+            give_back(state, activation, ts)
         if kind.folds_end:
             kind.closed(state, activation)
     state.changed.pop(key, None)

@@ -1,4 +1,4 @@
-"""How durable timers change the state: those that kinds arm for themselves."""
+"""How durable timers change the state: those that kinds arm for themselves, and those of rounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET
 
 from agentflow.engine.arrivals import dispatched
-from agentflow.engine.folds.messages import round_expired
+from agentflow.engine.folds.messages import round_timed
 from agentflow.engine.machine import at_work
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -17,6 +17,9 @@ __all__ = ["FOLDS"]
 
 
 def _scheduled(state: RunState, data: ev.TimerScheduled, offset: int, ts: int) -> None:
+    if data.activation is UNSET:  # of a join, which no activation armed
+        round_timed(state, data)
+        return
     activation = at_work(state, data)
     name = f"timer {data.timer_id} {activation.key}"
     state.timers[name] = micros(data.due_at)
@@ -26,15 +29,14 @@ def _scheduled(state: RunState, data: ev.TimerScheduled, offset: int, ts: int) -
 
 
 def _over(state: RunState, data: ev.TimerFired | ev.TimerCancelled, offset: int, ts: int) -> None:
-    if data.activation is UNSET:  # of a join, which no activation armed
-        state.timers.pop(data.timer_id, None)
-        round_expired(state, data.timer_id)
+    dispatched(state, ts)
+    if data.activation is UNSET:
+        round_timed(state, data)
         return
     activation = at_work(state, data)
     name = f"timer {data.timer_id} {activation.key}"
     state.timers.pop(name, None)
     state.scheduled.pop(name, None)
-    dispatched(state, ts)
     state.changed[activation.key] = activation
     activation.node.kind.fold(state, activation, data, ts)
 

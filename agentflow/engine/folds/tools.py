@@ -12,6 +12,7 @@ from agentflow.engine.folds.common import (
     wake,
     was_away,
 )
+from agentflow.engine.folds.slots import insist
 from agentflow.engine.machine import at_work
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -46,6 +47,8 @@ def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: in
     limit = activation.node.retry.timeout
     if record is activation.tool and limit is not None:
         state.timers[f"attempt {activation.key}"] = ts + round(limit * 1e6)
+    if state.returning:
+        insist(state, activation, ts)
     open_call(state, "tool", data.tool_call_id, activation, offset)
     wake(state, activation)
 

@@ -114,10 +114,6 @@ class Kind:
         """Return the kind itself, or another with the work of this form of the node."""
         return self
 
-    def items_at_once(self, spec: NodeBase) -> int | None:
-        """Return how many of its items may be at work at once; None: as many as there are slots."""
-        return None
-
     def link(self, graph: Graph, node: Node) -> None:
         """Compile what depends on the nodes around this one, once the edges of the graph are known."""
 

@@ -9,6 +9,7 @@ import msgspec
 from agentflow.definition.expressions import EvaluationError, Expression, Template
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import MapNode, NodeBase
+from agentflow.definition.kinds.map import at_once
 from agentflow.engine import arrivals, limits
 from agentflow.engine.activation import Activation
 from agentflow.engine.decisions import Decisions, step_completed, step_failed
@@ -107,15 +108,9 @@ class MapOverTool(Tool):
         """Return the path of the array and the template of the arguments."""
         return _compile(node)
 
-    def items_at_once(self, spec: NodeBase) -> int | None:
-        """Return how many calls may be under way at once."""
-        assert isinstance(spec, MapNode)
-        return spec.max_in_flight
-
     def link(self, graph: Graph, node: Node) -> None:
         """Bound the calls by the option of the run."""
-        assert node.max_parallel is not None
-        node.max_parallel = min(node.max_parallel, graph.options.scheduler_max_in_flight)
+        node.max_parallel = at_once(_spec(node), graph.options)
 
     def items(self, state: RunState, activation: Activation) -> list[Any] | ErrorInfo:
         """Return the array."""
@@ -195,7 +190,7 @@ class MapOverBody(Spawning):
 
     def at_once(self, state: RunState, activation: Activation) -> int:
         """Return how many items may be at work at once."""
-        return min(_spec(activation.node).max_in_flight, state.graph.options.scheduler_max_in_flight)
+        return at_once(_spec(activation.node), state.graph.options)
 
     def take_over(self, state: RunState, activation: Activation, group: Group) -> None:
         """Keep what an earlier attempt finished: those items are never run again."""

@@ -109,11 +109,15 @@ class SharedWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateWrites(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an activation wrote, and nothing that it only read."""
+    """What an activation wrote, and nothing that it only read.
+
+    `globals` are values by key; `appended` are elements that go behind those of the array of a key.
+    """
 
     private: dict[str, Any] = {}
     shared: tuple[SharedWrite, ...] = ()
     globals: dict[str, Any] = {}
+    appended: dict[str, list[Any]] = {}
 
 
 class WorkflowStepCompleted(WorkflowStepEvent, frozen=True, kw_only=True):

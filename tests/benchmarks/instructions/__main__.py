@@ -35,9 +35,9 @@ SIZES = {
 }
 FULL = {
     "tokens": (4_000, 10_000),
-    "chain": (4_000,),
-    "fan-out": (4_000,),
-    "independent": (4_000,),
+    "chain": (4_000, 10_000),
+    "fan-out": (4_000, 10_000),
+    "independent": (4_000, 10_000),
     "for_each": (4_000, 10_000),
     "agents": (1_000,),
     "engine tokens": (10_000,),

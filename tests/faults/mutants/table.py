@@ -49,12 +49,12 @@ FINDINGS = {
         "activation.tool_calls >= spec.max_tool_calls",
     ),
     "an iteration does not take its slot back": _of(
-        "engine/folds/requests.py", "        _change_slots(state, activation, 1)\n", "        pass\n"
+        "engine/folds/slots.py", "    _count_item(state, activation, 1)\n", "    pass\n"
     ),
     "halt exceeds max_parallel": _of(
         "engine/decide.py",
-        "or state.running >= state.graph.options.max_parallel",
-        "or (not only_below and state.running >= state.graph.options.max_parallel)",
+        "or state.running >= state.max_parallel",
+        "or (not only_below and state.running >= state.max_parallel)",
     ),
     "one interruption less is allowed": _of(
         "engine/decide.py",
@@ -157,8 +157,8 @@ JOINS = {
     ),
     "a timer of a round runs on after it closed": _of(
         "engine/arrivals.py",
-        "    if due is None:\n        state.timers.pop(name, None)\n",
-        "    if due is None:\n        pass\n",
+        "    if held.is_armed:\n",
+        "    if held.is_armed or held.due() is None:\n",
     ),
     "a round may close with sources that are live": _of(
         "engine/rounds.py",
@@ -311,7 +311,9 @@ FRAMES = {
         "engine/kinds/group.py", "        activation.path.frame.close(group.opening)\n", ""
     ),
     "an end is written past the kept values": _of(
-        "engine/folds/steps.py", "    if path.frame.is_read:\n", "    if False:\n"
+        "engine/folds/steps.py",
+        '    if frame.is_read:\n        frame.set("nodes", node.name, view)\n',
+        '    if False:\n        frame.set("nodes", node.name, view)\n',
     ),
     "computed names lack what changed since": _of(
         "engine/frames.py", "*(name for of, name in frame._kept if of == root)", "*()"
@@ -428,7 +430,59 @@ GATES = {
     ),
 }
 
+SLOTS = {
+    "an answer goes on without a slot": _of(
+        "engine/folds/slots.py",
+        "if not activation.node.kind.takes_slot or _is_free(state, activation):",
+        "if True:",
+    ),
+    "steps that begin overtake the queue": _of(
+        "engine/folds/slots.py", "    if state.returning:\n        _serve(state, ts)\n", ""
+    ),
+    "the queue is last in, first out": _of(
+        "engine/folds/slots.py",
+        "for activation in list(state.returning.values()):",
+        "for activation in list(reversed(state.returning.values())):",
+    ),
+    "an item goes on beyond the limit of its node": _of(
+        "engine/folds/slots.py", "state.node_of(activation).slots < limit\n", "True\n"
+    ),
+    "work that ends stays in the queue": _of(
+        "engine/folds/slots.py",
+        "        state.returning.pop(activation.key, None)\n        return\n",
+        "        return\n",
+    ),
+    "queued work is asked what follows": _of(
+        "engine/folds/common.py",
+        "    if state.returning and activation.key in state.returning:\n        return\n",
+        "",
+    ),
+    "an answer in a pause arms time limits": _of(
+        "engine/folds/slots.py", '    if state.status == "paused":\n', "    if False:\n"
+    ),
+    "a child run that rests again takes a slot": _of(
+        "engine/child_runs.py",
+        'activation.status == "waiting" and activation.key not in state.returning',
+        'activation.status == "waiting"',
+    ),
+    "the option max_parallel is not read": _of(
+        "engine/folds/run.py", 'options.get("max_parallel") or state.max_parallel', "state.max_parallel"
+    ),
+    "an array is written whole": _of(
+        "engine/globals.py",
+        '        if all(w.op == "append" for side in sides for w in side):\n',
+        "        if False:\n",
+        "tests/unit/engine/kinds/test_globals.py",
+    ),
+    "a failed agent leaves out the call that failed": _of(
+        "engine/call_results.py",
+        "agent_failed(activation, error, now, closed=[failed])",
+        "agent_failed(activation, error, now)",
+    ),
+}
+
 MUTANTS: dict[str, Mutant] = {
+    **_with(("test_slots.py", "test_fuzz.py"), SLOTS),
     **_with(
         ("test_steps.py", "test_agents.py", "test_forks.py", "test_approvals.py", "test_recovery.py"),
         FINDINGS,

@@ -188,6 +188,7 @@ class Driver:
             offset = self.state.next_offset
             self.log.append((data, offset, self.now))
             engine.evolve(self.state, data, offset, self.now)
+            assert self.state.running <= self.state.max_parallel, f"{data.EVENT_TYPE} exceeds max_parallel"
             effect = engine.effect_of(data)
             if isinstance(effect, engine.StartCall) and effect.call_id in self.state.calls:
                 self.waiting.append(self.state.calls[effect.call_id])

@@ -99,11 +99,13 @@ class Graph(Driver):
         super().__init__(workflow, input, **more)
 
     def take(self, moves: list[Any]) -> None:
+        batches = [*self.batches, len(self.log)] if moves else self.batches
         for data in moves:
             super().take([data])
             effect = engine.effect_of(data)
             if isinstance(effect, StartHandler):
                 self._begin(effect)
+        self.batches = batches
 
     def _begin(self, effect: StartHandler) -> None:
         if (effect.activation_key, effect.attempt) not in {(b.activation_key, b.attempt) for b in self.begun}:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import random
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from agentflow import engine
-from agentflow.definition.conversation import Message, ToolCall
+from agentflow.definition.conversation import Message, ToolCall, Usage, add_usage
 from agentflow.definition.ir import AgentNode, Approval, Budget, Options, Policy, Workflow
 from agentflow.definition.policy import Backoff, RetryPolicy
 from agentflow.engine.approvals import decided
@@ -302,7 +303,10 @@ def view(state: RunState) -> tuple[Any, ...]:
         for i, n in state.nodes.items()
     }
     queues = (list(state.activations), [a.key for a in state.arrived], list(state.call_queue), state.running)
+    queues += (list(state.returning),)
     ended = (state.steps_done, state.usage, sorted(state.requests))
+    at_work = [a for a in state.open.values() if a.has_slot and a.node.kind.takes_slot]
+    assert len(at_work) == state.running, "a slot was lost, or given twice"
     return (state.status, state.next_offset, *ended, nodes, queues, dict(state.timers))
 
 
@@ -313,9 +317,15 @@ def check(driver: Driver) -> None:
     completed: set[str] = set()
     begun: set[tuple[str, int | None]] = set()
     ended: set[tuple[str, int | None]] = set()
+    costs: dict[tuple[str, int | None], Usage] = {}
     for data, offset, _ in driver.log:
         kind = data.EVENT_TYPE
         where = (getattr(data, "activation", None), getattr(data, "iteration", None))
+        if kind.startswith("model.call_") and getattr(data, "usage", None):
+            costs[where] = add_usage(costs.get(where, Usage()), data.usage)
+        elif kind in ("agent.completed", "agent.failed"):
+            paid = msgspec.structs.replace(data.usage, tool_calls=0)
+            assert paid == costs.get(where, Usage()), f"{kind} of {where} counts other calls than its own"
         call = getattr(data, "model_call_id", None) or getattr(data, "tool_call_id", None)
         if where[1] is not None:
             assert (where[0], None) not in ended, f"{kind} of an iteration behind the end of its step"

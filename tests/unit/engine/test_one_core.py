@@ -194,3 +194,10 @@ def _any_result(parameters: Any) -> Any:
 @pytest.mark.parametrize("shape", ["tokens", "chain", "fan_out", "independent", "for_each"])
 def test_a_step_calls_as_many_functions_in_a_large_run_as_in_a_small_one(shape: str):
     assert calls_a_step(shape, 2_000) <= 1.1 * calls_a_step(shape, 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["tokens", "chain", "fan_out", "independent", "for_each"])
+def test_a_step_of_10_000_calls_as_many_functions_as_one_of_100(shape: str):
+    """Instructions a step: `python -m tests.benchmarks.instructions --full`."""
+    assert calls_a_step(shape, 10_000) <= 1.1 * calls_a_step(shape, 100)

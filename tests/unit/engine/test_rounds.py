@@ -256,6 +256,51 @@ def test_a_complete_round_needs_no_timer_any_more(policy: str):
     assert not run.state.timers
 
 
+TIMERS = (ev.TimerScheduled, ev.TimerFired, ev.TimerCancelled)
+
+
+def timers_of(run: Graph) -> list[tuple[str, str]]:
+    return [
+        (data.EVENT_TYPE.partition(".")[2], data.purpose)
+        for data, _, _ in run.log
+        if isinstance(data, TIMERS)
+    ]
+
+
+def test_the_log_says_when_the_timer_of_a_round_is_armed_and_disarmed():
+    run = Graph(diamond("eager", timeout=60.0), 1, handlers={"b": named, "c": named, "d": silent}).go()
+    assert timers_of(run) == [("scheduled", "join"), ("cancelled", "join")]
+    late = Graph(diamond("eager", timeout=60.0), 1, handlers={"b": named, "c": late_source, "d": silent}).go()
+    late.pass_time(61)
+    late.go()
+    assert timers_of(late) == [("scheduled", "join"), ("fired", "join")]
+    armed, fired = late.events(ev.TimerScheduled)[0], late.events(ev.TimerFired)[0]
+    assert (armed.timer_id, armed.due_at) == (fired.timer_id, fired.due_at)
+
+
+@BOTH
+def test_a_log_that_does_not_say_it_gets_the_timer_when_it_goes_on(policy: str):
+    """Versions before armed it without an event."""
+    run = Graph(diamond(policy, timeout=60.0), 1, handlers={"b": named, "c": late_source, "d": silent}).go()
+    armed = run.events(ev.TimerScheduled)
+    kept = [entry for entry in run.log if not isinstance(entry[0], ev.TimerScheduled)]
+    old = [(data, offset, ts) for offset, (data, _, ts) in enumerate(kept)]
+    run.log[:] = old
+    run.crash()
+    assert run.events(ev.TimerScheduled) == armed
+    run.pass_time(61)
+    assert run.go().inputs("d") == [["b"]]
+
+
+def test_a_fired_timer_that_no_event_armed_closes_the_round():
+    run = Graph(diamond("eager", timeout=60.0), 1, handlers={"b": named, "c": late_source, "d": silent}).go()
+    run.pass_time(61)
+    run.go()
+    kept = [entry for entry in run.log if not isinstance(entry[0], ev.TimerScheduled)]
+    run.log[:] = [(data, offset, ts) for offset, (data, _, ts) in enumerate(kept)]
+    assert run.refold().nodes["d"].status == "succeeded"
+
+
 def test_joins_are_examined_at_the_barrier_under_superstep():
     run = Graph(diamond("superstep"), 1, handlers={"b": named, "c": silent, "d": silent}).go()
     assert [(d.superstep, d.queued) for d in run.events(ev.SuperstepCompleted)] == [(1, 2), (2, 1), (3, 0)]

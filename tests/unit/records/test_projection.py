@@ -23,6 +23,7 @@ from agentflow.runtime.run_results import live_result
 from tests.golden.adapter import Facts
 from tests.golden.files import log_names, read_facts, read_lines
 from tests.unit.engine.driver import Driver, Fault, agent, chain, steps, tool
+from tests.unit.engine.kinds.mixed_graphs import Mixed
 from tests.unit.engine.kinds.random_graphs import Fate
 from tests.unit.engine.test_fuzz import FAMILIES, Family, Fuzz
 from tests.unit.engine.test_message_graphs import World
@@ -72,8 +73,7 @@ def engine_view(state: RunState) -> dict[str, Any]:
         "requests": [
             (r.request_id, r.offset, iso(r.ts), r.activation.node.id) for r in state.requests.values()
         ],
-        # The time of a round follows from buffers, which are not shown.
-        "timers": {name: iso(due) for name, due in state.timers.items() if not name.startswith("join ")},
+        "timers": {name: iso(due) for name, due in state.timers.items()},
         "usage": usage,
         "limits": limits,
         "used": {name: value for name, value in used.items() if name in limits},
@@ -277,6 +277,13 @@ def test_a_larger_limit_of_an_earlier_answer_stays():
     driver.run()
     projection = compare_at_every_offset(graph, driver.log, bindings=driver.bindings)
     assert projection.budget().limits["max_tokens"] == 900_000
+
+
+@pytest.mark.parametrize("policy", ["superstep", "eager"])
+def test_mixed_graphs_are_shown_as_the_engine_folds_them(policy: str):
+    for seed in range(60):
+        run = Mixed(seed, policy).run()
+        compare_at_every_offset(run.workflow, run.log, bindings=run.bindings)
 
 
 @pytest.mark.parametrize("part", range(4))

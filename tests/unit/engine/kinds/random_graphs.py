@@ -54,6 +54,7 @@ class Maker:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.nodes: list[Any] = []
+        self.edges: list[Edge] = []
         self.names = 0
 
     def name(self, kind: str) -> str:
@@ -295,9 +296,9 @@ class Maker:
 
     def _subgraph(self, after: str, depth: int) -> str:
         name = self.name("sub")
-        inner = Maker(self.rng)
+        inner = type(self)(self.rng)
         start = inner.chain("__end", depth - 1, self.rng.randint(1, 2))
-        graph = whole(inner.nodes, start, drain=self.rng.random() < 0.5)
+        graph = whole(inner.nodes, start, drain=self.rng.random() < 0.5, edges=tuple(inner.edges))
         return self.add(SubgraphNode(id=name, inline=graph, next=after, input=INPUT, **self._common()))
 
 
@@ -348,6 +349,20 @@ class Fate:
         raise AssertionError("the run does not end")
 
     def move(self) -> None:
+        driver, rng = self.driver, self.rng
+        if self.befall():
+            return
+        if driver.waiting and rng.random() < 0.9:
+            driver.answer(rng.choice(driver.waiting))
+        else:
+            due = engine.next_due(driver.state)
+            where = f"{driver.state.status}, open {sorted(driver.state.open)}"
+            assert driver.waiting or due is not None, f"stuck: {where}"
+            driver.now = driver.now + 300_000 if driver.waiting or due is None else max(driver.now, due)
+            driver.advance([])
+
+    def befall(self) -> bool:
+        """Let a pause, a cancel or a crash come between, and end a pause; False if nothing does."""
         driver, state, rng = self.driver, self.driver.state, self.rng
         if state.status == "paused":
             driver.now += 1_000
@@ -366,13 +381,9 @@ class Fate:
             driver.advance(engine.cancel_finished(driver.state, driver.now, forced=False))
         elif len(driver.batches) > 1 and rng.random() < 0.05:
             self.crash()
-        elif driver.waiting and rng.random() < 0.9:
-            driver.answer(rng.choice(driver.waiting))
         else:
-            due = engine.next_due(state)
-            assert driver.waiting or due is not None, f"stuck: {state.status}, open {sorted(state.open)}"
-            driver.now = driver.now + 300_000 if driver.waiting or due is None else max(driver.now, due)
-            driver.advance([])
+            return False
+        return True
 
     def crash(self) -> None:
         driver = self.driver

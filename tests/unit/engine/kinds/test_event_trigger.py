@@ -8,6 +8,7 @@ import pytest
 
 from agentflow import engine
 from agentflow.definition.ir import Edge, EventTriggerNode, LoopNode, Options
+from agentflow.engine.held_steps import settle_held
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import Driver, call, graph
 
@@ -178,3 +179,14 @@ def test_a_crash_behind_each_batch_takes_the_signal_once(early, policy):
         assert driver.run().status == "completed"
         taken = [e for e in driver.events(ev.WorkflowStepCompleted) if e.step_id == "t"]
         assert [e.output["signal_id"] for e in taken] == ["sig_1"]
+
+
+def test_a_time_that_ends_beside_a_failure_that_is_held_counts_after_the_resume():
+    nodes = [EventTriggerNode(id=name, event="go", timeout=1.0, next="__end") for name in ("a", "b")]
+    ways = (Edge(source="__start", target="b"),)
+    driver = Driver(graph(*nodes, edges=ways, options=Options(on_failure="hold")), {})
+    driver.now = max(driver.state.timers.values())
+    driver.advance([])
+    assert (driver.state.status, list(driver.state.held_steps)) == ("paused", ["a"])
+    driver.advance(settle_held(driver.state, "a", "skip", driver.now, by="ann"))
+    assert list(driver.state.held_steps) == ["b"], "its time was over, too"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from agentflow.definition.ir import ErrorRoute, GlobalUpdate, MapNode, MergeNode, ParallelNode
@@ -59,6 +60,43 @@ class TestOnePath:
             "zero": 1,
         }
 
+    def test_a_log_grows_with_what_is_appended_and_not_with_the_array(self):
+        sizes: dict[int, int] = {}
+        for count in (100, 200):
+            append = {"update_globals": {"list": update("append", "input.text")}}
+            nodes = [call(f"n{i}", f"n{i + 1}", **append) for i in range(count - 1)]
+            nodes.append(call(f"n{count - 1}", "__end", **append))
+            driver = Driver(graph(*nodes), {"text": "x" * 1024}, call=lambda name, parameters: None)
+            assert driver.run().status == "completed"
+            assert len(driver.state.root.frame.globals["list"]) == count
+            sizes[count] = sum(len(msgspec.json.encode(data)) for data, _, _ in driver.log)
+        assert sizes[200] < 2.1 * sizes[100]
+        assert sizes[200] < 200 * 4096
+
+    def test_a_log_that_has_the_whole_array_is_read(self):
+        """Versions before wrote the value after the append."""
+        append = {"update_globals": {"g": update("append", "input.n")}}
+        driver = forked(append, {"update_globals": {"g": update("append", "input.m")}}, {"g": [0]})
+        driver.run()
+        for i, (data, offset, ts) in enumerate(driver.log):
+            if isinstance(data, ev.WorkflowStepCompleted) and data.state is not msgspec.UNSET:
+                values = {"g": [0, *data.state.appended["g"]]}
+                old = msgspec.structs.replace(data, state=ev.StateWrites(globals=values))
+                driver.log[i] = (old, offset, ts)
+        assert driver.refold().root.frame.globals == {"g": [0, 1, 2]}
+
+    def test_an_append_behind_a_set_writes_the_array(self):
+        writes = {"set_globals": {"g": "input.o"}, "update_globals": {"g": update("append", "input.n")}}
+        driver = self.one({"g": [1]}, **writes)
+        driver.run()
+        assert failure(driver, "a").code == "invalid_global_value"
+        writes["set_globals"] = {"g": "nodes.a.output.list"}
+        driver = self.one({"g": [1]}, **writes)
+        driver.call = lambda name, parameters: {"list": [5]}
+        driver.run()
+        state = ended(driver, "a").state
+        assert (state.globals, state.appended) == ({"g": [5, 2]}, {})
+
     def test_increments_keep_integers(self):
         driver = self.one({"n": 2**60}, update_globals={"n": update("increment")})
         assert driver.run().output == {"n": 2**60 + 1}
@@ -111,6 +149,9 @@ class TestChildPaths:
         driver = forked(a, b, {"g": start, "x": {"a": 1}, "y": {"b": 2}})
         driver.run(choose=lambda calls: calls[-1])
         assert ended(driver, "after").output["g"] == expected
+        writes = ended(driver, "fork").state
+        assert writes.appended == ({"g": [1, 2]} if op == "append" else {})
+        assert writes.globals == ({} if op == "append" else {"g": expected})
 
     def test_a_set_beside_an_update_conflicts(self):
         driver = forked(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
-from agentflow.definition.ir import Budget, Edge, EndNode, Options, SubgraphNode, WaitNode
+from agentflow.definition.ir import Approval, Budget, Edge, EndNode, Options, SubgraphNode, WaitNode
+from agentflow.engine.approvals import decided
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import Driver, Fault, agent, call, graph, steps
 
@@ -116,6 +118,21 @@ def test_an_end_that_does_not_drain_ends_the_graph_and_not_the_run():
     assert (output["terminal_node_id"], output["output"]) == ("done", {"got": {"n": 1}})
     assert failure(driver, "sub/long").category == "cancelled"
     assert ended(driver, "after")
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_a_child_run_that_needs_consent_begins_once_it_is_given(granted: bool):
+    sub = SubgraphNode(
+        id="sub", inline=graph(call("x", "__end")), isolation="run", approval=Approval(), next="__end"
+    )
+    driver = Driver(graph(sub), {})
+    assert driver.state.status == "waiting"
+    request = next(iter(driver.state.requests.values()))
+    driver.advance(decided(request, granted=granted, by="ann", via="api"))
+    if granted:
+        assert driver.events(ev.WorkflowStepStarted)[-1].child["workflow_id"].startswith("wf_")
+    else:
+        assert failure(driver, "sub").code == "approval_denied"
 
 
 def test_graphs_nest_as_deep_as_the_budget_says():
