@@ -263,6 +263,9 @@ def _without_ids(value: Any) -> Any:
 _WORK = (
     ev.ApprovalRequested,
     ev.InputRequested,
+    ev.ModelCallStarted,
+    ev.ModelCallCompleted,
+    ev.ModelCallFailed,
     ev.Output,
     ev.ToolCallStarted,
     ev.ToolCallCompleted,

@@ -184,6 +184,8 @@ class Replayer:
     def serves_call(self, call_id: str) -> bool | ErrorInfo:
         """Return whether an open call is answered from its record; an error if it must not be made."""
         asked = self._asked.open.get(call_id)
+        if asked is not None and (asked.key.activation, asked.key.iteration) in self._work:
+            return True  # its end is among what the served handler gives
         record = None if asked is None else self._records.records.get(asked.place)
         if asked is None or record is None:
             return _miss(asked) if self._always else False
@@ -350,7 +352,9 @@ class Replayer:
         end, reference = record.end, self._reference(record.offset)
         if name.startswith(_WORK_NAME):
             more: dict[str, Any] = {"replayed": reference}
-            if isinstance(end, ev.WorkflowStepRetrying):
+            if isinstance(end, ev.ModelCallCompleted | ev.ModelCallFailed):
+                more |= {"duration_ms": 0, "usage": Usage(cost_usd=0.0)}
+            elif isinstance(end, ev.WorkflowStepRetrying):
                 more["due_at"] = iso(now + end.delay_ms * 1000)
             return Step([msgspec.structs.replace(end, **more)])
         if isinstance(end, ev.WorkflowResumed):
@@ -417,6 +421,9 @@ _STEP_ENDS = (ev.WorkflowStepCompleted, ev.WorkflowStepFailed)
 _WORKED = (
     ev.ApprovalRequested,
     ev.InputRequested,
+    ev.ModelCallStarted,
+    ev.ModelCallCompleted,
+    ev.ModelCallFailed,
     ev.Output,
     ev.ToolCallStarted,
     ev.ToolCallCompleted,

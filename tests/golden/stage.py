@@ -61,6 +61,8 @@ class Stage(World):
         self.draws = Random(1)
         self.bits = Random(2)
         self.runs = [RUN]
+        self.workflows: list[Any] = []
+        """Workflows whose code each process has."""
         self.store = MemoryLog()
         self.began: dict[str, asyncio.Event] = {}
         self._turns: dict[str, list[Any]] = {}
@@ -137,6 +139,8 @@ class Stage(World):
             log = LifeLog(self)
             runtime = self._runtime(log, **more)
             await runtime.__aenter__()
+            for workflow in self.workflows:
+                runtime.register(workflow)
             await life(runtime)
             if crash:
                 log.die()

@@ -21,7 +21,9 @@ _COMPLETED = ("model.call_completed", "tool.call_completed")
 _CLOCK = "recorded waits pass at once, and real time decides the rest"
 _FREE = "served results cost nothing, so that the budget lasts and the run goes beyond its record"
 _STORE = "a store that runs share has by now what the recorded run left there"
+_CHILD = "its child run is begun anew, and asks for itself"
 OTHERWISE = {
+    "child_run": _CHILD,
     "approval_expired": _CLOCK,
     "cache_read": _CLOCK,
     "fan_in_timeout": _CLOCK,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from agentflow import Executor, WorkflowBuilder, WorkflowContext, handler, response_handler
+from agentflow.models import ModelError
 from tests.golden.scenes.support import rest
-from tests.golden.stage import RUN, Stage, scene
+from tests.golden.stage import RUN, Stage, failure, scene
 
 
 async def _count(text: str) -> int:
@@ -18,11 +20,14 @@ async def _fail() -> None:
 
 
 class Split(Executor):
-    """Sends each word of a text, with two recorded calls, one of which fails."""
+    """Sends each word of a text, with two recorded calls and two of models, one of which fails each."""
 
     @handler
     async def on_text(self, text: str, ctx: WorkflowContext[str]) -> None:
         await ctx.run_once("count", _count, text, side_effect="none")
+        await ctx.call_model(text, model="scripted:m", system="greet")
+        with suppress(ModelError):
+            await ctx.call_model(text, model="scripted:m", system="fail")
         try:
             await ctx.run_once("fail", _fail, side_effect="none")
         except Exception:
@@ -42,10 +47,14 @@ class Shout(Executor):
         await ctx.yield_output(f"{word.upper()}{answer}")
 
 
-@scene("handlers make recorded calls, send messages, ask a person, and give out what they make")
+@scene("handlers make recorded calls, ask models, send messages, ask a person, and give out what they make")
 def executor(stage: Stage) -> None:
+    stage.says("greet", "hello")
+    stage.says("fail", failure("invalid_input"))
     split = Split("split")
     graph = WorkflowBuilder("words").set_start_executor(split).add_edge(split, Shout("shout")).build()
+
+    stage.workflows = [graph]
 
     async def life(runtime: Any) -> None:
         handle = await runtime.submit(graph, "one two", workflow_id=RUN)
