@@ -228,6 +228,8 @@ class Binds(NamedTuple):
     """Its models and the functions that it is offered."""
     agent_field: str = "agent"
     """The path of the agent in the node; "" if the fields of the agent are the node's own."""
+    agent_is_pool: bool = False
+    """Whether the agents of a graph that becomes known in the run take of its functions what they need."""
     declared: tuple[tuple[int, ToolDeclaration], ...] = ()
     """What the node says itself about functions of its agent, by their position."""
     tools: tuple[Needed, ...] = ()

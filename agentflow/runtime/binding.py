@@ -420,6 +420,8 @@ class _Binder:
     def _check_capability(
         self, node: BoundNode, spec: AgentSpec, refs: tuple[ModelRef, ...], tools: dict[str, ToolInfo]
     ) -> None:
+        if node.binds.agent_is_pool:
+            return
         for ref in refs:
             profile = self.models.profile(ref)
             lacks = profile.lacks(functions=len(tools), json_schema=spec.output_schema is not None)

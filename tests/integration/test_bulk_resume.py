@@ -107,5 +107,6 @@ def test_the_command_line(sandbox: Sandbox, model: ModelServer):  # noqa: F811
     assert json.loads(done.stdout) == {"resumed": ["wf_a", "wf_b"], "failed": []}
     for run in ("wf_a", "wf_b"):
         assert json.loads(sandbox.invoke("show", run, "--json").stdout)["state"] == "completed"
-    for wrong in (["wf_a", "--all", "--reason", "x"], ["--all"], ["--reason", "x"], []):
+    for wrong in (["wf_a", "--all", "--reason", "x"], ["--all"], ["--reason", "x"]):
         assert sandbox.invoke("resume", *wrong).exit_code == 2
+    assert sandbox.invoke("resume").exit_code == 5  # it means the latest request, and there is none

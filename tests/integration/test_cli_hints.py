@@ -26,6 +26,8 @@ from agentflow.definition.loader import load_file
 from agentflow.events import catalogue as ev
 from agentflow.models import Models
 from agentflow.records.runs import RunResult, StepSummary
+from tests.integration.pipeline.support import done, normalized, plan
+from tests.integration.pipeline.support import step as plan_step
 from tests.integration.test_taking_up import Bomb
 from tests.unit.cli.support import ECHO, ROOT, ModelServer, Refusal, Sandbox
 
@@ -127,6 +129,18 @@ def run(sandbox: Sandbox, file: str, *more: str) -> str:
     return out.stderr
 
 
+def ready() -> str:
+    return json.dumps(normalized())
+
+
+def stuck() -> str:
+    return json.dumps(normalized(status="blocked", blockers=["which one?"]))
+
+
+def proposal() -> str:
+    return json.dumps(plan(plan_step("a")))
+
+
 def assert_moves(sandbox: Sandbox, report: str, nth: int = 0) -> None:
     """Execute the nth command until the run (or the one that it began) has ended well."""
     for _ in range(6):
@@ -202,6 +216,29 @@ def test_a_question_of_a_handler(sandbox: Sandbox, monkeypatch: pytest.MonkeyPat
     out = sandbox.invoke("run", "asking:workflow", "-i", "{}", "--id", "wf_a")
     assert out.exit_code == 9, out.output
     assert_moves(sandbox, out.stderr)
+
+
+@pytest.mark.parametrize(
+    ("options", "answers"),
+    [(("--review",), (ready(), proposal())), ((), (stuck(), ready(), proposal()))],
+    ids=["review", "clarification"],
+)
+def test_a_stage_of_a_request(sandbox: Sandbox, options: tuple[str, ...], answers: tuple[str, ...]):
+    left = iter(answers)
+
+    def answer(body: dict[str, Any]) -> str:
+        is_stage = body["messages"][0]["content"].startswith(("You turn a request", "You plan."))
+        return next(left) if is_stage else json.dumps(done("a"))
+
+    with ModelServer(answer) as server:
+        sandbox.env |= {"OPENAI_BASE_URL": server.url, "AGENTFLOW_MODEL": "openai:test"}
+        out = sandbox.invoke("request", "workflow: do it", *options)
+        assert out.exit_code == 9, out.output
+        command = printed_commands(out.stderr)[0]
+        before = events_of(sandbox, command[1])
+        moved = sandbox.invoke(*command)
+        assert events_of(sandbox, command[1]) > before + 1, "it stands where it stood"
+        assert moved.exit_code == 0, moved.output
 
 
 DYING = """\
@@ -508,6 +545,9 @@ SHOWN_BY = {
     "wait signal": test_a_signal_from_outside,
     "wait timer": test_a_later_timer,
     "ask budget": test_out_of_budget_asked,
+    "ask clarification": test_a_stage_of_a_request,
+    "ask review": test_a_stage_of_a_request,
+    "ask payload.get('response_type', UNSET)": test_a_question_of_a_handler,  # relayed for a nested workflow
     "ask outcome_unknown": test_a_call_whose_outcome_is_unknown,
     "ask question.response_type": test_a_question_of_a_handler,
     "ask spec.input_type": test_a_person_in_the_loop,

@@ -40,7 +40,7 @@ from tests.unit.server.kit import APPROVAL, ECHO, STEPS, Gate, agents, echo, hol
 from tests.unit.server.logs import Writer
 
 # Who asks is known to the daemon; how an answer came is too.
-OWN = {"by", "trusted", "via"}
+OWN = {"by", "code", "trusted", "via"}
 SHARED = (
     *("submit", "run", "attach", "cancel", "pause", "resume", "resume_all", "retry", "fork", "signal"),
     "requests",
@@ -175,8 +175,9 @@ class TestOneLine:
             with pytest.raises(DefinitionError) as caught:
                 await runtime.submit("/no/such/file.yaml")
             assert caught.value.diagnostics[0].code == "E_FILE"
-            with pytest.raises(ConfigurationError):
+            with pytest.raises(DefinitionError) as caught:
                 await runtime.submit(ECHO, options={"nonsense": 1})
+            assert caught.value.diagnostics[0].path == "/options/nonsense"
             await runtime.submit(ECHO, "a", workflow_id="wf_taken")
             with pytest.raises(RunExists):
                 await runtime.submit(ECHO, "b", workflow_id="wf_taken")

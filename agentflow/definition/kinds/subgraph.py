@@ -64,7 +64,7 @@ def binds(spec: SubgraphNode) -> Binds:
     functions: tuple[str, ...] = tuple(spec.metadata.get(TOOLS) or ())
     needed = tuple(Needed("grants", name) for name in functions)
     graph = None if spec.graph is None else Needed("graph", spec.graph)
-    return Binds(agent=spec.grants, agent_field="grants", tools=needed, graph=graph)
+    return Binds(agent=spec.grants, agent_field="grants", agent_is_pool=True, tools=needed, graph=graph)
 
 
 def structure(spec: SubgraphNode) -> dict[str, Any]:

@@ -84,9 +84,11 @@ def _fields(spec: Any) -> Any:
 
 _COMMON = {f.encode_name for f in _fields(next(iter(KINDS.values())).spec.__mro__[1])}
 _ELSEWHERE = {
-    "subgraph": {"graph", "graph_path", "isolation", "exchange", "accepts"},
+    "subgraph": {"graph", "graph_path", "isolation", "exchange", "accepts", "grants"},
+    "tool": {"handler_file"},
     "executor": {"intermediate"},
     "map": {"exchange"},
     "merge": {"call_policy"},
 }
-"""Fields whose rows need runs of their own: see `test_rows_of_runs`, and the suites of page 002."""
+"""Fields whose rows need runs of their own: see `test_rows_of_runs`, `test_workers`, and the suites of
+pages 002 and 004."""

@@ -158,7 +158,8 @@ async def test_mail_with_evidence_passes_and_its_address_decides(tmp_path: Path)
     verdicts = [one["verdict"] for one in output["final_output"]["steps"]]
     assert verdicts == ["pass", "fail"]
     evidence = output["report"]["artifacts"][0]["evidence"]
-    assert evidence["id"] == box.messages[0]["Message-ID"]
+    (sent,) = [mail for mail in box.messages if mail["Subject"] == "Digest"]  # the steps run side by side
+    assert evidence["id"] == sent["Message-ID"]
 
 
 async def test_state_file_holds_every_stage_and_step(tmp_path: Path) -> None:
