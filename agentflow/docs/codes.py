@@ -633,7 +633,7 @@ FAILURES: dict[str, CodeInfo] = {
     ),
     "toolset_unavailable": CodeInfo(
         "A toolset that a step needs is disabled, or not configured.",
-        "Enable it in `[toolsets]`; `agentflow toolsets` says what it needs.",
+        "Enable it in `[toolsets]`; `agentflow help toolsets` says what it needs.",
     ),
     "unknown_speaker": CodeInfo(
         "The manager of a team picked a speaker who takes no part in it.",

@@ -36,8 +36,6 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     verify_network: bool = True
     allowed_hosts: tuple[str, ...] = ()
     """Private hosts that verification may ask."""
-    state_file: str | None = ".agentflow-workflow-state.jsonl"
-    quota_auto_resume: bool = True
 
     @property
     def roots(self) -> tuple[Path, ...]:
