@@ -88,7 +88,7 @@ FINDINGS = {
     ),
     "a kept state serves other bindings": _of(
         "runtime/log_replay.py",
-        " or kept[0].state.bindings != bindings",
+        " or kept[0].state.bound != bindings",
         "",
         "tests/integration/test_run_queue_and_fold_cache.py",
     ),
@@ -211,7 +211,7 @@ POLICIES = {
     ),
     "an answer does not count from the outside": _of(
         "engine/folds/requests.py",
-        '    if data.via != "deadline":\n        state.mail.since_outside.clear()\n',
+        '    elif data.via != "deadline":\n        state.mail.since_outside.clear()\n',
         "",
     ),
     "a failed superstep commits": _of(
