@@ -518,7 +518,7 @@ FAILURES: dict[str, CodeInfo] = {
         "Add the program, or let the step use another.",
     ),
     "delegate_unavailable": CodeInfo(
-        "A step of a plan has nobody to work on it: no model is configured, or the delegate is switched off.",
+        "No delegate can execute a step: no model is configured, or the delegate is switched off.",
         "Configure a model, or set `delegate` in `[pipeline]`, and fork the run from its failure.",
     ),
     "dynamic_graph_invalid": CodeInfo(
@@ -607,7 +607,7 @@ FAILURES: dict[str, CodeInfo] = {
         "Give `tool_executor`, `workers`, or a Runtime with the service.",
     ),
     "input_timeout": CodeInfo(
-        "Nobody answered a question in the time that its node gives.",
+        "The question of a node got no answer within the node's time limit.",
         "Answer sooner, raise `timeout`, or give `on_timeout`.",
     ),
     "invalid_output": CodeInfo(

@@ -175,8 +175,8 @@ def _plain(value: Any) -> Any:
 def _late(
     state: RunState, activation: Activation, given: dict[str, Any], details: dict[str, Any], now: int
 ) -> Decisions:
-    """A response to a request that is open no more: no harm, unless it contradicts one before it, or nobody
-    asked."""
+    """Complete the response to a request that is closed; fail it if an earlier response said something else,
+    or if no child asked."""
     request_id = details["request_id"]
     if request_id in state.mail.answered and not given.get("forward"):
         value = _plain(given.get("value"))

@@ -19,7 +19,7 @@ from agentflow.engine.graph import Graph
 from agentflow.engine.replay import BaseEvent
 from agentflow.events import catalogue as ev
 
-__all__ = ["Effect", "EffectFold", "Record", "StepRecord"]
+__all__ = ["WORK_EVENTS", "Effect", "EffectFold", "Record", "StepRecord"]
 
 EffectKind = Literal["call", "answer", "timer"]
 _Scope = tuple[EffectKind, str, "int | None"]
@@ -111,7 +111,7 @@ class EffectFold:
 
     def _take(self, data: Any, offset: int, age: int) -> None:
         self.ages[offset] = age
-        if isinstance(data, _WORK):
+        if isinstance(data, WORK_EVENTS):
             self._worked(data, offset, age)
         take = _TAKE.get(data.__class__)
         if take is not None:
@@ -260,7 +260,7 @@ def _without_ids(value: Any) -> Any:
     return {name: member for name, member in given.items() if name not in ("tool_call_id", "idempotency_key")}
 
 
-_WORK = (
+WORK_EVENTS = (
     ev.ApprovalRequested,
     ev.InputRequested,
     ev.ModelCallStarted,

@@ -20,7 +20,7 @@ from agentflow.engine.bounding_steps import bounding_steps
 from agentflow.engine.caching import CacheHit, Lookup
 from agentflow.engine.call_results import model_failed, tool_failed
 from agentflow.engine.decisions import Decisions
-from agentflow.engine.effect_records import Effect, EffectFold, Record
+from agentflow.engine.effect_records import WORK_EVENTS, Effect, EffectFold, Record
 from agentflow.engine.graph import Graph
 from agentflow.engine.replay import BaseEvent
 from agentflow.engine.shared_store import (
@@ -107,7 +107,7 @@ class Replayer:
         replayed = getattr(data, "replayed", UNSET)
         if replayed is not UNSET and replayed.workflow_id == self._recording.workflow_id:
             self._age = max(self._age, self._records.ages.get(replayed.offset, 0))
-        if isinstance(data, _WORKED) and replayed is not UNSET:
+        if isinstance(data, WORK_EVENTS) and replayed is not UNSET:
             self._follow_work(data, replayed.offset)
         if isinstance(data, ev.SignalReceived):
             self._signals += 1
@@ -418,20 +418,6 @@ class Replayer:
 
 _WORK_NAME = "work "
 _STEP_ENDS = (ev.WorkflowStepCompleted, ev.WorkflowStepFailed)
-_WORKED = (
-    ev.ApprovalRequested,
-    ev.InputRequested,
-    ev.ModelCallStarted,
-    ev.ModelCallCompleted,
-    ev.ModelCallFailed,
-    ev.Output,
-    ev.ToolCallStarted,
-    ev.ToolCallCompleted,
-    ev.ToolCallFailed,
-    ev.WorkflowStepWaiting,
-    ev.WorkflowStepRetrying,
-    *_STEP_ENDS,
-)
 
 
 def _work_name(place: tuple[str, int | None]) -> str:

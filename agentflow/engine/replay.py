@@ -17,7 +17,15 @@ from agentflow.engine.graph import Graph
 from agentflow.engine.ids import named
 from agentflow.events import catalogue as ev
 
-__all__ = ["BaseEvent", "asked_by_message", "base_of", "cut_of", "forked_request_id", "rewritten"]
+__all__ = [
+    "RUN_EVENTS",
+    "BaseEvent",
+    "asked_by_message",
+    "base_of",
+    "cut_of",
+    "forked_request_id",
+    "rewritten",
+]
 
 
 class BaseEvent(NamedTuple):
@@ -27,7 +35,7 @@ class BaseEvent(NamedTuple):
     ts: int
 
 
-_OWN = (
+RUN_EVENTS = (
     ev.WorkflowStarted,
     ev.WorkflowWaiting,
     ev.WorkflowPaused,
@@ -39,6 +47,7 @@ _OWN = (
     ev.SystemError,
     ev.SignalReceived,
 )
+"""Events about the run itself, which a fork does not copy."""
 
 
 def base_of(events: Sequence[BaseEvent], cut: frozenset[str] = frozenset()) -> list[int]:
@@ -55,7 +64,7 @@ def base_of(events: Sequence[BaseEvent], cut: frozenset[str] = frozenset()) -> l
         if isinstance(data, ev.WorkflowStarted) and data.edits is not UNSET:
             kept.append(index)  # the edits of a fork that is forked again
             continue
-        if isinstance(data, _OWN) or _request(data) in unanswered:
+        if isinstance(data, RUN_EVENTS) or _request(data) in unanswered:
             continue
         if isinstance(data, ev.WorkflowStepWaiting) and data.for_ == "child" and data.activation not in ended:
             continue  # its child is begun or forked with the run, and says anew where it stands

@@ -7,24 +7,12 @@ from typing import Any
 
 from agentflow.definition.pipeline_nodes import STAGES
 from agentflow.engine.pipeline import EXECUTE
-from agentflow.engine.replay import BaseEvent
+from agentflow.engine.replay import RUN_EVENTS, BaseEvent
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
 __all__ = ["base_of_request"]
 
-_RUN = (
-    ev.WorkflowStarted,
-    ev.WorkflowWaiting,
-    ev.WorkflowPaused,
-    ev.WorkflowResumed,
-    ev.WorkflowCancelRequested,
-    ev.WorkflowCancelled,
-    ev.WorkflowCompleted,
-    ev.WorkflowFailed,
-    ev.SystemError,
-    ev.SignalReceived,
-)
 _OF_STAGE: dict[type, str] = {
     ev.PlanNormalized: "normalize",
     ev.PlanProposed: "plan",
@@ -76,7 +64,7 @@ def _first_undone(state: RunState) -> str | None:
 
 
 def _is_kept(data: Any, limit: int, redone: frozenset[str]) -> bool:
-    if isinstance(data, _RUN):
+    if isinstance(data, RUN_EVENTS):
         return False
     stage = _OF_STAGE.get(data.__class__)
     if stage is not None:

@@ -12,7 +12,7 @@ import msgspec
 
 from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.models.base import ModelRequest
-from agentflow.models.event_json import token_count
+from agentflow.models.event_json import object_of, token_count
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.output_schemas import plain_schema, schema_in_words, strict_schema
 from agentflow.models.parameters import take_output_limit
@@ -199,7 +199,7 @@ def encode_request(
         plain = plain_schema(schema)
         if way == "native":
             form = {"format": {"type": "json_schema", "schema": plain}}
-            body["output_config"] = _object(body.get("output_config")) | form
+            body["output_config"] = object_of(body.get("output_config")) | form
         else:
             description = "Give the final answer, as the only call, when no other function is needed."
             tools.append({"name": ANSWER_FUNCTION, "description": description, "input_schema": plain})
@@ -220,10 +220,6 @@ def encode_request(
     return msgspec.json.encode(body)
 
 
-def _object(value: object) -> dict[str, Any]:
-    return dict(cast("dict[str, Any]", value)) if isinstance(value, dict) else {}
-
-
 def _name_parameters(body: dict[str, Any]) -> None:
     """Write the parameters of chat completions as this wire format names them."""
     for name, written in _RENAMED.items():
@@ -232,7 +228,7 @@ def _name_parameters(body: dict[str, Any]) -> None:
             body.setdefault(written, [value] if isinstance(value, str) else value)
     effort = body.pop("reasoning_effort", None)
     if effort is not None:
-        body["output_config"] = {**_object(body.get("output_config")), "effort": effort}
+        body["output_config"] = {**object_of(body.get("output_config")), "effort": effort}
     user = body.pop("user", None)
     if user is not None:
         body.setdefault("metadata", {"user_id": user})
@@ -252,8 +248,8 @@ def _choice(choice: object, names: FunctionNames, parallel: bool) -> dict[str, A
     if isinstance(choice, str):
         written = {"type": {"required": "any"}.get(choice, choice)}
     elif isinstance(choice, dict):
-        members = _object(cast("object", choice))
-        name = _object(members.get("function")).get("name")
+        members = object_of(cast("object", choice))
+        name = object_of(members.get("function")).get("name")
         written = {"type": "tool", "name": names.write(str(name))} if name is not None else members
     if not parallel and (written is None or written.get("type") in ("auto", "any", "tool")):
         written = {**(written or {"type": "auto"}), "disable_parallel_tool_use": True}

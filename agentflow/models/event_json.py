@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-__all__ = ["decode_event", "token_count"]
+__all__ = ["decode_event", "object_of", "token_count"]
 
 T = TypeVar("T")
 
@@ -33,6 +33,11 @@ def decode_event(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def object_of(value: object) -> dict[str, Any]:
+    """Return a copy of a JSON object; an empty one for any other value."""
+    return dict(cast("dict[str, Any]", value)) if isinstance(value, dict) else {}
 
 
 def token_count(value: int | float | None) -> int:

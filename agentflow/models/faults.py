@@ -20,6 +20,7 @@ from agentflow.models.http import HttpFailure
 from agentflow.models.waits import asked_wait
 
 __all__ = [
+    "KEY_LIKE",
     "broken_answer",
     "content_filtered",
     "failed_answer",
@@ -75,7 +76,7 @@ _UNKNOWN_MEMBER: Final = (
     re.compile(r"^`(\w+)` is (?:not supported|deprecated) (?:for|on|with) this model"),  # Anthropic
 )
 _STATUS_IN_TEXT: Final = re.compile(r"\b(?:HTTP|status(?: code)?:?)\s*([45]\d\d)\b", re.IGNORECASE)
-_KEY_LIKE: Final = re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_*.\-]{6,}|\bAIza[\w\-]{20,}|\bBearer\s+\S+")
+KEY_LIKE: Final = re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_*.\-]{6,}|\bAIza[\w\-]{20,}|\bBearer\s+\S+")
 _LONGEST_MESSAGE: Final = 500
 # Of a gateway that lost or gave up the server behind it, which may go on writing the answer.
 _MAYBE_CHARGED: Final = frozenset({408, 499, 502, 504, *range(520, 528)})
@@ -161,7 +162,7 @@ def redact(text: str, secret: str | None) -> str:
     looks like a key."""
     if secret:
         text = masker([secret])(text)
-    text = _KEY_LIKE.sub("[redacted]", known_secrets.hide(text))
+    text = KEY_LIKE.sub("[redacted]", known_secrets.hide(text))
     return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.models.base import ModelRequest
-from agentflow.models.event_json import token_count
+from agentflow.models.event_json import object_of, token_count
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.output_schemas import plain_schema, schema_in_words, strict_schema
 from agentflow.models.parameters import take_output_limit
@@ -142,9 +142,9 @@ def encode_request(request: ModelRequest, names: FunctionNames, *, provider: str
         body["max_output_tokens"] = limit
     effort = body.pop("reasoning_effort", None)
     if effort is not None:
-        body["reasoning"] = {**_object(body.get("reasoning")), "effort": effort}
+        body["reasoning"] = {**object_of(body.get("reasoning")), "effort": effort}
     verbosity = body.pop("verbosity", None)
-    text = _object(body.get("text")) | ({} if verbosity is None else {"verbosity": verbosity})
+    text = object_of(body.get("text")) | ({} if verbosity is None else {"verbosity": verbosity})
     body.setdefault("store", False)
     if body["store"] is False:
         asked = body.get("include")
@@ -176,10 +176,6 @@ def encode_request(request: ModelRequest, names: FunctionNames, *, provider: str
             body[PARAMETER] = choice
     body["input"] = _items(messages, names, provider)
     return msgspec.json.encode(body)
-
-
-def _object(value: object) -> dict[str, Any]:
-    return dict(cast("dict[str, Any]", value)) if isinstance(value, dict) else {}
 
 
 def _tool(tool: ToolSchema, names: FunctionNames) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import yaml
 from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.models.base import ModelError
+from agentflow.models.faults import KEY_LIKE
 from agentflow.models.http import AnswerTooLarge, HttpClient
 from agentflow.models.traffic import ModelResponse, intercept
 
@@ -26,7 +27,6 @@ __all__ = ["Cassette", "cassette"]
 
 _KEPT_HEADERS: Final = frozenset({"content-type", "retry-after", "retry-after-ms"})
 _KEPT_PREFIXES: Final = ("x-ratelimit-", "anthropic-ratelimit-")
-_KEY_LIKE: Final = re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{6,}|\bAIza[\w\-]{20,}|\bBearer\s+\S+")
 _SENSITIVE: Final = re.compile(r"api_?key|token$|password|secret|authorization|cookie", re.IGNORECASE)
 _REMOVED: Final = "[removed]"
 _DIFF_LINES: Final = 40
@@ -115,7 +115,7 @@ class Cassette:
         for name in self._fields:
             pattern = rf'("{re.escape(name)}"\s*:\s*)("(?:[^"\\]|\\.)*"|[^,}}\]\s]+)'
             text = re.sub(pattern, rf'\1"{_REMOVED}"', text)
-        return _KEY_LIKE.sub(_REMOVED, known_secrets.hide(text))
+        return KEY_LIKE.sub(_REMOVED, known_secrets.hide(text))
 
 
 class _Recording:
