@@ -13,12 +13,12 @@ from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import ServiceSpec
 from agentflow.definition.urls import address_problem
 from agentflow.http import HttpFailure
+from agentflow.threads import in_thread
 from agentflow.tools.http_service import EFFECTS
 from agentflow.tools.openapi_operations import Operation, Operations, read_operations
 from agentflow.tools.openapi_text import MAX_BYTES, BrokenDocument, parse_openapi
 from agentflow.tools.path_template import BadArgument
 from agentflow.tools.problems import denied, shortened, unavailable, unknown_functions
-from agentflow.tools.threads import in_thread
 from agentflow.tools.tool import Tool, ToolError, settled
 from agentflow.tools.web import Request, WebService
 
