@@ -57,7 +57,7 @@ async def runtime_of(storage: Storage) -> Runtime:
     Raises ConfigurationError if `storage` is no URL of a store, and StoreError if it cannot be opened.
     """
     if isinstance(storage, CheckpointStorage):
-        storage = cast("Storage", storage.store)
+        return await runtime_of(cast("Storage", storage.store))
     if isinstance(storage, Runtime):
         return storage
     store = "memory:" if storage is None else storage

@@ -153,7 +153,7 @@ class RunSpans:
         move = _MOVES.get(data.__class__)
         if move is not None:
             move(self, data, ts, event.offset, trace)
-        if parent is not None:
+        if parent is not None and not _ends_attempt(data):
             self._note(data, ts, event.offset, parent)
         if not self._done:
             return _NONE
@@ -345,6 +345,24 @@ class RunSpans:
         else:
             del self._senders[source.activation]
         return found.relation, found.types.get(source.index)
+
+    def _step_retrying(
+        self, data: ev.WorkflowStepRetrying, ts: int, offset: int, trace: Trace | None
+    ) -> None:
+        """End the span of an attempt and begin that of the next one, which links to it."""
+        unit = _unit(data)
+        last = self._steps.get(unit)
+        if data.kind != "restart" or last is None:
+            return
+        self._end_inside(unit, ts)
+        shared = {key: last.attributes[key] for key in _OF_ALL_ATTEMPTS if key in last.attributes}
+        span = Span(last.name, last.trace_id, self._tracer.handler(unit).span_id, last.parent_id, ts)
+        span.attributes = {**shared, c.ATTEMPT: data.next_attempt, c.OFFSET: offset}
+        self._link(span, Relation(last.trace_id, last.span_id, {}), "retry")
+        self._fail(last, data.error)
+        last.note(c.RETRY_EVENT, ts, {**note_attributes(data), c.OFFSET: offset}, self._limits)
+        self._finish(last, ts, {c.WILL_RETRY: True})
+        self._steps[unit] = span
 
     def _step_ended(self, data: Any, ts: int, offset: int, trace: Trace | None) -> None:
         unit = _unit(data)
@@ -572,6 +590,11 @@ class RunSpans:
 
 
 _NONE: list[Span] = []
+_OF_ALL_ATTEMPTS = (
+    *(c.WORKFLOW_ID, c.STEP_ID, c.STEP_KIND, c.ACTIVATION, c.ITERATION, c.SUPERSTEP),
+    *(c.AGENT_NAME, c.MESSAGE_TYPE, c.INPUT),
+)
+"""Attributes of the span of a step that those of its later attempts have too."""
 
 
 def _unit(data: Any) -> str:
@@ -584,6 +607,11 @@ def _scope(data: Any) -> dict[str, Any]:
     if data.iteration is not None:
         found[c.ITERATION] = data.iteration
     return found
+
+
+def _ends_attempt(data: Any) -> bool:
+    """Return whether an event ends the span to which its note belongs, and so makes the note itself."""
+    return isinstance(data, ev.WorkflowStepRetrying) and data.kind == "restart"
 
 
 def _scalar(value: Any) -> Any:
@@ -607,6 +635,7 @@ _MOVES: dict[type, _Move] = {
     ev.SuperstepStarted: RunSpans._superstep_started,
     ev.SuperstepCompleted: RunSpans._superstep_completed,
     ev.WorkflowStepStarted: RunSpans._step_started,
+    ev.WorkflowStepRetrying: RunSpans._step_retrying,
     ev.WorkflowStepCompleted: RunSpans._step_ended,
     ev.WorkflowStepFailed: RunSpans._step_ended,
     ev.AgentInitialized: RunSpans._agent_initialized,

@@ -22,7 +22,9 @@ from agentflow import (
     Service,
     ToolContext,
     Workflow,
+    WorkflowContext,
     WorkflowValidationError,
+    executor,
     function,
 )
 from agentflow.events.memory import MemoryLog
@@ -109,13 +111,37 @@ async def test_a_fan_in_has_one_link_for_each_message():
     assert found.links(found.one("process j")) == ["/a#0", "/a#0", "/b#0"]
 
 
-async def test_a_retry_is_told_in_the_span_of_its_step():
-    flow = built("superstep", fails("a", 1, retry=RetryPolicy(max_attempts=2, jitter=0)))
-    found = await spans_of(flow.add_edge("a", gives("b")).build(), 1)
-    span = found.one("process a")
-    assert span["status"]["status_code"] == "UNSET"
-    assert [note["name"] for note in span["events"]] == ["agentflow.retry"]
-    assert found.links(found.one("process b")) == ["/a#0"]
+async def test_each_attempt_has_a_span_of_its_own_that_links_to_the_one_before():
+    seen: list[str] = []
+
+    @executor(id="a", retry=RetryPolicy(max_attempts=3, backoff="1ms", jitter=0))
+    async def work(value: int, ctx: WorkflowContext[int]) -> None:
+        seen.append(outgoing_headers()["traceparent"])
+        if ctx.attempt < 3:
+            raise ValueError("not yet")
+        await ctx.send_message(value)
+
+    found = await spans_of(built("superstep", work).add_edge("a", gives("b")).build(), 1)
+    spans = found.of("process a")
+    assert [span["attributes"]["agentflow.attempt"] for span in spans] == [1, 2, 3]
+    assert [span["status"]["status_code"] for span in spans] == ["ERROR", "ERROR", "UNSET"]
+    assert [[note["name"] for note in span["events"]] for span in spans] == [
+        ["agentflow.retry"],
+        ["agentflow.retry"],
+        [],
+    ]
+    ids = [span["context"]["span_id"] for span in spans]
+    assert [parse_traceparent(given).span_id for given in seen] == [given.removeprefix("0x") for given in ids]
+    assert [[link["context"]["span_id"] for link in span["links"]] for span in spans] == [
+        [],
+        ids[:1],
+        ids[1:2],
+    ]
+    assert {found.parent(span) for span in spans} == {"superstep 1"}
+    assert {span["attributes"]["agentflow.message.type"] for span in spans} == {"int"}
+    assert [note["name"] for note in found.one("invoke_workflow w")["events"]] == []
+    (link,) = found.one("process b")["links"]
+    assert link["context"]["span_id"] == ids[2]
 
 
 async def test_what_an_error_edge_delivers_links_to_the_failure():
