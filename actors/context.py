@@ -24,7 +24,7 @@ from actors.question import Reply
 from actors.ref import Ref
 from actors.signals import Terminated
 from actors.specs import ChildSpec
-from actors.states import DEAD, FAIL, HALT, KILL, NOTHING
+from actors.states import DEAD, FAIL, NOTHING
 from actors.system import ActorSystem
 
 __all__ = ["Context"]
@@ -78,14 +78,6 @@ class Context(Generic[M]):
         """Seconds until the asker of the message in hand stops waiting; `inf` without one."""
         question = answers.question_in_hand(self._cell)
         return inf if question is None else max(0.0, question.deadline - self._cell.scheduler.loop.time())
-
-    @property
-    def interrupted(self) -> bool:
-        """True if the actor is killed, fails or restarts, and its handler was cancelled for that reason.
-
-        False while a handler catches a cancellation that came from elsewhere, as from its own code.
-        """
-        return bool(self._cell.order & (KILL | FAIL | HALT))
 
     @property
     def asked(self) -> bool:

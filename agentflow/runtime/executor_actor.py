@@ -80,10 +80,10 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
             staged = await self._attempt(message)
             version, messages = await self._routed(staged.messages)
         except asyncio.CancelledError as error:
-            if self.ctx.interrupted:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
                 raise
-            _forget_cancellation()  # the handler raised it, or cancelled its own task
-            self._failed(message, error)
+            self._failed(message, error)  # raised by the handler itself
         except (KeyboardInterrupt, ActorStopped):
             raise
         except BaseException as error:
@@ -220,12 +220,6 @@ async def _snapshot(executor: Executor) -> Any:
         found = snapshot()
         return await found if inspect.isawaitable(found) else found
     return getattr(executor, "state", UNSET)
-
-
-def _forget_cancellation() -> None:
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()
 
 
 def _bytes(value: Any) -> bytes:

@@ -221,23 +221,6 @@ async def test_whatever_a_handler_raises_fails_its_step_and_no_actor(kind: type[
     assert "bad raised" in error.message
 
 
-async def test_a_handler_that_cancels_its_own_task_fails_its_step_once(caplog: pytest.LogCaptureFixture):
-    begun: list[int] = []
-
-    @executor(id="bad")
-    async def bad(value: int) -> None:
-        begun.append(value)
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        await asyncio.Event().wait()
-
-    error = await failure(build(bad), 1)
-    assert error.details["type"] == "CancelledError"
-    assert begun == [1]
-    assert "HandlerCancelled" not in caplog.text
-
-
 async def test_misuse_of_the_context_names_node_types_and_fix():
     @executor(id="a")
     async def a(value: int, ctx: WorkflowContext[str]) -> None:
