@@ -340,6 +340,13 @@ class RunTracer:
         if self._agents:
             self._agents.pop(unit, None)
 
+    def _step_retrying(self, data: ev.WorkflowStepRetrying) -> None:
+        if data.kind != "restart":
+            return
+        unit = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
+        if unit in self._steps:  # the next attempt is a span of its own, beside that of the last one
+            self._steps[unit] = self._open(f"step {unit} {data.next_attempt}", self._root).span_id
+
     def _agent_initialized(self, data: ev.AgentInitialized) -> Trace:
         unit = _unit(data)
         trace = self._open(f"agent {data.context_id}", self._steps.get(unit, self._root))
@@ -396,6 +403,7 @@ _MOVES: dict[type, _Move] = {
     ev.WorkflowStepStarted: RunTracer._step_started,
     ev.WorkflowStepCompleted: RunTracer._step_ended,
     ev.WorkflowStepFailed: RunTracer._step_ended,
+    ev.WorkflowStepRetrying: RunTracer._step_retrying,
     ev.AgentInitialized: RunTracer._agent_initialized,
     ev.AgentCompleted: RunTracer._agent_ended,
     ev.AgentFailed: RunTracer._agent_ended,

@@ -352,7 +352,8 @@ class SubmitCommand(RunResults):
 
     async def _state_from(self, id: str, definition: Definition, code: Callables | None) -> dict[str, Any]:
         """Return what a new run takes over from a checkpoint. Raises CheckpointNotFound or InvalidEdit."""
-        from agentflow.runtime.state_from import carried_state, found_checkpoint
+        from agentflow.records.checkpoint_storage import found_checkpoint
+        from agentflow.runtime.state_from import carried_state
 
         source_id, offset = await found_checkpoint(self.log, id)
         return carried_state(await self.fold(source_id, at=offset), definition.workflow, code, id)
