@@ -269,5 +269,5 @@ async def test_a_web_application_with_its_instrumentations(traces: Traces, instr
         (query,) = [s for s in some if s.name.startswith("SELECT")]
         above = traces.names_above(query, some)
         assert above == ["execute_tool desk__look", "process look", "invoke_workflow look", "GET /look/{n}"]
-        runs = {s.attributes.get("agentflow.workflow.id") for s in some if s.attributes} - {None}
+        runs = {s.attributes.get("agentflow.run.id") for s in some if s.attributes} - {None}
         assert len(runs) == 1
