@@ -90,6 +90,8 @@ _ABOUT: dict[type[msgspec.Struct], dict[str, str]] = {
         "key_header": "The header of the key, if the server wants another one than its wire format.",
         "profile": "The server of the shipped table whose entry is used; without it that of the section's name.",
         "max_concurrency": "Calls at once; 8 if not set.",
+        "requests_per_minute": "Requests of all runs within any 60 s; more wait.",
+        "tokens_per_minute": "Tokens, read and written, of all runs within any 60 s; more wait.",
         "first_byte_timeout": "Seconds to the first byte, 0 for no limit; 120 if not set, no limit on loopback.",
         "byte_timeout": "Seconds between two bytes, 0 for no limit; 60 if not set.",
         "api_version": "The `anthropic-version` that is sent.",
