@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from agentflow.definition.conversation import Message, ToolSchema, Usage
+from agentflow.definition.conversation import Message, ToolSchema, Usage, dollars_for
 from agentflow.definition.failure import ErrorInfo
 from agentflow.errors import AgentflowError, ConfigurationError
 from agentflow.models.rate_limits import RateLimits, ReportedLimit
@@ -88,17 +88,9 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """US dollars for the tokens of `usage`; None when a price that it needs is unknown."""
         if self.input_price is None or self.output_price is None:
             return None
-        cached = min(usage.cache_read_input_tokens, usage.input_tokens)
-        written = min(usage.cache_creation_input_tokens, usage.input_tokens - cached)
-        cached_price = self.input_price if self.cached_input_price is None else self.cached_input_price
-        write_price = self.input_price if self.cache_write_price is None else self.cache_write_price
-        dollars = (
-            (usage.input_tokens - cached - written) * self.input_price
-            + cached * cached_price
-            + written * write_price
-            + usage.output_tokens * self.output_price
+        return dollars_for(
+            usage, self.input_price, self.output_price, self.cached_input_price, self.cache_write_price
         )
-        return dollars / 1_000_000
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):

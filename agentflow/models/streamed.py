@@ -113,6 +113,8 @@ class StreamedProvider(ABC):
 
     kind: str
     """The wire format, as configuration and the table of models name it."""
+    official_url: str
+    """The base URL of the service that the wire format is of."""
 
     def __init__(
         self,
@@ -162,10 +164,11 @@ class StreamedProvider(ABC):
 
     def profile(self, model: str) -> ModelProfile:
         """Return the entry of the table of models, of this provider or of its wire format; any other model is
-        taken to call functions and answer by schema, unpriced."""
+        taken to call functions and answer by schema, and is unpriced, as is one at another address than the
+        service's own."""
         if self._profiles is not None:
             return self._profiles(model)
-        return known_profile(self.name, model, self.kind)
+        return known_profile(self.name, model, self.kind, official=self._base_url == self.official_url)
 
     async def complete(
         self,

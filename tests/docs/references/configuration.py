@@ -18,7 +18,7 @@ from agentflow.config import (
     ToolsetsConfig,
     WebConfig,
 )
-from agentflow.models.table import known_servers
+from agentflow.models.table import known_servers, price_table
 from agentflow.provider_settings import ProviderSettings, SecretName
 from tests.docs.blocks import ROOT
 from tests.docs.references.tables import GENERATED, table
@@ -82,6 +82,7 @@ _ABOUT: dict[type[msgspec.Struct], dict[str, str]] = {
         "input_price": "US dollars per million tokens of input.",
         "output_price": "US dollars per million tokens of output.",
         "cached_input_price": "US dollars per million tokens of cached input; without it `input_price`.",
+        "cache_write_price": "US dollars per million tokens written to the cache; without it `input_price`.",
     },
     ProviderSettings: {
         "kind": "The wire format: chat completions, Responses, Messages or Gemini.",
@@ -212,7 +213,8 @@ context_tokens = 32768
 ### `[prices."PROVIDER:MODEL"]`
 
 {_struct(PriceConfig)}
-The prices above are an example; take those of your provider. No price of a paid model is shipped.
+Prices of the models of OpenAI and Anthropic are shipped, as of {price_table().as_of}, for their own addresses; yours
+replace them.
 
 ### `[providers.NAME]`
 
