@@ -114,7 +114,7 @@ def dollars_for(
     cached_input_price: float | None,
     cache_write_price: float | None,
 ) -> float:
-    """Return what the tokens cost, by prices in US dollars per million; a cache is priced as input if not told."""
+    """Return what the tokens cost, by prices in US dollars per million."""
     cached = min(usage.cache_read_input_tokens, usage.input_tokens)
     written = min(usage.cache_creation_input_tokens, usage.input_tokens - cached)
     dollars = (

@@ -123,8 +123,27 @@ def model_failed(
         delay = None  # the next model may answer at once
     terms = terms_of(binding, call.model)
     charged = usage if uncharged else charge(call, terms, usage, wrote=bool(partial), error=error)
-    if error.code == "output_truncated" and charged is not None and _cut_by_budget(call, terms):
+    accepted = error.code == "output_truncated" and partial and _accepts_truncated(activation)
+    if (
+        error.code == "output_truncated"
+        and charged is not None
+        and not accepted
+        and _cut_by_budget(call, terms)
+    ):
         return [_cut(call, partial, charged, duration_ms, terms)]
+    if accepted:
+        return [
+            ev.ModelCallCompleted(
+                **scope_fields(activation),
+                model_call_id=call_id,
+                agent_name=activation.node.agent_name,
+                duration_ms=duration_ms,
+                message=Message(role="assistant", content=partial),
+                finish_reason=(error.details or {}).get("finish_reason", "length"),
+                response_model=call.model.partition(":")[2],
+                usage=charged or Usage(model_calls=1),
+            )
+        ]
     failed = ev.ModelCallFailed(
         **scope_fields(activation),
         model_call_id=call_id,
@@ -151,6 +170,11 @@ def model_failed(
             after = due(now, min(retry_after, MAX_SECONDS))[1]
         return [failed, ev.WorkflowPaused(reason="quota", detail=error.message, resume_after=after)]
     return [failed, *agent_failed(activation, error, now, closed=[failed])]
+
+
+def _accepts_truncated(activation: Activation) -> bool:
+    spec = activation.node.agent
+    return spec is not None and spec.accept_truncated
 
 
 def _fallback(progress: AgentProgress, error: ErrorInfo, binding: StepBinding) -> ModelRef | None:

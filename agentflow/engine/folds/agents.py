@@ -41,7 +41,7 @@ def _agent_initialized(state: RunState, data: ev.AgentInitialized, offset: int, 
     if spec.exchanges == "messages":
         progress.pending = conversation.shared_opening(spec, data.system_prompt, data.input.data)
     else:
-        progress.pending = conversation.opening(data.system_prompt, data.input.data)
+        progress.pending = conversation.opening(spec, data.system_prompt, data.input.data)
     activation.agent = progress
     activation.attempt_started = ts
     activation.due_at = None
