@@ -138,7 +138,7 @@ def model_failed(
                 model_call_id=call_id,
                 agent_name=activation.node.agent_name,
                 duration_ms=duration_ms,
-                message=Message(role="assistant", content=partial),
+                message=Message(role="assistant", content=partial or ""),
                 finish_reason=(error.details or {}).get("finish_reason", "length"),
                 response_model=call.model.partition(":")[2],
                 usage=charged or Usage(model_calls=1),
