@@ -18,7 +18,7 @@ from actors.errors import ActorError, ActorStopped, Finished, StashFull
 from actors.kernel import answers, life, orders, spawning
 from actors.kernel.cell import Cell
 from actors.kernel.owned import Idle, Pipe, Timers
-from actors.limiter import Limiter
+from actors.limiter import Limiter, Pace
 from actors.messages import M
 from actors.question import Reply
 from actors.ref import Ref
@@ -209,12 +209,13 @@ class Context(Generic[M]):
             return await stack.enter_async_context(manager)
         return stack.enter_context(manager)
 
-    def limiter(self, limit: int) -> Limiter:
+    def limiter(self, limit: int, *, pace: Pace | None = None) -> Limiter:
         """Return a limit on what this instance does at once beside its mailbox; see `Limiter.submit`.
 
-        Make it once, in `on_start`. Raises `SpecError`.
+        `pace` can delay work although there is a place for it. Make the limiter once, in `on_start`. Raises
+        `SpecError`.
         """
-        limiter = Limiter(self._cell, limit)
+        limiter = Limiter(self._cell, limit, pace)
         self._cell.living().limiters.append(limiter)
         return limiter
 

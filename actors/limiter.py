@@ -1,20 +1,21 @@
 """A limit on how much an actor does at once: `ctx.limiter(n)`.
 
-`submit` takes the message in hand over and does its work beside the mailbox, in the order of submitting, at
-most n pieces at a time. The result is the answer. Work whose asker has gone is dropped, or cancelled
-when it has begun. It all belongs to one instance of the actor and ends with it.
+`submit` takes the message in hand over and does its work beside the mailbox, in the order of submitting
+(groups take turns), at most n pieces at a time. The result is the answer. Work whose asker has gone is
+dropped, or cancelled when it has begun. It all belongs to one instance of the actor and ends with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+import math
 from collections.abc import Awaitable, Callable, Hashable, KeysView
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from actors.errors import ActorStopped, AskTimeout, HandlerCancelled, MailboxFull, SpecError
+from actors.fair_queue import FairQueue
 from actors.kernel.answers import defer
 from actors.kernel.cell import Cell, Envelope
 from actors.kernel.owned import Pipe
@@ -23,7 +24,7 @@ from actors.question import Reply
 from actors.signals import DeadLetter
 from actors.states import DRAIN
 
-__all__ = ["Limiter"]
+__all__ = ["Limiter", "Pace"]
 
 log = logging.getLogger("actors")
 
@@ -32,11 +33,27 @@ CANCEL_TIMEOUT_S = 5.0
 its place is given away: one function that swallows cancellation must not stop the service for ever."""
 
 
+class Pace(Protocol):
+    """Says when work may begin although there is a place for it. Its methods must not raise."""
+
+    def admit(self, cost: Any, /) -> float:
+        """Return the seconds that the next piece of work must wait; `inf` until another one has ended.
+
+        After 0 it begins, and counts. `cost` is what `submit` was given. Work behind it waits too.
+        """
+        ...
+
+    def leave(self, cost: Any, /) -> None:
+        """Take note that work which was admitted has ended, or that its place was given away."""
+        ...
+
+
 class _Job:
     """One piece of work, from `submit` until it is over."""
 
     __slots__ = (
         "begun",
+        "cost",
         "envelope",
         "keep",
         "key",
@@ -57,6 +74,7 @@ class _Job:
         self.reply = reply
         self.envelope = envelope
         self.key: Hashable = None
+        self.cost: Any = None
         self.timeout: float | None = None
         self.on_timeout: Callable[[], Any] | None = None
         self.on_error: Callable[[BaseException], Any] | None = None
@@ -69,11 +87,13 @@ class _Job:
 class Limiter:
     """At most `limit` pieces of work at once; see the module and `Context.limiter`."""
 
-    def __init__(self, cell: Cell, limit: int) -> None:
+    def __init__(self, cell: Cell, limit: int, pace: Pace | None = None) -> None:
         self._cell = cell
         self._set_limit(limit)
+        self._pace = pace
+        self._delayed: asyncio.TimerHandle | None = None
         self._active = 0
-        self._waiting: OrderedDict[_Job, None] = OrderedDict()
+        self._waiting: FairQueue[_Job] = FairQueue()
         self._keyed: dict[Hashable, _Job] = {}
         self._vacancy: asyncio.Future[None] | None = None
         self._closed = False
@@ -113,6 +133,8 @@ class Limiter:
         work: Callable[[], Awaitable[Any]],
         *,
         key: Hashable = None,
+        group: Hashable = None,
+        cost: Any = None,
         timeout: float | None = None,
         on_timeout: Callable[[], Any] | None = None,
         tell_back: bool = False,
@@ -127,7 +149,8 @@ class Limiter:
         exception of `work` is told likewise. `timeout` (seconds) counts from the beginning of the work; then
         the work is cancelled and the answer is at once what `on_timeout` returns, or else `AskTimeout`. When
         the asker stops waiting, the work is dropped or cancelled; with `keep`, only dropped. `key` is for
-        `cancel`; earlier work of the same key is cancelled.
+        `cancel`; earlier work of the same key is cancelled. Work that waits is begun in turn between `group`s
+        and in the order of submitting within one; the limiter's pace is asked about `cost`.
 
         A place is free again when the work has ended. Cancelled work that goes on all the same is cancelled
         again every second; after 5 s its place is given away and the log names it. Returns false if the
@@ -141,17 +164,18 @@ class Limiter:
             return False
         job = _Job(work, reply, cell.taken())
         job.timeout, job.on_timeout, job.tell_back, job.keep = timeout, on_timeout, tell_back, keep
-        job.on_error = on_error
+        job.on_error, job.cost = on_error, cost
         if key is not None:
             self.cancel(key)
             job.key = key
             self._keyed[key] = job
         if reply.asked:
             reply.on_abandon(lambda: self._abandoned(job))
-        if self._active < self._limit and not self._waiting:
+        if self._active < self._limit and not self._waiting and self._pace is None:
             self._begin(job)
         else:
-            self._waiting[job] = None
+            self._waiting.add(job, group)
+            self._next()
         return True
 
     def cancel(self, key: Hashable) -> bool:
@@ -178,8 +202,10 @@ class Limiter:
     def close(self) -> None:
         """End the instance: begin nothing more. The asker learns of it with all deferred questions."""
         self._closed = True
+        if self._delayed is not None:
+            self._delayed.cancel()
         while self._waiting:
-            job, _ = self._waiting.popitem(last=False)
+            job = self._waiting.pop()
             if not job.reply.asked:
                 self._cell.bury(job.envelope, "stopped")
 
@@ -263,7 +289,7 @@ class Limiter:
     def _drop(self, job: _Job) -> None:
         pipe = job.pipe
         if pipe is None:
-            self._waiting.pop(job, None)
+            self._waiting.remove(job)
             self._leave(job)
         elif not pipe.done:
             pipe.cancel()
@@ -292,6 +318,8 @@ class Limiter:
         if job.placed:
             job.placed = False
             self._active -= 1
+            if self._pace is not None:
+                self._cell.scheduler.call(self._cell, self._pace.leave, job.cost)
         self._next()
         if self._cell.order & DRAIN:
             self._cell.enqueue()
@@ -299,13 +327,27 @@ class Limiter:
     def _next(self) -> None:
         if self._closed:
             return
-        while self._waiting and self._active < self._limit:
-            job, _ = self._waiting.popitem(last=False)
-            self._begin(job)
+        while self._waiting and self._active < self._limit and not self._is_delayed():
+            self._begin(self._waiting.pop())
         if self._vacancy is not None and self._active < self._limit:
             if not self._vacancy.done():
                 self._vacancy.set_result(None)
             self._vacancy = None
+
+    def _is_delayed(self) -> bool:
+        """Ask whether the next piece of work must wait, and set the timer for when it need not."""
+        if self._pace is None:
+            return False
+        if self._delayed is not None:
+            self._delayed.cancel()
+            self._delayed = None
+        scheduler = self._cell.scheduler
+        wait = scheduler.call(self._cell, self._pace.admit, self._waiting.peek().cost)
+        if wait <= 0:
+            return False
+        if wait != math.inf:
+            self._delayed = scheduler.loop.call_later(wait, self._next, context=scheduler.base)
+        return True
 
 
 def _nothing(_: None) -> None:

@@ -94,6 +94,7 @@ class PriceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     input_price: float
     output_price: float
     cached_input_price: float | None = None
+    cache_write_price: float | None = None
 
 
 class FileConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 __all__ = ["ProviderKind", "ProviderSettings", "SecretName"]
 
@@ -25,8 +26,10 @@ class ProviderSettings(
 
     `kind` and `base_url` may be left out for a server of the shipped table (deepseek, ollama, …), which
     `profile` names, by default NAME itself. `key` names a secret, as `{ "$secret" = "NAME" }`. `key_header`
-    is the header that shows the key, if the server wants another one than its wire format. Time limits are
-    seconds, 0 is none. `defaults` and `models` have fields of the profile of a model: limits in tokens,
+    is the header that shows the key, if the server wants another one than its wire format. At most
+    `max_concurrency` calls (8) are open at once, and at most so many requests and tokens are sent within any
+    60 s; the limits are those of the key, shared by all runs of the process. Time limits are seconds, 0 is
+    none. `defaults` and `models` have fields of the profile of a model: limits in tokens,
     prices in US dollars per million tokens, `schema_mode`, `parameters`.
     """
 
@@ -35,7 +38,9 @@ class ProviderSettings(
     key: SecretName | None = None
     key_header: str | None = None
     profile: str | None = None
-    max_concurrency: int | None = None
+    max_concurrency: Annotated[int, Meta(ge=1)] | None = None
+    requests_per_minute: Annotated[int, Meta(ge=1)] | None = None
+    tokens_per_minute: Annotated[int, Meta(ge=1)] | None = None
     first_byte_timeout: float | None = None
     byte_timeout: float | None = None
     api_version: str | None = None

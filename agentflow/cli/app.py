@@ -53,6 +53,7 @@ _VERBS = {
     "verify": ("store", "verify", "Check the store: every event, record and page."),
     "backup": ("store", "backup", "Copy the store to DEST, while a daemon writes to it."),
     "serve": ("serve", "serve", "Run the daemon."),
+    "mcp-server": ("mcp_server", "mcp_server", "Offer the workflow FILES as tools to MCP clients."),
     "health": ("serve", "health", "Ask the daemon how it is."),
     "drain": ("serve", "drain", "Let the daemon park its runs and end."),
     "context": ("history", "context", "Print the conversation of the agent of STEP in the run ID."),

@@ -9,6 +9,7 @@ from agentflow.definition.common_checks import (
     check_embedded_schema,
     compile_services,
     escaped,
+    examples_of,
     service_names,
     warn_undeclared,
 )
@@ -134,6 +135,8 @@ class _AgentList:
                 max_turns=agent.plain("max_turns", defaults.plain("max_turns", 10) if defaults else 10),
                 max_tool_calls=agent.plain("max_tool_calls", 50),
                 parallel_tool_calls=agent.plain("parallel_tool_calls", True),
+                examples=examples_of(agent),
+                accept_truncated=agent.plain("accept_truncated", False),
             ),
             next=following,
         )

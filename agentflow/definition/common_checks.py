@@ -6,7 +6,7 @@ import re
 from typing import Any, cast
 
 from agentflow.definition.expressions import escape_braces
-from agentflow.definition.ir import ServiceSpec
+from agentflow.definition.ir import AgentExample, ServiceSpec
 from agentflow.definition.report import Report, shown
 from agentflow.definition.schema_checks import schema_problems
 from agentflow.definition.source_tree import Positions
@@ -18,6 +18,7 @@ __all__ = [
     "checked_schema",
     "compile_services",
     "escaped",
+    "examples_of",
     "service_names",
     "warn_undeclared",
 ]
@@ -144,6 +145,15 @@ def _check_transport(found: Found, report: Report) -> None:
             # Not the address itself: it may have a password in it.
             hint = "write https://HOST/PATH" if "://" not in address.value else None
             report.error("E_VALUE", f"{key} {wrong}", address.place, address.pointer, hint)
+
+
+def examples_of(agent: Found) -> tuple[AgentExample, ...]:
+    """Return the examples of an agent, as they stand: they are no templates."""
+    found = agent.get("examples")
+    pairs = (
+        [(one.get("input"), one.get("output")) for one in cast("list[Found]", found.value)] if found else []
+    )
+    return tuple(AgentExample(input=a.json(), output=b.json()) for a, b in pairs if a and b)
 
 
 def escaped(value: Any) -> Any:

@@ -171,6 +171,8 @@ _AGENT_DETAILS = {
     "max_turns": "max_turns",
     "max_tool_calls": "max_tool_calls",
     "parallel_tool_calls": "parallel_tool_calls",
+    "examples": "the examples",
+    "accept_truncated": "accept_truncated",
 }
 
 

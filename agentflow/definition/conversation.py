@@ -19,6 +19,7 @@ __all__ = [
     "Usage",
     "add_tool_call",
     "add_usage",
+    "dollars_for",
 ]
 
 
@@ -104,6 +105,25 @@ def add_usage(a: Usage, b: Usage) -> Usage:
         cost_usd=cost,
         estimated=True if a.estimated is True or b.estimated is True else UNSET,
     )
+
+
+def dollars_for(
+    usage: Usage,
+    input_price: float,
+    output_price: float,
+    cached_input_price: float | None,
+    cache_write_price: float | None,
+) -> float:
+    """Return what the tokens cost, by prices in US dollars per million."""
+    cached = min(usage.cache_read_input_tokens, usage.input_tokens)
+    written = min(usage.cache_creation_input_tokens, usage.input_tokens - cached)
+    dollars = (
+        (usage.input_tokens - cached - written) * input_price
+        + cached * (input_price if cached_input_price is None else cached_input_price)
+        + written * (input_price if cache_write_price is None else cache_write_price)
+        + usage.output_tokens * output_price
+    )
+    return dollars / 1e6
 
 
 def add_tool_call(usage: Usage) -> Usage:

@@ -40,6 +40,7 @@ from agentflow.definition.kinds.tool import ToolNode
 from agentflow.definition.kinds.transform import TransformNode
 from agentflow.definition.kinds.wait import WaitNode
 from agentflow.definition.node import (
+    AgentExample,
     AgentSpec,
     Approval,
     Budget,
@@ -55,6 +56,7 @@ from agentflow.definition.node import (
 )
 
 __all__ = [
+    "AgentExample",
     "AgentNode",
     "AgentSpec",
     "Approval",

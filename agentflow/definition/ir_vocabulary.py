@@ -39,7 +39,7 @@ from agentflow.definition.shapes import (
     Text,
 )
 from agentflow.definition.vocabulary import STEP_DOCUMENT
-from agentflow.definition.vocabulary_values import APPROVAL, BUDGET, CACHE, FLAG, RETRY, SERVICE
+from agentflow.definition.vocabulary_values import APPROVAL, BUDGET, CACHE, EXAMPLE, FLAG, RETRY, SERVICE
 from agentflow.definition.vocabulary_values import MODEL as _MODEL
 
 __all__ = ["ALIASES", "EXPRESSIONS", "MODEL", "POLICY", "ir_document", "is_default", "is_expression"]
@@ -132,6 +132,8 @@ _AGENT = Shape(
         "max_turns": Field(Number(minimum=1, integer=True), "How often the model is called at most.", 10),
         "max_tool_calls": Field(Number(minimum=1, integer=True), "How many functions are called.", 50),
         "parallel_tool_calls": Field(FLAG, "Whether functions are called together.", True),
+        "examples": Field(ArrayOf(EXAMPLE), "Inputs with their answers, shown to the model first."),
+        "accept_truncated": Field(FLAG, "Whether the text of an answer that is cut off is taken.", False),
     },
     code=None,
     synonyms={"prompt": "system_prompt", "instructions": "system_prompt", "schema": "output_schema"},

@@ -14,6 +14,7 @@ from agentflow.definition.policy import RetryPolicy
 __all__ = [
     "WORKERS",
     "WORKER_PREFIX",
+    "AgentExample",
     "AgentSpec",
     "Approval",
     "Binds",
@@ -65,6 +66,13 @@ class ModelRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.provider}:{self.model}"
 
 
+class AgentExample(msgspec.Struct, frozen=True, kw_only=True):
+    """An input and the answer to it, as the model is shown them before the input of the step."""
+
+    input: Any
+    output: Any
+
+
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An agent: prompt (a template), model, functions, limits.
 
@@ -74,7 +82,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     agent that `exchanges` messages is told the conversation that it is sent, and sends AgentResponse along
     its edges (page 002 §11); others take and give values.
     `handoffs` are those to whom it may hand over, by id, each with what it is good for: a call of
-    `handoff_to_<id>` ends its work.
+    `handoff_to_<id>` ends its work. With `accept_truncated` the text of an answer that was cut off by its
+    length is taken as the answer; calls of functions in it are never executed.
     """
 
     name: str
@@ -92,6 +101,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_turns: int = 10
     max_tool_calls: int = 50
     parallel_tool_calls: bool = True
+    examples: tuple[AgentExample, ...] = ()
+    accept_truncated: bool = False
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -16,6 +16,7 @@ from agentflow.definition.common_checks import (
     check_embedded_schema,
     compile_services,
     escaped,
+    examples_of,
     service_names,
     warn_undeclared,
 )
@@ -309,6 +310,8 @@ class _StepDocument:
             tags=escaped(tags.json()) if tags else {},
             max_turns=agent.plain("max_turns", self._default_value("max_turns") or 10),
             max_tool_calls=agent.plain("max_tool_calls", 50),
+            examples=examples_of(agent),
+            accept_truncated=agent.plain("accept_truncated", False),
         )
 
     def _functions(self, agent: Found) -> tuple[FunctionRef, ...] | None:

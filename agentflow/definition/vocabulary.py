@@ -22,6 +22,7 @@ from agentflow.definition.vocabulary_values import (
     CACHE,
     COUNT,
     DEFAULTS,
+    EXAMPLE,
     FLAG,
     INPUT,
     MODEL,
@@ -77,6 +78,12 @@ _STEP_AGENT = Shape(
         "fallback": Field(ArrayOf(MODEL), "The models that are tried when the one before fails."),
         "max_turns": Field(COUNT, "How often the model is called at most.", 10),
         "max_tool_calls": Field(COUNT, "How many functions are called at most.", 50),
+        "examples": Field(
+            ArrayOf(EXAMPLE), "Inputs with their answers, shown to the model before the input of the step."
+        ),
+        "accept_truncated": Field(
+            FLAG, "Whether the text of an answer that is cut off by its length is the answer.", False
+        ),
     },
     synonyms={
         "prompt": "systemPrompt",
@@ -186,6 +193,12 @@ _LIST_AGENT = Shape(
         "max_turns": Field(COUNT, "How often the model is called at most.", 10),
         "max_tool_calls": Field(COUNT, "How many functions are called at most.", 50),
         "parallel_tool_calls": Field(FLAG, "Whether functions asked for together are called together.", True),
+        "examples": Field(
+            ArrayOf(EXAMPLE), "Inputs with their answers, shown to the model before the input of the step."
+        ),
+        "accept_truncated": Field(
+            FLAG, "Whether the text of an answer that is cut off by its length is the answer.", False
+        ),
         "timeout": Field(Duration(), "How long the agent may take, all attempts together."),
         "retry": Field(RETRY, "When and how often failed work is tried again; false: never."),
         "budget": Field(BUDGET, "What the agent may use."),

@@ -26,6 +26,7 @@ __all__ = [
     "CACHE",
     "COUNT",
     "DEFAULTS",
+    "EXAMPLE",
     "FLAG",
     "INPUT",
     "MODEL",
@@ -38,6 +39,14 @@ COUNT = Number(minimum=1, integer=True)
 FLAG = Const((True, False))
 _AMOUNT = Number(minimum=0)
 _DURATION_HELP = "A duration such as 500ms, 30s, 5m, 1h or 1d, or seconds."
+
+EXAMPLE = Shape(
+    "example",
+    {
+        "input": Field(Json(), "What the agent is given.", required=True),
+        "output": Field(Json(), "What it answers: text, or a value by its schema.", required=True),
+    },
+)
 
 _BACKOFF = Shape(
     "backoff",

@@ -849,6 +849,10 @@ FAILURES: dict[str, CodeInfo] = {
     "script_exhausted": CodeInfo(
         "A ScriptedModel was asked more often than its script says.", "Add a step to the script of the test."
     ),
+    "tool_loop": CodeInfo(
+        "The model made the same calls with the same results again after it was told so.",
+        "Let the function say what is new, or make the prompt clearer.",
+    ),
     "tool_not_attached": CodeInfo(
         "The model asked for a function that is registered, but not attached to its agent.",
         "None: the model is told.",

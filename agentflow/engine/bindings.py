@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentflow.definition.conversation import ToolSchema, Usage
+from agentflow.definition.conversation import ToolSchema, Usage, dollars_for
 from agentflow.definition.ir import ModelRef
 
 __all__ = ["Bindings", "ModelTerms", "SideEffect", "StepBinding", "ToolInfo"]
@@ -54,13 +54,15 @@ class ToolInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds a call of a model: tokens that it may write, prices in dollars per million, and what is
-    counted beside the text (the fields of its profile)."""
+    """What bounds a call of a model: tokens that it may read and write, prices in dollars per million, and
+    what is counted beside the text (the fields of its profile)."""
 
+    context_tokens: int | None = None
     max_output_tokens: int | None = None
     input_price: float | None = None
     output_price: float | None = None
     cached_input_price: float | None = None
+    cache_write_price: float | None = None
     request_overhead_tokens: int = 16
     message_overhead_tokens: int = 8
     tool_overhead_tokens: int = 32
@@ -70,18 +72,16 @@ class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
         """Return the highest price of so many tokens in US dollars; None if a price is unknown."""
         if self.input_price is None or self.output_price is None:
             return None
-        dearest = max(self.input_price, self.cached_input_price or 0.0)
+        dearest = max(self.input_price, self.cached_input_price or 0.0, self.cache_write_price or 0.0)
         return (input_tokens * dearest + output_tokens * self.output_price) / 1e6
 
     def cost(self, usage: Usage) -> float | None:
         """Return the price of a reported usage in US dollars; None if a price is unknown."""
         if self.input_price is None or self.output_price is None:
             return None
-        cached = min(usage.cache_read_input_tokens, usage.input_tokens)
-        cached_price = self.input_price if self.cached_input_price is None else self.cached_input_price
-        fresh = usage.input_tokens - cached
-        dollars = fresh * self.input_price + cached * cached_price + usage.output_tokens * self.output_price
-        return dollars / 1e6
+        return dollars_for(
+            usage, self.input_price, self.output_price, self.cached_input_price, self.cache_write_price
+        )
 
 
 class StepBinding(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,12 +13,13 @@ from msgspec import UNSET, UnsetType
 
 from agentflow.definition.conversation import Message, Usage
 from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import ModelRef
 from agentflow.definition.policy import MAX_SECONDS, RetryPolicy
 from agentflow.definition.schemas import validate
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents.failure import agent_failed
 from agentflow.engine.agents.progress import AgentProgress, ToolRecord, model_of
-from agentflow.engine.bindings import ModelTerms
+from agentflow.engine.bindings import ModelTerms, StepBinding
 from agentflow.engine.decisions import Decisions, due, retrying, scope_fields, size_of, step_failed
 from agentflow.engine.reservations import charge, most_output, output_limit, terms_of
 from agentflow.engine.state import OpenCall, RunState
@@ -116,12 +117,33 @@ def model_failed(
     failures = progress.failed_calls + 1
     lost = error.category == "interrupted"  # not the model's fault: made again, and not counted
     delay = _delay(policy, error, failures, progress.first_failure, retry_after, now, draw)
-    if error.code == "circuit_open" and _may_fall_back(progress, error):
+    binding = state.bindings.of(activation.node.id)
+    following = _fallback(progress, error, binding)
+    if error.code == "circuit_open" and following is not None:
         delay = None  # the next model may answer at once
-    terms = terms_of(state.bindings.of(activation.node.id), call.model)
+    terms = terms_of(binding, call.model)
     charged = usage if uncharged else charge(call, terms, usage, wrote=bool(partial), error=error)
-    if error.code == "output_truncated" and charged is not None and _cut_by_budget(call, terms):
+    accepted = error.code == "output_truncated" and partial and _accepts_truncated(activation)
+    if (
+        error.code == "output_truncated"
+        and charged is not None
+        and not accepted
+        and _cut_by_budget(call, terms)
+    ):
         return [_cut(call, partial, charged, duration_ms, terms)]
+    if accepted:
+        return [
+            ev.ModelCallCompleted(
+                **scope_fields(activation),
+                model_call_id=call_id,
+                agent_name=activation.node.agent_name,
+                duration_ms=duration_ms,
+                message=Message(role="assistant", content=partial or ""),
+                finish_reason=(error.details or {}).get("finish_reason", "length"),
+                response_model=call.model.partition(":")[2],
+                usage=charged or Usage(model_calls=1),
+            )
+        ]
     failed = ev.ModelCallFailed(
         **scope_fields(activation),
         model_call_id=call_id,
@@ -136,8 +158,7 @@ def model_failed(
         return [failed]
     if delay is not None:
         return [failed, *retrying(activation, "model", error, delay, now)]
-    if _may_fall_back(progress, error):
-        following = progress.models[progress.model_index + 1]
+    if following is not None:
         return [failed, *retrying(activation, "fallback", error, 0, now, model=following.name)]
     if error.category in ("quota", "rate_limited"):
         # A limit that outlasts the retries is a quota: the run stands still, nothing is lost.
@@ -151,8 +172,23 @@ def model_failed(
     return [failed, *agent_failed(activation, error, now, closed=[failed])]
 
 
-def _may_fall_back(progress: AgentProgress, error: ErrorInfo) -> bool:
-    return error.category != "invalid_input" and progress.model_index + 1 < len(progress.models)
+def _accepts_truncated(activation: Activation) -> bool:
+    spec = activation.node.agent
+    return spec is not None and spec.accept_truncated
+
+
+def _fallback(progress: AgentProgress, error: ErrorInfo, binding: StepBinding) -> ModelRef | None:
+    """Return the model that takes over, None if there is none: the next one, or after a prompt that was too
+    long the next one that may have more room for it."""
+    left = progress.models[progress.model_index + 1 :]
+    if error.code == "context_length_exceeded":
+        had = terms_of(binding, model_of(progress).name).context_tokens
+        return next((ref for ref in left if _has_more_room(terms_of(binding, ref.name), had)), None)
+    return left[0] if left and error.category != "invalid_input" else None
+
+
+def _has_more_room(terms: ModelTerms, than: int | None) -> bool:
+    return than is None or terms.context_tokens is None or terms.context_tokens > than
 
 
 def _delay(

@@ -41,6 +41,7 @@ class AnthropicProvider(StreamedProvider):
     """
 
     kind = FORMAT
+    official_url = OFFICIAL_URL
 
     def __init__(
         self,

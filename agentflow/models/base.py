@@ -11,9 +11,10 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from agentflow.definition.conversation import Message, ToolSchema, Usage
+from agentflow.definition.conversation import Message, ToolSchema, Usage, dollars_for
 from agentflow.definition.failure import ErrorInfo
 from agentflow.errors import AgentflowError, ConfigurationError
+from agentflow.models.rate_limits import RateLimits, ReportedLimit
 
 __all__ = [
     "AnswerEnd",
@@ -24,6 +25,8 @@ __all__ = [
     "ModelReply",
     "ModelRequest",
     "ModelResolutionError",
+    "RateLimits",
+    "ReportedLimit",
     "TokenKind",
 ]
 
@@ -85,17 +88,9 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """US dollars for the tokens of `usage`; None when a price that it needs is unknown."""
         if self.input_price is None or self.output_price is None:
             return None
-        cached = min(usage.cache_read_input_tokens, usage.input_tokens)
-        written = min(usage.cache_creation_input_tokens, usage.input_tokens - cached)
-        cached_price = self.input_price if self.cached_input_price is None else self.cached_input_price
-        write_price = self.input_price if self.cache_write_price is None else self.cache_write_price
-        dollars = (
-            (usage.input_tokens - cached - written) * self.input_price
-            + cached * cached_price
-            + written * write_price
-            + usage.output_tokens * self.output_price
+        return dollars_for(
+            usage, self.input_price, self.output_price, self.cached_input_price, self.cache_write_price
         )
-        return dollars / 1_000_000
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +117,8 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     stop, length, tool_calls, content_filter or the provider's own word, `provider_finish_reason` always the
     provider's own word, None if it gave none. A reply with `finish_reason` length or content_filter is never
     complete, so that an adapter that leaves `end` out is safe. `first_token_ms` is milliseconds from the
-    start of the request to the first piece of the answer. `warnings` are recorded in the log.
+    start of the request to the first piece of the answer. `warnings` are recorded in the log. `limits` are
+    what the provider says is left of its rate limits.
     """
 
     message: Message
@@ -134,6 +130,7 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage(model_calls=1)
     first_token_ms: float | None = None
     warnings: tuple[str, ...] = ()
+    limits: tuple[ReportedLimit, ...] = ()
 
     def __post_init__(self) -> None:
         implied = _IMPLIED_END.get(self.finish_reason)
@@ -183,7 +180,11 @@ class ModelResolutionError(ConfigurationError):
 
 @runtime_checkable
 class ModelProvider(Protocol):
-    """One service that answers model requests; an instance is shared by all runs of a process."""
+    """One service that answers model requests; an instance is shared by all runs of a process.
+
+    A provider may have an attribute `rate_limits`, a RateLimits, that the caller's limiter keeps to, and an
+    attribute `address`, the host and port of its server, that errors name.
+    """
 
     @property
     def name(self) -> str:

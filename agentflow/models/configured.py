@@ -10,6 +10,7 @@ from msgspec import UNSET
 from agentflow.definition.diagnostics import did_you_mean
 from agentflow.known_secrets import secret_variable
 from agentflow.models.base import ModelProfile, ModelProvider, ModelResolutionError
+from agentflow.models.rate_limits import RateLimits
 from agentflow.models.streamed import ProviderOptions
 from agentflow.models.table import known_profile, known_server, known_servers, stated_profile
 from agentflow.provider_settings import ProviderKind, ProviderSettings
@@ -53,9 +54,12 @@ def build_provider(name: str, settings: ProviderSettings, env: Mapping[str, str]
     where = f"[providers.{name}]"
     options: ProviderOptions = {
         "settings": (f"base_url in {where}", key_setting if settings.key else f"key in {where}"),
-        "profiles": partial(_profile, settings.profile or name, settings, kind),
+        "profiles": partial(_profile, settings.profile or name, settings, kind, base_url is None),
         "key_header": settings.key_header or server.key_header,
         "max_concurrency": settings.max_concurrency or 8,
+        "rate_limits": RateLimits(
+            requests_per_minute=settings.requests_per_minute, tokens_per_minute=settings.tokens_per_minute
+        ),
         "first_byte_timeout": UNSET
         if settings.first_byte_timeout is None
         else settings.first_byte_timeout or None,
@@ -75,8 +79,10 @@ def _kind(name: str, settings: ProviderSettings) -> ProviderKind | None:
     return known or next((kind for kind in _OFFICIAL if kind == name), None)
 
 
-def _profile(table: str, settings: ProviderSettings, kind: ProviderKind | None, model: str) -> ModelProfile:
-    return stated_profile(known_profile(table, model, kind), settings, model)
+def _profile(
+    table: str, settings: ProviderSettings, kind: ProviderKind | None, official: bool, model: str
+) -> ModelProfile:
+    return stated_profile(known_profile(table, model, kind, official=official), settings, model)
 
 
 def _made(

@@ -25,6 +25,7 @@ class GeminiProvider(StreamedProvider):
     """`streamGenerateContent` below one base URL (`…/v1beta`); arguments are those of StreamedProvider."""
 
     kind = FORMAT
+    official_url = OFFICIAL_URL
 
     def __init__(
         self,

@@ -28,6 +28,7 @@ class OpenAIProvider(StreamedProvider):
     """Chat completions below one base URL (`…/v1`); the arguments are those of StreamedProvider."""
 
     kind = "openai"
+    official_url = OFFICIAL_URL
 
     def __init__(
         self,

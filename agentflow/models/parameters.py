@@ -24,7 +24,7 @@ __all__ = [
     "with_prices",
 ]
 
-PRICES: Final = ("input_price", "output_price", "cached_input_price")
+PRICES: Final = ("input_price", "output_price", "cached_input_price", "cache_write_price")
 """US dollars per million tokens. They are terms of the runtime and are never sent."""
 
 EXTRA: Final = "extra"
@@ -83,9 +83,9 @@ def price_problem(value: object) -> str | None:
 
 def with_prices(profile: ModelProfile, stated: Mapping[str, Any]) -> ModelProfile:
     """Return the profile with the prices that `stated` has. They come from one place: a stated price of
-    input or output takes away a cached price that was known for others."""
+    input or output takes away the prices of the cache that were known for others."""
     prices = {key: float(stated[key]) for key in PRICES if price_problem(stated.get(key)) is None}
     if not prices:
         return profile
-    prices.setdefault("cached_input_price", cast("Any", None))
-    return msgspec.structs.replace(profile, **prices)
+    of_the_cache = {"cached_input_price": None, "cache_write_price": None}
+    return msgspec.structs.replace(profile, **{**of_the_cache, **prices})

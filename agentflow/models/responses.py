@@ -33,6 +33,7 @@ class ResponsesProvider(StreamedProvider):
     """Responses below one base URL (`…/v1`); the arguments are those of StreamedProvider."""
 
     kind = FORMAT
+    official_url = OFFICIAL_URL
 
     def __init__(
         self,

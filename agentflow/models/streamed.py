@@ -7,6 +7,7 @@ the events of its answer are read.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable
@@ -28,9 +29,11 @@ from agentflow.models.base import DeltaSink, ModelError, ModelProfile, ModelRepl
 from agentflow.models.endpoint import Endpoint
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.http import AnswerTooLarge, HttpClient, HttpFailure
+from agentflow.models.rate_limits import RateLimits, ReportedLimit
 from agentflow.models.sse import EventDecoder, StreamTooLong, is_event_stream
 from agentflow.models.table import known_profile
 from agentflow.models.traffic import ModelResponse, send
+from agentflow.models.waits import reported_limits
 
 __all__ = ["ProviderOptions", "StreamedAnswer", "StreamedProvider"]
 
@@ -39,6 +42,7 @@ _BYTE_TIMEOUT: Final = 60.0
 _STREAM_OVERHEAD: Final = 4
 """A stream may have this many times the bytes of the answer in it: each token comes in a chunk of its own."""
 _SNIFFED_BYTES: Final = 1024
+_NO_LIMITS: Final = RateLimits()
 _LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _log = get_logger("agentflow.models")
@@ -48,6 +52,7 @@ class ProviderOptions(TypedDict, total=False):
     """The arguments that all providers over HTTP take; StreamedProvider says what they mean."""
 
     max_concurrency: int
+    rate_limits: RateLimits
     first_byte_timeout: float | UnsetType | None
     byte_timeout: float | None
     max_answer_bytes: int
@@ -96,16 +101,20 @@ class StreamedProvider(ABC):
     Credentials inside the base URL are sent (as Basic) if there is no key; with one they are left out, since
     a request has one Authorization, and a warning says so.
 
-    `first_byte_timeout` is seconds, None is no limit; without it that of the model's profile holds, and none
-    for a server on this machine. `byte_timeout` is that between two bytes. `max_answer_bytes` bounds one
-    event, and the text and arguments of an answer, after decompression. `loopback` is for a server that this
-    process started itself. `settings` are the names of base URL and key that errors tell the user to look at.
-    `profiles` replaces the table of models. `key_header` shows the key instead of the wire format's header.
-    Raises ConfigurationError for a base URL or a key that is none.
+    At most `max_concurrency` calls are open at once, and what is sent stays within `rate_limits`; all
+    providers with the same key share both. `first_byte_timeout` is seconds, None is no limit; without it
+    that of the model's profile holds, and none for a server on this machine. `byte_timeout` is that between
+    two bytes. `max_answer_bytes` bounds one event, and the text and arguments of an answer, after
+    decompression. `loopback` is for a server that this process started itself. `settings` are the names of
+    base URL and key that errors tell the user to look at. `profiles` replaces the table of models.
+    `key_header` shows the key instead of the wire format's header. Raises ConfigurationError for a base URL
+    or a key that is none.
     """
 
     kind: str
     """The wire format, as configuration and the table of models name it."""
+    official_url: str
+    """The base URL of the service that the wire format is of."""
 
     def __init__(
         self,
@@ -114,6 +123,7 @@ class StreamedProvider(ABC):
         api_key: str | None = None,
         name: str,
         max_concurrency: int = 8,
+        rate_limits: RateLimits = _NO_LIMITS,
         first_byte_timeout: float | UnsetType | None = UNSET,
         byte_timeout: float | None = _BYTE_TIMEOUT,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
@@ -132,6 +142,7 @@ class StreamedProvider(ABC):
         base_url = _without_rival(base_url, api_key, settings)
         self.name = name
         self.max_concurrency = max_concurrency
+        self.rate_limits = rate_limits
         digest = hashlib.sha256(f"{base_url}\n{api_key or ''}".encode()).hexdigest()[:16]
         self.limiter_key = f"{name}:{digest}"
         self._endpoint = Endpoint(name, base_url, url_setting, key_setting, bool(api_key), self.kind)
@@ -153,10 +164,11 @@ class StreamedProvider(ABC):
 
     def profile(self, model: str) -> ModelProfile:
         """Return the entry of the table of models, of this provider or of its wire format; any other model is
-        taken to call functions and answer by schema, unpriced."""
+        taken to call functions and answer by schema, and is unpriced, as is one at another address than the
+        service's own."""
         if self._profiles is not None:
             return self._profiles(model)
-        return known_profile(self.name, model, self.kind)
+        return known_profile(self.name, model, self.kind, official=self._base_url == self.official_url)
 
     async def complete(
         self,
@@ -169,7 +181,7 @@ class StreamedProvider(ABC):
         names = FunctionNames(request.tools)
         answer = self._new_answer(request, names, on_delta)
         try:
-            dropped = await self._receive_without_refused(request, names, answer)
+            dropped, limits = await self._receive_without_refused(request, names, answer)
             reply = answer.reply(new_call_id)
         except ModelError as error:
             error.restate(self._endpoint.describe(request.model, error.info))
@@ -182,6 +194,7 @@ class StreamedProvider(ABC):
             reply,
             usage=reply.usage if usage is None else self._priced(request.model, usage),
             warnings=(*reply.warnings, *warnings),
+            limits=limits,
         )
 
     async def aclose(self) -> None:
@@ -208,8 +221,9 @@ class StreamedProvider(ABC):
 
     async def _receive_without_refused(
         self, request: ModelRequest, names: FunctionNames, answer: StreamedAnswer
-    ) -> list[str]:
-        """Receive the answer; return the parameters that the provider refused and that were left out.
+    ) -> tuple[list[str], tuple[ReportedLimit, ...]]:
+        """Receive the answer; return the parameters that the provider refused and that were left out, and
+        what it says is left of its limits.
 
         Each is left out once: later calls of the model go without it. A limit of the answer never is, since
         a budget counts on it, and `extra` is sent as it stands.
@@ -218,17 +232,23 @@ class StreamedProvider(ABC):
         while True:
             kept = {name: value for name, value in request.parameters.items() if name not in refused}
             try:
-                await self._receive(msgspec.structs.replace(request, parameters=kept), names, answer)
+                sent = msgspec.structs.replace(request, parameters=kept)
+                limits = await self._receive(sent, names, answer)
             except ModelError as error:
                 name = error.refused_parameter
                 if name is None or name not in kept or name in _LIMITS:
                     raise
                 refused.add(name)
             else:
-                return [name for name in request.parameters if name in refused]
+                return [name for name in request.parameters if name in refused], limits
 
-    async def _receive(self, request: ModelRequest, names: FunctionNames, answer: StreamedAnswer) -> None:
+    async def _receive(
+        self, request: ModelRequest, names: FunctionNames, answer: StreamedAnswer
+    ) -> tuple[ReportedLimit, ...]:
         body = self._encode(request, names)
+        limits: tuple[ReportedLimit, ...] = ()
+        now = asyncio.get_running_loop().time
+        reported_at = now()
         wait = self._wait(request.model)
         try:
             async with send(
@@ -242,6 +262,7 @@ class StreamedProvider(ABC):
             ) as response:
                 if not 200 <= response.status < 300:
                     raise await self._refused(response)
+                limits, reported_at = reported_limits(response.headers), now()
                 async with aclosing(_events(response, self._max_answer_bytes)) as events:
                     async for data in events:
                         answer.take(data)
@@ -254,6 +275,10 @@ class StreamedProvider(ABC):
                 raise faults.from_http_failure(self.name, failure, partial=answer.text) from failure
         except (StreamTooLong, AnswerTooLong) as failure:
             raise faults.broken_answer(self.name, str(failure), partial=answer.text) from failure
+        since = now() - reported_at  # the headers come before the stream
+        return tuple(
+            msgspec.structs.replace(limit, resets_after=limit.resets_after - since) for limit in limits
+        )
 
     def _wait(self, model: str) -> float | None:
         """Seconds to the first byte."""

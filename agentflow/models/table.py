@@ -1,4 +1,5 @@
-"""The shipped model table (models.toml): what is known about models before anybody calls one.
+"""The shipped tables: what is known about models before anybody calls one (models.toml), and what those of
+paid services cost (prices.toml).
 
 It must never be asked over the network; an unknown model gets its provider's defaults, without prices.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import date
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,19 +21,21 @@ from agentflow.models.base import ModelProfile
 from agentflow.provider_settings import ProviderKind, ProviderSettings
 
 __all__ = [
+    "PriceTable",
     "ServerEntry",
     "default_model",
     "known_models",
     "known_profile",
     "known_server",
     "known_servers",
+    "price_table",
     "stated_profile",
 ]
 
 _STATED = tuple(name for name in ModelProfile.__struct_fields__ if name != "count_tokens")
 """The fields of a profile that configuration can state."""
 
-_SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")
+_SNAPSHOT = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8})$")
 
 
 class _Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -43,13 +47,37 @@ class _Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     models: dict[str, dict[str, Any]] = {}
 
 
+class _Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    input_price: float
+    output_price: float
+    cached_input_price: float | None = None
+    cache_write_price: float | None = None
+
+
+class PriceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Prices in US dollars per million tokens, by `provider:model`; their date, and where they come from."""
+
+    as_of: date
+    sources: tuple[str, ...]
+    models: dict[str, _Price]
+
+
 @cache
 def _table() -> dict[str, _Provider]:
+    return msgspec.convert(_shipped("models.toml"), dict[str, _Provider])
+
+
+@cache
+def price_table() -> PriceTable:
+    """Return the shipped prices."""
+    return msgspec.convert(_shipped("prices.toml"), PriceTable)
+
+
+def _shipped(name: str) -> dict[str, Any]:
     import tomllib  # 10 ms with what importlib.resources imports, which a Runtime without models is spared
     from importlib.resources import files
 
-    text = files("agentflow.models").joinpath("models.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(text), dict[str, _Provider])
+    return tomllib.loads(files("agentflow.models").joinpath(name).read_text(encoding="utf-8"))
 
 
 def default_model(provider: str) -> str | None:
@@ -85,17 +113,27 @@ def known_models(provider: str) -> list[str]:
     return list(entry.models) if entry else []
 
 
-def known_profile(provider: str, model: str, kind: str | None = None) -> ModelProfile:
+def known_profile(
+    provider: str, model: str, kind: str | None = None, *, official: bool = False
+) -> ModelProfile:
     """Return the profile of a model: its own entry, or that of the model it is a dated snapshot of, over the
     provider's defaults over the defaults of ModelProfile. `kind` is the wire format of a provider that has no
     entry of its own: its defaults hold then, and its models, which others may serve under other limits, do
-    not.
+    not. `official`: it is reached at the service's own address, where the shipped prices hold.
     """
     entry = _table().get(provider)
     if entry is None:
         defaults = _table()[kind].defaults if kind in _table() else {}
         return msgspec.convert(defaults, ModelProfile)
-    return msgspec.convert({**entry.defaults, **_fields(entry.models, model)}, ModelProfile)
+    prices = _price(provider, model) if official else {}
+    return msgspec.convert({**entry.defaults, **prices, **_fields(entry.models, model)}, ModelProfile)
+
+
+def _price(provider: str, model: str) -> dict[str, Any]:
+    provider = "openai" if provider == "openai-responses" else provider
+    known = price_table().models
+    found = known.get(f"{provider}:{model}") or known.get(f"{provider}:{_SNAPSHOT.sub('', model)}")
+    return {} if found is None else msgspec.structs.asdict(found)
 
 
 def stated_profile(profile: ModelProfile, stated: ProviderSettings, model: str) -> ModelProfile:

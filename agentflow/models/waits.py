@@ -1,4 +1,5 @@
-"""Time that a provider asks to wait: Retry-After, RetryInfo in the body, or the reset of a used-up limit.
+"""Time that a provider asks to wait: Retry-After, RetryInfo in the body, or the reset of a used-up limit; and
+what its answers say is left of its limits.
 
 It must never guess: what says no time gives None, and a limit of which something is left is not waited for.
 """
@@ -8,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
 from agentflow.http import retry_after
+from agentflow.models.rate_limits import ReportedLimit
 
-__all__ = ["asked_wait"]
+__all__ = ["asked_wait", "reported_limits"]
 
 _RETRY_INFO: Final = "google.rpc.RetryInfo"
 _LIMITS: Final = (
@@ -24,6 +26,13 @@ _LIMITS: Final = (
         "anthropic-ratelimit-{}-reset",
         ("requests", "tokens", "input-tokens", "output-tokens"),
     ),
+)
+_REPORTS: Final = ("x-ratelimit-{1}-{0}", "anthropic-ratelimit-{0}-{1}")
+_REPORTED: Final[tuple[tuple[str, Literal["requests", "tokens"]], ...]] = (
+    ("requests", "requests"),
+    ("tokens", "tokens"),
+    ("input-tokens", "tokens"),
+    ("output-tokens", "tokens"),
 )
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)")
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -39,6 +48,18 @@ def asked_wait(headers: Mapping[str, str], body: bytes) -> float | None:
     if asked is None:
         asked = _retry_info(body)
     return max(_resets(headers), default=None) if asked is None else asked
+
+
+def reported_limits(headers: Mapping[str, str]) -> tuple[ReportedLimit, ...]:
+    """Return the limits of which an answer says both how much is left and when it is full again."""
+    found: list[ReportedLimit] = []
+    for form in _REPORTS:
+        for name, kind in _REPORTED:
+            left = (headers.get(form.format(name, "remaining")) or "").strip()
+            resets = _seconds((headers.get(form.format(name, "reset")) or "").strip())
+            if left.isascii() and left.isdecimal() and resets is not None:
+                found.append(ReportedLimit(kind=kind, remaining=int(left), resets_after=resets))
+    return tuple(found)
 
 
 def _retry_info(body: bytes) -> float | None:
@@ -72,7 +93,8 @@ def _resets(headers: Mapping[str, str]) -> Iterator[float]:
 
 
 def _seconds(text: str) -> float | None:
-    """Read a duration as Go writes it (`6m0s`, `20ms`), a number of seconds, or a time in RFC 3339."""
+    """Read a duration as Go writes it (`6m0s`, `20ms`), a number of seconds, or a time in RFC 3339, which
+    becomes the seconds until then. Return None for anything else."""
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
     if text and _DURATION.sub("", text) == "":

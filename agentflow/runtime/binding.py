@@ -519,10 +519,12 @@ _WORKER_HINT = (
 def terms_of_profile(profile: ModelProfile) -> ModelTerms:
     """Return what bounds the calls of a model with this profile."""
     return ModelTerms(
+        context_tokens=profile.context_tokens,
         max_output_tokens=profile.max_output_tokens,
         input_price=profile.input_price,
         output_price=profile.output_price,
         cached_input_price=profile.cached_input_price,
+        cache_write_price=profile.cache_write_price,
         request_overhead_tokens=profile.request_overhead_tokens,
         message_overhead_tokens=profile.message_overhead_tokens,
         tool_overhead_tokens=profile.tool_overhead_tokens,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from agentflow.events.tracing import RunTracer
 from agentflow.models import ModelRequest
 from agentflow.runtime.agent_actor import AgentActor, Directory
 from agentflow.runtime.handler_dispatcher import HandlerDispatcher
-from agentflow.runtime.model_calls import CallModel
+from agentflow.runtime.model_calls import CallModel, ForgetRefusal
 from agentflow.runtime.tool_actor import CallTool, CancelCall, CheckCalls, ToolCallFailure, lost_call
 
 __all__ = ["CallDispatcher", "model_call", "tool_call"]
@@ -144,6 +145,14 @@ class CallDispatcher:
             except ActorStopped:
                 return  # the Runtime is being closed: the call stays open, and `resume` closes it
             self._tell(target, message)
+
+    def forget_refusals(self) -> None:
+        """Let the next call to each provider of the run be made, whatever refused earlier ones: a person who
+        resumes a run may have raised a limit."""
+        bound = (self._state.bindings.of(step) for step in self._state.bindings.steps)
+        for provider in {ref.provider for binding in bound for ref in binding.models}:
+            with suppress(ActorStopped, MailboxFull):
+                self._directory.model(provider).tell(ForgetRefusal())
 
     def _tell(self, target: Ref[Any], message: CallTool) -> None:
         if target not in self._services:

@@ -22,6 +22,7 @@ A message class stands in the module of its receiver; where that would be an imp
 | Committed, CommitFailed | event_bus | EventBus | the sender of the Commit |
 | CallModel | model_calls | RunSupervisor (CallDispatcher) | AgentActor |
 | Complete | model_calls | AgentActor | ModelActor |
+| ForgetRefusal | model_calls | RunSupervisor (CallDispatcher) | ModelActor |
 | ModelCallSuccess, ModelCallFailure | model_calls | ModelActor, through AgentActor | RunSupervisor |
 | CallTool | tool_actor | RunSupervisor (CallDispatcher), AgentActor | AgentActor, ToolActor |
 | CancelCall, CheckCalls | tool_actor | RunSupervisor (CallDispatcher) | ToolActor |

@@ -1,4 +1,4 @@
-"""ModelActor: one for each provider key, shared by all runs; keeps the provider's limit of open calls."""
+"""ModelActor: one for each provider key, shared by all runs; keeps the limits of that key."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from agentflow.models.base import DeltaSink
 from agentflow.models.parameters import sent_parameters
 from agentflow.runtime.circuit_breaker import Circuit, CircuitOpen
 from agentflow.runtime.clock import Clock, monotonic_of
+from agentflow.runtime.key_limits import KeyLimits, KeyRefused, LimitedCall
 from agentflow.runtime.messages import HANDLER_LIMIT_S
 from agentflow.runtime.model_calls import (
     CallModel,
     Complete,
+    ForgetRefusal,
     ModelCallFailure,
     ModelCallSuccess,
+    expected_tokens,
     failure_of,
     incomplete,
     judge_reply,
@@ -53,21 +56,48 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         self._providers = providers  # those that share this key's limit, by name
         self._deltas = deltas
         self._circuit = Circuit()
+        self._admitted: dict[str, LimitedCall] = {}  # by call, until it is noted how it ended
         self._work_began = call_started
         self._clock = clock
         self._monotonic = monotonic_of(clock)
 
     def on_start(self) -> None:
-        self._limiter = self.ctx.limiter(self._limit)
+        self._limits = KeyLimits()
+        self._limiter = self.ctx.limiter(self._limit, pace=self)
 
     @on(Complete)
     def complete(self, message: Complete) -> None:
         call = message.call
         self._limiter.submit(
             partial(self._answer, message),
+            group=call.workflow_id,
+            cost=call,
             timeout=call.timeout,
             on_timeout=partial(_timed_out, call, self._address(call)),
         )
+
+    @on(ForgetRefusal)
+    def forget_refusal(self, message: ForgetRefusal) -> None:
+        self._limits.forget_refusal()
+
+    def admit(self, call: CallModel) -> float:
+        """Return the seconds until the limits of the key have room for the call; it counts after 0."""
+        limits, now = self._limits, self._seconds()
+        limits.restrict(getattr(self._providers.get(call.ref.provider), "rate_limits", None))
+        tokens = expected_tokens(call.request) if limits.counts_tokens else 0
+        wait = limits.wait(tokens, now)
+        if wait <= 0 and limits.refused(now) is None:
+            self._admitted[call.call_id] = limits.begin(tokens, now)
+        return wait
+
+    def leave(self, call: CallModel) -> None:
+        """Count a call that ended before it was noted how."""
+        admitted = self._admitted.pop(call.call_id, None)
+        if admitted is not None:
+            self._limits.end(admitted, self._seconds(), conclusive=False)
+
+    def _seconds(self) -> float:
+        return self._monotonic() / 1e6
 
     def _address(self, call: CallModel) -> str:
         """Return where the provider's server is, for errors; empty if its adapter does not say it."""
@@ -86,7 +116,10 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         return result
 
     async def _attempt(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
-        """Make one call through the circuit breaker of the provider's key."""
+        """Make one call through the limits and the circuit breaker of the provider's key."""
+        limited = self._admitted.get(message.call_id)
+        if limited is None:
+            return _not_made(message.call, self._limits.refused(self._seconds()))
         try:
             admitted = await self._circuit.admit()
         except CircuitOpen as is_open:
@@ -97,8 +130,28 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
             self._circuit.record(admitted, None, conclusive=False)
             raise
         error = result.error if isinstance(result, ModelCallFailure) else None
-        self._circuit.record(admitted, error, conclusive=error is None or error.code != "agent_error")
+        conclusive = error is None or error.code != "agent_error"
+        self._circuit.record(admitted, error, conclusive=conclusive)
+        if self._admitted.pop(message.call_id, None) is limited:
+            self._note(limited, result, conclusive=conclusive)
         return result
+
+    def _note(
+        self, limited: LimitedCall, result: ModelCallSuccess | ModelCallFailure, *, conclusive: bool
+    ) -> None:
+        """Tell the limits of the key what a call's end says of them."""
+        failed = isinstance(result, ModelCallFailure)
+        usage = result.usage if failed else result.reply.usage
+        used = None if usage is None else usage.input_tokens + usage.output_tokens
+        self._limits.end(
+            limited,
+            self._seconds(),
+            error=result.error if failed else None,
+            retry_after=result.retry_after if failed else None,
+            conclusive=conclusive,
+            tokens=used or None,
+            limits=() if failed else result.reply.limits,
+        )
 
     async def _call(self, message: Complete) -> ModelCallSuccess | ModelCallFailure:
         call = message.call
@@ -188,6 +241,29 @@ def _kept_back(call: CallModel, is_open: CircuitOpen) -> ModelCallFailure:
         provider=call.ref.provider,
     )
     return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=0, retry_after=is_open.retry_after)
+
+
+def _not_made(call: CallModel, refused: KeyRefused | None) -> ModelCallFailure:
+    """Return the failure of a call that was not made because the refusal of another one holds."""
+    if refused is None:  # it has just ended: the call is made again
+        refused = KeyRefused(_RATE_LIMITED, 0.0)
+    # What refused one call refuses all: without a time it is no matter of retries any more (page 000 §9).
+    category = refused.error.category if refused.retry_after is not None else "quota"
+    info = msgspec.structs.replace(
+        refused.error,
+        category=category,
+        retryable=category == "rate_limited",
+        provider=call.ref.provider,
+        details={"kept_back": True},
+    )
+    return ModelCallFailure(
+        call_id=call.call_id, error=info, duration_ms=0, retry_after=refused.retry_after, uncharged=True
+    )
+
+
+_RATE_LIMITED = ErrorInfo(
+    category="rate_limited", code="rate_limited", message="the provider refused other calls", retryable=True
+)
 
 
 def _late(call: CallModel, what: str) -> ErrorInfo:

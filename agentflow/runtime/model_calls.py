@@ -23,8 +23,10 @@ from agentflow.runtime.messages import Message
 __all__ = [
     "CallModel",
     "Complete",
+    "ForgetRefusal",
     "ModelCallFailure",
     "ModelCallSuccess",
+    "expected_tokens",
     "failure_of",
     "incomplete",
     "judge_reply",
@@ -55,6 +57,10 @@ class Complete(Message, frozen=True, kw_only=True):
     @property
     def call_id(self) -> str:
         return self.call.call_id
+
+
+class ForgetRefusal(Message, frozen=True, kw_only=True):
+    """Make the next call to this provider even if it has refused others for a time."""
 
 
 class ModelCallSuccess(Message, frozen=True, kw_only=True):
@@ -139,6 +145,17 @@ def incomplete(call: CallModel, reply: ModelReply, duration_ms: int) -> ModelCal
         partial=reply.message.content or None,
         usage=reply.usage if _counts(reply.usage) else None,
     )
+
+
+def expected_tokens(request: ModelRequest) -> int:
+    """Return about how many tokens a call uses, for limits of rate: a quarter of the bytes that are read, and
+    all that may be written if that is bounded. A budget goes by an upper bound instead."""
+    texts = [message.content for message in request.messages]
+    texts += [call.arguments for message in request.messages for call in message.tool_calls]
+    read = sum(len(text.encode("utf-8", "replace")) for text in texts)
+    read += sum(len(msgspec.json.encode(tool)) for tool in request.tools)
+    written = (request.parameters.get(name) for name in ("max_tokens", "max_completion_tokens"))
+    return read // 4 + max((w for w in written if isinstance(w, int)), default=0)
 
 
 async def judge_reply(request: ModelRequest, reply: ModelReply) -> None:

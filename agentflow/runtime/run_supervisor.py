@@ -1023,6 +1023,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             decisions += self._interrupted(now)
         if resumes:
             self._effects += engine.open_handlers(state)
+            if isinstance(command, Resume) and command.by != "runtime":
+                self._dispatcher.forget_refusals()
         if any(isinstance(move, ev.PlanRejected) for move in decisions):
             cancel = Cancel(reason="plan_rejected", by=command.by)
             decisions += self._decide_cancel(cancel, behind=len(decisions))

@@ -152,10 +152,12 @@ def test_a_price_comes_from_the_document_then_the_configuration_then_the_table()
         profile = models.profile(ModelRef(provider="openai", model=model, parameters=parameters))
         return [getattr(profile, name) for name in PRICES]
 
-    assert of("m") == [3.0, 4.0, 1.0]
-    assert of("m", input_price=1, output_price=2) == [1.0, 2.0, None]
-    assert of("other") == [None, None, None]
-    assert of("other", input_price=1, output_price=2, cached_input_price=0.1) == [1.0, 2.0, 0.1]
+    assert of("m") == [3.0, 4.0, 1.0, None]
+    assert of("m", input_price=1, output_price=2) == [1.0, 2.0, None, None]
+    assert of("other") == [None] * 4
+    assert of("other", input_price=1, output_price=2, cached_input_price=0.1) == [1.0, 2.0, 0.1, None]
+    assert of("gpt-4.1-mini") == [0.4, 1.6, 0.1, None]
+    assert of("gpt-4.1-mini", input_price=1, output_price=2) == [1.0, 2.0, None, None]
 
 
 async def test_a_budget_in_dollars_is_refused_with_the_way_to_state_a_price() -> None:

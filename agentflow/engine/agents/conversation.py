@@ -50,9 +50,13 @@ def compact(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def opening(system_prompt: str, data: Any) -> list[Message]:
-    """The first messages of a context: the prompt, and the input unless it is null."""
+def opening(spec: AgentSpec, system_prompt: str, data: Any) -> list[Message]:
+    """The first messages of a context: the prompt, the agent's examples as turns, and the input unless it is
+    null."""
     messages = [Message(role="system", content=system_prompt)]
+    for example in spec.examples:
+        messages.append(Message(role="user", content=compact(example.input)))
+        messages.append(Message(role="assistant", content=compact(example.output)))
     if data is not None:
         messages.append(Message(role="user", content=compact(data)))
     return messages

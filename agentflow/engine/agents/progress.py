@@ -72,7 +72,9 @@ class AgentProgress:
         "finish_reason",
         "first_failure",
         "has_answer",
+        "known_results",
         "last_error",
+        "loops_in",
         "measured",
         "messages",
         "min_output",
@@ -83,8 +85,10 @@ class AgentProgress:
         "offered",
         "pending",
         "repairs",
+        "rounds_without_news",
         "settled_tools",
         "system_prompt",
+        "told_of_loop",
         "tools",
         "turn",
         "turn_open",
@@ -114,6 +118,10 @@ class AgentProgress:
         self.calls: list[dict[str, Any]] = []  # settled calls, of kinds that show them to expressions
         self.call_error: ErrorInfo | None = None  # of the first failed call of the last round
         self.settled_tools = 0  # rounds of tool calls that are over
+        self.known_results: dict[tuple[str, str], tuple[str, int]] = {}  # of a call: the last one, how often
+        self.rounds_without_news = 0  # since the last one with a new call or result
+        self.told_of_loop = False
+        self.loops_in = ""  # the function that was called in a loop although the model was told
         self.finish_reason = ""
         self.tools: dict[str, ToolRecord] = {}  # of the last assistant message, in call order
         self.answer: str = ""

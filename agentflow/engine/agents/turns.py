@@ -135,6 +135,9 @@ def _model_moves(state: RunState, activation: Activation, progress: AgentProgres
     moves: Decisions = []
     if not progress.turn_open:
         spec = _spec(activation)
+        if progress.loops_in:
+            message = f"{progress.loops_in} was called again and again with the same arguments and result"
+            return attempt_failed(state, activation, fault("agent", "tool_loop", message), now, 0.0)
         if progress.turn - progress.repairs >= spec.max_turns:
             message = f"no answer after {spec.max_turns} turns"
             return attempt_failed(state, activation, fault("agent", "max_turns_exceeded", message), now, 0.0)

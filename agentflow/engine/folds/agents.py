@@ -41,7 +41,7 @@ def _agent_initialized(state: RunState, data: ev.AgentInitialized, offset: int, 
     if spec.exchanges == "messages":
         progress.pending = conversation.shared_opening(spec, data.system_prompt, data.input.data)
     else:
-        progress.pending = conversation.opening(data.system_prompt, data.input.data)
+        progress.pending = conversation.opening(spec, data.system_prompt, data.input.data)
     activation.agent = progress
     activation.attempt_started = ts
     activation.due_at = None
@@ -90,7 +90,9 @@ def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: in
         progress.due_at = progress.asked_at = due
         state.timers[f"retry {activation.key}"] = due
     elif data.kind == "fallback":
-        progress.model_index += 1
+        later = range(progress.model_index + 1, len(progress.models))
+        named = (index for index in later if progress.models[index].name == data.model)
+        progress.model_index = next(named, progress.model_index + 1)
         progress.asked_at = ts
         progress.failed_calls = 0
         progress.first_failure = None

@@ -18,4 +18,5 @@ HERE = Path(__file__).parent
 CASES = {"loop1_memory": False, "loop50_memory": False, "loop1_sqlite": True, "loop50_sqlite": True}
 
 if __name__ == "__main__":
-    main("agents", CASES, product=[HERE / "product.py"], peers=[HERE / "pydantic_ai_peer.py"], unit="turns/s")
+    peers = [HERE / "pydantic_ai_peer.py", HERE / "openai_agents_peer.py"]
+    main("agents", CASES, product=[HERE / "product.py"], peers=peers, unit="turns/s")

@@ -18,7 +18,7 @@ from agentflow.config import (
     ToolsetsConfig,
     WebConfig,
 )
-from agentflow.models.table import known_servers
+from agentflow.models.table import known_servers, price_table
 from agentflow.provider_settings import ProviderSettings, SecretName
 from tests.docs.blocks import ROOT
 from tests.docs.references.tables import GENERATED, table
@@ -82,6 +82,7 @@ _ABOUT: dict[type[msgspec.Struct], dict[str, str]] = {
         "input_price": "US dollars per million tokens of input.",
         "output_price": "US dollars per million tokens of output.",
         "cached_input_price": "US dollars per million tokens of cached input; without it `input_price`.",
+        "cache_write_price": "US dollars per million tokens written to the cache; without it `input_price`.",
     },
     ProviderSettings: {
         "kind": "The wire format: chat completions, Responses, Messages or Gemini.",
@@ -90,6 +91,8 @@ _ABOUT: dict[type[msgspec.Struct], dict[str, str]] = {
         "key_header": "The header of the key, if the server wants another one than its wire format.",
         "profile": "The server of the shipped table whose entry is used; without it that of the section's name.",
         "max_concurrency": "Calls at once; 8 if not set.",
+        "requests_per_minute": "Requests of all runs within any 60 s; more wait.",
+        "tokens_per_minute": "Tokens, read and written, of all runs within any 60 s; more wait.",
         "first_byte_timeout": "Seconds to the first byte, 0 for no limit; 120 if not set, no limit on loopback.",
         "byte_timeout": "Seconds between two bytes, 0 for no limit; 60 if not set.",
         "api_version": "The `anthropic-version` that is sent.",
@@ -210,7 +213,8 @@ context_tokens = 32768
 ### `[prices."PROVIDER:MODEL"]`
 
 {_struct(PriceConfig)}
-The prices above are an example; take those of your provider. No price of a paid model is shipped.
+Prices of the models of OpenAI and Anthropic are shipped, as of {price_table().as_of}, for their own addresses; yours
+replace them.
 
 ### `[providers.NAME]`
 

@@ -175,6 +175,55 @@ class TestTools:
         assert driver.events(ev.AgentFailed)[0].error.code == "max_tool_calls_exceeded"
         assert len(driver.events(ev.ToolCallCompleted)) == 3
 
+    def test_a_loop_is_told_once_and_then_fails(self):
+        driver = one(script(*[calls(("s__add", '{"x": 1}'))] * 9), tools=[tool()])
+        driver.run()
+        error = driver.events(ev.AgentFailed)[0].error
+        assert (error.category, error.code) == ("agent", "tool_loop")
+        assert len(driver.events(ev.ToolCallCompleted)) == 4
+        told = [
+            m.content for m in driver.requests[-1][1] if m.role == "user" and "s__add 3 times" in m.content
+        ]
+        assert len(told) == 1
+
+    def test_a_model_that_heeds_what_it_is_told_of_a_loop_goes_on(self):
+        driver = one(script(*[calls(("s__add", "{}"))] * 3, '{"ok": true}'), tools=[tool()])
+        assert driver.run().output == {"a": {"ok": True}}
+
+    @pytest.mark.parametrize("wrong", ['{"x": "no"}', "no JSON"])
+    def test_a_call_that_is_refused_again_and_again_is_a_loop(self, wrong):
+        strict = structs.replace(tool(), input_schema={"type": "object", "required": ["y"]})
+        driver = one(script(*[calls(("s__add", wrong))] * 9), tools=[strict])
+        driver.run()
+        assert driver.events(ev.AgentFailed)[0].error.code == "tool_loop"
+
+    def test_turns_that_alternate_between_the_same_calls_are_a_loop(self):
+        turns = [calls(("s__add", '{"x": 1}')), calls(("s__add", '{"x": 2}'))]
+        driver = one(script(*turns * 9), tools=[tool()], spec={"max_turns": 18})
+        driver.run()
+        assert driver.events(ev.AgentFailed)[0].error.code == "tool_loop"
+
+    @pytest.mark.parametrize("new", ["result", "arguments", "call beside it"])
+    def test_what_is_new_is_no_loop(self, new):
+        count = iter(range(99))
+        turns = [calls(("s__add", "{}"))] * 8
+        if new == "arguments":
+            turns = [calls(("s__add", f'{{"x": {i}}}')) for i in range(8)]
+        elif new == "call beside it":
+            turns = [calls(("s__add", "{}"), ("s__add", f'{{"x": {i}}}')) for i in range(8)]
+        driver = one(
+            script(*turns, "{}"),
+            tools=[tool()],
+            spec={"max_turns": 9},
+            call=lambda name, parameters: next(count) if new == "result" else "same",
+        )
+        assert driver.run().status == "completed"
+
+    def test_the_same_call_thrice_in_one_turn_is_no_loop(self):
+        driver = one(script(calls(*[("s__add", "{}")] * 3), "{}"), tools=[tool()])
+        driver.run()
+        assert not [m for m in driver.requests[-1][1] if "same arguments" in m.content]
+
 
 class TestRetries:
     def test_a_transient_failure_is_repeated_in_place_with_the_conversation_kept(self):

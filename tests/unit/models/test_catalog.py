@@ -11,7 +11,7 @@ from agentflow.models.anthropic import AnthropicProvider
 from agentflow.models.local import usable
 from agentflow.models.openai import OpenAIProvider
 from agentflow.models.responses import ResponsesProvider
-from agentflow.models.table import default_model, known_models, known_profile
+from agentflow.models.table import default_model, known_models, known_profile, price_table
 from agentflow.testing import ScriptedModel
 
 KEYS = {"OPENAI_API_KEY": "sk-1", "ANTHROPIC_API_KEY": "a", "GEMINI_API_KEY": "g"}
@@ -250,12 +250,33 @@ def test_the_table() -> None:
         assert default in known_models(provider)
     known = known_profile("openai", "gpt-4.1-mini")
     assert known.context_tokens
-    assert known.cost(Usage(input_tokens=5)) is None  # no price that nobody has checked
     assert known_profile("openai", "gpt-4.1-mini-2025-04-14") == known
     assert known_profile("openai", "qwen3") == ModelProfile(tools="many", json_schema=True)
     assert known_profile("elsewhere", "x") == ModelProfile()
     local = known_profile("local", "smollm2-135m")
     assert (local.tools, local.json_schema, local.cost(Usage(input_tokens=5))) == ("single", True, 0.0)
+
+
+def test_shipped_prices_hold_at_the_services_own_address_alone() -> None:
+    usage = Usage(input_tokens=1_000_000, output_tokens=100_000)
+    assert OpenAIProvider().profile("gpt-4.1-mini").cost(usage) == pytest.approx(0.4 + 0.16)
+    assert OpenAIProvider().profile("gpt-4.1-mini-2025-04-14").cost(usage) == pytest.approx(0.56)
+    assert OpenAIProvider().profile("gpt-4o-2024-05-13").cost(usage) == pytest.approx(6.5)
+    assert AnthropicProvider().profile("claude-haiku-4-5-20251001").cost(usage) == pytest.approx(1.5)
+    gateway = OpenAIProvider(base_url="http://127.0.0.1:4000/v1")
+    assert gateway.profile("gpt-4.1-mini").cost(usage) is None
+    assert OpenAIProvider().profile("unknown").cost(usage) is None
+
+
+def test_every_shipped_price_has_its_date_and_sources() -> None:
+    table = price_table()
+    assert len(table.sources) == 2
+    for name, price in table.models.items():
+        assert 0 < price.input_price < price.output_price, name
+        assert (price.cached_input_price or 0) < price.input_price, name
+        assert price.cache_write_price is None or price.cache_write_price > price.input_price, name
+    for provider in ("openai", "anthropic"):
+        assert f"{provider}:{default_model(provider)}" in table.models
 
 
 def test_what_a_profile_lacks_and_costs() -> None:

@@ -64,7 +64,7 @@ class Client:
 
 async def test_a_streamed_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     priced = ModelProfile(input_price=0.40, output_price=1.60, cached_input_price=0.10)
-    monkeypatch.setattr("agentflow.models.streamed.known_profile", lambda provider, model, kind: priced)
+    monkeypatch.setattr("agentflow.models.streamed.known_profile", lambda *_, official: priced)
     answer = stream(
         b": hello\n\n",
         delta(role="assistant", content=""),
