@@ -149,6 +149,33 @@ class RecoveryCommands(RunCommands):
         self._registry.expect(later)
         return [*(row.workflow_id for row in (*rows, *drained)), *timed]
 
+    async def _find_deadlines(self) -> None:
+        """Set the alarms of the runs that wait in the store. The index keeps the earliest, and asks again
+        when these have passed."""
+        from agentflow.engine import next_due
+
+        async def folded(run_id: str) -> int | None:
+            return next_due(await self.fold(run_id))
+
+        scan = DueScan(self.log, self._graph)
+        cursor: str | None = None
+        while True:
+            page = await self.log.runs(state=("waiting", "paused"), limit=500, cursor=cursor, order="asc")
+            rows = [row for row in page.items if not self._registry.has(row.workflow_id)]
+            known = await scan.of([row for row in rows if row.state == "waiting"])
+            later: list[tuple[RunRow, int]] = []
+            for row in rows:
+                due = known.get(row.workflow_id)
+                if row.state == "paused" or due == "unknown":
+                    ask = self._paused_until if row.state == "paused" else folded
+                    due = await self._readable(row.workflow_id, ask)
+                if isinstance(due, int):
+                    later.append((row, due))
+            self._registry.expect(later)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
     async def resume_all(
         self,
         *,

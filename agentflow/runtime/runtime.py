@@ -163,6 +163,7 @@ class Runtime(ChildRunCommands):
                 prepare=self._prepare,
                 directory=lambda bound: self._pools.directory(bound, self.models),
                 is_child=self._is_child,
+                find_deadlines=self._find_deadlines,
                 limit=limit,
                 queue=queue,
             )
