@@ -279,7 +279,8 @@ def _begin(state: RunState, activation: Activation, now: int, found: Found) -> D
     if node.spec.cache is not None:
         if activation.key not in found:
             try:
-                return [Lookup(activation.key, key_of(state, activation, prepared))]
+                key = key_of(state, activation, prepared)
+                return [Lookup(activation.key, key, node.id, prepared.input)]
             except EvaluationError as error:
                 return step_failed(activation, expression_error(error, "/cache/key"), now, clock=clock)
         known = found[activation.key]
