@@ -44,7 +44,7 @@ def model_completed(
     if call is None:
         return []
     activation = call.activation
-    terms = terms_of(state.bindings.of(activation.node.id), call.model)
+    terms = terms_of(state.bindings.of_node(activation.node), call.model)
     wrote = bool(message.content or message.tool_calls)
     charged = charge(call, terms, usage, wrote=wrote) or usage
     if finish_reason == "length" and _cut_by_budget(call, terms):
@@ -118,7 +118,7 @@ def model_failed(
     delay = _delay(policy, error, failures, progress.first_failure, retry_after, now, draw)
     if error.code == "circuit_open" and _may_fall_back(progress, error):
         delay = None  # the next model may answer at once
-    terms = terms_of(state.bindings.of(activation.node.id), call.model)
+    terms = terms_of(state.bindings.of_node(activation.node), call.model)
     charged = usage if uncharged else charge(call, terms, usage, wrote=bool(partial), error=error)
     if error.code == "output_truncated" and charged is not None and _cut_by_budget(call, terms):
         return [_cut(call, partial, charged, duration_ms, terms)]

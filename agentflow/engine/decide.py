@@ -275,6 +275,8 @@ def _begin(state: RunState, activation: Activation, now: int, found: Found) -> D
         return step_failed(activation, prepared, now, clock=clock)
     if probe is not None:
         prepared = node.kind.with_probe(prepared, found[activation.key])
+        if isinstance(prepared, ErrorInfo):
+            return step_failed(activation, prepared, now, clock=clock)
     hit: CacheHit | None = None
     if node.spec.cache is not None:
         if activation.key not in found:

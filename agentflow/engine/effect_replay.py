@@ -16,6 +16,7 @@ from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.kinds import kind_of
 from agentflow.engine.bounding_steps import bounding_steps
 from agentflow.engine.caching import CacheHit, Lookup
 from agentflow.engine.call_results import model_failed, tool_failed
@@ -86,7 +87,6 @@ class Replayer:
         self._records = recording.effects
         self._always = policy == "Always"
         self._asked = EffectFold(graph, recording.base)
-        self._graph = graph
         self._work: dict[tuple[str, int | None], int] = {}
         """By place of a child run or handler that is served: how many of its records were delivered."""
         self._age = 0
@@ -152,7 +152,7 @@ class Replayer:
         """Return the end of a step that reads the time as it was recorded: the time belongs to the record."""
         place = (data.activation, data.iteration)
         then, now = self._records.steps.get(place), self._asked.steps.get(place)
-        timed = ev.TimerFired in state.graph.all_nodes[data.step_id].kind.events
+        timed = ev.TimerFired in self._asked.nodes[data.step_id].kind.events
         if not timed or then is None or now is None or then.end is None or then.effect.key != now.effect.key:
             return data
         self._marks[place] = then.end.offset
@@ -219,7 +219,7 @@ class Replayer:
         nodes did not answer what it asked."""
         asked = any(isinstance(r.end, ev.WorkflowStepWaiting) and r.end.messages for r in work)
         completed = isinstance(work[-1].end, ev.WorkflowStepCompleted)
-        return self._graph.all_nodes[effect.spec.id].kind.starts_run and completed and not asked
+        return kind_of(effect.spec).starts_run(effect.spec) and completed and not asked
 
     def serves_lookup(self, lookup: Lookup) -> bool:
         """Return whether the cache is not to be asked, because the record says what it said: a step that was
@@ -227,7 +227,7 @@ class Replayer:
         place = _place_of(lookup.activation_key)
         then, served = self._records.steps.get(place), self._always
         if not served and then is not None:
-            asked = input_hash(self._graph.all_nodes[lookup.step_id].spec, {"input": lookup.input})
+            asked = input_hash(self._asked.nodes[lookup.step_id].spec, {"input": lookup.input})
             is_known = then.end is not None or ("call", *place, 0) in self._records.records
             served = is_known and asked == then.effect.key.input_hash
         if served:

@@ -32,8 +32,11 @@ GRAPH_DEPTH = "graph_depth"
 
 
 def shares_slot(started: WorkflowStarted) -> bool:
-    """Return whether a run works for a step or a call of another one, which keeps its slot meanwhile: with a
-    slot of its own it might wait for ever for that which waits for it. Nobody waits for a fork or a replay of such a run."""
+    """Return whether a run works for a step or a call of another one, which keeps its slot meanwhile.
+
+    With a slot of its own it could wait for ever for the run that waits for it. Nothing waits for a fork or a
+    replay of such a run.
+    """
     if started.parent is not UNSET:
         return True
     is_copy = started.forked_from is not UNSET or started.replay_of is not UNSET
