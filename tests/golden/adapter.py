@@ -41,7 +41,8 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
     `decided` holds [offset, count, time in µs] of each decision, `rests` [offset, time] of each moment at
     which the engine was asked and had nothing to say. Every event outside `decided` came from outside: a
     command, an answer, a result. `lookups` holds what the cache said, by the unit that asked, `answers` what
-    the store said, `graphs` what graphs that became known were bound to, and `shifts` [offset, step in µs] of each step of the wall clock. `base` are the lines
+    the store said, `graphs` what graphs that became known were bound to, and `shifts` [offset, step in µs] of
+    each step of the wall clock. `base` are the lines
     that a fork begins with.
     """
 
