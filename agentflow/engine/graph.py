@@ -134,7 +134,6 @@ class Node:
         "previous_agent",
         "program",
         "rare_roots",
-        "required",
         "retry",
         "routes",
         "spec",
@@ -164,7 +163,6 @@ class Node:
         self.routes: tuple[Route, ...] = ()
         """How its messages go, if more than along every edge: groups of its `edges[]` in declared order."""
         self.previous_agent: str | None = None
-        self.required = spec.required
         self.max_parallel = spec.max_parallel
         self.is_silent = self.kind.moves_tokens_only and spec.id.startswith(_SYNTHETIC)
         self.agent: AgentSpec | None = None
@@ -187,6 +185,11 @@ class Node:
         self.program: Any = self.kind.compile(self)
         self.rare_roots = rare_roots(self._compiled())
         self._reads: Reads | None = None
+
+    @property
+    def required(self) -> bool:
+        """True if the run fails with the node."""
+        return self.spec.required
 
     @property
     def agent_name(self) -> str | None:
