@@ -67,6 +67,7 @@ _CALLED_BY = "called_by"
 _INHERITED = (
     *("model", "healing", "node_llm_streaming", "workflow_streaming"),
     *("llm_node_policy", "tool_node_policy", "telemetry"),
+    *("tracestate", "baggage"),
 )
 """Options of a run that hold for its child runs too."""
 
