@@ -17,10 +17,13 @@ MAX_NODES = 256
 """Nodes of one graph that a value gives; a larger one is refused."""
 
 
-def read_graph(value: Any, grants: tuple[Capabilities, ...] = ()) -> Workflow | list[Diagnostic]:
+def read_graph(
+    value: Any, grants: tuple[Capabilities, ...] = (), *, in_run: bool = False
+) -> Workflow | list[Diagnostic]:
     """Return the graph that a JSON value of format `ir/v0` describes, in normal form, or every problem of it.
 
-    `grants` are the capabilities of the nodes that it runs in: it may call no more than they do.
+    `grants` are the capabilities of the nodes that it runs in: it may call no more than they do. `in_run`: it
+    runs in the log of another graph, and may not state what belongs to the whole run.
 
     The value is read as a graph document is, so that a plan may write what a document may: expressions in
     braces, other names of kinds, durations as text.
@@ -46,12 +49,24 @@ def read_graph(value: Any, grants: tuple[Capabilities, ...] = ()) -> Workflow | 
         graph = normal_form(load_value(given, format="ir/v0").workflow)
     except DefinitionError as error:
         return list(error.diagnostics)
+    for field in _fields_of_the_run(graph) if in_run else ():
+        message = f"{field} belongs to the run, in whose log the graph runs"
+        hint = 'remove it, or set "isolation": "run" on the subgraph'
+        report.error("E_CONFLICTING_FIELDS", message, NOWHERE, f"/{field}", hint)
     if grants:  # its values are its own, as those of every child run: functions and models are not
         checked = IrReport(report)
         checked.grants = tuple(Capabilities(tools=one.tools, models=one.models) for one in grants)
         check_graph(graph, checked)
         graph = _granted(graph, grants)
     return report.diagnostics() if report.has_errors else graph
+
+
+def _fields_of_the_run(graph: Workflow) -> list[str]:
+    """Return what the graph states for a whole run; the limit of its expressions is that of its format."""
+    from agentflow.definition.kinds.subgraph import fields_of_the_run
+
+    options = msgspec.structs.replace(graph.options, max_expression_scope_bytes=None)
+    return fields_of_the_run(msgspec.structs.replace(graph, options=options))
 
 
 def _granted(graph: Workflow, grants: tuple[Capabilities, ...]) -> Workflow:

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from agentflow.engine.activation import Activation
-from agentflow.engine.bindings import Bindings, ModelTerms, StepBinding, ToolInfo
+from agentflow.engine.bindings import Bindings, BoundGraph, ModelTerms, StepBinding, ToolInfo
 from agentflow.engine.caching import CacheHit, Lookup, result_key
 from agentflow.engine.call_results import (
     attempt_failed,
@@ -54,7 +54,7 @@ from agentflow.engine.handler_results import (
 )
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.judging import Judgement
-from agentflow.engine.kinds.kind import Probe
+from agentflow.engine.kinds.kind import BindGraph, Probe
 from agentflow.engine.limits import (
     activation_lost,
     cancel_finished,
@@ -78,7 +78,9 @@ __all__ = [
     "Activation",
     "BaseEvent",
     "Begun",
+    "BindGraph",
     "Bindings",
+    "BoundGraph",
     "CacheHit",
     "ChildReport",
     "ChildRequest",

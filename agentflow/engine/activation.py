@@ -9,7 +9,7 @@ from agentflow.definition.failure import ErrorInfo
 
 if TYPE_CHECKING:
     from agentflow.engine.agents.progress import AgentProgress, ToolRecord
-    from agentflow.engine.graph import Node
+    from agentflow.engine.graph import Graph, Node
     from agentflow.engine.mail import Taken
     from agentflow.engine.path import Path
 
@@ -49,6 +49,7 @@ class Activation:
         "failures",
         "first_failure",
         "first_offset",
+        "graph",
         "has_slot",
         "input",
         "interruptions",
@@ -104,6 +105,8 @@ class Activation:
         # What it works on, and what came of it.
         self.item: Any = None
         self.input: Any = None
+        self.graph: Graph | None = None
+        """That of a subgraph which became known with it."""
         self.snapshot: dict[str, Any] | None = None
         """What a person agreed to: evaluated once, used as it is."""
         self.verdict: Any = None

@@ -83,7 +83,7 @@ def ask_call(
     state: RunState, activation: Activation, record: ToolRecord, parameters: Any, now: int
 ) -> Decisions:
     """Whether this call of a function may be made, with its arguments."""
-    info = record.info or state.bindings.of(activation.node.id).tools[record.name]
+    info = record.info or state.bindings.of_node(activation.node).tools[record.name]
     subject = {
         "tool_call_id": record.call.id,
         "tool_name": record.name,

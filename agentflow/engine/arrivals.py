@@ -393,18 +393,15 @@ def _close_windows(state: RunState, path: Path, node: Node) -> None:
 
 
 def _settle_unreachable(state: RunState, path: Path) -> None:
-    """Settle as skipped the dependencies that no live node can reach any more; those may free others."""
-    found = True
-    while found:
-        found = False
-        for node in path.graph.dependency_nodes:
-            target = path.nodes.get(node.id)
-            if target is None or not target.sources:
-                continue
-            for source in [s for s, live in target.sources.items() if live == 0]:
-                del target.sources[source]
-                place = path.node(path.graph.nodes[source])
-                if place.status == "pending":
-                    place.status = "skipped"
-                _settle(state, path, target, place)
-                found = True
+    """Settle as skipped the dependencies on nodes of tokens that no live node can reach any more. What is
+    freed by that takes no tokens, and can make none of them live again."""
+    for node in path.graph.dependency_nodes:
+        target = path.nodes.get(node.id)
+        if target is None or not target.sources:
+            continue
+        for source in [s for s, live in target.sources.items() if live == 0]:
+            del target.sources[source]
+            place = path.node(path.graph.nodes[source])
+            if place.status == "pending":
+                place.status = "skipped"
+            _settle(state, path, target, place)

@@ -6,15 +6,19 @@ call may be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from agentflow.definition.conversation import ToolSchema, Usage, dollars_for
+from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import ModelRef
 
-__all__ = ["Bindings", "ModelTerms", "SideEffect", "StepBinding", "ToolInfo"]
+if TYPE_CHECKING:
+    from agentflow.engine.graph import Node
+
+__all__ = ["Bindings", "BoundGraph", "ModelTerms", "SideEffect", "StepBinding", "ToolInfo"]
 
 SideEffect = Literal["none", "read", "write", "external", "irreversible"]
 
@@ -110,6 +114,27 @@ class Bindings(msgspec.Struct, frozen=True, kw_only=True):
 
     def of(self, step_id: str) -> StepBinding:
         return self.steps.get(step_id, _UNBOUND)
+
+    def of_node(self, node: Node) -> StepBinding:
+        """Return what a node is bound to: one that became known in the run brings its own binding."""
+        return node.binding or self.steps.get(node.id, _UNBOUND)
+
+
+class BoundGraph(NamedTuple):
+    """What the nodes of a graph are bound to that became known in the run, by their ids in it, or why they
+    cannot be bound."""
+
+    steps: Mapping[str, StepBinding]
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    def to_value(self) -> dict[str, Any]:
+        """Return the bindings as the log keeps them: without the counters of tokens, which are code."""
+        return {step: msgspec.to_builtins(_without_code(binding)) for step, binding in self.steps.items()}
+
+
+def _without_code(binding: StepBinding) -> StepBinding:
+    terms = {name: msgspec.structs.replace(t, count_tokens=None) for name, t in binding.terms.items()}
+    return msgspec.structs.replace(binding, terms=terms)
 
 
 _UNBOUND = StepBinding()

@@ -32,6 +32,8 @@ class Lookup(NamedTuple):
 
     activation_key: str
     key: str
+    step_id: str
+    input: Any
 
 
 def key_of(state: RunState, activation: Activation, prepared: Prepared) -> str:

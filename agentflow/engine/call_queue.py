@@ -51,7 +51,7 @@ def need_of_next(state: RunState, activation: Activation) -> Need:
     assert progress is not None
     follows = (len(progress.messages), len(progress.pending), progress.model_index, progress.min_output)
     if progress.need is None or progress.need[0] != follows:
-        binding = state.bindings.of(activation.node.id)
+        binding = state.bindings.of_node(activation.node)
         progress.need = (follows, need_of(progress, activation, binding, model_of(progress)))
     return progress.need[1]
 

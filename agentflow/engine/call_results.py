@@ -45,7 +45,7 @@ def model_completed(
     if call is None:
         return []
     activation = call.activation
-    terms = terms_of(state.bindings.of(activation.node.id), call.model)
+    terms = terms_of(state.bindings.of_node(activation.node), call.model)
     wrote = bool(message.content or message.tool_calls)
     charged = charge(call, terms, usage, wrote=wrote) or usage
     if finish_reason == "length" and _cut_by_budget(call, terms):
@@ -117,7 +117,7 @@ def model_failed(
     failures = progress.failed_calls + 1
     lost = error.category == "interrupted"  # not the model's fault: made again, and not counted
     delay = _delay(policy, error, failures, progress.first_failure, retry_after, now, draw)
-    binding = state.bindings.of(activation.node.id)
+    binding = state.bindings.of_node(activation.node)
     following = _fallback(progress, error, binding)
     if error.code == "circuit_open" and following is not None:
         delay = None  # the next model may answer at once

@@ -283,11 +283,14 @@ def _begin(state: RunState, activation: Activation, now: int, found: Found) -> D
         return step_failed(activation, prepared, now, clock=clock)
     if probe is not None:
         prepared = node.kind.with_probe(prepared, found[activation.key])
+        if isinstance(prepared, ErrorInfo):
+            return step_failed(activation, prepared, now, clock=clock)
     hit: CacheHit | None = None
     if node.spec.cache is not None:
         if activation.key not in found:
             try:
-                return [Lookup(activation.key, key_of(state, activation, prepared))]
+                key = key_of(state, activation, prepared)
+                return [Lookup(activation.key, key, node.id, prepared.input)]
             except EvaluationError as error:
                 return step_failed(activation, expression_error(error, "/cache/key"), now, clock=clock)
         known = found[activation.key]

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.engine.effect_keys import EffectKey, input_hash
-from agentflow.engine.graph import Graph
+from agentflow.engine.graph import Graph, compile_inner
 from agentflow.engine.replay import BaseEvent
 from agentflow.events import catalogue as ev
 
@@ -68,7 +68,9 @@ class EffectFold:
     """The effects of a run, in the order of its log."""
 
     def __init__(self, graph: Graph, base: Sequence[BaseEvent] = ()) -> None:
-        self._graph = graph
+        self.graph = graph
+        self.nodes = dict(graph.all_nodes)
+        """By id, with those of graphs that became known in the run."""
         self.base = base
         self._age = 0
         self._last_ts = 0
@@ -130,7 +132,7 @@ class EffectFold:
         self.open[name] = self._effect(kind, data, ordinal, request)
 
     def _effect(self, kind: EffectKind, data: Any, ordinal: int, request: Any) -> Effect:
-        spec = self._graph.all_nodes[data.step_id].spec
+        spec = self.nodes[data.step_id].spec
         key = EffectKey(data.activation, data.iteration, ordinal, input_hash(spec, request))
         return Effect(kind, key, request, spec)
 
@@ -174,7 +176,9 @@ class EffectFold:
     def _step_started(self, data: ev.WorkflowStepStarted, offset: int, age: int) -> None:
         effect = self._effect("call", data, 0, {"input": data.input})
         self.steps[data.activation, data.iteration] = StepRecord(effect, offset, age, self._last_ts)
-        kind = self._graph.all_nodes[data.step_id].kind
+        if data.child is not UNSET and "graph" in data.child and "workflow_id" not in data.child:
+            self.nodes |= compile_inner(data.child["graph"], f"{data.step_id}/", self.graph).all_nodes
+        kind = self.nodes[data.step_id].kind
         if kind.starts_run or kind.sends:
             place = (data.activation, data.iteration)
             self.work[place] = []

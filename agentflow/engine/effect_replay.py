@@ -16,10 +16,12 @@ from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.kinds import kind_of
 from agentflow.engine.bounding_steps import bounding_steps
 from agentflow.engine.caching import CacheHit, Lookup
 from agentflow.engine.call_results import model_failed, tool_failed
 from agentflow.engine.decisions import Decisions
+from agentflow.engine.effect_keys import input_hash
 from agentflow.engine.effect_records import WORK_EVENTS, Effect, EffectFold, Record
 from agentflow.engine.graph import Graph
 from agentflow.engine.replay import BaseEvent
@@ -85,7 +87,6 @@ class Replayer:
         self._records = recording.effects
         self._always = policy == "Always"
         self._asked = EffectFold(graph, recording.base)
-        self._graph = graph
         self._work: dict[tuple[str, int | None], int] = {}
         """By place of a child run or handler that is served: how many of its records were delivered."""
         self._age = 0
@@ -151,7 +152,7 @@ class Replayer:
         """Return the end of a step that reads the time as it was recorded: the time belongs to the record."""
         place = (data.activation, data.iteration)
         then, now = self._records.steps.get(place), self._asked.steps.get(place)
-        timed = ev.TimerFired in state.graph.all_nodes[data.step_id].kind.events
+        timed = ev.TimerFired in self._asked.nodes[data.step_id].kind.events
         if not timed or then is None or now is None or then.end is None or then.effect.key != now.effect.key:
             return data
         self._marks[place] = then.end.offset
@@ -200,7 +201,7 @@ class Replayer:
 
     def serves_work(self, key: str) -> bool | ErrorInfo:
         """Return whether a child run or a handler is not to be started, because its record says what came of
-        it. `Mixed` serves child runs that completed without a question, and lets handlers run."""
+        it. `Mixed` serves child runs that completed, and lets handlers run."""
         place = _place_of(key)
         now, then = self._asked.steps.get(place), self._records.steps.get(place)
         work = self._records.work.get(place, [])
@@ -208,21 +209,30 @@ class Replayer:
             return _miss(None if now is None else now.effect) if self._always else False
         if now.effect.key != then.effect.key:
             return _divergence(now.effect, then.effect) if self._always else False
-        if not self._always and not self._is_plain_child(now.effect, work):
+        if not self._always and not self._is_served_child(now.effect, work):
             return False
         self._work.setdefault(place, 0)
         return True
 
-    def _is_plain_child(self, effect: Effect, work: list[Record]) -> bool:
-        is_question = any(isinstance(r.end, ev.ApprovalRequested | ev.InputRequested) for r in work)
+    def _is_served_child(self, effect: Effect, work: list[Record]) -> bool:
+        """Return whether the end of a child run is all that the run needs of it: it completed, and other
+        nodes did not answer what it asked."""
+        asked = any(isinstance(r.end, ev.WorkflowStepWaiting) and r.end.messages for r in work)
         completed = isinstance(work[-1].end, ev.WorkflowStepCompleted)
-        return self._graph.all_nodes[effect.spec.id].kind.starts_run and completed and not is_question
+        return kind_of(effect.spec).starts_run(effect.spec) and completed and not asked
 
     def serves_lookup(self, lookup: Lookup) -> bool:
-        """Return whether the cache is not to be asked: `Always` knows from the record what it said."""
-        if self._always:
+        """Return whether the cache is not to be asked, because the record says what it said: a step that was
+        no hit made a call, or ended by itself."""
+        place = _place_of(lookup.activation_key)
+        then, served = self._records.steps.get(place), self._always
+        if not served and then is not None:
+            asked = input_hash(self._asked.nodes[lookup.step_id].spec, {"input": lookup.input})
+            is_known = then.end is not None or ("call", *place, 0) in self._records.records
+            served = is_known and asked == then.effect.key.input_hash
+        if served:
             self._lookups.add(lookup.activation_key)
-        return self._always
+        return served
 
     def serves_access(self, access: StoreAccess) -> bool | ErrorInfo:
         """Return whether the shared store is not to be asked."""
@@ -302,8 +312,8 @@ class Replayer:
         if index is None:
             return None
         work = self._records.work[place]
-        if not self._always:
-            return work[-1]
+        if not self._always:  # what it asked is answered with its end
+            return next((r for r in work[index:] if isinstance(r.end, (ev.Output, *_STEP_ENDS))), None)
         record = next((r for r in work[index:]), None)
         if record is not None and isinstance(record.end, ev.WorkflowStepFailed):
             error = record.end.error

@@ -90,7 +90,7 @@ def _paused(data: ev.WorkflowPaused) -> Effect | None:
 
 
 def _started(data: ev.WorkflowStepStarted) -> Effect | None:
-    if data.child is not UNSET:
+    if data.child is not UNSET and "workflow_id" in data.child:
         return StartChild(_key(data))
     return StartHandler(_key(data), data.attempt) if KINDS[data.kind].sends else None
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from agentflow.definition.expression_checks import EDGE_ROOTS
 from agentflow.definition.expressions import parse
-from agentflow.definition.ir import AgentSpec, NodeBase, Workflow
+from agentflow.definition.ir import AgentSpec, NodeBase, Workflow, canonical_json, decode_ir
 from agentflow.definition.ir import Edge as EdgeSpec
 from agentflow.definition.kinds import kind_of, targets_of
 from agentflow.definition.policy import NO_RETRY, RetryPolicy
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from agentflow.definition.expressions import Expression, Template
     from agentflow.definition.ir import Options
+    from agentflow.engine.bindings import StepBinding
     from agentflow.engine.kinds.kind import Kind
 
 __all__ = ["Edge", "Graph", "Node", "Route", "compile_graph"]
@@ -108,6 +111,7 @@ class Node:
         "agent",
         "approval_message",
         "asks",
+        "binding",
         "cache_key",
         "dependencies",
         "dependents",
@@ -130,7 +134,6 @@ class Node:
         "previous_agent",
         "program",
         "rare_roots",
-        "required",
         "retry",
         "routes",
         "spec",
@@ -148,6 +151,8 @@ class Node:
         self.index = index
         self.kind: Kind = _kind(spec).form_of(spec)
         self.join: Join = self.kind.join or JOINS[spec.join]
+        self.binding: StepBinding | None = None
+        """What it is bound to, if its graph became known in the run; else the run knows."""
         self.out: dict[str, tuple[Edge, ...]] = _NO_EDGES
         """The edges of tokens, by port."""
         self.dependents: tuple[Edge, ...] = ()
@@ -158,7 +163,6 @@ class Node:
         self.routes: tuple[Route, ...] = ()
         """How its messages go, if more than along every edge: groups of its `edges[]` in declared order."""
         self.previous_agent: str | None = None
-        self.required = spec.required
         self.max_parallel = spec.max_parallel
         self.is_silent = self.kind.moves_tokens_only and spec.id.startswith(_SYNTHETIC)
         self.agent: AgentSpec | None = None
@@ -181,6 +185,11 @@ class Node:
         self.program: Any = self.kind.compile(self)
         self.rare_roots = rare_roots(self._compiled())
         self._reads: Reads | None = None
+
+    @property
+    def required(self) -> bool:
+        """True if the run fails with the node."""
+        return self.spec.required
 
     @property
     def agent_name(self) -> str | None:
@@ -427,6 +436,15 @@ def _is_plain(spec: EdgeSpec) -> bool:
 
 def _kind(spec: NodeBase) -> Kind:
     return KINDS[str(spec.__struct_config__.tag)]
+
+
+def compile_inner(value: Any, prefix: str, outer: Graph) -> Graph:
+    """Return the compiled graph of a JSON value that the checks accepted: it runs in the log of `outer`, with
+    its options. The room of expressions is that of the format of the value."""
+    workflow = decode_ir(canonical_json(value))
+    room = workflow.options.max_expression_scope_bytes
+    options = msgspec.structs.replace(outer.options, max_expression_scope_bytes=room)
+    return Graph(workflow, prefix, options)
 
 
 def compile_graph(workflow: Workflow) -> Graph:

@@ -297,7 +297,7 @@ def closed_call(state: RunState, call: OpenCall, error: ErrorInfo, now: int) -> 
     """The recorded end of a call whose result will not come."""
     activation = call.activation
     if call.kind == "model":
-        terms = terms_of(state.bindings.of(activation.node.id), call.model)
+        terms = terms_of(state.bindings.of_node(activation.node), call.model)
         return ev.ModelCallFailed(
             **scope_fields(activation),
             model_call_id=call.call_id,

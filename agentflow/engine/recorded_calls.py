@@ -152,7 +152,7 @@ def calls_left_open(state: RunState, activation: Activation, now: int) -> Decisi
 
 def _model_left_open(state: RunState, call: OpenCall, error: ErrorInfo, duration_ms: int) -> Any:
     activation = call.activation
-    terms = terms_of(state.bindings.of(activation.node.id), call.model)
+    terms = terms_of(state.bindings.of_node(activation.node), call.model)
     charged = charge(call, terms, None, wrote=False, error=error)
     return ev.ModelCallFailed(
         **scope_fields(activation),

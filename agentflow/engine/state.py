@@ -386,6 +386,15 @@ class RunState:
         """True once the log holds the run's last event."""
         return self.status in TERMINAL_RUN
 
+    def step_ids(self) -> list[str]:
+        """Return the steps that a run shows: those of its graph, then those that became known in the run. The
+        steps of the plan of a request are shown by the request."""
+        known = self.graph.all_nodes
+        if self.pipeline is not None:
+            return self.graph.step_ids
+        more = {i: place.node.kind for i, place in self.nodes.items() if i not in known}
+        return [*self.graph.step_ids, *(i for i, kind in more.items() if not (kind.is_start or kind.is_end))]
+
     @property
     def nodes(self) -> dict[str, NodeState]:
         """The nodes of the root path."""

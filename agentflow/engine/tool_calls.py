@@ -79,7 +79,7 @@ def can_start_tools(progress: AgentProgress, *, parallel: bool) -> bool:
 def start_tool(state: RunState, activation: Activation, record: ToolRecord, now: int) -> Decisions:
     """`tool.call_started`; followed at once by `tool.call_failed` when the call cannot be made. A call that
     needs a person's consent is asked about instead."""
-    tools = state.bindings.of(activation.node.id).tools
+    tools = state.bindings.of_node(activation.node).tools
     info = tools.get(record.name)
     problem: ErrorInfo | None = None
     parameters = record.parameters

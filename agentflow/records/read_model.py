@@ -321,15 +321,17 @@ class ReadModel:
         return [row.workflow_id for row in await self._rows_in(*states)]
 
     async def _rows_in(self, *states: str) -> builtins.list[RunRow]:
-        found: list[RunRow] = []
+        return [row async for rows in self._pages_in(*states) for row in rows]
+
+    async def _pages_in(self, *states: str) -> AsyncGenerator[builtins.list[RunRow]]:
         cursor: str | None = None
         while True:
             page = await self.log.runs(state=states, limit=500, cursor=cursor, order="asc")
             warn_of_damage(page, "recovery")
-            found += page.items
+            yield page.items
             cursor = page.next_cursor
             if cursor is None:
-                return found
+                return
 
     # -- projecting -----------------------------------------------------------------------------
 

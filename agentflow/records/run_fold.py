@@ -280,8 +280,10 @@ class RunFold:
         self._open[key] = work
         if step.takes_slot and not (step.is_map and work.index is None):
             self._slots.take(key, *_group(work))
-        if data.child is not UNSET:
+        if data.child is not UNSET and "workflow_id" in data.child:
             self._linked.add(key)
+        elif data.child is not UNSET and "graph" in data.child:
+            self._take_graph(decode_ir(canonical_json(data.child["graph"])), f"{data.step_id}/")
         limit = _shortest(
             step.node.policy.timeout if step.node.policy else None,
             self._step_limits.get(data.step_id, {}).get("max_duration_s"),
@@ -484,6 +486,12 @@ class RunFold:
             self._steps.setdefault(
                 step_id, _Step(node, self._workflow.options, has_error_edge=has_error_edge)
             )
+
+    def _take_graph(self, graph: Workflow, prefix: str) -> None:
+        """Take in the nodes of a graph that became known with the start of its step."""
+        for step_id, node, has_error_edge in _nodes_of(graph, prefix):
+            self._steps[step_id] = _Step(node, self._workflow.options, has_error_edge=has_error_edge)
+            self._step_limits |= {step_id: limits} if (limits := limits_of(node.budget)) else {}
 
     def _superstep_started(self, data: ev.SuperstepStarted, offset: int, ts: int) -> None:
         self._moves(ts)

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from actors import ActorInfo, ActorSystem, ChildSpec, Ref
-from agentflow.definition.ir import ModelRef
-from agentflow.engine import ModelTerms
+from agentflow.definition.ir import ModelRef, Workflow
+from agentflow.engine import BoundGraph, ModelTerms
 from agentflow.events.deltas import DeltaHub
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime.agent_actor import Directory
-from agentflow.runtime.binding import Bound
+from agentflow.runtime.binding import Bound, merge_services
 from agentflow.runtime.clock import Clock
 from agentflow.runtime.model_actor import ModelActor
 from agentflow.runtime.tool_actor import ToolActor
@@ -48,10 +48,16 @@ class ActorPools:
     def directory(self, bound: Bound, models: Models) -> Directory:
         """Return the actors that a run's calls go to."""
         models = bound.own_models or models
-        providers = {
-            ref.provider: models.provider(ref) for step in bound.steps.values() for ref in step.models
-        }
+        providers: dict[str, ModelProvider] = {}
         services = dict(bound.services)
+
+        def know(found: Bound) -> None:
+            merge_services(services, found.services)
+            refs = (ref for step in found.steps.values() for ref in step.models)
+            providers.update((ref.provider, models.provider(ref)) for ref in refs)
+
+        for found in (bound, *bound.graphs):
+            know(found)
 
         async def resolve(name: str | None) -> tuple[ModelRef, ModelTerms]:
             from agentflow.runtime.adapters import import_adapters
@@ -62,12 +68,20 @@ class ActorPools:
             providers[ref.provider] = models.provider(ref)
             return ref, terms_of_profile(models.profile(ref))
 
+        async def bind_graph(graph: Workflow) -> BoundGraph:
+            assert bound.bind_graph is not None
+            found = await bound.bind_graph(graph)
+            know(found)
+            wrong = tuple(one for one in found.diagnostics if one.severity == "error")
+            return BoundGraph(found.steps, wrong)
+
         return Directory(
             lambda name: self._provider(providers[name]),
             lambda name: self._service(services[name]),
             bound.code,
             lambda name, function: services[name].tools.get(function) if name in services else None,
             resolve,
+            bind_graph,
         )
 
     def _provider(self, provider: ModelProvider) -> Ref[Any]:

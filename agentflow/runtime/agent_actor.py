@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from actors import Actor, ActorStopped, Ref, on
-from agentflow.definition.ir import ModelRef
-from agentflow.engine import ModelTerms
+from agentflow.definition.ir import ModelRef, Workflow
+from agentflow.engine import BoundGraph, ModelTerms
 from agentflow.executors.callables import Callables
 from agentflow.runtime.messages import HANDLER_LIMIT_S
 from agentflow.runtime.model_calls import CallModel, Complete, ModelCallFailure, ModelCallSuccess
@@ -36,6 +36,7 @@ class Directory:
         code: Callables | None = None,
         function: Callable[[str, str], Tool | None] = lambda service, function: None,
         resolve: Callable[[str | None], Awaitable[tuple[ModelRef, ModelTerms]]] | None = None,
+        bind_graph: Callable[[Workflow], Awaitable[BoundGraph]] | None = None,
     ) -> None:
         self.model = model
         self.tool = tool
@@ -44,6 +45,7 @@ class Directory:
         self.function = function
         """Return a function of a service; None if there is none."""
         self._resolve = resolve
+        self._bind_graph = bind_graph
 
     async def resolve(self, model: str | None) -> tuple[ModelRef, ModelTerms]:
         """Return the model that a name means, None the default, and what bounds its calls.
@@ -52,6 +54,11 @@ class Directory:
         """
         assert self._resolve is not None
         return await self._resolve(model)
+
+    async def bind_graph(self, graph: Workflow) -> BoundGraph:
+        """Bind the nodes of a graph that became known in the run; later its calls find their actors."""
+        assert self._bind_graph is not None
+        return await self._bind_graph(graph)
 
 
 class AgentActor(Actor, mailbox=1_000, handler_timeout=HANDLER_LIMIT_S):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
@@ -20,7 +20,7 @@ from agentflow.definition.diagnostics import Diagnostic, did_you_mean
 from agentflow.definition.ir import AgentSpec, FunctionRef, ModelRef, Workflow, canonical_json
 from agentflow.definition.kinds import kind_of
 from agentflow.definition.node import WORKER_PREFIX, WORKERS, Needed, ToolDeclaration
-from agentflow.engine import Bindings, ModelTerms, StepBinding, ToolInfo
+from agentflow.engine import Bindings, BoundGraph, ModelTerms, StepBinding, ToolInfo
 from agentflow.engine.agents.handoffs import handoff_tools
 from agentflow.engine.effect_replay import Policy, Recording
 from agentflow.engine.reducers import REDUCERS
@@ -40,7 +40,7 @@ from agentflow.tools.workers import (
     worker_tools,
 )
 
-__all__ = ["Bound", "Implicit", "Pins", "ReplaySource", "bind"]
+__all__ = ["Bound", "Implicit", "Pins", "ReplaySource", "bind", "merge_services", "unbound_graph"]
 
 Implicit = Literal["ask", "allow", "deny"]
 """What becomes of functions that are declared to change something and granted only by "all" or `*`: offered,
@@ -52,6 +52,9 @@ Locate = Callable[[str], tuple[int | None, int | None]]
 
 HasGraph = Callable[[str], Awaitable[bool]]
 """Whether a graph is registered under a name."""
+
+
+BindsGraph = Callable[[Workflow], Awaitable["Bound"]]
 
 
 async def _has_none(name: str) -> bool:
@@ -90,6 +93,10 @@ class Bound:
         self.code: Callables | None = None
         """The Python code of the workflow, if it was built in Python."""
         self.replay: ReplaySource | None = None
+        self.graphs: list[Bound] = []
+        """Of the graphs that became known in a stored run."""
+        self.bind_graph: BindsGraph | None = None
+        """Binds a graph that becomes known in the run, by the same rules."""
         self.own_models: Models | None = None
         """What makes the model calls of this run alone, if it is not the providers of the Runtime."""
 
@@ -617,4 +624,38 @@ async def bind(
     binder = _Binder(
         workflow, registry, models, locate, file, format, pins, implicit, code, has_graph or _has_none, named
     )
-    return await binder.run(loader, folder, trusted)
+    bound = await binder.run(loader, folder, trusted)
+
+    async def bind_graph(graph: Workflow) -> Bound:
+        of_run = {field: getattr(workflow, field) for field in ("services", "models", "graphs")}
+        return await bind(
+            msgspec.structs.replace(graph, **of_run),
+            registry=registry,
+            models=models,
+            loader=loader,
+            folder=folder,
+            implicit=implicit,
+            trusted=trusted,
+            code=code,
+            has_graph=has_graph,
+            named=named,
+        )
+
+    bound.bind_graph = bind_graph
+    return bound
+
+
+def merge_services(services: dict[str, Service], more: Mapping[str, Service]) -> None:
+    """Add services; to one that has only what its nodes call, as that of workers, what others call."""
+    for name, service in more.items():
+        known = services.get(name)
+        if known is None:
+            services[name] = service
+        elif not service.tools.keys() <= known.tools.keys():
+            services[name] = type(known)(name, known.spec, {**known.tools, **service.tools})
+
+
+def unbound_graph(error: BaseException) -> BoundGraph:
+    """Return what stands for the bindings of a graph when binding itself failed."""
+    message = f"the graph could not be bound: {type(error).__name__}"
+    return BoundGraph({}, (Diagnostic(code="E_SERVICE_UNAVAILABLE", severity="error", message=message),))

@@ -46,6 +46,7 @@ from agentflow.runtime.command_handlers import (
     Resume,
     Withdraw,
 )
+from agentflow.runtime.run_launch import GRAPH_DEPTH, shares_slot
 from agentflow.runtime.submission import load_aside, started_event, with_options
 from agentflow.runtime.submit import SubmitCommand
 from agentflow.runtime.workflow_code import WorkflowWithCode
@@ -61,6 +62,8 @@ __all__ = ["ChildLinks", "ChildRunCommands", "GraphSource", "RegisteredGraph", "
 
 _log = logging.getLogger("agentflow.runtime")
 _RETRY_INTERVAL_S = 1.0
+_CALLED_BY = "called_by"
+"""Label of a run that a function began for a model, with the id of the run that called it."""
 _INHERITED = (
     *("model", "healing", "node_llm_streaming", "workflow_streaming"),
     *("llm_node_policy", "tool_node_policy", "telemetry"),
@@ -154,8 +157,6 @@ class ChildRunCommands(SubmitCommand):
 
         Raises ToolError: `subgraph_not_found`, `depth_exceeded`, `invalid_tool_input`.
         """
-        from agentflow.runtime.graph_calls import GRAPH_DEPTH
-
         if await self._is_begun(run_id):
             return
         parent = await self._begin(parent_id)
@@ -177,7 +178,7 @@ class ChildRunCommands(SubmitCommand):
             message = "; ".join(f"{one.code}: {one.message}" for one in errors)
             raise ToolError.of("invalid_input", "invalid_tool_input", message, executed=False)
         options = {**inherited, GRAPH_DEPTH: depth, **({} if trusted else {"trusted": False})}
-        labels = {"called_by": parent_id}
+        labels = {_CALLED_BY: parent_id}
         started = started_event(
             definition, bound, value, labels, options, list(definition.warnings), "parent"
         )
@@ -229,8 +230,11 @@ class ChildRunCommands(SubmitCommand):
         await self._deliver(workflow_id, command)
 
     async def _is_child(self, workflow_id: str) -> bool:
-        """Return whether a run works for a step of another one."""
-        return (await self.log.run(workflow_id)).parent is not None
+        """Return whether a run works for a step of another one, whose slot it shares."""
+        row = await self.log.run(workflow_id)
+        if row.parent is not None or _CALLED_BY not in row.labels:
+            return row.parent is not None
+        return shares_slot(await self._begin(workflow_id))
 
     # -- starting -------------------------------------------------------------------------------
 

@@ -20,12 +20,9 @@ from agentflow.tools.python import function, make_tool
 if TYPE_CHECKING:
     from agentflow.records.runs import RunResult
 
-__all__ = ["GRAPH_DEPTH", "RUN_GRAPH", "GraphCalls", "graph_service"]
+__all__ = ["RUN_GRAPH", "GraphCalls", "graph_service"]
 
 RUN_GRAPH = "run_workflow_graph"
-GRAPH_DEPTH = "graph_depth"
-"""The option of a run that says how many such calls are around it."""
-
 _SERVICE = "agentflow"
 _MAX_DEPTH = 3
 _TIMEOUT_S = 3_600.0

@@ -118,20 +118,14 @@ class RecoveryCommands(RunCommands):
         After a second crash in a row, runs with open units are started one at a time; one whose unit was on
         trial in three lives that ended by a crash is paused with the reason `recovery_limit`.
         """
-        rows = await self._rows_in("pending", "running", "waiting")
+        rows = await self._rows_in("pending", "running")
         paused = await self._rows_in("paused")
         drained = [row for row in paused if await self._readable(row.workflow_id, self._drained)]
         await self._registry.ledger.begin_life([*rows, *drained], self.fold)
-        known = await DueScan(self.log, self._graph).of([row for row in rows if row.state == "waiting"])
+        waiting, runs = await self._look_at_waiting()
         now = self.clock.now()
-        runs: list[tuple[str, bool]] = []
+        runs += [(row.workflow_id, False) for row in rows if row.state == "pending"]
         later: list[tuple[RunRow, int]] = []
-        for row in rows:
-            due = known.get(row.workflow_id, "unknown")
-            if isinstance(due, int) and due > max(now, row.updated_at):
-                later.append((row, due))
-            elif due is not None and row.state != "running":
-                runs.append((row.workflow_id, False))
         timed: list[str] = []
         for row in paused:
             until = None if row in drained else await self._readable(row.workflow_id, self._paused_until)
@@ -147,7 +141,47 @@ class RecoveryCommands(RunCommands):
         await self._cancel_orphans([*rows, *paused])
         self._registry.recover(runs, suspects)
         self._registry.expect(later)
-        return [*(row.workflow_id for row in (*rows, *drained)), *timed]
+        return [*(row.workflow_id for row in (*rows, *drained)), *waiting, *timed]
+
+    async def _look_at_waiting(self) -> tuple[list[str], list[tuple[str, bool]]]:
+        """Set the alarms of all waiting runs, page by page, because there may be very many. Returns their
+        ids, and the runs that must be started to tell what they wait for."""
+        scan, waiting, runs = DueScan(self.log, self._graph), list[str](), list[tuple[str, bool]]()
+        async for rows in self._pages_in("waiting"):
+            known, now = await scan.of(rows), self.clock.now()
+            later: list[tuple[RunRow, int]] = []
+            for row in rows:
+                waiting.append(row.workflow_id)
+                due = known[row.workflow_id]
+                if isinstance(due, int) and due > max(now, row.updated_at):
+                    later.append((row, due))
+                elif due is not None:
+                    runs.append((row.workflow_id, False))
+            await self._cancel_orphans(rows)
+            self._registry.expect(later)
+        return waiting, runs
+
+    async def _find_deadlines(self) -> None:
+        """Set the alarms of the runs that wait in the store. The index keeps the earliest, and asks again
+        when these have passed."""
+        from agentflow.engine import next_due
+
+        async def folded(run_id: str) -> int | None:
+            return next_due(await self.fold(run_id))
+
+        scan = DueScan(self.log, self._graph)
+        async for page in self._pages_in("waiting", "paused"):
+            rows = [row for row in page if not self._registry.has(row.workflow_id)]
+            known = await scan.of([row for row in rows if row.state == "waiting"])
+            later: list[tuple[RunRow, int]] = []
+            for row in rows:
+                due = known.get(row.workflow_id)
+                if row.state == "paused" or due == "unknown":
+                    ask = self._paused_until if row.state == "paused" else folded
+                    due = await self._readable(row.workflow_id, ask)
+                if isinstance(due, int):
+                    later.append((row, due))
+            self._registry.expect(later)
 
     async def resume_all(
         self,

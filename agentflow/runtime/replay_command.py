@@ -76,7 +76,7 @@ class ReplayCommand(ForkCommand):
         `Always` serves every model call, function, answer, timer, child run and handler of an executor from
         the record and sends nothing: what is asked differently fails the run with `replay_divergence`, what
         has no complete record with `replay_miss`. `Mixed` serves what is asked equally and executes the rest,
-        handlers and child runs that asked something among it; `Refresh` executes all.
+        failures and the handlers of executors among it; `Refresh` executes all.
         Raises RunNotFound, RunGone, OffsetTrimmed, RunExists, CommandRefused (invalid_parameter),
         DefinitionError or StoreError.
         """

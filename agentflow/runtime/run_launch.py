@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.owner import Owner
+from agentflow.runtime.alarm_index import AlarmIndex
 from agentflow.runtime.clock import Timeline
 
 if TYPE_CHECKING:
@@ -22,7 +25,22 @@ if TYPE_CHECKING:
     from agentflow.runtime.crash_ledger import Trial
     from agentflow.runtime.log_replay import Fold
 
-__all__ = ["RunLaunch", "RunTable"]
+__all__ = ["GRAPH_DEPTH", "RunLaunch", "RunTable", "shares_slot"]
+
+GRAPH_DEPTH = "graph_depth"
+"""The option of a run that a function began for a model: how many such calls are around it."""
+
+
+def shares_slot(started: WorkflowStarted) -> bool:
+    """Return whether a run works for a step or a call of another one, which keeps its slot meanwhile.
+
+    With a slot of its own it could wait for ever for the run that waits for it. Nothing waits for a fork or a
+    replay of such a run.
+    """
+    if started.parent is not UNSET:
+        return True
+    is_copy = started.forked_from is not UNSET or started.replay_of is not UNSET
+    return GRAPH_DEPTH in started.options and not is_copy
 
 
 class RunLaunch:
@@ -170,13 +188,12 @@ class RunTable:
     def __init__(self) -> None:
         self._launches: dict[str, RunLaunch] = {}
         self._supervisors: dict[str, Ref[Any]] = {}
-        self._alarms: dict[str, int] = {}
+        self.alarms = AlarmIndex()
+        """The next deadlines of waiting runs without a supervisor; RunsSupervisor alone changes it."""
         self.launches: Mapping[str, RunLaunch] = MappingProxyType(self._launches)
         """The launch of each run that has, or is about to get, a supervisor; read-only."""
         self.supervisors: Mapping[str, Ref[Any]] = MappingProxyType(self._supervisors)
         """The supervisor of each run that has one; read-only."""
-        self.alarms: Mapping[str, int] = MappingProxyType(self._alarms)
-        """The next deadline (µs, wall clock) of each waiting run without a supervisor; read-only."""
 
     def add(self, launch: RunLaunch) -> None:
         """Add a run that is about to get a supervisor."""
@@ -197,14 +214,6 @@ class RunTable:
     def remove_all_supervisors(self) -> None:
         """Record that all supervisors ended with the RunsSupervisor that held them."""
         self._supervisors.clear()
-
-    def set_alarm(self, workflow_id: str, due: int) -> None:
-        """Record the next deadline (µs) of a waiting run."""
-        self._alarms[workflow_id] = due
-
-    def remove_alarm(self, workflow_id: str) -> None:
-        """Record that the deadline of a run has passed, or that a supervisor watches it from now on."""
-        self._alarms.pop(workflow_id, None)
 
     def count_running(self) -> int:
         """Count the runs that take a slot: not child runs, nor those that begin their log and queue."""

@@ -35,6 +35,7 @@ from agentflow.errors import (
 from agentflow.events.log import FIRST_EPOCH, EventLog, RunRow
 from agentflow.events.owner import Owner
 from agentflow.runtime.agent_actor import Directory
+from agentflow.runtime.alarm_index import MAX_ALARMS
 from agentflow.runtime.background_tasks import BackgroundTasks
 from agentflow.runtime.binding import Bound
 from agentflow.runtime.clock import Clock, Timeline
@@ -51,7 +52,7 @@ from agentflow.runtime.command_handlers import (
 from agentflow.runtime.crash_ledger import QUEUE_LIMIT_S, ROW_ENDS_AFTER_S, RecoveryLedger, Trial
 from agentflow.runtime.log_replay import FoldCache, fold
 from agentflow.runtime.permanent_actor import PermanentActor
-from agentflow.runtime.run_launch import RunLaunch, RunTable
+from agentflow.runtime.run_launch import RunLaunch, RunTable, shares_slot
 from agentflow.runtime.run_queue import RunQueue
 from agentflow.runtime.runs_supervisor import Alarms, RunsSupervisor, StartRun
 
@@ -85,6 +86,7 @@ class RunRegistry:
         prepare: Prepare,
         directory: Callable[[Bound], Directory],
         is_child: Callable[[str], Awaitable[bool]],
+        find_deadlines: Callable[[], Awaitable[None]],
         limit: int,
         queue: int,
     ) -> None:
@@ -94,6 +96,7 @@ class RunRegistry:
         self._prepare = prepare
         self._directory = directory
         self._is_child = is_child
+        self._find_deadlines = find_deadlines
         self.child_links: ChildLinks | None = None
         """Given to every run's supervisor; set before the first run starts."""
         self._table = RunTable()
@@ -102,7 +105,8 @@ class RunRegistry:
         self._queue = RunQueue(limit, queue, self._table.count_running)
         self._tasks = BackgroundTasks()
         self._folds = FoldCache()
-        self._timelines: dict[str, Timeline] = {}  # of runs that rest with a time limit
+        self._timelines: dict[str, Timeline] = {}
+        """Of the runs with a time limit that came to rest last; the others have the wall clock alone."""
         self.ledger = RecoveryLedger(log, owner)
         self._trial: Trial | None = None
         self._streak_timer: asyncio.TimerHandle | None = None
@@ -123,6 +127,7 @@ class RunRegistry:
             self._owner,
             on_ended=self._supervisor_ended,
             on_overdue=lambda run_id: self._tasks.start_soon(self._start_with_retry(run_id, _ATTACH)),
+            on_horizon=lambda: self._tasks.start_soon(self._retry_until_stored(self._find_deadlines)),
         )
         self._runs = PermanentActor(system, ChildSpec("runs", runs, shutdown=30.0))
         await self._runs.start()
@@ -152,7 +157,7 @@ class RunRegistry:
                 self.child_links.report(state.begin.parent.workflow_id, report)
         timed = state is not None and not state.terminal and (state.timers or state.paused_timers)
         if timed or (state is None and launch.timeline.stepped):
-            self._timelines[launch.workflow_id] = launch.timeline
+            self._keep_timeline(launch.workflow_id, launch.timeline)
         self._start_queued()
 
     def _check_open(self) -> None:
@@ -180,7 +185,7 @@ class RunRegistry:
         if workflow_id in self.launches or workflow_id in self._queue:
             raise RunExists(f"{workflow_id} exists already")
         started: Any = first_events[0]
-        is_child = started.parent is not UNSET  # its parent's slot is its own
+        is_child = shares_slot(started)
         queued = self._queue.must_wait and not is_child
         if queued and self._queue.is_at_capacity:
             raise QueueFull("too many runs wait for a place already")
@@ -264,10 +269,15 @@ class RunRegistry:
         self._check_open()
         now = self._clock.now()
         for row, _ in due:
-            if row.workflow_id not in self.launches:
-                self._timelines.setdefault(row.workflow_id, Timeline.at_rest(self._clock, row))
+            if row.workflow_id not in self.launches and row.workflow_id not in self._timelines:
+                self._keep_timeline(row.workflow_id, Timeline.at_rest(self._clock, row))
         # A clock that is behind the end of the log was set back by so much at least.
         self._runs.tell(Alarms(due={row.workflow_id: at + min(0, now - row.updated_at) for row, at in due}))
+
+    def _keep_timeline(self, workflow_id: str, timeline: Timeline) -> None:
+        self._timelines[workflow_id] = timeline
+        if len(self._timelines) > MAX_ALARMS:
+            del self._timelines[next(iter(self._timelines))]
 
     def _start_queued(self) -> None:
         while not self._tasks.closed and (following := self._queue.dequeue()) is not None:

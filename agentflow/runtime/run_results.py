@@ -84,7 +84,7 @@ async def _next_rest(hub: Hub, workflow_id: str, after: int) -> None:
 def live_result(state: RunState, last: int) -> RunResult:
     """Return the result of a run whose last event was written at `last` (µs), without reading its log."""
     end = state.ended if state.ended is not None else last
-    steps = ((step_id, state.nodes[step_id]) for step_id in state.graph.step_ids)
+    steps = ((step_id, state.nodes[step_id]) for step_id in state.step_ids())
     asked = () if state.terminal else state.requests.values()
     return RunResult(
         workflow_id=state.workflow_id,

@@ -229,7 +229,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._replayer = None if replay is None else Replayer(replay.recording, replay.policy, launch.plan)
         self._replay_error: ErrorInfo | None = None  # ends the run once its events are durable
         self._serving = False
-        self._caches = any(node.spec.cache is not None or node.kind.uses_store for node in nodes)
+        self._caches = any(n.spec.cache or n.kind.uses_store or n.kind.brings_graph for n in nodes)
         self._judged: list[str] = []
         self._waits_for_handlers = False  # the end of a cancel waits until they have ended
         self._forced = False
@@ -400,6 +400,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                     self._look_up(decided[0])
                 elif decided[0].__class__ is engine.Probe:
                     self._probe(decided[0])
+                elif decided[0].__class__ is engine.BindGraph:
+                    self._bind_graph(decided[0])
                 elif decided[0].__class__ is engine.StoreAccess:
                     self._lookups[decided[0].answer_key] = "asked"
                     self._accesses.append((self._state.next_offset - 1, decided[0]))
@@ -492,6 +494,21 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
         looking = asyncio.to_thread(snapshot_files, probe.workspace, probe.names)
         self.ctx.pipe(looking, found, failed)
+
+    def _bind_graph(self, asked: engine.BindGraph) -> None:
+        """Bind the nodes of a graph before its step starts."""
+        key = asked.activation_key
+        self._lookups[key] = "asked"
+
+        def found(bound: engine.BoundGraph) -> LookedUp:
+            return LookedUp(activation_key=key, hit=bound)
+
+        def failed(error: BaseException) -> LookedUp:
+            from agentflow.runtime.binding import unbound_graph
+
+            return LookedUp(activation_key=key, hit=unbound_graph(error))
+
+        self.ctx.pipe(self._launch.directory.bind_graph(asked.workflow()), found, failed)
 
     @on(LookedUp)
     def looked_up(self, message: LookedUp) -> None:

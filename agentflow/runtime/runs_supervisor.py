@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from actors import Actor, Backoff, ChildSpec, History, OneForOne, Ref, Terminated, on
@@ -45,7 +44,7 @@ class Alarms(Message, frozen=True, kw_only=True):
 
 
 class Overdue(Message, frozen=True, kw_only=True):
-    """The deadline of a waiting run has passed."""
+    """The deadline of a waiting run has passed; without a run, the horizon of the index is reached."""
 
     workflow_id: str
 
@@ -73,7 +72,8 @@ def _stopped_error(run_id: str, error: BaseException | None) -> AgentflowError:
 
 class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     """Children: one RunSupervisor for each run that is at work in this process. `on_ended` is called with the
-    launch of a run whose supervisor has ended, `on_overdue` with the id of one whose deadline has come.
+    launch of a run whose supervisor has ended, `on_overdue` with the id of one whose deadline has come,
+    `on_horizon` when deadlines that only the store has may be next.
     `table` outlives an instance, so that its successor goes on with the same runs.
     """
 
@@ -91,6 +91,7 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         *,
         on_ended: Callable[[RunLaunch], None],
         on_overdue: Callable[[str], None],
+        on_horizon: Callable[[], None],
     ) -> None:
         self._table = table
         self._bus = bus
@@ -99,13 +100,13 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._owner = owner
         self._on_ended = on_ended
         self._on_overdue = on_overdue
+        self._on_horizon = on_horizon
         self._results = ResultCache(log, clock)
         self._store = SharedStore(log)
         self._ids: dict[Ref[Any], str] = {}
-        self._deadlines: list[tuple[float, str, int]] = []
-        """Heap of (loop time, run id, due) of the alarms; an entry that is no alarm any more is skipped. Only
-        the first has a timer, because a timer takes several times the memory of an entry."""
-        self._armed: tuple[float, str, int] | None = None
+        self._alarms = table.alarms
+        self._armed: tuple[float, str] | None = None
+        """Time and run of the alarm that has the timer; the horizon of the index has no run."""
 
     def on_start(self) -> None:
         """Start the supervisors that an earlier instance had. A run with which that fails ends here, because
@@ -121,8 +122,7 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 _log.exception("%s cannot be taken up after a failure of RunsSupervisor", run_id)
                 self._table.remove(run_id)
                 launch.end(_stopped_error(run_id, error))
-        for run_id, due in list(self._table.alarms.items()):
-            self._set_alarm(run_id, due)
+        self._arm()
 
     @on(StartRun)
     def start(self, message: StartRun) -> None:
@@ -210,49 +210,47 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self.ctx.pipe(work, _ignore, _ignore)  # one that could not be kept is made again
 
     def _set_alarm(self, run_id: str, due: int) -> None:
-        self._table.set_alarm(run_id, due)
         delay = max(0.0, (due - self._clock.now()) / 1e6)
-        heappush(self._deadlines, (asyncio.get_running_loop().time() + delay, run_id, due))
-        if len(self._deadlines) > 2 * len(self._table.alarms) + 64:
-            self._deadlines = [entry for entry in self._deadlines if self._is_set(entry)]
-            heapify(self._deadlines)
+        self._alarms.set(run_id, asyncio.get_running_loop().time() + delay)
         self._arm()
 
     def _clear_alarm(self, run_id: str) -> None:
-        self._table.remove_alarm(run_id)
+        self._alarms.remove(run_id)
         if self._armed is not None and self._armed[1] == run_id:
             self._arm()
 
-    def _is_set(self, entry: tuple[float, str, int]) -> bool:
-        return self._table.alarms.get(entry[1]) == entry[2]
-
     def _arm(self) -> None:
-        """Start the timer of the first alarm, in the place of that which had it."""
-        heap = self._deadlines
-        while heap and not self._is_set(heap[0]):
-            heappop(heap)
-        first = heap[0] if heap else None
+        """Start one timer, for the first alarm or the horizon of the index, in the place of the last one: a
+        timer takes several times the memory of an alarm."""
+        first, horizon = self._alarms.first(), self._alarms.horizon
+        if horizon is not None and (first is None or first[0] >= horizon):
+            first = (horizon, "")
         if first == self._armed:
             return
         if self._armed is not None:
-            self.ctx.timers.cancel(self._armed[1])
+            self.ctx.timers.cancel("alarm")
         self._armed = first
         if first is not None:
             delay = max(0.0, first[0] - asyncio.get_running_loop().time())
-            self.ctx.timers.start(first[1], delay, Overdue(workflow_id=first[1]))
+            self.ctx.timers.start("alarm", delay, Overdue(workflow_id=first[1]))
 
     @on(Alarms)
     def alarms(self, message: Alarms) -> None:
         """Set alarms, except for a run that has a supervisor or an alarm of its own."""
         for run_id, due in message.due.items():
-            if run_id not in self._table.supervisors and run_id not in self._table.alarms:
+            if run_id not in self._table.supervisors and run_id not in self._alarms:
                 self._set_alarm(run_id, due)
 
     @on(Overdue)
     def overdue(self, message: Overdue) -> None:
-        self._table.remove_alarm(message.workflow_id)
-        if self._armed is not None and self._armed[1] == message.workflow_id:
+        run_id = message.workflow_id
+        if self._armed is not None and self._armed[1] == run_id:
             self._armed = None
+        if run_id:
+            self._alarms.remove(run_id)
+        else:
+            self._alarms.forget_horizon()
+            self._on_horizon()
         self._arm()
-        if message.workflow_id not in self._table.supervisors:
-            self._on_overdue(message.workflow_id)
+        if run_id and run_id not in self._table.supervisors:
+            self._on_overdue(run_id)

@@ -10,7 +10,7 @@ gives back is a projection of the log. All methods are for the event loop that e
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -168,6 +168,7 @@ class Runtime(ChildRunCommands):
                 prepare=self._prepare,
                 directory=lambda bound: self._pools.directory(bound, self.models),
                 is_child=self._is_child,
+                find_deadlines=self._find_deadlines,
                 limit=limit,
                 queue=queue,
             )
@@ -356,11 +357,31 @@ class Runtime(ChildRunCommands):
             code=self._code.find(begin.definition.name, begin.ir_hash, workflow_id),
             named=self._graph_service(),
         )
-        errors = [d for d in found.diagnostics if d.severity == "error"]
+        if any(node.kind.brings_graph for node in plan.all_nodes.values()):
+            found.graphs = [one async for one in self._bound_graphs(workflow_id, found)]
+        every = (one for part in (found, *found.graphs) for one in part.diagnostics)
+        errors = [one for one in every if one.severity == "error"]
         if errors:
             raise DefinitionError(errors)
         found.replay = await self._replay_source(begin)
         return plan, found
+
+    async def _bound_graphs(self, workflow_id: str, outer: Bound) -> AsyncGenerator[Bound]:
+        """Bind the graphs that became known in a stored run, which keep the models that they had."""
+        from agentflow.definition.ir import canonical_json, decode_ir
+        from agentflow.engine import StepBinding
+        from agentflow.events.decoding import decode_page
+
+        assert outer.bind_graph is not None
+        offset = 0
+        while rows := await self.log.read(workflow_id, offset):
+            for event in await decode_page(rows):
+                child = getattr(event.data, "child", UNSET)
+                if child is not UNSET and "graph" in child and "bindings" in child:
+                    bound = await outer.bind_graph(decode_ir(canonical_json(child["graph"])))
+                    bound.steps = msgspec.convert(child["bindings"], dict[str, StepBinding])
+                    yield bound
+            offset = rows[-1].offset + 1
 
     async def _check_untrusted(self, workflow_id: str) -> None:
         """Raise DefinitionError unless an untrusted client could have submitted this run. Binding is the

@@ -1,7 +1,7 @@
 """Mistakes put into a copy of engine and runtime: those of an outside review, and others on joins, policies,
 frames and gates. At least 90 % are caught by the quick tests; the rest are explained.
 
-Slow: each mistake costs a run of the tests that should notice it, 120 s at most.
+Slow: each mistake costs a run of the tests that should notice it, about half a minute.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
     `decided` holds [offset, count, time in µs] of each decision, `rests` [offset, time] of each moment at
     which the engine was asked and had nothing to say. Every event outside `decided` came from outside: a
     command, an answer, a result. `lookups` holds what the cache said, by the unit that asked, `answers` what
-    the store said, and `shifts` [offset, step in µs] of each step of the wall clock. `base` are the lines
+    the store said, `graphs` what graphs that became known were bound to, and `shifts` [offset, step in µs] of
+    each step of the wall clock. `base` are the lines
     that a fork begins with.
     """
 
@@ -52,6 +53,7 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
     rests: list[list[int]] = []
     lookups: dict[str, list[Any] | None] = {}
     answers: dict[str, Any] = {}
+    graphs: dict[str, Any] = {}
     shifts: list[list[int]] = []
     base: list[str] = []
 
@@ -92,6 +94,8 @@ def decisions(state: RunState, now: int, facts: Facts) -> list[Any]:
     for key, answer in facts.answers.items():
         is_record = isinstance(answer, dict)
         found[key] = msgspec.convert(answer, CacheRecord) if is_record else answer
+    for key, steps in facts.graphs.items():
+        found[key] = engine.BoundGraph(msgspec.convert(steps, dict[str, StepBinding]))
     return engine.decide(state, now, found)
 
 
@@ -199,11 +203,13 @@ def watched(mechanism: str, found: dict[str, Facts]) -> Iterator[None]:
         for key, hit in answers.items():
             if hit == "asked":
                 continue
-            if "?" in key:  # an access to the store that runs share
+            if isinstance(hit, engine.BoundGraph):
+                facts.graphs[key] = hit.to_value()
+            elif "?" in key:  # an access to the store that runs share
                 facts.answers[key] = msgspec.to_builtins(hit)
             else:
                 facts.lookups[key] = None if hit is None else list(hit)
-        if moves and isinstance(moves[0], engine.Lookup | engine.StoreAccess):
+        if moves and isinstance(moves[0], engine.Lookup | engine.StoreAccess | engine.BindGraph):
             return moves
         # A process that died may have decided what never reached the log.
         facts.decided = [entry for entry in facts.decided if entry[0] < offset]

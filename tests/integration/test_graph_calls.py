@@ -142,3 +142,39 @@ async def test_a_run_is_cancelled_with_its_caller():
         await run_until_idle()
         (child,) = await children(runtime)
         assert child.state == "cancelled"
+
+
+@virtual
+async def test_a_run_that_is_called_takes_no_slot_of_its_own():
+    """With one slot both would wait for ever; nor may it take one after a restart."""
+    model = ScriptedModel([call("run_workflow_graph", workflow_id="waiting"), "done", "done"])
+    log = MemoryLog()
+    async with Runtime(log, models=[model], clock=LoopClock(), max_concurrent_runs=1) as runtime:
+        runtime.register("waiting", waiting())
+        await runtime.submit(asking(), {}, workflow_id="wf_a")
+        await run_until_idle()
+        (child,) = await children(runtime)
+        assert child.state == "waiting"
+    async with Runtime(log, models=[model], clock=LoopClock(), max_concurrent_runs=1) as runtime:
+        runtime.register("waiting", waiting())
+        other = await runtime.submit(asking("other"), {}, workflow_id="wf_b")
+        await runtime.recover()
+        await other.result()
+        await asyncio.sleep(3_700)
+        await run_until_idle()
+        assert (await runtime.record("wf_a")).output == "done"
+
+
+async def test_a_label_gives_no_run_a_slot_more():
+    gate = asyncio.Event()
+
+    async def answer(request: Any) -> Any:
+        await gate.wait()
+        return "done"
+
+    async with Runtime(models=[ScriptedModel(answer)], max_concurrent_runs=1) as runtime:
+        await runtime.submit(asking(), {}, workflow_id="wf_a")
+        second = await runtime.submit(asking(), {}, labels={"called_by": "wf_a"})
+        assert (await runtime.record(second.workflow_id)).state == "pending"
+        gate.set()
+        assert (await second.result()).state == "completed"

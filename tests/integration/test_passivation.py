@@ -15,6 +15,7 @@ from agentflow.engine import Bindings, RunState, compile_graph
 from agentflow.events.memory import MemoryLog
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.log_replay import Fold, FoldCache
+from agentflow.runtime.runs_supervisor import Alarms
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.integration.support.runs import Desk, document, must_be_sound, step, types_of
@@ -101,6 +102,46 @@ class TestWaiting:
             assert denied == handles[1:]
             for handle in handles:
                 await must_be_sound(runtime, handle.workflow_id)
+
+    @virtual
+    async def test_the_index_of_deadlines_is_bounded_and_each_comes_at_its_time(self, monkeypatch):
+        """Those that the index drops are read from the store when the ones before them have passed, also
+        after a failure of the actor that keeps it; what was submitted since goes among them."""
+        monkeypatch.setattr("agentflow.runtime.run_registry.MAX_ALARMS", 4)
+        async with Runtime(clock=LoopClock()) as runtime:
+            index = runtime._registry._table.alarms
+            index._limit = 4
+            began = seconds()
+
+            async def submit(minutes: int) -> None:
+                nodes = [
+                    {"id": "start", "type": "start", "next": "w"},
+                    {"id": "w", "type": "wait", "duration": minutes * 60, "next": "end"},
+                    {"id": "end", "type": "end"},
+                ]
+                graph = {"version": "v0", "name": "w", "nodes": nodes}
+                await (await runtime.submit(graph, {}, workflow_id=f"wf_{minutes:03}")).result()
+
+            for minutes in [*range(40, 0, -1), *range(41, 61)]:
+                await submit(minutes)
+                assert len(index) <= 8
+            ended: dict[str, int] = {}
+            for minute in range(1, 62):
+                await asyncio.sleep(began + minute * 60 + 1 - seconds())
+                if minute == 20:
+                    runtime.system.find("/runs").tell(Alarms(due=None))  # type: ignore[arg-type]  # a bug
+                if minute == 30:
+                    await submit(90)
+                await run_until_idle()
+                rows = (await runtime.log.runs(limit=100)).items
+                ended = {row.workflow_id: minute for row in rows if row.ended} | ended
+                assert len(index) <= 8
+                assert len(runtime._registry._timelines) <= 4
+            assert ended == {f"wf_{minute:03}": minute for minute in range(1, 61)}
+            await asyncio.sleep(3_600)
+            await run_until_idle()
+            assert (await runtime.record("wf_090")).state == "completed"
+            assert len(index) == 0
 
     @virtual
     async def test_a_deadline_of_a_paused_run_waits_for_the_resume(self):

@@ -53,6 +53,34 @@ class Full:
         return self._log.append(batch)
 
 
+class Slow:
+    """A log that acknowledges its batches late: while it `holds`, only once they are let go."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self.holds = False
+        self._held: list[tuple[asyncio.Future[None], asyncio.Future[None]]] = []
+
+    def __getattr__(self, name: str):
+        return getattr(self._log, name)
+
+    def append(self, batch: Append) -> asyncio.Future[None]:
+        stored = self._log.append(batch)
+        if not self.holds:
+            return stored
+        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._held.append((stored, held))
+        return held
+
+    async def let_go(self) -> int:
+        """Acknowledge what is held; return how many batches that were."""
+        self.holds = False
+        for stored, held in self._held:
+            await stored
+            held.set_result(None)
+        return len(self._held)
+
+
 def opened(log, *, desk: Desk, model=None, **more) -> Runtime:
     models = [model or ScriptedModel(lambda r: {"ok": True})]
     return Runtime(log, models=models, services=[desk.service()], clock=LoopClock(), **more)
@@ -254,6 +282,24 @@ class TestStall:
             assert (await again.result()).state == "waiting"
             await must_be_sound(log, handle.workflow_id, ended=False)
         assert desk.calls == 1
+
+    @virtual
+    async def test_a_call_whose_start_is_durable_after_the_suspension_is_not_made(self):
+        """The run is being parked: its log says that the call was begun, and nothing is left to await it."""
+        log, desk = Slow(MemoryLog()), Desk(look=True)
+        async with opened(log, desk=desk, grace=5) as runtime:
+            handle = await runtime.submit(chain("look", "pay"), {})
+            await desk.entered.wait()
+            log.holds = True
+            desk.gates["look"].set()
+            await run_until_idle()
+            parking = asyncio.ensure_future(runtime._park())
+            await run_until_idle()
+            assert await log.let_go() > 0
+            await parking
+            assert "tool.call_started" in (await types_of(log, handle.workflow_id))[-4:]
+            assert desk.calls == 1
+        await must_be_sound(log, handle.workflow_id, ended=False)
 
 
 async def died(log, workflow_id: str) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from agentflow.definition.graph import Workflow
 from agentflow.definition.node import AgentSpec, Binds, Needed, NodeBase, next_port
-from agentflow.definition.pipeline_nodes import TOOLS, stage_of
+from agentflow.definition.pipeline_nodes import TOOLS
 
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
@@ -24,10 +24,10 @@ class SubgraphNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag=
     """Runs another graph: `inline`, one of `graphs` or registered (`graph`), or the value at `graph_path`.
 
     `isolation` is `run`: a linked child run with its own log (the default for `graph`); or `inline`: in the
-    same log, where the ids of its nodes are `<id>/<node>`. `input` is a template; unset, the graph gets the
-    input of the run. With `exchange` its input is the message that arrives, one run for each, and what the
-    run gives out becomes messages along `edges[]`, or outputs of this run. `accepts` are the type tags of
-    the messages that it takes; empty, any type.
+    same log, where the ids of its nodes are `<id>/<node>` (the default for the others). `input` is a
+    template; unset, the graph gets the input of the run. With `exchange` its input is the message that
+    arrives, one run for each, and what the run gives out becomes messages along `edges[]`, or outputs of this
+    run. `accepts` are the type tags of the messages that it takes; empty, any type.
     """
 
     inline: Workflow | None = None
@@ -52,7 +52,7 @@ _SOURCES = ("inline", "graph", "graph_path")
 
 def is_run(spec: SubgraphNode) -> bool:
     """Return whether the graph runs as a run of its own."""
-    return spec.isolation == "run" or (spec.isolation is None and spec.inline is None)
+    return spec.isolation == "run" or (spec.isolation is None and spec.graph is not None)
 
 
 starts_run = is_run
@@ -97,8 +97,8 @@ def check(spec: SubgraphNode, at: NodeReport) -> None:
         at.not_blank("graph", spec.graph)
     if spec.graph_path is not None:
         at.path("graph_path", spec.graph_path)
-    if not is_run(spec) and given and spec.inline is None and stage_of(spec) is None:
-        message = f'{given[0]} of "{spec.id}" runs as a run of its own'
+    if not is_run(spec) and spec.graph is not None:
+        message = f'graph of "{spec.id}" runs as a run of its own'
         at.error("E_VALUE", message, "isolation", 'write "run", or give the graph as "inline"')
     if spec.exchange is not None and given and not is_run(spec):
         message = f'exchange of "{spec.id}" needs a run of its own'
@@ -112,6 +112,10 @@ def check(spec: SubgraphNode, at: NodeReport) -> None:
 
 
 def _check_inline(graph: Workflow, at: NodeReport) -> None:
-    for field in _OF_THE_RUN:
-        if getattr(graph, field) != getattr(_EMPTY, field):
-            at.conflict(f"inline/{field}", "an inline graph belongs to the run", "set it on the whole graph")
+    for field in fields_of_the_run(graph):
+        at.conflict(f"inline/{field}", "an inline graph belongs to the run", "set it on the whole graph")
+
+
+def fields_of_the_run(graph: Workflow) -> list[str]:
+    """Return the fields that a graph states which only the graph of a whole run may."""
+    return [field for field in _OF_THE_RUN if getattr(graph, field) != getattr(_EMPTY, field)]

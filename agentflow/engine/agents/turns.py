@@ -40,7 +40,7 @@ MAX_REPAIRS = 2
 def initialize(state: RunState, activation: Activation, prompt: str, data: Any, now: int) -> Decisions:
     """Return `agent.initialized`: a fresh context for this attempt."""
     spec = _spec(activation)
-    binding = state.bindings.of(activation.node.id)
+    binding = state.bindings.of_node(activation.node)
     context_id = derive("ctx_", now, state.workflow_id, activation.key, activation.attempt)
     return [
         ev.AgentInitialized(

@@ -34,7 +34,7 @@ __all__ = ["FOLDS"]
 def _agent_initialized(state: RunState, data: ev.AgentInitialized, offset: int, ts: int) -> None:
     activation = at_work(state, data)
     progress = AgentProgress(data.context_id, data.system_prompt, data.input.data)
-    progress.models = state.bindings.of(data.step_id).models
+    progress.models = state.bindings.of_node(activation.node).models
     progress.offered = frozenset((tool.name, tool.schema_hash) for tool in data.tools)
     spec = activation.node.agent
     assert spec is not None
@@ -145,7 +145,7 @@ def _reserve(state: RunState, activation: Activation, data: ev.ModelCallStarted,
     call = open_call(state, "model", data.model_call_id, activation, offset)
     call.tokens, call.cost, call.parameters = data.reserved.tokens, data.reserved.cost_usd, data.parameters
     call.model = f"{data.provider}:{data.model}"
-    terms = terms_of(state.bindings.of(data.step_id), call.model)
+    terms = terms_of(state.bindings.of_node(activation.node), call.model)
     call.output_tokens = min(call.tokens, written_at_most(data.parameters, terms))
     call.input_tokens = call.tokens - call.output_tokens
 
@@ -216,7 +216,7 @@ def _model_failed(state: RunState, data: ev.ModelCallFailed, offset: int, ts: in
         was_away(state, activation, data.error, ts)
     elif call is not None and data.error.category == "budget":
         # Cut at the limit that the budget left: made again only if that is larger, and not counted as failed.
-        terms = terms_of(state.bindings.of(data.step_id), call.model)
+        terms = terms_of(state.bindings.of_node(activation.node), call.model)
         progress.min_output = output_limit(call.parameters, terms) + 1
     else:
         progress.failed_calls += 1

@@ -118,7 +118,7 @@ def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int
     outputs: dict[str, Any] = {"status": "success", "result": data.output}
     if activation.is_for_each:
         outputs["items"] = _items_view(activation)
-    if state.graph.uses_last and node.kind.said is not None:
+    if (state.graph.uses_last or path.graph.uses_last) and node.kind.said is not None:
         path.frame.set("last", node.kind.said, data.output)
     if node.kind.keeps_end:
         node.kind.ended(activation, place, data)

@@ -25,7 +25,7 @@ def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: in
     record = record_of(activation, data.tool_call_id)
     if record is None:  # a tool node's own call, or the recorded call of a handler
         record = activation.node.kind.add_call(activation, data.tool_call_id, data.tool_name)
-    tools = state.bindings.of(data.step_id).tools
+    tools = state.bindings.of_node(activation.node).tools
     record.info = tools.get(data.tool_name)
     record.parameters = data.parameters
     # A declaration that became harmless since the call was recorded does not make that call harmless.

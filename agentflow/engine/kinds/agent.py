@@ -155,7 +155,7 @@ class Agent(Kind):
         node, spec = activation.node, activation.node.agent
         assert spec is not None
         agent = msgspec.structs.replace(spec, tags={}, system_prompt="", context=None, model=None)
-        binding = state.bindings.of(node.id)
+        binding = state.bindings.of_node(node)
         models = [[ref.name, ref.parameters] for ref in binding.models]
         grant = [[tool.name, tool.schema_hash] for tool in binding.tools.values()]
         prompt = prepared.subject["system_prompt"]

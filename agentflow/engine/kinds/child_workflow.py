@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.dynamic_graph import read_graph
 from agentflow.definition.expressions import EvaluationError, Expression, Template
 from agentflow.definition.failure import ErrorInfo
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from agentflow.engine.child_runs import ChildReport
     from agentflow.engine.graph import Node
 
-__all__ = ["CHILD_RUN", "EXCHANGE", "Program", "compiled", "input_of"]
+__all__ = ["CHILD_RUN", "EXCHANGE", "Program", "compiled", "graph_problem", "input_of", "value_at_path"]
 
 
 class Program(NamedTuple):
@@ -54,26 +55,11 @@ class ChildRun(Kind):
     def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
         """Evaluate the input: without a template that of the caller. A graph that is a value is checked."""
         prepared = input_of(state, activation)
-        where: Expression | None = activation.node.program.graph
-        if where is None or isinstance(prepared, ErrorInfo):
+        if activation.node.program.graph is None or isinstance(prepared, ErrorInfo):
             return prepared
-        if activation.snapshot is not None:
-            return Prepared(prepared.input, {**prepared.subject, "graph": activation.snapshot["graph"]})
-        try:
-            value = where.evaluate(state.scope(activation))
-        except EvaluationError as error:
-            return expression_error(error, "/graph_path")
-        found = read_graph(value, grants_of(activation))
-        if isinstance(found, list):
-            message = f"the graph of {activation.node.id} is not valid: {found[0].message}"
-            problems = [msgspec.to_builtins(one) for one in found]
-            return ErrorInfo(
-                category="invalid_input",
-                code="dynamic_graph_invalid",
-                message=message,
-                details={"diagnostics": problems},
-            )
-        graph = msgspec.json.decode(canonical_json(found))
+        graph = value_at_path(state, activation)
+        if isinstance(graph, ErrorInfo):
+            return graph
         return Prepared(prepared.input, {**prepared.subject, "graph": graph})
 
     def started_fields(self, state: RunState, activation: Activation, prepared: Prepared) -> dict[str, Any]:
@@ -215,6 +201,31 @@ def compiled(node: Node) -> Program:
     return Program(
         None if spec.input is msgspec.UNSET else value_template(spec.input),
         None if spec.graph_path is None else path_expression(spec.graph_path),
+    )
+
+
+def value_at_path(state: RunState, activation: Activation) -> dict[str, Any] | ErrorInfo:
+    """Return the graph that the node's `graph_path` gives, in normal form, or why there is none."""
+    if activation.snapshot is not None:
+        return activation.snapshot["graph"]
+    where: Expression = activation.node.program.graph
+    try:
+        value = where.evaluate(state.scope(activation))
+    except EvaluationError as error:
+        return expression_error(error, "/graph_path")
+    found = read_graph(value, grants_of(activation), in_run=not activation.node.kind.starts_run)
+    if isinstance(found, list):
+        return graph_problem(found)
+    return msgspec.json.decode(canonical_json(found))
+
+
+def graph_problem(found: Sequence[Diagnostic]) -> ErrorInfo:
+    """Return the error of a graph that cannot run, with all that is wrong with it."""
+    return ErrorInfo(
+        category="invalid_input",
+        code="dynamic_graph_invalid",
+        message=f"the graph is not valid: {found[0].message}",
+        details={"diagnostics": [msgspec.to_builtins(one) for one in found]},
     )
 
 

@@ -197,9 +197,9 @@ class Spawning(Kind):
     # -- decisions ------------------------------------------------------------------------------
 
     def is_idle(self, activation: Activation) -> bool:
-        """Return whether it only waits for child paths."""
+        """Return whether it only waits for child paths, or for the consent to open them."""
         paths = activation.paths
-        return bool(paths) and not any(path.stopped for path in paths.values())
+        return paths is None or (bool(paths) and not any(path.stopped for path in paths.values()))
 
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Cancel what is left on paths that are given up; end once the group is over."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agentflow.definition.conversation import ToolCall
 from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import canonical_json, decode_ir
 from agentflow.definition.policy import RetryPolicy
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.messages import Outgoing, type_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from agentflow.engine.shared_store import StoreAccess
     from agentflow.engine.state import RunState
 
-__all__ = ["CALL_EVENTS", "TIMER_EVENTS", "Kind", "Prepared", "Probe"]
+__all__ = ["CALL_EVENTS", "TIMER_EVENTS", "BindGraph", "Kind", "Prepared", "Probe"]
 
 CALL_EVENTS: frozenset[type] = frozenset(
     {
@@ -56,6 +57,17 @@ class Probe(NamedTuple):
     activation_key: str
     workspace: str
     names: tuple[str, ...]
+
+
+class BindGraph(NamedTuple):
+    """A graph that became known in the run, as JSON: the runtime binds its nodes before it starts."""
+
+    activation_key: str
+    graph: dict[str, Any]
+
+    def workflow(self) -> Workflow:
+        """Return the graph as a definition."""
+        return decode_ir(canonical_json(self.graph))
 
 
 class Kind:
@@ -96,6 +108,8 @@ class Kind:
     has_agent_events = True
     """False if its agent is only the form in which it asks a model: it leaves no `agent.*` events."""
     starts_run = False
+    brings_graph = False
+    """True if the graph that it runs becomes known in the run."""
     """True if its work is a run of its own: `child_definition` says of which graph."""
     takes_answers = False
     """True if the answers to its requests are its own business (`answered`), and no call's or budget's."""
@@ -198,12 +212,12 @@ class Kind:
         """Return the end of an activation that must not start; empty: it may."""
         return []
 
-    def probe(self, state: RunState, activation: Activation) -> Probe | None:
-        """Return the files whose state is recorded as the activation starts; None: there are none."""
+    def probe(self, state: RunState, activation: Activation) -> Probe | BindGraph | None:
+        """Return what must be known outside before the activation starts; None: nothing."""
         return None
 
-    def with_probe(self, prepared: Prepared, found: Any) -> Prepared:
-        """Return what the activation starts with, with the state of its files."""
+    def with_probe(self, prepared: Prepared, found: Any) -> Prepared | ErrorInfo:
+        """Return what the activation starts with, given the answer to its probe, or why it must not start."""
         return prepared
 
     def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:

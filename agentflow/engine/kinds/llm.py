@@ -155,7 +155,7 @@ class Llm(Agent):
         """Return the conversation with which its first turn begins."""
         value = activation.input
         progress = AgentProgress(f"{state.workflow_id}{activation.key}", value.get("system", ""), None)
-        binding = state.bindings.of(activation.node.id)
+        binding = state.bindings.of_node(activation.node)
         progress.models = binding.models
         progress.offered = frozenset((tool.name, tool.schema_hash) for tool in binding.tools.values())
         progress.pending = opening_of(value, prompted=_spec(activation.node).append_prompt_as_user)
@@ -280,7 +280,7 @@ def _resolved(
     state: RunState, activation: Activation, value: dict[str, Any], count: int
 ) -> ev.NodeLlmInputResolved:
     spec, program = _spec(activation.node), cast("_Program", activation.node.program)
-    models = state.bindings.of(activation.node.id).models
+    models = state.bindings.of_node(activation.node).models
     return ev.NodeLlmInputResolved(
         **scope_fields(activation),
         prompt=value["prompt"],

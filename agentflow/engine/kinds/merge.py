@@ -79,7 +79,7 @@ class Merge(Kind):
         spec = _spec(program.closer)
         if spec.rule == "all":
             return sorted(group.results)
-        return [i for i in group.finished if program.has_source[i]][: _needed(spec)]
+        return [i for i in group.finished if program.has_source[i]]
 
     def entered(self, activation: Activation, sender: Activation) -> None:
         """Keep the group that the token comes from; behind a map or a subgraph it reads what is in scope."""

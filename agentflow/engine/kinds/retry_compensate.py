@@ -149,7 +149,7 @@ def _record(state: RunState, activation: Activation, now: int) -> ToolRecord:
     """Return the call of the function whose turn it is."""
     spec, compensates = _spec(activation.node), activation.local is not None
     wanted = spec.compensate_tool if compensates else spec.tool
-    tools = state.bindings.of(activation.node.id).tools
+    tools = state.bindings.of_node(activation.node).tools
     found = (name for name, info in tools.items() if f"{info.service}.{info.function}" == wanted)
     name = next(found, wanted)
     turn = "compensate" if compensates else "call"

@@ -42,7 +42,13 @@ class Subgraph(Spawning):
             return EXECUTE
         if spec.exchange is not None:
             return EXCHANGE
-        return CHILD_RUN if is_run(spec) else self
+        if is_run(spec):
+            return CHILD_RUN
+        if spec.graph_path is not None:
+            from agentflow.engine.kinds.graph_at_path import GRAPH_AT_PATH
+
+            return GRAPH_AT_PATH
+        return self
 
     def compile(self, node: Node) -> Any:
         """Return the template of the input; None without one."""

@@ -138,7 +138,7 @@ def _first_call(state: RunState, activation: Activation, parameters: Any, now: i
     """Make the one call of the node; a call that cannot be made fails the step with the same error."""
     call_id = derive("call_", now, state.workflow_id, activation.key)
     node = activation.node
-    name = next(iter(state.bindings.of(node.id).tools), node.id)
+    name = next(iter(state.bindings.of_node(node).tools), node.id)
     record = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
     record.parameters = parameters
     decisions = start_tool(state, activation, record, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import msgspec
@@ -31,8 +32,10 @@ from agentflow.definition.ir import (
     StartNode,
     SubgraphNode,
     ToolNode,
+    TransformNode,
     WaitNode,
     Workflow,
+    canonical_json,
 )
 from agentflow.definition.policy import Backoff, RetryPolicy
 from agentflow.testing import scripted
@@ -245,6 +248,34 @@ def subgraph(stage: Stage) -> None:
             tool_call("after", "__end", input={"x": "${{ nodes.sub.output.output.got }}"}),
         ),
         {"x": 1},
+    )
+
+
+@scene(
+    "a graph that is a value of the run: in its log, bound before it starts, another one at the next visit"
+)
+def graph_at_path(stage: Stage) -> None:
+    stage.says("S", "a text")
+    first = graph_of(
+        tool_call("a", "done"),
+        ends=(EndNode(id="done", output={"got": "${{ nodes.a.output.x }}"}),),
+    )
+    second = graph_of(
+        LlmNode(id="a", model="scripted:m", system="S", prompt="p", next="done"),
+        ends=(EndNode(id="done", output={"got": 7}),),
+    )
+    plans = [json.loads(canonical_json(msgspec.structs.replace(g, models={}))) for g in (first, second)]
+    play_graph(
+        stage,
+        graph_of(
+            LoopNode(id="again", condition="nodes.again.count < 2", body="choose", next="after"),
+            TransformNode(id="choose", expression="input.plans[nodes.sub.visits]", next="sub"),
+            SubgraphNode(
+                id="sub", graph_path="nodes.choose.output", input={"x": "${{ input.x }}"}, next="again"
+            ),
+            tool_call("after", "__end", input={"x": "${{ nodes.sub.output.output.got }}"}),
+        ),
+        {"x": 1, "plans": plans},
     )
 
 

@@ -199,6 +199,9 @@ class Driver:
             assert decided == engine.decide(self.state, self.now, self.found), "asked twice, decided twice"
             if isinstance(decided[0], engine.StoreAccess):
                 self.access(decided[0])
+            elif isinstance(decided[0], engine.BindGraph):
+                bound = _bound(decided[0].workflow(), {}, {})
+                self.found[decided[0].activation_key] = engine.BoundGraph(bound)
             elif isinstance(decided[0], engine.Lookup):
                 self.found[decided[0].activation_key] = "asked"
                 self.lookups.append(decided[0])

@@ -15,6 +15,7 @@ from agentflow.definition.ir import (
     ConditionNode,
     Edge,
     EndNode,
+    LoopNode,
     StartNode,
     ToolNode,
     Workflow,
@@ -201,3 +202,23 @@ def test_a_step_calls_as_many_functions_in_a_large_run_as_in_a_small_one(shape: 
 def test_a_step_of_10_000_calls_as_many_functions_as_one_of_100(shape: str):
     """Instructions a step: `python -m tests.benchmarks.instructions --full`."""
     assert calls_a_step(shape, 10_000) <= 1.1 * calls_a_step(shape, 100)
+
+
+@pytest.mark.parametrize("join", ["all_succeeded", "all_terminal"])
+def test_a_node_of_tokens_that_runs_again_settles_a_dependency_once(join: str):
+    """Its second visit must not stand in for the dependency that is still at work."""
+    nodes = (
+        LoopNode(id="again", index=0, condition="nodes.again.count < 2", body="a", next="__end"),
+        call("a", 1, next="again"),
+        agent("slow", index=2),
+        call("b", 3, join=join, depends_on=("a", "slow"), input={"x": 2}),
+    )
+    driver = Driver(
+        graph(*nodes, edges=(Edge(source="__start", target="again"),)), {"x": 1}, tools=tools_of("a", "b")
+    )
+    driver.run(lambda calls: next((c for c in calls if c.kind == "tool"), calls[0]))
+    assert driver.state.status == "completed"
+    assert [d.step_id for d in driver.events(ev.WorkflowStepCompleted) if d.step_id != "again"] == [
+        *("a", "a"),
+        *("slow", "b"),
+    ]

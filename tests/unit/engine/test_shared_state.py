@@ -9,7 +9,9 @@ import pytest
 from agentflow.definition.graph import SharedKey
 from agentflow.definition.ir import Policy
 from agentflow.definition.policy import RetryPolicy
+from agentflow.engine import compile_graph
 from agentflow.engine.reducers import REDUCERS, register
+from agentflow.engine.shared_state import SharedState, Writes
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import Fault
 from tests.unit.engine.handlers import Context, Graph, graph, node
@@ -309,3 +311,14 @@ def test_expressions_of_nodes_read_the_shared_state():
     nodes = (StartNode(id="start", next="end"), EndNode(id="end", output="${{ state.n }}"))
     state = Driver(Workflow(name="w", nodes=nodes, shared={"n": SharedKey(default=7)})).run()
     assert (state.status, state.output) == ("completed", 7)
+
+
+def test_eager_has_no_conflict_of_a_step_with_itself():
+    """Two activations of one step may be at work side by side on child paths: the later one wins."""
+    state = SharedState(compile_graph(graph(node("a"), edges=[])))
+    assert state.commit(Writes("a", 0, "p0", (("k", 1),)), bases=[0]) is None
+    assert state.conflict_with_commits(Writes("a", 1, "p1", (("k", 2),)), base=0) is None
+    assert state.conflict_with_commits(Writes("b", 0, "", (("k", 1),)), base=0) is None
+    conflict = state.conflict_with_commits(Writes("b", 0, "", (("k", 2),)), base=0)
+    assert conflict is not None
+    assert conflict.details == {"key": "k", "steps": ["a", "b"]}

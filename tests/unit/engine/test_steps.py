@@ -348,3 +348,25 @@ def test_a_failed_dependency_is_the_reason_of_a_skip_before_a_cancelled_one():
     driver.run()
     (skip,) = driver.events(ev.WorkflowStepSkipped)
     assert (skip.step_id, skip.reason, skip.caused_by) == ("after", "dependency_failed", ("broken",))
+
+
+def test_the_function_cancelled_of_a_guard_sees_dependencies_near_and_far():
+    nodes = (
+        agent("cut"),
+        agent("broken"),
+        agent("rescue", depends_on=("cut",), guard="cancelled()"),
+        agent("other", depends_on=("broken",), guard="cancelled()"),
+        agent("between", depends_on=("cut",)),
+        agent("far", depends_on=("between",), guard="cancelled()"),
+    )
+    faults = {"cut": Fault("cancelled", "cancelled"), "broken": Fault("agent", "agent_error")}
+
+    def model(activation, call):
+        if activation.node.id in faults:
+            raise faults[activation.node.id]
+        return "{}"
+
+    driver = Driver(steps(*nodes, options=Options(on_failure="continue")), model=model)
+    driver.run()
+    assert {data.step_id for data in driver.events(ev.WorkflowStepCompleted)} == {"rescue", "far"}
+    assert {data.step_id for data in driver.events(ev.WorkflowStepSkipped)} == {"other", "between"}

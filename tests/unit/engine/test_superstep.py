@@ -320,3 +320,9 @@ def test_error_edges_are_followed_at_the_next_superstep():
     assert bounds(run) == [(1, ("/a#0",)), (2, ("/b#0",))]
     assert run.inputs("b")[0]["input"] == 5
     assert run.state.status == "completed"
+
+
+def test_targets_of_a_superstep_run_in_the_order_of_the_nodes_not_of_the_edges():
+    workflow = graph(*(node(i) for i in "abc"), edges=[("a", "c"), ("a", "b")])
+    run = Graph(workflow, 1, handlers={"a": lambda ctx: ctx.send(1), "b": silent, "c": silent}).go()
+    assert bounds(run) == [(1, ("/a#0",)), (2, ("/b#0", "/c#0"))]

@@ -35,7 +35,7 @@ Entry = tuple[Any, int, int]  # data, offset, µs
 def engine_view(state: RunState) -> dict[str, Any]:
     """Return all that is shown, from the engine. The one place here that reads the fields of its state."""
     steps: dict[str, Any] = {}
-    for step_id in state.graph.step_ids:
+    for step_id in state.step_ids():
         node = state.nodes[step_id]
         items = [c.status for c in node.outer.children.values()] if node.outer is not None else None
         steps[step_id] = {

@@ -10,7 +10,7 @@ import pytest
 from agentflow.definition.ir import Approval, Budget, Edge, EndNode, Options, SubgraphNode, WaitNode
 from agentflow.engine.approvals import decided
 from agentflow.events import catalogue as ev
-from tests.unit.engine.driver import Driver, Fault, agent, call, graph, steps
+from tests.unit.engine.driver import Driver, Fault, agent, call, chain, graph, steps
 
 
 def ended(driver: Driver, step: str) -> Any:
@@ -170,3 +170,12 @@ def test_steps_that_were_not_reached_are_named():
     driver = Driver(graph(choose, SubgraphNode(id="sub", inline=INNER, next="__end")), {})
     driver.run()
     assert driver.events(ev.WorkflowCompleted)[0].not_run == ("sub", "sub/a", "sub/b")
+
+
+def test_a_graph_that_a_person_must_agree_to_is_opened_once_that_is_granted():
+    driver = Driver(chain(SubgraphNode(id="sub", inline=chain(call("x")), approval=Approval())), {"x": 1})
+    assert driver.run().status == "waiting"
+    assert not driver.events(ev.WorkflowStepStarted)
+    (request,) = driver.state.requests.values()
+    driver.advance(decided(request, granted=True, by="test", via="api"))
+    assert driver.run().status == "completed"

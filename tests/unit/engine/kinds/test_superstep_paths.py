@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentflow.definition.ir import Edge, MergeNode, ParallelNode
+from agentflow.definition.ir import Approval, Edge, MergeNode, ParallelNode
+from agentflow.engine.approvals import decided
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import Fault
 from tests.unit.engine.handlers import Context, Graph, graph, node
@@ -136,3 +137,19 @@ def test_a_merge_behind_branches_knows_their_group(policy: str):
     (end,) = [data for data in run.events(ev.WorkflowStepCompleted) if data.step_id == "join"]
     assert end.output == "by c", "c was the first to finish, a is declared first"
     assert run.state.status == "completed"
+
+
+def test_a_denial_between_two_supersteps_ends_the_run_though_messages_of_branches_wait():
+    """A crash may leave a log that ends with a barrier. Under halt no other one comes that would deliver."""
+    fork = ParallelNode(id="fork", next="after", branches=("a", "c"))
+    edges = [("first", "fork"), ("first", "q"), ("a", "b"), ("b", "after"), ("c", "after")]
+    nodes = (node("first"), fork, node("q", approval=Approval()), *map(node, ("a", "b", "c", "after")))
+    run = Graph(graph(*nodes, edges=edges), 1, handlers={"q": silent, "after": silent}).go()
+    ended = [i for i, (data, _, _) in enumerate(run.log) if isinstance(data, ev.SuperstepCompleted)]
+    del run.log[ended[2] + 1 :]
+    run.state = run.refold()
+    assert [queued.node.id for queued in run.state.mail.queue] == ["b"]
+    (request,) = run.state.requests.values()
+    run.advance(decided(request, granted=False, by="test", via="api"))
+    assert run.go().state.status == "failed"
+    assert not run.state.activations

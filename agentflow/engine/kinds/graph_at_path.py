@@ -1,0 +1,90 @@
+"""`subgraph` with `graph_path`: a graph that is a value of the run, such as a plan, in the same log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agentflow.definition.ir import SubgraphNode
+from agentflow.engine.bindings import BoundGraph, StepBinding
+from agentflow.engine.budgets import limits_of
+from agentflow.engine.graph import Graph, compile_inner
+from agentflow.engine.kinds.child_workflow import compiled, graph_problem, input_of, value_at_path
+from agentflow.engine.kinds.kind import BindGraph, Prepared
+from agentflow.engine.kinds.subgraph import Subgraph
+from agentflow.engine.path import NodeState
+
+if TYPE_CHECKING:
+    from agentflow.definition.failure import ErrorInfo
+    from agentflow.engine.activation import Activation
+    from agentflow.engine.graph import Node
+    from agentflow.engine.state import RunState
+
+__all__ = ["GRAPH_AT_PATH"]
+
+
+class GraphAtPath(Subgraph):
+    """Runs a graph that becomes known with its activation. The runtime binds its nodes first; graph and
+    bindings stand in `workflow.step_started`, so that the log alone says what ran, and with what."""
+
+    admits = True
+    brings_graph = True
+
+    def compile(self, node: Node) -> Any:
+        """Return the template of the input, and the expression of the graph."""
+        return compiled(node)
+
+    def link(self, graph: Graph, node: Node) -> None:
+        """Compile nothing: the graph is not known yet."""
+
+    def probe(self, state: RunState, activation: Activation) -> BindGraph | None:
+        """Return the graph whose nodes are to be bound; None if it is wrong, which `prepare` says."""
+        value = value_at_path(state, activation)
+        return BindGraph(activation.key, value) if isinstance(value, dict) else None
+
+    def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
+        """Evaluate input and graph, and check the graph."""
+        prepared = input_of(state, activation)
+        if not isinstance(prepared, Prepared):
+            return prepared
+        value = value_at_path(state, activation)
+        if not isinstance(value, dict):
+            return value
+        return Prepared(prepared.input, {**prepared.subject, "graph": value})
+
+    def with_probe(self, prepared: Prepared, found: Any) -> Prepared | ErrorInfo:
+        """Return the input with what the nodes are bound to, or why they cannot be."""
+        assert isinstance(found, BoundGraph)
+        if found.diagnostics:
+            return graph_problem(found.diagnostics)
+        return Prepared(prepared.input, {**prepared.subject, "bindings": found.to_value()})
+
+    def started_fields(self, state: RunState, activation: Activation, prepared: Prepared) -> dict[str, Any]:
+        """Return the graph, and what its nodes are bound to."""
+        subject = prepared.subject
+        return {"child": {"graph": subject["graph"], "bindings": subject["bindings"]}}
+
+    def started(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
+        """Compile the graph and begin it."""
+        spec, prefix = activation.node.spec, f"{activation.node.id}/"
+        assert isinstance(spec, SubgraphNode)
+        graph = compile_inner(data.child["graph"], prefix, state.graph)
+        bindings = msgspec.convert(data.child["bindings"], dict[str, StepBinding])
+        state.has_mail |= graph.has_mail
+        for node_id, node in graph.all_nodes.items():
+            node.binding = bindings.get(node_id.removeprefix(prefix))
+            if not node.is_silent:
+                state.root.nodes[node_id] = NodeState(node)
+            if limits := limits_of(node.spec.budget):
+                state.step_budgets[node_id] = limits
+        activation.graph = graph
+        super().started(state, activation, data, ts)
+
+    def graph_of(self, activation: Activation) -> Graph:
+        """Return the graph that the activation began with."""
+        assert activation.graph is not None
+        return activation.graph
+
+
+GRAPH_AT_PATH = GraphAtPath()

@@ -1,0 +1,152 @@
+"""`subgraph.graph_path`: graphs that become known in a run go on in its log (page 003 §4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.testing import virtual
+from agentflow import Runtime
+from agentflow.events.memory import MemoryLog
+from agentflow.testing import ScriptedModel
+from tests.integration.support.runs import Desk, log_of, must_be_sound
+from tests.integration.virtual import LoopClock
+
+START = {"id": "start", "type": "start", "next": "a"}
+END = {"id": "end", "type": "end"}
+
+
+def plan(*nodes: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A graph whose first node is `a`."""
+    return {"version": "v0", "name": "plan", "nodes": [START, *nodes, END], **more}
+
+
+def looks(tool: str = "desk.look") -> dict[str, Any]:
+    return {"id": "a", "type": "tool", "tool": tool, "input": {}, "next": "end"}
+
+
+def asks() -> dict[str, Any]:
+    return {"id": "a", "type": "llm", "model": "scripted:m", "prompt": "p", "next": "end"}
+
+
+def graph(**more: Any) -> dict[str, Any]:
+    """A graph that runs the plan of its input."""
+    sub = {"id": "sub", "type": "subgraph", "graph_path": "input.plan", "next": "end", **more}
+    return {"version": "v0", "name": "outer", "nodes": [{**START, "next": "sub"}, sub, END]}
+
+
+def opened(log: Any = "memory:", **more: Any) -> Runtime:
+    return Runtime(log, models=[ScriptedModel(lambda request: "text")], clock=LoopClock(), **more)
+
+
+async def failure(runtime: Runtime, value: Any, **more: Any) -> Any:
+    result = await runtime.run(graph(**more), {"plan": value}, raise_on_failure=False)
+    events = await log_of(runtime.log, result.workflow_id)
+    error = next(e.data.error for e in events if e.type == "workflow.step_failed" and e.data.step_id == "sub")
+    assert not any(e.type == "workflow.step_started" and e.data.step_id == "sub" for e in events)
+    return error
+
+
+@virtual
+async def test_its_steps_stand_in_the_log_of_the_run():
+    desk = Desk()
+    async with opened(services=[desk.service()]) as runtime:
+        result = await runtime.run(graph(), {"plan": plan(looks())})
+        (row,) = (await runtime.log.runs(limit=9)).items
+        events = await log_of(runtime.log, result.workflow_id)
+        begun = [e.data.step_id for e in events if e.type == "workflow.step_started"]
+        record = await runtime.record(row.workflow_id)
+    assert begun == ["start", "sub", "sub/start", "sub/a", "sub/end", "end"]
+    assert result.output["node_outputs"]["a"] == {"done": "look"}
+    assert result.output["workflow_id"] is None
+    assert record.steps["sub/a"].state == "succeeded"
+    assert desk.calls == 1
+
+
+@virtual
+async def test_it_begins_a_run_of_its_own_where_that_is_stated():
+    async with opened(services=[Desk().service()]) as runtime:
+        result = await runtime.run(graph(isolation="run"), {"plan": plan(looks())})
+        child = await runtime.record(result.output["workflow_id"])
+    assert child.state == "completed"
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (plan(looks("desk.nothing")), "E_UNKNOWN_FUNCTION"),
+        (plan({**asks(), "model": "nobody:m"}), "E_UNKNOWN_MODEL"),
+        (plan({**looks(), "tool": "worker:nobody"}), "E_MISSING_WORKER"),
+        (plan({"id": "a", "type": "subgraph", "graph": "none", "next": "end"}), "E_UNKNOWN_SUBGRAPH"),
+        (plan(looks(), options={"max_steps": 9}), "E_CONFLICTING_FIELDS"),
+        (plan(looks(), services={"x": {"type": "python", "module": "os"}}), "E_CONFLICTING_FIELDS"),
+        (plan({**looks(), "next": "nowhere"}), "E_UNKNOWN_TARGET"),
+    ],
+)
+@virtual
+async def test_what_is_wrong_with_it_is_the_error_of_the_step(value: Any, code: str):
+    async with opened(services=[Desk().service()]) as runtime:
+        error = await failure(runtime, value)
+    assert error.code == "dynamic_graph_invalid"
+    assert [found["code"] for found in error.details["diagnostics"]] == [code]
+    assert all(found["message"] for found in error.details["diagnostics"])
+
+
+@virtual
+async def test_it_goes_on_after_a_restart_with_what_it_was_bound_to():
+    """Tools, models and workers that only the plan names are found again."""
+    person = {
+        "id": "a",
+        "type": "human_in_the_loop",
+        "input_type": "text",
+        "next": "b",
+    }
+    rest = [
+        {**looks(), "id": "b", "next": "c"},
+        {**asks(), "id": "c", "next": "d"},
+        {"id": "d", "type": "tool", "tool": "worker:double", "input": {"x": 4}, "next": "end"},
+    ]
+
+    def double(*, context: Any, payload: Any) -> Any:
+        return payload["x"] * 2
+
+    log, desk = MemoryLog(), Desk()
+    async with opened(log, services=[desk.service()], workers={"double": double}) as runtime:
+        handle = await runtime.submit(graph(), {"plan": plan(person, *rest)})
+        assert (await handle.result()).state == "waiting"
+    async with opened(log, services=[desk.service()], workers={"double": double}) as runtime:
+        await runtime.recover()
+        answer = (await runtime.requests(handle.workflow_id))[0].request_id
+        again = await runtime.answer(handle.workflow_id, answer, "yes")
+        result = await again.result()
+        outputs = result.output["node_outputs"]
+        assert [outputs[node] for node in "abcd"] == ["yes", {"done": "look"}, "text", 8]
+        await must_be_sound(log, handle.workflow_id)
+    assert desk.calls == 1
+
+
+@virtual
+async def test_other_graphs_of_one_node_side_by_side_keep_to_their_own_bindings():
+    each = {"id": "each", "type": "map", "items_path": "input.plans", "body": "sub", "next": "end"}
+    sub = {"id": "sub", "type": "subgraph", "graph_path": "item"}
+    outer = {"version": "v0", "name": "outer", "nodes": [{**START, "next": "each"}, each, sub, END]}
+    plans = [plan(looks()), plan(asks()), plan(looks("desk.pay")), plan(looks())]
+    desk = Desk()
+    async with opened(services=[desk.service()]) as runtime:
+        result = await runtime.run(outer, {"plans": plans})
+    found = [one["node_outputs"]["a"] for one in result.output]
+    assert found == [{"done": "look"}, "text", {"done": "pay"}, {"done": "look"}]
+
+
+@virtual
+async def test_a_person_agrees_to_the_graph_that_then_runs():
+    log, desk = MemoryLog(), Desk()
+    async with opened(log, services=[desk.service()]) as runtime:
+        handle = await runtime.submit(graph(approval={}), {"plan": plan(looks())})
+        assert (await handle.result()).state == "waiting"
+        (asked,) = await runtime.requests(handle.workflow_id)
+        assert [n["tool"] for n in asked.subject["graph"]["nodes"] if "tool" in n] == ["desk.look"]
+        await runtime.decide(handle.workflow_id, granted=True, step_id="sub")
+        assert (await handle.result()).state == "completed"
+    assert desk.calls == 1
