@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 from agentflow.definition.node import NodeBase
 
 __all__ = [
+    "DELEGATE",
     "PIPELINE",
     "PLAN_STEP",
     "RESERVED",
@@ -31,6 +32,8 @@ PLAN_STEP = "agentflow.plan_step"
 """Metadata of a node that is a step of a plan: the step."""
 TOOLS = "agentflow.tools"
 """Metadata of the stage of execution: the functions that steps of a plan may call without a model."""
+DELEGATE = "agentflow.delegate"
+"""Metadata of a step of a plan: the service that works on it, if it is not the built-in delegate."""
 _GIVEN = "agentflow.given"
 """Metadata of a stage whose result the request holds already: a template asks no model."""
 

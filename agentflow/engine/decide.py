@@ -194,8 +194,8 @@ def _examine(state: RunState, activation: Activation, now: int, found: Found) ->
     if activation.verdict is not None:
         return gates.refused_moves(state, activation, activation.verdict, now)
     node = activation.node
-    if node.kind.admits and (refused := node.kind.refusal(state, activation, now)):
-        return refused
+    if node.kind.admits and (moves := _admitted(state, activation, now, found)):
+        return moves
     subject: dict[str, Any] = {}
     if node.iterates:
         if activation.snapshot is not None:
@@ -212,6 +212,14 @@ def _examine(state: RunState, activation: Activation, now: int, found: Found) ->
     if node.iterates:
         return [_started(state, activation, Prepared(subject["items"], {}))]
     return _begin(state, activation, now, found)
+
+
+def _admitted(state: RunState, activation: Activation, now: int, found: Found) -> Decisions:
+    """Return the Probe that comes first, or the end of an activation that must not start; empty: it may."""
+    kind = activation.node.kind
+    if activation.key not in found and (probe := kind.probe(state, activation)) is not None:
+        return [probe]
+    return kind.refusal(state, activation, found.get(activation.key), now)
 
 
 def _grant(state: RunState, now: int, found: Found, *, only_below: bool = False) -> Decisions:
@@ -265,16 +273,13 @@ def _begin(state: RunState, activation: Activation, now: int, found: Found) -> D
     node = activation.node
     if node.guard_per_item and (verdict := gates.guard_of_item(state, activation)) is not None:
         return gates.refused_moves(state, activation, verdict, now)
-    if node.kind.admits and (refused := node.kind.refusal(state, activation, now)):
-        return refused
-    probe = node.kind.probe(state, activation) if node.kind.admits else None
-    if probe is not None and activation.key not in found:
-        return [probe]
+    if node.kind.admits and (moves := _admitted(state, activation, now, found)):
+        return moves
     prepared = node.kind.prepare(state, activation)
     if isinstance(prepared, ErrorInfo):
         return step_failed(activation, prepared, now, clock=clock)
-    if probe is not None:
-        prepared = node.kind.with_probe(prepared, found[activation.key])
+    if node.kind.admits:
+        prepared = node.kind.with_probe(state, activation, prepared, found.get(activation.key))
     hit: CacheHit | None = None
     if node.spec.cache is not None:
         if activation.key not in found:

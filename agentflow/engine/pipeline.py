@@ -60,6 +60,14 @@ CLEARABLE = frozenset(
 _FOLLOWS = frozenset({"dependency_failed", "dependency_skipped", "dependency_cancelled"})
 
 
+_DELEGATED: dict[str, Any] = {"execution_mode": "delegated", "stage3_available": True, "partial_reason": ""}
+_STANDALONE: dict[str, Any] = {
+    "execution_mode": "standalone",
+    "stage3_available": False,
+    "partial_reason": "delegate unavailable",
+}
+
+
 class PipelineState:
     """What the events of a pipeline tell. `settings` are those of its graph, `request` is the run's input."""
 
@@ -78,6 +86,7 @@ class PipelineState:
         "final_output",
         "graph",
         "ir_hash",
+        "mode",
         "normalized",
         "plan",
         "rejected",
@@ -97,6 +106,8 @@ class PipelineState:
         self.request = request
         self.toolsets = Toolsets.of_value(settings.get("toolsets") or [])
         self.activated: ev.PlanActivated | None = None
+        self.mode: dict[str, Any] | None = None
+        """How the last step of the plan was executed, once one was."""
         self.normalized: dict[str, Any] | None = None
         self.plan: dict[str, Any] | None = None
         self.digest: str | None = None
@@ -136,16 +147,37 @@ class PipelineState:
 
     @property
     def execution(self) -> dict[str, Any]:
-        """How steps are executed: mode, whether stage 3 is there, and why not."""
+        """How steps are executed: mode, whether stage 3 is there, and why not. That of the last step of the
+        plan, before the first one that of the activation; standalone once a step found no delegate."""
+        results: list[dict[str, Any]] = (self.executor_output or {}).get("step_results") or []
+        if any(result.get("code") == "delegate_unavailable" for result in results):
+            return _STANDALONE
+        if self.mode is not None:
+            return self.mode
         said = self.activated
         if said is None:
-            return {"execution_mode": "standalone", "stage3_available": False, "partial_reason": ""}
+            return {**_STANDALONE, "partial_reason": ""}
         reason = said.partial_reason if said.partial_reason is not msgspec.UNSET else ""
         return {
             "execution_mode": said.execution_mode,
             "stage3_available": said.stage3_available,
             "partial_reason": reason,
         }
+
+    @property
+    def delegate(self) -> str:
+        """Who works on steps: `built-in`, `none`, or the name of a service."""
+        return cast("str", self.settings.get("delegate") or "built-in")
+
+    def mode_of(self, is_there: bool) -> dict[str, Any]:
+        """Return how a step is executed whose delegate is there, or is not."""
+        return dict(_DELEGATED) if is_there else dict(_STANDALONE)
+
+    def note_start(self, step_id: str, input: Any) -> None:
+        """Keep how a step of the plan was begun, and what its expected files were before."""
+        self.before[step_id] = input.get("before") or {}
+        if "execution_mode" in input:
+            self.mode = {key: input[key] for key in _STANDALONE}
 
     def workspace(self, workflow_id: str) -> str | None:
         """Return the folder that the steps of the run work in; None if the request has none."""
@@ -197,6 +229,8 @@ class PipelineState:
     def note_call(self, activation: Activation, record: ToolRecord, offset: int) -> None:
         """Keep a completed call that reaches outside: the evidence of mail and messages."""
         info = record.info
+        if record is activation.tool and activation.node.kind.judges_calls:
+            return  # a delegate's own word is no evidence
         if info is None or info.side_effect not in ("external", "irreversible"):
             return
         self.calls.append(

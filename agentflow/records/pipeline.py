@@ -44,6 +44,7 @@ class PipelineFold:
 
     def __init__(self) -> None:
         self.activated: ev.PlanActivated | None = None
+        self.mode: str | None = None
         self.normalized: dict[str, Any] | None = None
         self.plan: dict[str, Any] | None = None
         self.digest: str | None = None
@@ -65,7 +66,12 @@ class PipelineFold:
             project(self, data)
 
     def _activated(self, data: ev.PlanActivated) -> None:
-        self.activated = data
+        self.activated, self.mode = data, data.execution_mode
+
+    def _started(self, data: ev.WorkflowStepStarted) -> None:
+        input: Any = data.input
+        if data.step_id.startswith(PLAN_STEPS) and isinstance(input, dict):
+            self.mode = cast("dict[str, Any]", input).get("execution_mode") or self.mode
 
     def _normalized(self, data: ev.PlanNormalized) -> None:
         self.normalized = data.normalized_request
@@ -85,6 +91,9 @@ class PipelineFold:
 
     def _executed(self, data: ev.PlanExecuted) -> None:
         self.executor_output = data.executor_output
+        results: list[dict[str, Any]] = data.executor_output["step_results"]
+        if any(result.get("code") == "delegate_unavailable" for result in results):
+            self.mode = "standalone"
 
     def _verified(self, data: ev.VerificationCompleted) -> None:
         self.verifier_output = data.verifier_output
@@ -100,6 +109,7 @@ class PipelineFold:
 
     _PROJECTIONS: ClassVar[dict[type, Callable[[PipelineFold, Any], None]]] = {
         ev.PlanActivated: _activated,
+        ev.WorkflowStepStarted: _started,
         ev.PlanNormalized: _normalized,
         ev.PlanProposed: _proposed,
         ev.PlanEdited: _edited,
@@ -154,7 +164,7 @@ class PipelineFold:
             phase=phase,
             status=self.status(phase),
             activation_trigger=str(said.trigger),
-            execution_mode=said.execution_mode,
+            execution_mode=self.mode or said.execution_mode,
             execution_requested=said.execution_requested,
             plan_digest=self.digest,
             accepted=self.accepted,
@@ -196,7 +206,7 @@ class PipelineFold:
             "verifier_summary": verified.get("summary"),
             "verifier_output": self.verifier_output,
             "activation_trigger": None if said is None else said.trigger,
-            "execution_mode": None if said is None else said.execution_mode,
+            "execution_mode": self.mode,
             "execution_requested": None if said is None else said.execution_requested,
         }
         if state == "paused":

@@ -68,6 +68,7 @@ class ActorPools:
             bound.code,
             lambda name, function: services[name].tools.get(function) if name in services else None,
             resolve,
+            services.get,
         )
 
     def _provider(self, provider: ModelProvider) -> Ref[Any]:
