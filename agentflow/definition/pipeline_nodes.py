@@ -5,6 +5,7 @@ Metadata whose names begin with `agentflow.` is the runtime's own: documents of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from agentflow.definition.node import NodeBase
@@ -21,6 +22,7 @@ __all__ = [
     "is_given",
     "marks",
     "stage_of",
+    "workspace_of",
 ]
 
 RESERVED = "agentflow."
@@ -39,6 +41,15 @@ _GIVEN = "agentflow.given"
 
 Stage = Literal["normalize", "plan", "review", "execute", "verify", "write"]
 STAGES: tuple[Stage, ...] = ("normalize", "plan", "review", "execute", "verify", "write")
+
+
+def workspace_of(request: Mapping[str, Any], workflow_id: str) -> str | None:
+    """Return the folder that the steps of a request work in, by its input; None if it has none."""
+    given = request.get("workspace")
+    if given is not None:
+        return given
+    root = request.get("workspace_root")
+    return None if root is None else f"{root}/{workflow_id}"
 
 
 def stage_of(spec: NodeBase) -> Stage | None:

@@ -14,6 +14,7 @@ import msgspec
 
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import canonical_json, ir_hash
+from agentflow.definition.pipeline_nodes import workspace_of
 from agentflow.definition.plan_checks import CheckedPlan, check_plan, plan_digest
 from agentflow.definition.plan_compiler import compile_plan
 from agentflow.definition.stage_schemas import Plan, read, to_value
@@ -89,6 +90,7 @@ class PipelineState:
         "mode",
         "normalized",
         "plan",
+        "proposed",
         "rejected",
         "report",
         "request",
@@ -111,6 +113,8 @@ class PipelineState:
         self.normalized: dict[str, Any] | None = None
         self.plan: dict[str, Any] | None = None
         self.digest: str | None = None
+        self.proposed: str | None = None
+        """The digest of the plan before any edit."""
         self.adjustments: tuple[Any, ...] = ()
         self.accepted = False
         self.accepted_by: str | None = None
@@ -165,6 +169,11 @@ class PipelineState:
         }
 
     @property
+    def is_template(self) -> bool:
+        """Whether the plan is that of a template, and of no planner."""
+        return self.activated is not None and self.activated.trigger == "template"
+
+    @property
     def delegate(self) -> str:
         """Who works on steps: `built-in`, `none`, or the name of a service."""
         return cast("str", self.settings.get("delegate") or "built-in")
@@ -181,11 +190,7 @@ class PipelineState:
 
     def workspace(self, workflow_id: str) -> str | None:
         """Return the folder that the steps of the run work in; None if the request has none."""
-        given = self.request.get("workspace")
-        if given is not None:
-            return given
-        root = self.request.get("workspace_root")
-        return None if root is None else f"{root}/{workflow_id}"
+        return workspace_of(self.request, workflow_id)
 
     def option(self, name: str, default: Any = None) -> Any:
         """Return an option of the request."""
@@ -206,6 +211,12 @@ class PipelineState:
             }
         given: Mapping[str, Any] = self.request.get("given") or {}
         return given.get({"normalize": "normalized_request"}.get(stage, stage))
+
+    def result_given(self, step_id: str) -> dict[str, Any] | None:
+        """Return the result of a step that came with the request; after an edit of the plan none counts."""
+        given: Mapping[str, Any] = self.request.get("given") or {}
+        results: Mapping[str, Any] = given.get("results") or {}
+        return results.get(step_id) if self.digest == self.proposed else None
 
     def check(self, plan: Any) -> CheckedPlan:
         """Return what the checks say of a plan."""
@@ -306,7 +317,7 @@ def proposed_event(pipeline: PipelineState, plan: Any) -> ev.PlanProposed:
     return ev.PlanProposed(
         plan=to_value(adjusted),
         plan_digest=plan_digest(adjusted),
-        source="template" if pipeline.given("plan") is not None else "planner",
+        source="template" if pipeline.is_template else "planner",
         adjustments=checked.adjustments,
         diagnostics=tuple(msgspec.to_builtins(d) for d in checked.diagnostics),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -41,11 +41,11 @@ _WRITE = ErrorRoute(next="write")
 def pipeline_graph(
     settings: Mapping[str, Any],
     *,
-    given: bool = False,
+    given: Collection[str] = (),
     model: ModelRef | str | None = None,
     name: str = "request",
 ) -> Workflow:
-    """Return the graph of the stages. `given`: the request brings the results of stages 1 and 2. Stage 3 is
+    """Return the graph of the stages. `given`: stages whose results the request brings. Stage 3 is
     bound to no model if a foreign delegate does the work."""
     toolsets = Toolsets.of_value(settings.get("toolsets") or [])
     tools = sorted({tool.name for toolset in toolsets if toolset.enabled for tool in toolset.tools})
@@ -68,7 +68,7 @@ def pipeline_graph(
             agent=_agent("normalizer", prompt("normalize"), NORMALIZED_REQUEST, model),
             next="plan",
             on_error=_WRITE,
-            metadata=marks("normalize", given=given),
+            metadata=marks("normalize", given="normalize" in given),
         ),
         AgentNode(
             id="plan",
@@ -76,7 +76,7 @@ def pipeline_graph(
             agent=_agent("planner", prompt("plan"), PLAN, model),
             next="review",
             on_error=_WRITE,
-            metadata=marks("plan", given=given),
+            metadata=marks("plan", given="plan" in given),
         ),
         HumanNode(
             id="review",

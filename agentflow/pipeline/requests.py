@@ -22,11 +22,13 @@ from agentflow.models import ModelResolutionError
 from agentflow.pipeline.activation import classify
 from agentflow.pipeline.graph import pipeline_definition, pipeline_graph
 from agentflow.pipeline.settings import PipelineSettings, workspace_in
+from agentflow.pipeline.state_file import ImportedRun
 from agentflow.pipeline.template_store import TemplateStore
 from agentflow.pipeline.templates import bind
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.runtime import Runtime
 from agentflow.runtime.step_probes import PING_TIMEOUT_S
+from agentflow.runtime.submit import is_run_id
 from agentflow.tools import Service
 from agentflow.tools.delegates import is_there
 from agentflow.tools.toolsets.registry import ToolsetRegistry
@@ -231,6 +233,51 @@ class Requests:
             **more,
         )
 
+    async def import_run(
+        self, line: ImportedRun, *, by: str = "local", workspace: str | None = None
+    ) -> RunHandle[Any]:
+        """Make a paused run of a line of a state file; `resume` goes on with it. Stages and steps whose
+        results the line has are not done again; verdicts and approvals of it count for nothing. It keeps the
+        id if that is one of agentflow.
+
+        Raises DefinitionError with every problem of the plan, RunExists, ConfigurationError.
+        """
+        given: dict[str, Any] = {}
+        if line.normalized_request is not None:
+            given["normalized_request"] = line.normalized_request
+        if line.plan is not None:
+            checked = check_plan(
+                line.plan,
+                Toolsets(self.toolsets),
+                self.settings.policy,
+                approval_class=self.settings.approval_class,
+            )
+            if checked.plan is None:
+                raise DefinitionError(list(checked.errors))
+            given |= {"plan": line.plan, "results": line.results}
+        activation = Activation(
+            mode="workflow",
+            trigger=line.trigger,
+            matched=Matched(intent=(), action=(), review=()),
+            execution_requested=line.execution_requested and self.settings.review != "always",
+            user_input=line.user_input,
+        )
+        return await self._begin(
+            activation,
+            line.message,
+            given=given,
+            template=None,
+            workspace=workspace,
+            options=None,
+            budget=None,
+            labels={"imported_from": line.workflow_id},
+            workflow_id=line.workflow_id if is_run_id(line.workflow_id) else None,
+            idempotency_key=f"import {line.workflow_id}",
+            by=by,
+            trusted=True,
+            imported=line.workflow_id,
+        )
+
     async def latest(self) -> str:
         """Return the id of the latest request that has not ended. Raises CommandRefused
         (`no_resumable_run`) if there is none."""
@@ -261,16 +308,16 @@ class Requests:
         idempotency_key: str | None,
         by: str,
         trusted: bool,
+        imported: str | None = None,
     ) -> RunHandle[Any]:
         own, of_run = _split(options)
         execution = await self._execution()
-        is_given = given is not None or not activation.user_input
         graph = pipeline_graph(
             {
                 **self.settings.graph_settings(template=template),
                 "toolsets": Toolsets(self.toolsets).to_value(),
             },
-            given=is_given,
+            given=_stages_given(given, activation),
             model=self.settings.model,
             name=template or "request",
         )
@@ -286,6 +333,8 @@ class Requests:
             "workspace": folder,
             "workspace_root": root,
         }
+        if imported is not None:
+            request["imported"] = imported
         run = await self.runtime.submit(
             pipeline_definition(graph),
             request,
@@ -413,3 +462,11 @@ def _of_steps(given: dict[str, Any]) -> dict[str, Any]:
         policy = msgspec.structs.replace(policy, retry=longer)
     values = {"policy": policy, "budget": budget}
     return {key: msgspec.to_builtins(value) for key, value in values.items() if value is not None}
+
+
+def _stages_given(given: Mapping[str, Any] | None, activation: Activation) -> frozenset[str]:
+    """Return the stages that no model is asked for."""
+    if given is None:
+        return frozenset() if activation.user_input else frozenset({"normalize", "plan"})
+    stages = {"normalized_request": "normalize", "plan": "plan"}
+    return frozenset(stages[key] for key in stages if key in given)

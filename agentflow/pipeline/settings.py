@@ -35,7 +35,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     quota_auto_resume: bool = True
     """True: a request that paused for a quota goes on by itself when the provider has said when."""
     state_file: str | None = STATE_FILE
-    """Name of the state file in the workspace; None writes none."""
+    """Name of the state file in the workspace; None or an empty text writes none."""
     model: str | None = None
     """Of the stages and the delegate; by default that of the runtime."""
     max_parallel: int = 4
@@ -64,6 +64,8 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             found["allowed_hosts"] = list(self.allowed_hosts)
         if self.delegate != "built-in":
             found["delegate"] = self.delegate
+        if self.state_file:
+            found["state_file"] = self.state_file
         if not self.quota_auto_resume:
             found["quota_auto_resume"] = False
         if self.distinct_approver:

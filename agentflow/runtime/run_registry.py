@@ -87,8 +87,10 @@ class RunRegistry:
         is_child: Callable[[str], Awaitable[bool]],
         limit: int,
         queue: int,
+        on_launch: Callable[[RunLaunch], None] = lambda launch: None,
     ) -> None:
         self._log = log
+        self._on_launch = on_launch
         self._clock = clock
         self._owner = owner
         self._prepare = prepare
@@ -215,6 +217,7 @@ class RunRegistry:
     def _register(self, launch: RunLaunch) -> None:
         launch.child_links = self.child_links
         self._table.add(launch)
+        self._on_launch(launch)
         self._runs.tell(StartRun(workflow_id=launch.workflow_id))
 
     # -- places -----------------------------------------------------------------------------------

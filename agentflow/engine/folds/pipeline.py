@@ -40,6 +40,7 @@ def _normalized(state: RunState, data: ev.PlanNormalized, offset: int, ts: int) 
 def _proposed(state: RunState, data: ev.PlanProposed, offset: int, ts: int) -> None:
     pipeline = _of(state, data)
     pipeline.plan, pipeline.digest, pipeline.adjustments = data.plan, data.plan_digest, data.adjustments
+    pipeline.proposed = data.plan_digest
 
 
 def _edited(state: RunState, data: ev.PlanEdited, offset: int, ts: int) -> None:

@@ -212,6 +212,10 @@ class Kind:
         """Return the end of an activation that must not start; empty: it may."""
         return []
 
+    def known_result(self, state: RunState, activation: Activation) -> dict[str, Any] | None:
+        """Return the StepResult of a step of a plan that came with the run; None: the step has work to do."""
+        return None
+
     def probe(self, state: RunState, activation: Activation) -> Probe | None:
         """Return what is looked at before the activation is asked about or starts; None: nothing."""
         return None

@@ -199,6 +199,10 @@ class PlanStepAgent(Agent):
         """Return the end of a step that its toolsets, the delegate or the policy refuse."""
         return refusal(state, activation, looked, now, delegated=True)
 
+    def known_result(self, state: RunState, activation: Activation) -> dict[str, Any] | None:
+        """Return the result that came with the run."""
+        return known_result(state, activation)
+
     def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
         """Return what a person decides about, its digest, and the policy that asks."""
         return approval_subject(state, activation)
@@ -307,6 +311,11 @@ def probe_of(state: RunState, activation: Activation) -> Probe | None:
     if not names and not services and delegate is None:
         return None
     return Probe(activation.key, workspace, names, services, delegate)
+
+
+def known_result(state: RunState, activation: Activation) -> dict[str, Any] | None:
+    """Return the result of a step that came with an imported run, unless its plan was edited since."""
+    return _pipeline(state).result_given(activation.node.name)
 
 
 def with_files(prepared: Prepared, looked: Looked | None) -> Prepared:

@@ -12,6 +12,7 @@ from agentflow.engine.kinds.kind import Looked, Prepared, Probe
 from agentflow.engine.kinds.stage_agent import (
     approval_subject,
     end_of_step,
+    known_result,
     mode_of,
     plan_step,
     probe_of,
@@ -57,6 +58,10 @@ class PlanStepCall(Tool):
         """Return the end of a step that its toolsets or the policy refuse."""
         return refusal(state, activation, looked, now)
 
+    def known_result(self, state: RunState, activation: Activation) -> dict[str, Any] | None:
+        """Return the result that came with the run."""
+        return known_result(state, activation)
+
     def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
         """Return what a person decides about, with the call, its digest, and the policy that asks."""
         subject, digest, policy = approval_subject(state, activation)
@@ -77,7 +82,7 @@ class PlanStepCall(Tool):
         """Keep what the expected files were; the call gets the parameters alone."""
         assert state.pipeline is not None
         state.pipeline.note_start(activation.node.name, data.input)
-        activation.input = data.input["parameters"]
+        activation.input = data.input.get("parameters")
 
     def start(self, state: RunState, activation: Activation, prepared: Prepared, now: int) -> Decisions:
         """Make the call at once, unless a budget may forbid it."""

@@ -22,6 +22,7 @@ from agentflow.engine.kinds.kind import Looked, Prepared, Probe
 from agentflow.engine.kinds.stage_agent import (
     approval_subject,
     end_of_step,
+    known_result,
     mode_of,
     probe_of,
     refusal,
@@ -82,6 +83,10 @@ class PlanStepDelegate(Tool):
         """Return the end of a step that its toolsets, the delegate or the policy refuse."""
         return refusal(state, activation, looked, now, delegated=True)
 
+    def known_result(self, state: RunState, activation: Activation) -> dict[str, Any] | None:
+        """Return the result that came with the run."""
+        return known_result(state, activation)
+
     def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
         """Return what a person decides about, its digest, and the policy that asks."""
         return approval_subject(state, activation)
@@ -101,7 +106,7 @@ class PlanStepDelegate(Tool):
         """Keep what the expected files were; the call gets the task alone."""
         assert state.pipeline is not None
         state.pipeline.note_start(activation.node.name, data.input)
-        activation.input = {"task": data.input["task"]}
+        activation.input = {"task": data.input.get("task")}
         activation.local = _Reported()
 
     def start(self, state: RunState, activation: Activation, prepared: Prepared, now: int) -> Decisions:

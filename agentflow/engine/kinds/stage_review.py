@@ -13,6 +13,7 @@ from agentflow.engine.kinds.kind import Looked, Prepared, Probe
 from agentflow.engine.kinds.stage_agent import (
     approval_subject,
     end_of_step,
+    known_result,
     mode_of,
     plan_step,
     probe_of,
@@ -137,6 +138,10 @@ class PlanStepHuman(Human):
         """Keep what the expected files were."""
         super().started(state, activation, data, ts)
         _pipeline(state).note_start(activation.node.name, data.input)
+
+    def known_result(self, state: RunState, activation: Activation) -> dict[str, Any] | None:
+        """Return the result that came with the run."""
+        return known_result(state, activation)
 
     def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
         """Return what a person decides about, its digest, and the policy that asks."""

@@ -271,9 +271,7 @@ class TestQuota:
     )
     async def test_it_pauses_and_only_the_refused_step_runs_again(self, tmp_path: Any, problem: Any):
         crew = Crew(
-            lambda task, ctx: (
-                problem if task.step_id == "b" and not crew.there == "free" else done(task.step_id)
-            )
+            lambda task, ctx: problem if task.step_id == "b" and crew.there != "free" else done(task.step_id)
         )
         async with runtime_of(crew, clock=LoopClock()) as runtime:
             steps = plan(step("a"), step("b"), step("c"), step("d", "b"))
@@ -300,9 +298,8 @@ class TestQuota:
             requests = crew_requests(runtime, tmp_path, quota_auto_resume=resumes)
             run = await requests.submit_plan(plan(step("a")))
             assert (await run.rest()).pause == "quota"
-            paused = [e.data for e in await log_of(runtime, run.workflow_id) if e.type == "workflow.paused"][
-                0
-            ]
+            events = await log_of(runtime, run.workflow_id)
+            paused = next(e.data for e in events if e.type == "workflow.paused")
             assert (paused.resume_after is not msgspec.UNSET) is resumes
             assert paused.detail.startswith("delegate, insufficient_quota")
             await asyncio.sleep(3 * 3600)  # virtual
