@@ -14,6 +14,7 @@ from msgspec import UNSET
 from agentflow.definition.expressions import EvaluationError, Template
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import canonical_json
+from agentflow.definition.pipeline_nodes import PLAN_STEP
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents.failure import fault
 from agentflow.engine.agents.progress import ToolRecord
@@ -159,6 +160,9 @@ def call_needs_consent(activation: Activation, info: ToolInfo, record: ToolRecor
         return False
     if info.needs_approval:
         return True
+    if info.side_effect == "irreversible" and PLAN_STEP in activation.node.spec.metadata:
+        # An approved text fixes no arguments; where the step is one call, they were approved with it.
+        return activation.agent is not None
     policy = activation.node.spec.approval
     if policy is None or policy.before in ("step", "never"):
         return False

@@ -25,6 +25,7 @@ from agentflow.pipeline.settings import PipelineSettings, workspace_in
 from agentflow.pipeline.state_file import ImportedRun
 from agentflow.pipeline.template_store import TemplateStore
 from agentflow.pipeline.templates import bind
+from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.runtime import Runtime
 from agentflow.runtime.step_probes import PING_TIMEOUT_S
@@ -278,12 +279,12 @@ class Requests:
             imported=line.workflow_id,
         )
 
-    async def latest(self) -> str:
-        """Return the id of the latest request that has not ended. Raises CommandRefused
+    async def latest(self, by: str = "local") -> str:
+        """Return the id of the latest request of a caller that has not ended. Raises CommandRefused
         (`no_resumable_run`) if there is none."""
         cursor: str | None = None
         while True:
-            page = await self.runtime.log.runs(label=("agentflow.format", "pipeline"), cursor=cursor)
+            page = await self.runtime.log.runs(label=(REQUESTER_LABEL, requester_of(by)), cursor=cursor)
             for row in page.items:
                 if not row.ended:
                     return row.workflow_id

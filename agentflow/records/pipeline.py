@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, cast
 
@@ -11,10 +12,20 @@ from msgspec import UNSET, UnsetType
 from agentflow.events import catalogue as ev
 from agentflow.records.requests import RequestRecord
 
-__all__ = ["PLAN_STEPS", "PipelineFold", "PlanView", "RequestRecordView"]
+__all__ = ["PLAN_STEPS", "REQUESTER_LABEL", "PipelineFold", "PlanView", "RequestRecordView", "requester_of"]
 
 PLAN_STEPS = "execute/"
 """What the ids of the steps of a plan begin with in events."""
+
+
+REQUESTER_LABEL = "agentflow.requester"
+"""Label of the index of the store: who submitted a request."""
+
+
+def requester_of(actor: str) -> str:
+    """Return who an actor is among those that submit requests: the ways by which the owner of this process
+    reaches it, in Python, by the command line and by the Unix socket, are one."""
+    return "owner" if actor in ("local", "cli", f"uid:{os.geteuid()}") else actor
 
 
 class PlanView(msgspec.Struct, frozen=True, kw_only=True):

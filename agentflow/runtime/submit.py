@@ -29,6 +29,7 @@ from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import Ids
 from agentflow.executors.callables import Callables
 from agentflow.records.answers import Validation
+from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 from agentflow.records.runs import RunResult
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_results import RunResults
@@ -304,6 +305,7 @@ class SubmitCommand(RunResults):
             labels[_KEY_LABEL] = started.idempotency_key
         if started.definition.format == "pipeline":
             labels[FORMAT_LABEL] = "pipeline"
+            labels[REQUESTER_LABEL] = requester_of(started.by)
         plan = self._plan(definition.workflow, definition.ir_hash)
         if bound.code is not None:
             self._code.begin(run_id, bound.code)
