@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -258,7 +258,7 @@ class Requests:
             given |= {"plan": line.plan, "results": line.results}
         activation = Activation(
             mode="workflow",
-            trigger=line.trigger,
+            trigger=cast("Any", line.trigger),
             matched=Matched(intent=(), action=(), review=()),
             execution_requested=line.execution_requested and self.settings.review != "always",
             user_input=line.user_input,

@@ -132,7 +132,8 @@ class _Writer:
         assert view is not msgspec.UNSET
         steps = found.state().steps
         names = [step["id"] for step in (fold.plan or {}).get("steps") or ()]
-        outputs = {n: steps[PLAN_STEPS + n].output for n in names if PLAN_STEPS + n in steps}
+        ended = (name for name in names if PLAN_STEPS + name in steps)
+        outputs: dict[str, Any] = {name: steps[PLAN_STEPS + name].output for name in ended}
         line = state_line(
             self._run_id,
             activated=msgspec.to_builtins(fold.activated) | {"execution_mode": view.execution_mode},
@@ -142,7 +143,7 @@ class _Writer:
             updated_at=updated_at,
             normalized_request=fold.normalized,
             plan=fold.plan,
-            results={name: output for name, output in outputs.items() if isinstance(output, dict)},
+            results={name: output for name, output in outputs.items() if output is not None},
             executor_output=fold.executor_output,
             verifier_output=fold.verifier_output,
             final_output=fold.final_output,
