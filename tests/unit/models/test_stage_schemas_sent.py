@@ -40,13 +40,21 @@ def test_only_keywords_are_sent_that_every_provider_takes(name: str):
 
 def test_what_the_whole_schema_takes_the_sent_one_takes():
     ready = {
-        "status": "ready", "objective": "o", "constraints": [], "context": {},
-        "success_criteria": [], "blockers": [],
+        "status": "ready",
+        "objective": "o",
+        "constraints": [],
+        "context": {},
+        "success_criteria": [],
+        "blockers": [],
     }
     step = {"id": "a", "title": "A", "action": "x", "owner": "agent", "depends_on": []}
     plan = {
-        "status": "ready", "summary": "s", "steps": [step], "risks": [],
-        "artifacts": [], "blockers": [],
+        "status": "ready",
+        "summary": "s",
+        "steps": [step],
+        "risks": [],
+        "artifacts": [],
+        "blockers": [],
     }
     done = {"step_id": "a", "status": "done", "output": "x", "error": None}
     for schema, value in ((NORMALIZED_REQUEST, ready), (PLAN, plan), (STEP_RESULT, done)):
@@ -56,8 +64,12 @@ def test_what_the_whole_schema_takes_the_sent_one_takes():
 
 def test_the_whole_schema_still_judges():
     blocked = {
-        "status": "blocked", "objective": "o", "constraints": [], "context": {},
-        "success_criteria": [], "blockers": [],
+        "status": "blocked",
+        "objective": "o",
+        "constraints": [],
+        "context": {},
+        "success_criteria": [],
+        "blockers": [],
     }
     assert validate(plain_schema(NORMALIZED_REQUEST), blocked) == []
     assert validate(NORMALIZED_REQUEST, blocked) != []
