@@ -158,11 +158,14 @@ def call_needs_consent(activation: Activation, info: ToolInfo, record: ToolRecor
     """Whether a call must be asked about first. `never` lowers only what the document itself asks for."""
     if record.approval is not None:
         return False
+    if (
+        info.side_effect == "irreversible"
+        and activation.agent is not None  # where a step is one call, its arguments were approved with it
+        and PLAN_STEP in activation.node.spec.metadata
+    ):
+        return True
     if info.needs_approval:
         return True
-    if info.side_effect == "irreversible" and PLAN_STEP in activation.node.spec.metadata:
-        # An approved text fixes no arguments; where the step is one call, they were approved with it.
-        return activation.agent is not None
     policy = activation.node.spec.approval
     if policy is None or policy.before in ("step", "never"):
         return False
