@@ -16,7 +16,7 @@ from agentflow import logs
 from agentflow.definition.pipeline_nodes import PIPELINE, workspace_of
 from agentflow.pipeline.state_file import StateFile, StateFileError, state_line
 from agentflow.records.pipeline import PLAN_STEPS
-from agentflow.tools.threads import in_thread
+from agentflow.threads import in_thread
 
 if TYPE_CHECKING:
     from agentflow.records.projection import RunProjection
