@@ -43,6 +43,7 @@ _VERBS = {
     "approve": ("control", "approve", "Approve what the run ID asks for, and follow it."),
     "deny": ("control", "deny", "Deny what the run ID asks for, and follow it."),
     "answer": ("control", "answer", "Answer the open REQUEST of the run ID."),
+    "import": ("importing", "import_states", "Make paused runs of the lines of a state file."),
     "pause": ("control", "pause", "Pause the run ID until `agentflow resume`."),
     "cancel": ("control", "cancel", "Cancel the run ID."),
     "retry": ("control", "retry", "Decide about the STEP that the run ID is held at, and follow it."),

@@ -286,11 +286,14 @@ def resume(
 
 
 async def _latest_request(target: Target) -> str:
-    """Return the latest request that has not ended. Raises CommandRefused (`no_resumable_run`)."""
+    """Return the caller's latest request that has not ended. Raises CommandRefused (`no_resumable_run`)."""
     from agentflow.errors import CommandRefused
+    from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 
     page = await target.reader.summaries(
-        label=("agentflow.format", "pipeline"), state=("pending", "running", "waiting", "paused"), limit=1
+        label=(REQUESTER_LABEL, requester_of("cli")),
+        state=("pending", "running", "waiting", "paused"),
+        limit=1,
     )
     if not page.items:
         raise CommandRefused(

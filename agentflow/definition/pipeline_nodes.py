@@ -5,11 +5,13 @@ Metadata whose names begin with `agentflow.` is the runtime's own: documents of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from agentflow.definition.node import NodeBase
 
 __all__ = [
+    "DELEGATE",
     "PIPELINE",
     "PLAN_STEP",
     "RESERVED",
@@ -20,6 +22,7 @@ __all__ = [
     "is_given",
     "marks",
     "stage_of",
+    "workspace_of",
 ]
 
 RESERVED = "agentflow."
@@ -31,11 +34,22 @@ PLAN_STEP = "agentflow.plan_step"
 """Metadata of a node that is a step of a plan: the step."""
 TOOLS = "agentflow.tools"
 """Metadata of the stage of execution: the functions that steps of a plan may call without a model."""
+DELEGATE = "agentflow.delegate"
+"""Metadata of a step of a plan: the service that works on it, if it is not the built-in delegate."""
 _GIVEN = "agentflow.given"
 """Metadata of a stage whose result the request holds already: a template asks no model."""
 
 Stage = Literal["normalize", "plan", "review", "execute", "verify", "write"]
 STAGES: tuple[Stage, ...] = ("normalize", "plan", "review", "execute", "verify", "write")
+
+
+def workspace_of(request: Mapping[str, Any], workflow_id: str) -> str | None:
+    """Return the folder that the steps of a request work in, by its input; None if it has none."""
+    given = request.get("workspace")
+    if given is not None:
+        return given
+    root = request.get("workspace_root")
+    return None if root is None else f"{root}/{workflow_id}"
 
 
 def stage_of(spec: NodeBase) -> Stage | None:

@@ -12,13 +12,13 @@ from msgspec import UNSET
 from agentflow.definition.graph import Options, Workflow
 from agentflow.definition.ir import AgentNode, HumanNode, ToolNode
 from agentflow.definition.node import AgentSpec, Approval, Budget, FunctionRef, NodeBase, Policy
-from agentflow.definition.pipeline_nodes import PLAN_STEP
+from agentflow.definition.pipeline_nodes import DELEGATE, PLAN_STEP
 from agentflow.definition.plan_checks import approval_of
 from agentflow.definition.policy import RetryPolicy
 from agentflow.definition.stage_schemas import STEP_RESULT, Plan, Step, to_value
 from agentflow.definition.toolsets import Toolsets, policy_of
 
-__all__ = ["APPROVAL_TIMEOUT_S", "HUMAN", "STEP_TIMEOUT_S", "compile_plan"]
+__all__ = ["APPROVAL_TIMEOUT_S", "HUMAN", "STEP_TIMEOUT_S", "compile_plan", "parallel_of"]
 
 APPROVAL_TIMEOUT_S = 7 * 86_400.0
 STEP_TIMEOUT_S = 600.0
@@ -31,8 +31,12 @@ def compile_plan(plan: Plan, settings: Mapping[str, Any]) -> Workflow:
     """Return the graph of a plan that passed its checks. `settings` are those of the fixed graph."""
     toolsets = Toolsets.of_value(settings.get("toolsets") or [])
     nodes = tuple(_node(index, step, toolsets, settings) for index, step in enumerate(plan.steps))
-    parallel = settings.get("max_parallel") or MAX_PARALLEL
-    return Workflow(name="plan", nodes=nodes, options=Options(max_parallel=parallel))
+    return Workflow(name="plan", nodes=nodes, options=Options(max_parallel=parallel_of(settings)))
+
+
+def parallel_of(settings: Mapping[str, Any]) -> int:
+    """Return how many steps of a plan run at once."""
+    return settings.get("max_parallel") or MAX_PARALLEL
 
 
 def _node(index: int, step: Step, toolsets: Toolsets, settings: Mapping[str, Any]) -> NodeBase:
@@ -68,19 +72,23 @@ def _node(index: int, step: Step, toolsets: Toolsets, settings: Mapping[str, Any
     if step.call is not UNSET:
         return ToolNode(tool=step.call.tool, **common)
     options: Mapping[str, Any] = settings.get("options") or {}
-    if options.get("retry") is not None:
-        retry = msgspec.convert(options["retry"], RetryPolicy)
-    else:
-        retry = RetryPolicy(timeout=STEP_TIMEOUT_S)
+    policy = msgspec.convert(options.get("policy") or {}, Policy)
+    budget = None if options.get("budget") is None else msgspec.convert(options["budget"], Budget)
+    retry = policy.retry or RetryPolicy(timeout=STEP_TIMEOUT_S)
+    delegate = settings.get("delegate") or "built-in"
+    if delegate not in ("built-in", "none"):
+        metadata[DELEGATE] = delegate
     agent = AgentSpec(
-        name="delegate",
+        name="delegate" if DELEGATE not in metadata else delegate,
         system_prompt=cast("str", settings.get("delegate_prompt") or "Do the task."),
         output_schema=STEP_RESULT,
         functions=tuple(FunctionRef(*_parts(tool)) for tool in tools),
     )
-    budget = None if options.get("step_budget") is None else msgspec.convert(options["step_budget"], Budget)
     return AgentNode(
-        agent=agent, policy=Policy(retry=retry, timeout=options.get("step_timeout")), budget=budget, **common
+        agent=agent,
+        policy=Policy(retry=retry, timeout=policy.timeout),
+        budget=budget,
+        **common,
     )
 
 

@@ -15,8 +15,8 @@ from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.graph import Workflow
 from agentflow.definition.ir_vocabulary import POLICY
 from agentflow.definition.kinds import kind_of
-from agentflow.definition.node import Policy
-from agentflow.definition.policies import merged_policy
+from agentflow.definition.node import Budget, Policy
+from agentflow.definition.policies import compiled_budget, merged_policy
 from agentflow.definition.policy import RetryPolicy
 from agentflow.definition.report import Fatal, Report
 from agentflow.definition.shapes import Const, Enum, Field, Json, Number, Shape, Text
@@ -30,6 +30,7 @@ __all__ = [
     "RUN_OPTIONS",
     "check_run_options",
     "graph_with_options",
+    "step_policy",
 ]
 
 _FLAG = Const((True, False))
@@ -138,6 +139,20 @@ def _policy(found: Found) -> Policy:
         retry = Found(values, retry.node, retry.pointer, retry.key)
     merged = merged_policy([retry], found.plain("timeout"))
     return Policy() if merged is None else merged
+
+
+def step_policy(
+    given: Mapping[str, Any], *, at: str = "/options"
+) -> tuple[Policy | None, Budget | None, list[Diagnostic]]:
+    """Return the policy and the budget that `retry`, `timeout` and `budget` of the options of a request give
+    each step of its plan, and all that is wrong with them, each with its place below `at`."""
+    report = Report()
+    found = _structure(given, POLICY, report)
+    problems = [msgspec.structs.replace(one, path=f"{at}{one.path or ''}") for one in report.diagnostics()]
+    if found is None or problems:
+        return None, None, problems
+    policy = merged_policy([found.get("retry")], found.plain("timeout"))
+    return policy, compiled_budget(found.get("budget")), []
 
 
 class _Changed:

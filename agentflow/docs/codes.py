@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["DIAGNOSTICS", "FAILURES", "PAUSES", "CodeInfo", "find_code"]
+__all__ = ["DIAGNOSTICS", "FAILURES", "PAUSES", "VERDICTS", "CodeInfo", "find_code"]
 
 
 class CodeInfo(NamedTuple):
@@ -517,6 +517,18 @@ FAILURES: dict[str, CodeInfo] = {
         "A command is none of the programs that `[toolsets.terminal] allow` names.",
         "Add the program, or let the step use another.",
     ),
+    "delegate_failed": CodeInfo(
+        "A foreign delegate says that it could not do a step.",
+        "Read the message; fork the run from its failure.",
+    ),
+    "delegate_interrupted": CodeInfo(
+        "A foreign delegate was interrupted; the step is tried again if that is safe.",
+        "See that the delegate is up.",
+    ),
+    "delegate_timeout": CodeInfo(
+        "A foreign delegate had no result in time; the step is tried again if that is safe.",
+        "Raise `retry.timeout` in the options of the request.",
+    ),
     "delegate_unavailable": CodeInfo(
         "No delegate can execute a step: no model is configured, or the delegate is switched off.",
         "Configure a model, or set `delegate` in `[pipeline]`, and fork the run from its failure.",
@@ -656,6 +668,38 @@ FAILURES: dict[str, CodeInfo] = {
     "cache_key_not_string": CodeInfo(
         "The key of a cache, debounce or throttle is not a text.", "Correct `key_path`, or write a `key`."
     ),
+    "file_denied": CodeInfo(
+        "The user of the daemon may not open a file of the workspace.",
+        "Change its mode, or write another file.",
+    ),
+    "file_exists": CodeInfo(
+        "A file of the workspace is there already, where a new one was to be made.",
+        "Write it, or name another file.",
+    ),
+    "file_failed": CodeInfo(
+        "The system refused to read or write a file of the workspace.",
+        "Read the message.",
+    ),
+    "file_missing": CodeInfo(
+        "A file of the workspace does not exist.",
+        "Write it first, or `file.list` what is there.",
+    ),
+    "file_not_regular": CodeInfo(
+        "A path of the workspace is a directory, FIFO, socket or device.",
+        "Name a regular file.",
+    ),
+    "file_not_text": CodeInfo(
+        "A file of the workspace is not text in UTF-8.",
+        "Read text files only.",
+    ),
+    "file_outside": CodeInfo(
+        "A path, or a link in it, leads out of the workspace.",
+        "Use a relative path inside the workspace.",
+    ),
+    "file_too_large": CodeInfo(
+        "A file of the workspace would be larger than the limit.",
+        "Write less, or several files.",
+    ),
     "filter_item_limit_exceeded": CodeInfo(
         "The array of a filter has more items than `max_filter_items`.", "Raise the limit, or filter less."
     ),
@@ -794,6 +838,10 @@ FAILURES: dict[str, CodeInfo] = {
     ),
     "model_not_found": CodeInfo("The provider does not have the model.", "Correct the name of the model."),
     "network_error": CodeInfo("There was no connection, or it broke.", "Check the address and the network."),
+    "not_recordable": CodeInfo(
+        "A function recorded a call by `ctx.record_tool_call`, and is no delegate, or its step is over.",
+        "Record calls inside `delegate_task` alone.",
+    ),
     "outcome_unknown": CodeInfo(
         "A call may have taken effect, and was not recorded.",
         "Find out, then `agentflow answer ID REQUEST retry`, `done` or `fail`.",
@@ -870,6 +918,81 @@ FAILURES: dict[str, CodeInfo] = {
 }
 """Codes of the errors that a failed step, call or run has, as events and `show` name them."""
 
+VERDICTS: dict[str, CodeInfo] = {
+    "artifact_blank": CodeInfo(
+        "A Markdown file holds nothing but blanks.",
+        "Let the step write it.",
+    ),
+    "artifact_empty": CodeInfo(
+        "An expected file has 0 bytes.",
+        "Let the step write it.",
+    ),
+    "artifact_invalid_json": CodeInfo(
+        "A file is not strict JSON of at most 64 MiB: UTF-8, no NaN, no duplicate keys.",
+        "Let the step write JSON.",
+    ),
+    "artifact_invalid_text": CodeInfo(
+        "A Markdown file is not UTF-8.",
+        "Let the step write UTF-8.",
+    ),
+    "artifact_missing": CodeInfo(
+        "A required artifact is not there.",
+        "Read what the step did: `agentflow context ID STEP`.",
+    ),
+    "artifact_not_regular": CodeInfo(
+        "A path is a directory, FIFO, socket or device.",
+        "Name a regular file.",
+    ),
+    "artifact_outside_workspace": CodeInfo(
+        "A path, or a link in it, leads out of the workspace.",
+        "Name a file inside it.",
+    ),
+    "artifact_pending": CodeInfo(
+        "The step itself says that an artifact is pending or missing.",
+        "Fork the run from its failure.",
+    ),
+    "artifact_stale": CodeInfo(
+        "An expected file is as it was before the step.",
+        "Let the step write it.",
+    ),
+    "artifact_unverified": CodeInfo(
+        "Nothing of a required artifact, or of a step of class external, could be checked.",
+        "Give the step an artifact with evidence, or a check.",
+    ),
+    "evidence_mismatch": CodeInfo(
+        "The recorded call of a mail went to another address.",
+        "Compare the call with the plan.",
+    ),
+    "evidence_missing": CodeInfo(
+        "No recorded call of the step sent the mail or the message.",
+        "Let the step call the function; a foreign delegate reports it by `ctx.record_tool_call`.",
+    ),
+    "output_empty": CodeInfo(
+        "A step is done and says nothing.",
+        "Let it say what it did.",
+    ),
+    "url_host_denied": CodeInfo(
+        "A URL leads to a private, loopback, link-local or multicast address.",
+        "Name the host in `allowed_hosts` of `[pipeline]`.",
+    ),
+    "url_scheme": CodeInfo(
+        "A URL is no http or https, or holds credentials.",
+        "Use a plain http or https URL.",
+    ),
+    "url_status": CodeInfo(
+        "A URL does not answer with a status 2xx.",
+        "Open the URL; correct it in the plan.",
+    ),
+    "url_unreachable": CodeInfo(
+        "A URL does not answer within 10 s.",
+        "Check the network, or fork the run from its failure.",
+    ),
+    "check_failed:KEY": CodeInfo(
+        "A key of a check of the plan does not hold.",
+        "Read `checks` of verification.artifact_checked.",
+    ),
+}
+
 PAUSES: dict[str, CodeInfo] = {
     "budget": CodeInfo("A budget is used up.", "`agentflow resume ID --budget NAME=LARGER`"),
     "definition_unavailable": CodeInfo(
@@ -898,5 +1021,7 @@ PAUSES: dict[str, CodeInfo] = {
 
 
 def find_code(code: str) -> CodeInfo | None:
-    """Return what a diagnostic or a failure means; None for another word."""
-    return DIAGNOSTICS.get(code) or FAILURES.get(code)
+    """Return what a diagnostic, a failure or a verdict means; None for another word."""
+    if code.startswith("check_failed:"):
+        code = "check_failed:KEY"
+    return DIAGNOSTICS.get(code) or FAILURES.get(code) or VERDICTS.get(code)

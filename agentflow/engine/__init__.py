@@ -54,7 +54,7 @@ from agentflow.engine.handler_results import (
 )
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.judging import Judgement
-from agentflow.engine.kinds.kind import BindGraph, Probe
+from agentflow.engine.kinds.kind import BindGraph, Looked, Probe
 from agentflow.engine.limits import (
     activation_lost,
     cancel_finished,
@@ -65,7 +65,7 @@ from agentflow.engine.limits import (
     resume_is_due,
 )
 from agentflow.engine.messages import Outgoing, acceptance, offered
-from agentflow.engine.recorded_calls import Begun, call_begun, call_ended
+from agentflow.engine.recorded_calls import Begun, call_begun, call_ended, call_reported
 from agentflow.engine.replay import BaseEvent, base_of, cut_of
 from agentflow.engine.run_end import outputs_of
 from agentflow.engine.shared_store import StoreAccess, answer_prefix
@@ -89,6 +89,7 @@ __all__ = [
     "Graph",
     "IllegalEvent",
     "Judgement",
+    "Looked",
     "Lookup",
     "ModelTerms",
     "OpenCall",
@@ -113,6 +114,7 @@ __all__ = [
     "base_of",
     "call_begun",
     "call_ended",
+    "call_reported",
     "cancel_finished",
     "child_request",
     "commands",

@@ -14,6 +14,7 @@ from msgspec import UNSET
 from agentflow.definition.expressions import EvaluationError, Template
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import canonical_json
+from agentflow.definition.pipeline_nodes import PLAN_STEP
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents.failure import fault
 from agentflow.engine.agents.progress import ToolRecord
@@ -157,6 +158,12 @@ def call_needs_consent(activation: Activation, info: ToolInfo, record: ToolRecor
     """Whether a call must be asked about first. `never` lowers only what the document itself asks for."""
     if record.approval is not None:
         return False
+    if (
+        info.side_effect == "irreversible"
+        and activation.agent is not None  # where a step is one call, its arguments were approved with it
+        and PLAN_STEP in activation.node.spec.metadata
+    ):
+        return True
     if info.needs_approval:
         return True
     policy = activation.node.spec.approval

@@ -163,13 +163,28 @@ def model_failed(
     if error.category in ("quota", "rate_limited"):
         # A limit that outlasts the retries is a quota: the run stands still, nothing is lost.
         failed = msgspec.structs.replace(failed, will_retry=True)
-        if state.status == "paused" and not state.draining:
-            return [failed]  # the pause of the first of several calls holds
-        after: str | UnsetType = UNSET
-        if retry_after is not None and state.status != "paused":  # what an operator paused stays paused
-            after = due(now, min(retry_after, MAX_SECONDS))[1]
-        return [failed, ev.WorkflowPaused(reason="quota", detail=error.message, resume_after=after)]
+        return [failed, *_pause(state, error, retry_after, now)]
     return [failed, *agent_failed(activation, error, now, closed=[failed])]
+
+
+def _pause(state: RunState, error: ErrorInfo, retry_after: float | None, now: int) -> Decisions:
+    """Return the pause for a quota, until `retry_after` if the run resumes by itself."""
+    if state.status == "paused" and not state.draining:
+        return []  # the pause of the first of several calls holds
+    after: str | UnsetType = UNSET
+    resumes = state.pipeline is None or state.pipeline.settings.get("quota_auto_resume", True)
+    if retry_after is not None and resumes and state.status != "paused":  # an operator's pause stays
+        after = due(now, min(retry_after, MAX_SECONDS))[1]
+    detail = error.message
+    if state.pipeline is not None:
+        detail = f"{error.provider or 'delegate'}, {error.code}: {detail}"
+    return [ev.WorkflowPaused(reason="quota", detail=detail, resume_after=after)]
+
+
+def _retry_after(error: ErrorInfo) -> float | None:
+    """Return the seconds that a delegate asked to wait."""
+    found = (error.details or {}).get("retry_after")
+    return float(found) if isinstance(found, int | float) and found >= 0 else None
 
 
 def _accepts_truncated(activation: Activation) -> bool:
@@ -224,16 +239,22 @@ def _breach(record: ToolRecord, output: Any) -> ErrorInfo | None:
     )
 
 
-def tool_completed(state: RunState, call_id: str, output: Any, duration_ms: int) -> Decisions:
-    """Return what follows from a tool's answer; empty if the call is closed."""
+def tool_completed(
+    state: RunState, call_id: str, output: Any, duration_ms: int, *, now: int = 0, draw: float = 0.0
+) -> Decisions:
+    """Return what follows from a tool's answer; empty if the call is closed. `now` and `draw` are those of a
+    failure that the answer tells of."""
     call = state.calls.get(call_id)
     if call is None:
         return []
     activation = call.activation
-    error = _breach(_tool(activation, call_id), output)
-    if error is not None:  # only of an agent's call, which is not retried: time and jitter are not used
+    record = _tool(activation, call_id)
+    error = _breach(record, output)
+    if error is None and activation.node.kind.judges_calls:
+        error = activation.node.kind.judge_answer(activation, output)
+    if error is not None:
         return tool_failed(
-            state, call_id, error, executed=True, unknown=False, duration_ms=duration_ms, now=0, draw=0.0
+            state, call_id, error, executed=True, unknown=False, duration_ms=duration_ms, now=now, draw=draw
         )
     return [
         ev.ToolCallCompleted(
@@ -241,7 +262,7 @@ def tool_completed(state: RunState, call_id: str, output: Any, duration_ms: int)
             iteration=activation.iteration,
             activation=activation.base_key,
             tool_call_id=call_id,
-            tool_name=_tool(activation, call_id).name,
+            tool_name=record.name,
             duration_ms=duration_ms,
             status="success_no_data" if output is None else "success",
             output=output,
@@ -270,6 +291,10 @@ def tool_failed(
         return []
     activation = call.activation
     record = _tool(activation, call_id)
+    kind = activation.node.kind
+    if kind.judges_calls:
+        error = kind.classified(error)
+        unknown = unknown or kind.is_unknown(activation, error)
     safe = record.safe
     outcome: Literal["not_started", "failed", "unknown"] = "failed"
     if not executed:
@@ -280,14 +305,18 @@ def tool_failed(
     delay = None
     if record is activation.tool and not lost and outcome != "unknown" and (safe or not unknown):
         delay = _delay(
-            activation.node.kind.call_policy(activation),
+            kind.call_policy(activation),
             error,
             activation.failures + 1,
             activation.first_failure,
-            None,
+            _retry_after(error),
             now,
             draw,
         )
+    repairs = kind.judges_calls and outcome != "unknown" and kind.repairs(activation, error)
+    if repairs:
+        delay = 0.0
+    is_limited = kind.judges_calls and delay is None and error.category in ("quota", "rate_limited")
     failed = ev.ToolCallFailed(
         **scope_fields(activation),
         tool_call_id=call_id,
@@ -296,14 +325,16 @@ def tool_failed(
         error=error,
         executed=executed,
         outcome=outcome,
-        will_retry=lost or delay is not None,
+        will_retry=lost or delay is not None or (is_limited and outcome != "unknown"),
     )
     if lost:
         return [failed]
     if delay is not None:
-        return [failed, *retrying(activation, "tool", error, delay, now)]
-    if record is activation.tool and outcome != "unknown" and not activation.node.kind.takes_calls:
-        return [failed, *step_failed(activation, activation.node.kind.failure(activation, error), now)]
+        return [failed, *retrying(activation, "repair" if repairs else "tool", error, delay, now)]
+    if is_limited:
+        return [failed, *_pause(state, error, _retry_after(error), now)]
+    if record is activation.tool and outcome != "unknown" and not kind.takes_calls:
+        return [failed, *step_failed(activation, kind.failure(activation, error), now)]
     return [failed]
 
 

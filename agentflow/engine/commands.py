@@ -195,6 +195,9 @@ def _step_of_plan(state: RunState, step_id: str) -> str:
 
 
 def _of_step(state: RunState, step_id: str) -> str:
+    if state.pipeline is not None and step_id in {step["id"] for step in state.pipeline.steps()}:
+        _must_not_be_over(state)
+        raise Refused("approval_not_open", f'step "{step_id}" waits for no approval')
     if step_id not in state.nodes:
         raise Refused("step_not_found", _no_step(state, step_id))
     found = [

@@ -36,7 +36,14 @@ from agentflow.engine.approvals import ask_anew, refusal_moves, withdrawn
 from agentflow.engine.caching import CacheHit, Lookup, cached_completion, key_of
 from agentflow.engine.child_requests import left_to_caller
 from agentflow.engine.child_runs import waits_for_child
-from agentflow.engine.decisions import Decisions, step_completed, step_failed
+from agentflow.engine.decisions import (
+    Decisions,
+    size_of,
+    skipped,
+    step_completed,
+    step_failed,
+    step_fields,
+)
 from agentflow.engine.durable_timers import round_timers
 from agentflow.engine.held_steps import held_moves
 from agentflow.engine.judging import Unjudged, with_judgements
@@ -202,8 +209,8 @@ def _examine(state: RunState, activation: Activation, now: int, found: Found) ->
     if activation.verdict is not None:
         return gates.refused_moves(state, activation, activation.verdict, now)
     node = activation.node
-    if node.kind.admits and (refused := node.kind.refusal(state, activation, now)):
-        return refused
+    if node.kind.admits and (moves := _admitted(state, activation, now, found)):
+        return moves
     subject: dict[str, Any] = {}
     if node.iterates:
         if activation.snapshot is not None:
@@ -220,6 +227,37 @@ def _examine(state: RunState, activation: Activation, now: int, found: Found) ->
     if node.iterates:
         return [_started(state, activation, Prepared(subject["items"], {}))]
     return _begin(state, activation, now, found)
+
+
+def _admitted(state: RunState, activation: Activation, now: int, found: Found) -> Decisions:
+    """Return the Probe that comes first, or the end of an activation that must not start; empty: it may."""
+    kind = activation.node.kind
+    known = kind.known_result(state, activation)
+    if known is not None:
+        return _ended_before(state, activation, known, now)
+    if activation.key not in found and (probe := kind.probe(state, activation)) is not None:
+        return [probe]
+    return kind.refusal(state, activation, found.get(activation.key), now)
+
+
+def _ended_before(state: RunState, activation: Activation, result: dict[str, Any], now: int) -> Decisions:
+    """Return the end of a step of a plan whose result came with the run: nothing of it is done again."""
+    if result["status"] == "skipped":
+        return skipped(activation, "dependency_skipped", result["error"], (), clock=state.clock)
+    if result["status"] == "failed":
+        code = str(result.get("code") or "step_failed")
+        details = {"result": result}
+        error = ErrorInfo(category="agent", code=code, message=str(result["error"]), details=details)
+        return step_failed(activation, error, now, clock=state.clock)
+    return [
+        _started(state, activation, Prepared({"result": result}, {})),
+        ev.WorkflowStepCompleted(
+            **step_fields(activation, state.clock),
+            duration_ms=0,
+            output=result,
+            output_size=size_of(result),
+        ),
+    ]
 
 
 def _grant(state: RunState, now: int, found: Found, *, only_below: bool = False) -> Decisions:
@@ -273,16 +311,13 @@ def _begin(state: RunState, activation: Activation, now: int, found: Found) -> D
     node = activation.node
     if node.guard_per_item and (verdict := gates.guard_of_item(state, activation)) is not None:
         return gates.refused_moves(state, activation, verdict, now)
-    if node.kind.admits and (refused := node.kind.refusal(state, activation, now)):
-        return refused
-    probe = node.kind.probe(state, activation) if node.kind.admits else None
-    if probe is not None and activation.key not in found:
-        return [probe]
+    if node.kind.admits and (moves := _admitted(state, activation, now, found)):
+        return moves
     prepared = node.kind.prepare(state, activation)
     if isinstance(prepared, ErrorInfo):
         return step_failed(activation, prepared, now, clock=clock)
-    if probe is not None:
-        prepared = node.kind.with_probe(prepared, found[activation.key])
+    if node.kind.admits:
+        prepared = node.kind.with_probe(state, activation, prepared, found.get(activation.key))
         if isinstance(prepared, ErrorInfo):
             return step_failed(activation, prepared, now, clock=clock)
     hit: CacheHit | None = None

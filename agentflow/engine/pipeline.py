@@ -14,6 +14,7 @@ import msgspec
 
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import canonical_json, ir_hash
+from agentflow.definition.pipeline_nodes import workspace_of
 from agentflow.definition.plan_checks import CheckedPlan, check_plan, plan_digest
 from agentflow.definition.plan_compiler import compile_plan
 from agentflow.definition.stage_schemas import Plan, read, to_value
@@ -60,6 +61,14 @@ CLEARABLE = frozenset(
 _FOLLOWS = frozenset({"dependency_failed", "dependency_skipped", "dependency_cancelled"})
 
 
+_DELEGATED: dict[str, Any] = {"execution_mode": "delegated", "stage3_available": True, "partial_reason": ""}
+_STANDALONE: dict[str, Any] = {
+    "execution_mode": "standalone",
+    "stage3_available": False,
+    "partial_reason": "delegate unavailable",
+}
+
+
 class PipelineState:
     """What the events of a pipeline tell. `settings` are those of its graph, `request` is the run's input."""
 
@@ -78,8 +87,10 @@ class PipelineState:
         "final_output",
         "graph",
         "ir_hash",
+        "mode",
         "normalized",
         "plan",
+        "proposed",
         "rejected",
         "report",
         "request",
@@ -97,9 +108,13 @@ class PipelineState:
         self.request = request
         self.toolsets = Toolsets.of_value(settings.get("toolsets") or [])
         self.activated: ev.PlanActivated | None = None
+        self.mode: dict[str, Any] | None = None
+        """How the last step of the plan was executed, once one was."""
         self.normalized: dict[str, Any] | None = None
         self.plan: dict[str, Any] | None = None
         self.digest: str | None = None
+        self.proposed: str | None = None
+        """The digest of the plan before any edit."""
         self.adjustments: tuple[Any, ...] = ()
         self.accepted = False
         self.accepted_by: str | None = None
@@ -136,10 +151,16 @@ class PipelineState:
 
     @property
     def execution(self) -> dict[str, Any]:
-        """How steps are executed: mode, whether stage 3 is there, and why not."""
+        """How steps are executed: mode, whether stage 3 is there, and why not. That of the last step of the
+        plan, before the first one that of the activation; standalone once a step found no delegate."""
+        results: list[dict[str, Any]] = (self.executor_output or {}).get("step_results") or []
+        if any(result.get("code") == "delegate_unavailable" for result in results):
+            return _STANDALONE
+        if self.mode is not None:
+            return self.mode
         said = self.activated
         if said is None:
-            return {"execution_mode": "standalone", "stage3_available": False, "partial_reason": ""}
+            return {**_STANDALONE, "partial_reason": ""}
         reason = said.partial_reason if said.partial_reason is not msgspec.UNSET else ""
         return {
             "execution_mode": said.execution_mode,
@@ -147,13 +168,29 @@ class PipelineState:
             "partial_reason": reason,
         }
 
+    @property
+    def is_template(self) -> bool:
+        """Whether the plan is that of a template, and of no planner."""
+        return self.activated is not None and self.activated.trigger == "template"
+
+    @property
+    def delegate(self) -> str:
+        """Who works on steps: `built-in`, `none`, or the name of a service."""
+        return cast("str", self.settings.get("delegate") or "built-in")
+
+    def mode_of(self, is_there: bool) -> dict[str, Any]:
+        """Return how a step is executed whose delegate is there, or is not."""
+        return dict(_DELEGATED) if is_there else dict(_STANDALONE)
+
+    def note_start(self, step_id: str, input: Any) -> None:
+        """Keep how a step of the plan was begun, and what its expected files were before."""
+        self.before[step_id] = input.get("before") or {}
+        if "execution_mode" in input:
+            self.mode = {key: input[key] for key in _STANDALONE}
+
     def workspace(self, workflow_id: str) -> str | None:
         """Return the folder that the steps of the run work in; None if the request has none."""
-        given = self.request.get("workspace")
-        if given is not None:
-            return given
-        root = self.request.get("workspace_root")
-        return None if root is None else f"{root}/{workflow_id}"
+        return workspace_of(self.request, workflow_id)
 
     def option(self, name: str, default: Any = None) -> Any:
         """Return an option of the request."""
@@ -174,6 +211,12 @@ class PipelineState:
             }
         given: Mapping[str, Any] = self.request.get("given") or {}
         return given.get({"normalize": "normalized_request"}.get(stage, stage))
+
+    def result_given(self, step_id: str) -> dict[str, Any] | None:
+        """Return the result of a step that came with the request; after an edit of the plan none counts."""
+        given: Mapping[str, Any] = self.request.get("given") or {}
+        results: Mapping[str, Any] = given.get("results") or {}
+        return results.get(step_id) if self.digest == self.proposed else None
 
     def check(self, plan: Any) -> CheckedPlan:
         """Return what the checks say of a plan."""
@@ -197,6 +240,8 @@ class PipelineState:
     def note_call(self, activation: Activation, record: ToolRecord, offset: int) -> None:
         """Keep a completed call that reaches outside: the evidence of mail and messages."""
         info = record.info
+        if record is activation.tool and activation.node.kind.judges_calls:
+            return  # a delegate's own word is no evidence
         if info is None or info.side_effect not in ("external", "irreversible"):
             return
         self.calls.append(
@@ -272,7 +317,7 @@ def proposed_event(pipeline: PipelineState, plan: Any) -> ev.PlanProposed:
     return ev.PlanProposed(
         plan=to_value(adjusted),
         plan_digest=plan_digest(adjusted),
-        source="template" if pipeline.given("plan") is not None else "planner",
+        source="template" if pipeline.is_template else "planner",
         adjustments=checked.adjustments,
         diagnostics=tuple(msgspec.to_builtins(d) for d in checked.diagnostics),
     )

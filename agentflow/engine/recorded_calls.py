@@ -19,7 +19,7 @@ from agentflow.engine.reservations import charge, terms_of
 from agentflow.engine.state import OpenCall, RunState
 from agentflow.events import catalogue as ev
 
-__all__ = ["Begun", "call_begun", "call_ended", "calls_left_open"]
+__all__ = ["Begun", "call_begun", "call_ended", "call_reported", "calls_left_open"]
 
 
 class Begun(NamedTuple):
@@ -127,6 +127,43 @@ def call_ended(
             output_size=size_of(output),
         )
     ]
+
+
+def call_reported(state: RunState, call_id: str, report: Any, now: int) -> Decisions:
+    """Return the record of a call that a delegate has made (`name`, `parameters`, `output`, `side_effect`,
+    `error`); empty if the task that it works on, the open call `call_id`, is over."""
+    open_call = state.calls.get(call_id)
+    if open_call is None or not open_call.activation.node.kind.judges_calls:
+        return []
+    activation = open_call.activation
+    number = len(activation.local.calls)
+    reported = derive("call_", now, state.workflow_id, activation.key, call_id, number)
+    common: dict[str, Any] = {
+        **scope_fields(activation),
+        "tool_call_id": reported,
+        "tool_name": report.name,
+    }
+    begun = ev.ToolCallStarted(
+        **common,
+        parameters=report.parameters,
+        agent_name=activation.node.agent_name,
+        side_effect=report.side_effect,
+        idempotency_key=idempotency_key(state, activation, reported),
+    )
+    if report.error is not None:
+        error = ErrorInfo(category="tool", code="tool_execution_failed", message=report.error)
+        failed = ev.ToolCallFailed(
+            **common, duration_ms=0, error=error, executed=True, outcome="failed", will_retry=False
+        )
+        return [begun, failed]
+    completed = ev.ToolCallCompleted(
+        **common,
+        duration_ms=0,
+        status="success_no_data" if report.output is None else "success",
+        output=report.output,
+        output_size=size_of(report.output),
+    )
+    return [begun, completed]
 
 
 def calls_left_open(state: RunState, activation: Activation, now: int) -> Decisions:

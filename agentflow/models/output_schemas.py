@@ -26,10 +26,45 @@ _STRICT_KEYS: Final = frozenset(
     }
 )
 
+_JUDGES: Final = frozenset(
+    {
+        *("$schema", "$id", "$comment", "if", "then", "else", "not", "contains", "minContains"),
+        *("maxContains", "dependentSchemas", "dependentRequired", "propertyNames"),
+        *("unevaluatedProperties", "unevaluatedItems"),
+    }
+)
+"""Keywords that no provider makes an answer by, and that some refuse."""
+
 
 def plain_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema without its dialect and its name, which no provider takes."""
-    return {key: value for key, value in schema.items() if key not in ("$schema", "$id")}
+    """Return the schema in the keywords that providers take: those that only judge a value, such as `if` and
+    `contains`, are left out. The answer is held against the whole schema all the same."""
+    return cast("dict[str, Any]", _sendable(dict(schema)))
+
+
+def _sendable(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    node = cast("dict[str, Any]", schema)
+    found: dict[str, Any] = {}
+    for key, value in node.items():
+        if key in _JUDGES:
+            continue
+        if key == "pattern" and not (str(value).startswith("^") and str(value).endswith("$")):
+            continue  # makers of grammars take whole texts only
+        if key in ("properties", "$defs") and isinstance(value, dict):
+            members = cast("dict[str, Any]", value)
+            found[key] = {name: _sendable(part) for name, part in members.items()}
+        elif key in ("items", "additionalProperties"):
+            found[key] = _sendable(value)
+        elif key in ("anyOf", "oneOf", "allOf") and isinstance(value, list):
+            parts = [_sendable(part) for part in cast("list[Any]", value)]
+            left = [part for part in parts if part != {}]
+            if left and (key == "allOf" or len(left) == len(parts)):  # one that takes anything takes all
+                found[key] = left
+        else:
+            found[key] = value
+    return found
 
 
 def schema_in_words(schema: dict[str, Any] | bool) -> str:

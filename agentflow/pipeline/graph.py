@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
+from agentflow.definition.delegates import DELEGATE_TASK
 from agentflow.definition.ir import (
     AgentNode,
     AgentSpec,
@@ -15,6 +16,7 @@ from agentflow.definition.ir import (
     FunctionRef,
     HumanNode,
     ModelRef,
+    Options,
     StartNode,
     SubgraphNode,
     ToolNode,
@@ -24,6 +26,7 @@ from agentflow.definition.ir import (
 )
 from agentflow.definition.loader import Definition, definition_of
 from agentflow.definition.pipeline_nodes import PIPELINE, TOOLS, marks
+from agentflow.definition.plan_compiler import parallel_of
 from agentflow.definition.stage_schemas import NORMALIZED_REQUEST, PLAN
 from agentflow.definition.toolsets import Toolsets
 from agentflow.engine.kinds.stage_review import REVIEW_SCHEMA
@@ -38,16 +41,18 @@ _WRITE = ErrorRoute(next="write")
 def pipeline_graph(
     settings: Mapping[str, Any],
     *,
-    given: bool = False,
+    given: Collection[str] = (),
     model: ModelRef | str | None = None,
-    delegated: bool = True,
     name: str = "request",
 ) -> Workflow:
-    """Return the graph of the stages. `given`: the request brings the results of stages 1 and 2; without a
-    delegate, stage 3 is bound to no model."""
+    """Return the graph of the stages. `given`: stages whose results the request brings. Stage 3 is
+    bound to no model if a foreign delegate does the work."""
     toolsets = Toolsets.of_value(settings.get("toolsets") or [])
     tools = sorted({tool.name for toolset in toolsets if toolset.enabled for tool in toolset.tools})
     functions = tuple(FunctionRef(*_parts(tool)) for tool in tools)
+    foreign = settings.get("delegate") or "built-in"
+    is_foreign = foreign not in ("built-in", "none")
+    called = [*tools, f"{foreign}.{DELEGATE_TASK}"] if is_foreign else tools
     delegate = AgentSpec(name="delegate", system_prompt=prompt("delegate"), model=model, functions=functions)
     kept = {
         **settings,
@@ -63,7 +68,7 @@ def pipeline_graph(
             agent=_agent("normalizer", prompt("normalize"), NORMALIZED_REQUEST, model),
             next="plan",
             on_error=_WRITE,
-            metadata=marks("normalize", given=given),
+            metadata=marks("normalize", given="normalize" in given),
         ),
         AgentNode(
             id="plan",
@@ -71,7 +76,7 @@ def pipeline_graph(
             agent=_agent("planner", prompt("plan"), PLAN, model),
             next="review",
             on_error=_WRITE,
-            metadata=marks("plan", given=given),
+            metadata=marks("plan", given="plan" in given),
         ),
         HumanNode(
             id="review",
@@ -87,10 +92,10 @@ def pipeline_graph(
             index=3,
             graph_path="nodes.review.output.graph",
             isolation="inline",
-            grants=delegate if delegated else None,
+            grants=None if is_foreign else delegate,
             next="verify",
             on_error=_WRITE,
-            metadata={**marks("execute"), TOOLS: tools},
+            metadata={**marks("execute"), TOOLS: called},
         ),
         ToolNode(
             id="verify",
@@ -103,7 +108,8 @@ def pipeline_graph(
         ToolNode(id="write", index=5, tool="pipeline.write", next="__end", metadata=marks("write")),
         EndNode(id="__end"),
     )
-    return Workflow(name=name, nodes=nodes, metadata={PIPELINE: kept})
+    options = Options(max_parallel=parallel_of(settings))
+    return Workflow(name=name, nodes=nodes, options=options, metadata={PIPELINE: kept})
 
 
 def pipeline_definition(workflow: Workflow) -> Definition:

@@ -5,25 +5,33 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
 from agentflow.config import data_folder
+from agentflow.definition.delegates import DELEGATE_TASK
 from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.plan_checks import check_plan
+from agentflow.definition.plan_compiler import STEP_TIMEOUT_S
+from agentflow.definition.run_options import step_policy
 from agentflow.definition.stage_schemas import Activation, Matched, to_value
 from agentflow.definition.toolsets import ToolEntry, Toolset, Toolsets
-from agentflow.errors import CommandRefused, ConfigurationError, DefinitionError
+from agentflow.errors import CommandRefused, ConfigurationError, DefinitionError, InvalidOptions
 from agentflow.models import ModelResolutionError
 from agentflow.pipeline.activation import classify
 from agentflow.pipeline.graph import pipeline_definition, pipeline_graph
 from agentflow.pipeline.settings import PipelineSettings, workspace_in
+from agentflow.pipeline.state_file import ImportedRun
 from agentflow.pipeline.template_store import TemplateStore
 from agentflow.pipeline.templates import bind
+from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.runtime import Runtime
+from agentflow.runtime.step_probes import PING_TIMEOUT_S
+from agentflow.runtime.submit import is_run_id
 from agentflow.tools import Service
+from agentflow.tools.delegates import is_there
 from agentflow.tools.toolsets.registry import ToolsetRegistry
 
 __all__ = ["ALIASES", "Accepted", "Requests", "toolsets_of"]
@@ -33,6 +41,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "code_execution": ("execute_code",),
 }
 _OPTIONS = {"on_approval": ("wait", "skip"), "on_blocked": ("wait", "finish")}
+_OF_STEPS = ("retry", "timeout", "budget")
+"""Options that hold for every step of a plan."""
 _ANSWER_PROMPT = "Answer the message of the user in its language. Say so if you do not know."
 
 
@@ -224,12 +234,57 @@ class Requests:
             **more,
         )
 
-    async def latest(self) -> str:
-        """Return the id of the latest request that has not ended. Raises CommandRefused
+    async def import_run(
+        self, line: ImportedRun, *, by: str = "local", workspace: str | None = None
+    ) -> RunHandle[Any]:
+        """Make a paused run of a line of a state file; `resume` goes on with it. Stages and steps whose
+        results the line has are not done again; verdicts and approvals of it count for nothing. It keeps the
+        id if that is one of agentflow.
+
+        Raises DefinitionError with every problem of the plan, RunExists, ConfigurationError.
+        """
+        given: dict[str, Any] = {}
+        if line.normalized_request is not None:
+            given["normalized_request"] = line.normalized_request
+        if line.plan is not None:
+            checked = check_plan(
+                line.plan,
+                Toolsets(self.toolsets),
+                self.settings.policy,
+                approval_class=self.settings.approval_class,
+            )
+            if checked.plan is None:
+                raise DefinitionError(list(checked.errors))
+            given |= {"plan": line.plan, "results": line.results}
+        activation = Activation(
+            mode="workflow",
+            trigger=cast("Any", line.trigger),
+            matched=Matched(intent=(), action=(), review=()),
+            execution_requested=line.execution_requested and self.settings.review != "always",
+            user_input=line.user_input,
+        )
+        return await self._begin(
+            activation,
+            line.message,
+            given=given,
+            template=None,
+            workspace=workspace,
+            options=None,
+            budget=None,
+            labels={"imported_from": line.workflow_id},
+            workflow_id=line.workflow_id if is_run_id(line.workflow_id) else None,
+            idempotency_key=f"import {line.workflow_id}",
+            by=by,
+            trusted=True,
+            imported=line.workflow_id,
+        )
+
+    async def latest(self, by: str = "local") -> str:
+        """Return the id of the latest request of a caller that has not ended. Raises CommandRefused
         (`no_resumable_run`) if there is none."""
         cursor: str | None = None
         while True:
-            page = await self.runtime.log.runs(label=("agentflow.format", "pipeline"), cursor=cursor)
+            page = await self.runtime.log.runs(label=(REQUESTER_LABEL, requester_of(by)), cursor=cursor)
             for row in page.items:
                 if not row.ended:
                     return row.workflow_id
@@ -254,18 +309,17 @@ class Requests:
         idempotency_key: str | None,
         by: str,
         trusted: bool,
+        imported: str | None = None,
     ) -> RunHandle[Any]:
         own, of_run = _split(options)
-        execution = self._execution()
-        is_given = given is not None or not activation.user_input
+        execution = await self._execution()
         graph = pipeline_graph(
             {
                 **self.settings.graph_settings(template=template),
                 "toolsets": Toolsets(self.toolsets).to_value(),
             },
-            given=is_given,
+            given=_stages_given(given, activation),
             model=self.settings.model,
-            delegated=execution["stage3_available"],
             name=template or "request",
         )
         roots = self.settings.roots
@@ -280,6 +334,8 @@ class Requests:
             "workspace": folder,
             "workspace_root": root,
         }
+        if imported is not None:
+            request["imported"] = imported
         run = await self.runtime.submit(
             pipeline_definition(graph),
             request,
@@ -294,20 +350,34 @@ class Requests:
         await asyncio.to_thread(os.makedirs, folder or f"{root}/{run.workflow_id}", exist_ok=True)
         return run
 
-    def _execution(self) -> dict[str, Any]:
-        """Return how steps will be executed: by the built-in delegate if a model is configured."""
-        if self.settings.delegate != "none":
-            try:
-                self.runtime.models.resolve(self.settings.model, aliases={})
-            except ModelResolutionError:
-                pass
-            else:
-                return {"execution_mode": "delegated", "stage3_available": True, "partial_reason": ""}
+    async def _execution(self) -> dict[str, Any]:
+        """Return how steps will be executed: by the built-in delegate if a model is configured, or by a
+        foreign one that answers within 2 s. Raises ConfigurationError if that is no registered service."""
+        if await self._has_delegate():
+            return {"execution_mode": "delegated", "stage3_available": True, "partial_reason": ""}
         return {
             "execution_mode": "standalone",
             "stage3_available": False,
             "partial_reason": "delegate unavailable",
         }
+
+    async def _has_delegate(self) -> bool:
+        name = self.settings.delegate
+        if name == "built-in":
+            try:
+                self.runtime.models.resolve(self.settings.model, aliases={})
+            except ModelResolutionError:
+                return False
+            return True
+        if name == "none":
+            return False
+        services = self.runtime.registry.services
+        service = services.get(name)
+        if service is None or DELEGATE_TASK not in service.tools:
+            able = [one for one, known in services.items() if DELEGATE_TASK in known.tools]
+            hint = did_you_mean(name, able) or "built-in, none, or a registered service with delegate_task"
+            raise ConfigurationError(f'pipeline.delegate: "{name}" is no delegate', hint=hint)
+        return await is_there(service, "", PING_TIMEOUT_S)
 
     async def _answer(
         self,
@@ -341,6 +411,8 @@ def toolsets_of(services: Iterable[Service], enabled: Iterable[str] | None = Non
     names = None if enabled is None else frozenset(enabled)
     found: list[Toolset] = []
     for service in services:
+        if DELEGATE_TASK in service.tools:
+            continue  # it works on steps, and is none of their tools
         tools = sorted((t for t in service.tools.values() if not t.private), key=lambda tool: tool.function)
         found.append(
             Toolset(
@@ -360,7 +432,11 @@ def _split(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str,
     """Return the options of the pipeline, and those of every run. Raises ConfigurationError."""
     own: dict[str, Any] = {}
     others: dict[str, Any] = {}
-    for key, value in (options or {}).items():
+    given = {key: value for key, value in (options or {}).items() if value is not None}
+    of_steps = {key: given.pop(key) for key in _OF_STEPS if key in given}
+    if of_steps:
+        own |= _of_steps(of_steps)
+    for key, value in given.items():
         choices = _OPTIONS.get(key)
         if choices is None:
             others[key] = value
@@ -370,3 +446,28 @@ def _split(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str,
             raise ConfigurationError(f"option {key}: {value!r} is not one of {', '.join(choices)}", hint=hint)
         own[key] = value
     return own, others
+
+
+def _of_steps(given: dict[str, Any]) -> dict[str, Any]:
+    """Return policy and budget of the steps. Raises InvalidOptions with every problem."""
+    policy, budget, problems = step_policy(given)
+    if problems:
+        raise InvalidOptions(problems)
+    retry: Any = given.get("retry")
+    if (
+        policy is not None
+        and policy.retry is not None
+        and not (isinstance(retry, dict) and "timeout" in retry)
+    ):
+        longer = msgspec.structs.replace(policy.retry, timeout=STEP_TIMEOUT_S)
+        policy = msgspec.structs.replace(policy, retry=longer)
+    values = {"policy": policy, "budget": budget}
+    return {key: msgspec.to_builtins(value) for key, value in values.items() if value is not None}
+
+
+def _stages_given(given: Mapping[str, Any] | None, activation: Activation) -> frozenset[str]:
+    """Return the stages that no model is asked for."""
+    if given is None:
+        return frozenset() if activation.user_input else frozenset({"normalize", "plan"})
+    stages = {"normalized_request": "normalize", "plan": "plan"}
+    return frozenset(stages[key] for key in stages if key in given)

@@ -14,7 +14,9 @@ from agentflow.definition.toolsets import PolicyRule, SideEffectClass
 from agentflow.definition.type_errors import explain
 from agentflow.errors import ConfigurationError
 
-__all__ = ["PipelineSettings", "default_workspace_root", "settings_of", "workspace_in"]
+STATE_FILE = ".agentflow-workflow-state.jsonl"
+
+__all__ = ["STATE_FILE", "PipelineSettings", "default_workspace_root", "settings_of", "workspace_in"]
 
 
 class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,7 +29,13 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     policy: tuple[PolicyRule, ...] = ()
     distinct_approver: bool = False
     """True: who submitted a run cannot approve its steps."""
-    delegate: Literal["built-in", "none"] = "built-in"
+    delegate: str = "built-in"
+    """Who works on steps: `built-in`, `none`, or the name of a registered service with a function
+    `delegate_task`."""
+    quota_auto_resume: bool = True
+    """True: a request that paused for a quota goes on by itself when the provider has said when."""
+    state_file: str | None = STATE_FILE
+    """Name of the state file in the workspace; None or an empty text writes none."""
     model: str | None = None
     """Of the stages and the delegate; by default that of the runtime."""
     max_parallel: int = 4
@@ -54,6 +62,12 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         }
         if self.allowed_hosts:
             found["allowed_hosts"] = list(self.allowed_hosts)
+        if self.delegate != "built-in":
+            found["delegate"] = self.delegate
+        if self.state_file:
+            found["state_file"] = self.state_file
+        if not self.quota_auto_resume:
+            found["quota_auto_resume"] = False
         if self.distinct_approver:
             found["distinct_approver"] = True
         if template is not None:

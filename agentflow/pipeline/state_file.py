@@ -153,7 +153,7 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
     """What a line holds of a run: its request, the results of its stages, and those of finished steps.
 
     Members that broke the schema of their stage are left out, so that the stage runs again; `dropped` names
-    them.
+    them. A blocked stage runs again, too.
     """
 
     workflow_id: str
@@ -164,7 +164,9 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
     normalized_request: dict[str, Any] | None = None
     plan: dict[str, Any] | None = None
     results: dict[str, dict[str, Any]] = {}
-    executor_output: dict[str, Any] | None = None
+    """By step: those that are done; all of them if stage 3 had its output."""
+    is_over: bool = False
+    """Whether the run had its final output: there is nothing to go on with."""
     dropped: tuple[str, ...] = ()
 
 
@@ -231,7 +233,8 @@ def import_line(line: Mapping[str, Any]) -> ImportedRun:
         if problems_of(kind, value):
             dropped.append(key)
             return None
-        return cast("dict[str, Any]", value)
+        members = cast("dict[str, Any]", value)
+        return None if kind is not ExecutorOutput and members["status"] == "blocked" else members
 
     normalized = taken("normalized_request", NormalizedRequest)
     plan = taken("plan", Plan) if normalized is not None else None
@@ -242,7 +245,7 @@ def import_line(line: Mapping[str, Any]) -> ImportedRun:
     for index, one in enumerate(cast("list[Any]", given) if isinstance(given, list) else []):
         if problems_of(StepResult, one):
             dropped.append(f"executor_results[{index}]")
-        elif one["status"] == "done" and one["step_id"] in steps:
+        elif (one["status"] == "done" or executed is not None) and one["step_id"] in steps:
             results[one["step_id"]] = one
     user_input, trigger = line.get("user_input"), line.get("activation_trigger")
     return ImportedRun(
@@ -254,6 +257,6 @@ def import_line(line: Mapping[str, Any]) -> ImportedRun:
         normalized_request=normalized,
         plan=plan,
         results=results,
-        executor_output=executed,
+        is_over=isinstance(line.get("final_output"), dict),
         dropped=tuple(dropped),
     )

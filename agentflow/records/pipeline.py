@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, cast
 
@@ -11,10 +12,20 @@ from msgspec import UNSET, UnsetType
 from agentflow.events import catalogue as ev
 from agentflow.records.requests import RequestRecord
 
-__all__ = ["PLAN_STEPS", "PipelineFold", "PlanView", "RequestRecordView"]
+__all__ = ["PLAN_STEPS", "REQUESTER_LABEL", "PipelineFold", "PlanView", "RequestRecordView", "requester_of"]
 
 PLAN_STEPS = "execute/"
 """What the ids of the steps of a plan begin with in events."""
+
+
+REQUESTER_LABEL = "agentflow.requester"
+"""Label of the index of the store: who submitted a request."""
+
+
+def requester_of(actor: str) -> str:
+    """Return who an actor is among those that submit requests: the ways by which the owner of this process
+    reaches it, in Python, by the command line and by the Unix socket, are one."""
+    return "owner" if actor in ("local", "cli", f"uid:{os.geteuid()}") else actor
 
 
 class PlanView(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +55,7 @@ class PipelineFold:
 
     def __init__(self) -> None:
         self.activated: ev.PlanActivated | None = None
+        self.mode: str | None = None
         self.normalized: dict[str, Any] | None = None
         self.plan: dict[str, Any] | None = None
         self.digest: str | None = None
@@ -65,7 +77,12 @@ class PipelineFold:
             project(self, data)
 
     def _activated(self, data: ev.PlanActivated) -> None:
-        self.activated = data
+        self.activated, self.mode = data, data.execution_mode
+
+    def _started(self, data: ev.WorkflowStepStarted) -> None:
+        input: Any = data.input
+        if data.step_id.startswith(PLAN_STEPS) and isinstance(input, dict):
+            self.mode = cast("dict[str, Any]", input).get("execution_mode") or self.mode
 
     def _normalized(self, data: ev.PlanNormalized) -> None:
         self.normalized = data.normalized_request
@@ -85,6 +102,9 @@ class PipelineFold:
 
     def _executed(self, data: ev.PlanExecuted) -> None:
         self.executor_output = data.executor_output
+        results: list[dict[str, Any]] = data.executor_output["step_results"]
+        if any(result.get("code") == "delegate_unavailable" for result in results):
+            self.mode = "standalone"
 
     def _verified(self, data: ev.VerificationCompleted) -> None:
         self.verifier_output = data.verifier_output
@@ -100,6 +120,7 @@ class PipelineFold:
 
     _PROJECTIONS: ClassVar[dict[type, Callable[[PipelineFold, Any], None]]] = {
         ev.PlanActivated: _activated,
+        ev.WorkflowStepStarted: _started,
         ev.PlanNormalized: _normalized,
         ev.PlanProposed: _proposed,
         ev.PlanEdited: _edited,
@@ -154,7 +175,7 @@ class PipelineFold:
             phase=phase,
             status=self.status(phase),
             activation_trigger=str(said.trigger),
-            execution_mode=said.execution_mode,
+            execution_mode=self.mode or said.execution_mode,
             execution_requested=said.execution_requested,
             plan_digest=self.digest,
             accepted=self.accepted,
@@ -196,7 +217,7 @@ class PipelineFold:
             "verifier_summary": verified.get("summary"),
             "verifier_output": self.verifier_output,
             "activation_trigger": None if said is None else said.trigger,
-            "execution_mode": None if said is None else said.execution_mode,
+            "execution_mode": self.mode,
             "execution_requested": None if said is None else said.execution_requested,
         }
         if state == "paused":

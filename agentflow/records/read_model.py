@@ -359,6 +359,16 @@ class ReadModel:
         await self._take(found, events)
         return found
 
+    async def new_projection(self, workflow_id: str) -> RunProjection:
+        """Return a projection of a run that has taken no event yet."""
+        rows = await self.log.read(workflow_id, 0, 1)
+        begin = _started(workflow_id, await decode_page(rows))
+        return RunProjection(workflow_id, await self._graph(begin.ir_hash))
+
+    async def project(self, found: RunProjection, event: Event[Any]) -> None:
+        """Let a projection take the next event."""
+        await self._take(found, [event])
+
     async def _read_on(self, found: RunProjection, last: int | None) -> None:
         while last is None or found.next_offset <= last:
             wanted = found.next_offset

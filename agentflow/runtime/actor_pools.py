@@ -81,6 +81,7 @@ class ActorPools:
             bound.code,
             lambda name, function: services[name].tools.get(function) if name in services else None,
             resolve,
+            services.get,
             bind_graph,
         )
 

@@ -17,7 +17,7 @@ from agentflow.executors.callables import Callables
 from agentflow.runtime.messages import HANDLER_LIMIT_S
 from agentflow.runtime.model_calls import CallModel, Complete, ModelCallFailure, ModelCallSuccess
 from agentflow.runtime.tool_actor import CallTool, ToolCallFailure, lost_call
-from agentflow.tools import Tool
+from agentflow.tools import Service, Tool
 
 __all__ = ["AgentActor", "Directory"]
 
@@ -36,6 +36,7 @@ class Directory:
         code: Callables | None = None,
         function: Callable[[str, str], Tool | None] = lambda service, function: None,
         resolve: Callable[[str | None], Awaitable[tuple[ModelRef, ModelTerms]]] | None = None,
+        service: Callable[[str], Service | None] = lambda name: None,
         bind_graph: Callable[[Workflow], Awaitable[BoundGraph]] | None = None,
     ) -> None:
         self.model = model
@@ -44,6 +45,8 @@ class Directory:
         """The executors, predicates and selections of the run's workflow."""
         self.function = function
         """Return a function of a service; None if there is none."""
+        self.service = service
+        """Return a service of the run; None if there is none of the name."""
         self._resolve = resolve
         self._bind_graph = bind_graph
 

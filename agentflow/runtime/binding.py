@@ -153,6 +153,7 @@ class _Binder:
         self.reported: set[tuple[str, str]] = set()  # code and place
         self.without_model: list[tuple[str, str, ModelResolutionError]] = []
         self.handlers: dict[str, Handlers] = {}  # by file; "" has those that need none
+        self.may_lack = format == "pipeline"  # what steps of a plan lack, they are skipped or failed for
         self.called: dict[str, WorkerTool | ExecutorTool] = {}
         self.broken: set[str] = set()  # what refers to these services is not reported once more
 
@@ -324,7 +325,7 @@ class _Binder:
 
     def _agent(self, node: BoundNode, spec: AgentSpec) -> None:
         tools = self._functions(node, spec)
-        refs = self._models(node.id, spec, node.agent_place)
+        refs = self._models(node.id, spec, node.agent_place, is_pool=node.binds.agent_is_pool)
         self._check_capability(node, spec, refs, tools)
         terms = {ref.name: terms_of_profile(self.models.profile(ref)) for ref in refs}
         offered = {**tools, **handoff_tools(spec)}
@@ -350,7 +351,7 @@ class _Binder:
                 )
                 return
 
-    def _models(self, step: str, spec: AgentSpec, place: str) -> tuple[ModelRef, ...]:
+    def _models(self, step: str, spec: AgentSpec, place: str, *, is_pool: bool) -> tuple[ModelRef, ...]:
         if self.pins is not None and step in self.pins.models:
             return self.pins.models[step]
         default = self.workflow.models.get("default")
@@ -363,6 +364,8 @@ class _Binder:
                 refs.append(ref)
                 self._check_parameters(ref, written)
             except ModelResolutionError as error:
+                if is_pool and self.may_lack:
+                    return ()
                 if name is None:
                     self.without_model.append((step, place, error))
                 else:
@@ -468,6 +471,8 @@ class _Binder:
         found, problems = self.registry.resolve(ref)
         if ref.service in self.broken or (self.broken and not ref.service and not found):
             return []  # reported where the service is declared
+        if problems and node.binds.agent_is_pool and self.may_lack and self.pins is not None:
+            return []
         if problems and not ref.service and self.named is not None and ref.function in self.named.tools:
             self.bound.services[self.named.name] = self.named
             return [self.named.tools[ref.function]]
@@ -502,7 +507,9 @@ class _Binder:
             executed = self._executed(needed.name) if problems else None
             if executed is not None:
                 found = [executed]
-            elif service not in self.broken:
+            elif service not in self.broken and not (
+                node.binds.agent_is_pool and self.may_lack and self.pins is not None
+            ):
                 for problem in problems:
                     self._report(problem.code, problem.message, place, problem.hint)
             tools |= {t.name: _info(t) for t in found[:1]}

@@ -18,6 +18,7 @@ from agentflow.errors import CommandRefused, DefinitionError, RunExists, RunNotF
 from agentflow.events.catalogue import ForkOrigin, SystemStateSaved, WorkflowStarted
 from agentflow.events.envelope import decode, encode, micros
 from agentflow.events.log import EventLog
+from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 from agentflow.records.read_model import base_of_fork
 from agentflow.runtime.other_definition import check_results, check_same_graph
 from agentflow.runtime.recovery import RecoveryCommands
@@ -335,6 +336,7 @@ class ForkCommand(RecoveryCommands):
         labels = dict(started.labels)
         if started.definition.format == "pipeline":
             labels[FORMAT_LABEL] = "pipeline"
+            labels[REQUESTER_LABEL] = requester_of(started.by)
         async with self._registry.exclusive(run_id):
             if chosen and await self._taken(run_id):
                 raise RunExists(f"{run_id} exists already")

@@ -20,6 +20,7 @@ from agentflow.errors import (
     CommandRefused,
     RunTerminal,
 )
+from agentflow.events import tracing
 from agentflow.events.forked import ForkGuard
 from agentflow.records.requests import RequestRecord
 from agentflow.runtime.command_handlers import (
@@ -188,6 +189,8 @@ class RunCommands(RunReader):
         `claimed_actor`: for whom `by` acts. `response`: any JSON value for the step that asked."""
         if (request_id is None) == (step_id is None):
             raise CommandRefused("name either the request or the step", code="invalid_parameter")
+        if tracing.current() is not None:
+            raise CommandRefused("agents and functions of runs decide no approvals", code="self_approval")
         command = DecideRequest(
             granted=granted,
             request_id=request_id,

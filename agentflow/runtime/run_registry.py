@@ -89,8 +89,10 @@ class RunRegistry:
         find_deadlines: Callable[[], Awaitable[None]],
         limit: int,
         queue: int,
+        on_launch: Callable[[RunLaunch], None] = lambda launch: None,
     ) -> None:
         self._log = log
+        self._on_launch = on_launch
         self._clock = clock
         self._owner = owner
         self._prepare = prepare
@@ -220,6 +222,7 @@ class RunRegistry:
     def _register(self, launch: RunLaunch) -> None:
         launch.child_links = self.child_links
         self._table.add(launch)
+        self._on_launch(launch)
         self._runs.tell(StartRun(workflow_id=launch.workflow_id))
 
     # -- places -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -42,7 +42,9 @@ from agentflow.runtime.command_handlers import (
     Attach,
     Cancel,
     Command,
+    DecideRequest,
     Done,
+    ExecutePlan,
     Pause,
     Refusal,
     ReportChild,
@@ -74,7 +76,10 @@ from agentflow.runtime.run_launch import RunLaunch
 from agentflow.runtime.run_outbox import Batch, RunOutbox
 from agentflow.runtime.shared_store import SharedStore
 from agentflow.runtime.supervised_children import SupervisedChildren
-from agentflow.runtime.tool_actor import CallsMissing, ToolCallFailure, ToolCallSuccess
+from agentflow.runtime.tool_actor import CallsMissing, RecordCall, ToolCallFailure, ToolCallSuccess
+
+if TYPE_CHECKING:
+    from agentflow.runtime.step_probes import StepProbes
 
 __all__ = [
     "Answered",
@@ -111,7 +116,7 @@ class LookedUp(Message, frozen=True, kw_only=True):
 
     activation_key: str
     hit: Any
-    """A CacheHit or None; of a Probe the files."""
+    """A CacheHit or None; of a Probe what was found."""
 
 
 class Answered(Message, frozen=True, kw_only=True):
@@ -234,6 +239,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._waits_for_handlers = False  # the end of a cancel waits until they have ended
         self._forced = False
         self._children: SupervisedChildren | None = None
+        self._probes: StepProbes | None = None
 
     # -- beginning ------------------------------------------------------------------------------
 
@@ -417,6 +423,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         state = self._state
         evolve, effect_of = engine.evolve, engine.effect_of
         for data in decisions:
+            if data.__class__ is ev.ApprovalRequested:
+                self._lookups.pop(data.activation, None)  # looked at again when it starts
             if self._caches and data.__class__ is ev.WorkflowStepCompleted:
                 self._keep_result(data)
             if self._replayer is not None:
@@ -478,22 +486,23 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self.ctx.pipe(self._results.find(lookup.key), found, failed)
 
     def _probe(self, probe: engine.Probe) -> None:
-        """Look at the expected files of a step before it starts."""
-        import asyncio
+        """Look at what a step of a plan needs before it is asked about or starts."""
+        if self._probes is None:
+            from agentflow.runtime.step_probes import StepProbes
 
-        from agentflow.runtime.file_snapshots import snapshot_files
-
+            pipeline = self._state.pipeline
+            known = None if pipeline is None or not self._launch.is_new else pipeline.execution
+            self._probes = StepProbes(self._state.workflow_id, self._launch.directory, known)
         key = probe.activation_key
         self._lookups[key] = "asked"
 
-        def found(files: Any) -> LookedUp:
-            return LookedUp(activation_key=key, hit=files)
+        def found(looked: engine.Looked) -> LookedUp:
+            return LookedUp(activation_key=key, hit=looked)
 
         def failed(error: BaseException) -> LookedUp:
-            return LookedUp(activation_key=key, hit={})
+            return LookedUp(activation_key=key, hit=engine.Looked())
 
-        looking = asyncio.to_thread(snapshot_files, probe.workspace, probe.names)
-        self.ctx.pipe(looking, found, failed)
+        self.ctx.pipe(self._probes.look(probe), found, failed)
 
     def _bind_graph(self, asked: engine.BindGraph) -> None:
         """Bind the nodes of a graph before its step starts."""
@@ -888,7 +897,14 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     def tool_answered(self, message: ToolCallSuccess) -> None:
         self._dispatcher.call_ended(message.call_id)
         self._advance(
-            engine.tool_completed(self._state, message.call_id, message.output, message.duration_ms)
+            engine.tool_completed(
+                self._state,
+                message.call_id,
+                message.output,
+                message.duration_ms,
+                now=self._now(),
+                draw=self._clock.draw(),
+            )
         )
         self._continue_stop()
 
@@ -908,6 +924,12 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             )
         )
         self._continue_stop()
+
+    @on(RecordCall)
+    def record_call(self, message: RecordCall) -> None:
+        """Record a call of a delegate; answer the id of the record, None if the task is over."""
+        recorded = engine.call_reported(self._state, message.call_id, message.report, self._now())
+        self._answer_when_durable(recorded, lambda: recorded[0].tool_call_id if recorded else None)
 
     # -- handlers of executors ------------------------------------------------------------------
 
@@ -1018,6 +1040,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     def _apply_command(self, command: Command, settle: Settle) -> None:
         state, now = self._state, self._now()
+        if self._probes is not None and isinstance(command, Resume | ExecutePlan | DecideRequest):
+            self._probes.forget_mode()
         try:
             if isinstance(command, Cancel):
                 check_offset(state, command)

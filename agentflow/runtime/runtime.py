@@ -23,6 +23,7 @@ from msgspec import UNSET
 
 from agentflow.aside import import_aside
 from agentflow.definition.loader import Definition
+from agentflow.definition.pipeline_nodes import PIPELINE
 from agentflow.errors import (
     AgentflowError,
     ConfigurationError,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from agentflow.engine import Graph
     from agentflow.runtime.actor_pools import ActorPools
     from agentflow.runtime.binding import Bound, Implicit, Pins
+    from agentflow.runtime.run_launch import RunLaunch
     from agentflow.telemetry.telemetry import Telemetry
 
 __all__ = ["Runtime"]
@@ -68,6 +70,7 @@ _RUNNING: Final = (
 """Modules that an open Runtime needs, and that making one does not: half of all imports."""
 
 
+_STATE_WRITER = "agentflow.pipeline.state_writer"
 FORMAT_SERVICES = {"pipeline": "agentflow.pipeline.services"}
 """Modules with the services that a format brings along, by format: they stand above the runtime, and are
 imported when a run of the format is bound, here or after a restart."""
@@ -128,6 +131,7 @@ class Runtime(ChildRunCommands):
         self._tracer_provider = tracer_provider
         self._recovers = recover
         self._graph_calls: Service | None = None
+        self._followers: Any = None
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -171,10 +175,12 @@ class Runtime(ChildRunCommands):
                 find_deadlines=self._find_deadlines,
                 limit=limit,
                 queue=queue,
+                on_launch=self._launched,
             )
             self._registry.child_links = self._child_links()
             system.on_shutdown("stop_admitting", self._registry.close)
             system.on_shutdown("drain", self._park, self._grace + 5)
+            system.on_shutdown("drain", self._close_followers, 15)
             system.on_shutdown("flush_log", self.hub.close, raises=True)
             system.on_shutdown("flush_log", self.models.aclose, 30, raises=True)
             system.on_shutdown("flush_log", self._release, 30, raises=True)
@@ -244,6 +250,18 @@ class Runtime(ChildRunCommands):
             with suppress(StoreError):
                 await self.log.release(run_id, self.owner)
         await self._registry.ledger.close()
+
+    def _launched(self, launch: RunLaunch) -> None:
+        """Begin to write the state file of a request."""
+        settings = launch.plan.workflow.metadata.get(PIPELINE)
+        if settings and settings.get("state_file"):
+            if self._followers is None:
+                self._followers = import_module(_STATE_WRITER).StateWriters(self)
+            self._followers.follow(launch)
+
+    async def _close_followers(self) -> None:
+        if self._followers is not None:
+            await self._followers.aclose()
 
     async def _park(self) -> None:
         """Suspend every live run and wait until each has recorded where it stopped, within the grace."""

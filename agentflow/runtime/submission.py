@@ -29,7 +29,7 @@ from agentflow.definition.loader import (
 from agentflow.definition.policy import MAX_SECONDS
 from agentflow.definition.type_errors import explain
 from agentflow.errors import ConfigurationError, InvalidOptions
-from agentflow.events.catalogue import DefinitionInfo, WorkflowStarted
+from agentflow.events.catalogue import DefinitionInfo, WorkflowPaused, WorkflowStarted
 from agentflow.events.envelope import SCHEMA_VERSION
 from agentflow.events.tracing import baggage_problem, parse_traceparent, tracestate_problem
 from agentflow.runtime.workflow_code import WorkflowWithCode
@@ -349,7 +349,12 @@ def opening_events(started: WorkflowStarted) -> list[Any]:
         return []
     from agentflow.engine.pipeline import activated_event
 
-    return [activated_event(started.input)]
+    opening: list[Any] = [activated_event(started.input)]
+    imported: str | None = started.input.get("imported")
+    if imported is not None:
+        detail = f"imported from the state of {imported}"
+        opening.append(WorkflowPaused(reason="operator", detail=detail, by=started.by))
+    return opening
 
 
 def submission_digest(started: WorkflowStarted) -> str:

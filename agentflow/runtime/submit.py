@@ -30,6 +30,7 @@ from agentflow.events.envelope import Ids
 from agentflow.events.tracing import submitter_options
 from agentflow.executors.callables import Callables
 from agentflow.records.answers import Validation
+from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 from agentflow.records.runs import RunResult
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_results import RunResults
@@ -57,6 +58,13 @@ __all__ = ["SubmitCommand"]
 M = TypeVar("M")
 
 _RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}")
+
+
+def is_run_id(text: str) -> bool:
+    """Return whether a text may be the id of a run."""
+    return _RUN_ID.fullmatch(text) is not None
+
+
 _MAX_DEFINITIONS = 1_024
 _DEFINITION_FRESH_S = 60.0
 """Seconds; far less than a sweep leaves to a process that has put a definition and is about to name it."""
@@ -303,6 +311,7 @@ class SubmitCommand(RunResults):
             labels[_KEY_LABEL] = started.idempotency_key
         if started.definition.format == "pipeline":
             labels[FORMAT_LABEL] = "pipeline"
+            labels[REQUESTER_LABEL] = requester_of(started.by)
         plan = self._plan(definition.workflow, definition.ir_hash)
         if bound.code is not None:
             self._code.begin(run_id, bound.code)
@@ -429,7 +438,7 @@ class SubmitCommand(RunResults):
     def _run_id(self, wanted: str | None) -> str:
         if wanted is None:
             return self._new_id("wf_")
-        if not _RUN_ID.fullmatch(wanted):
+        if not is_run_id(wanted):
             raise ConfigurationError(
                 f"{wanted!r} is not a run id", hint='write "wf_" and 1 to 64 letters, digits, "_" or "-"'
             )

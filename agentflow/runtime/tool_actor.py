@@ -9,6 +9,7 @@ restarted are cancelled here.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -25,13 +26,14 @@ from agentflow.runtime.clock import Clock, monotonic_of
 from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 from agentflow.tools import Service, ToolContext, ToolError
 from agentflow.tools.output import progress_value
-from agentflow.tools.tool import CallSignals, Tool
+from agentflow.tools.tool import CallReport, CallSignals, Tool
 
 __all__ = [
     "CallTool",
     "CallsMissing",
     "CancelCall",
     "CheckCalls",
+    "RecordCall",
     "ToolActor",
     "ToolCallFailure",
     "ToolCallSuccess",
@@ -53,6 +55,13 @@ class CallTool(Message, frozen=True, kw_only=True):
     attempt: int
     idempotency_key: str
     timeout: float
+
+
+class RecordCall(Message, frozen=True, kw_only=True):
+    """Record a call that the delegate at work for `call_id` has made; answered when it is durable."""
+
+    call_id: str
+    report: CallReport
 
 
 class CancelCall(Message, frozen=True, kw_only=True):
@@ -125,7 +134,7 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
             self.ctx.watch(caller)
         try:
             self._limiter.submit(
-                partial(self._answer, message),
+                partial(self._answer, message, caller),
                 # A fork has the calls of its base under the same ids: the id alone would cancel those.
                 key=(message.workflow_id, message.call_id),
                 timeout=message.timeout,
@@ -169,14 +178,14 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
             if key[0] == workflow_id:
                 self._limiter.cancel(key)
 
-    async def _answer(self, message: CallTool) -> ToolCallSuccess | ToolCallFailure:
+    async def _answer(self, message: CallTool, caller: Ref[Any] | None) -> ToolCallSuccess | ToolCallFailure:
         """Execute the function; no error that leaves this actor holds a known secret."""
-        result = await self._execute(message)
+        result = await self._execute(message, caller)
         if isinstance(result, ToolCallFailure):
             result = msgspec.structs.replace(result, error=known_secrets.hide_error(result.error))
         return result
 
-    async def _execute(self, message: CallTool) -> ToolCallSuccess | ToolCallFailure:
+    async def _execute(self, message: CallTool, caller: Ref[Any] | None) -> ToolCallSuccess | ToolCallFailure:
         self._work_began(message.workflow_id)
         began = self._monotonic()
         tool = self._service.tools.get(message.function)
@@ -206,6 +215,7 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
             attempt=message.attempt,
             traceparent=None if span is None else span.traceparent,
             tracestate=None if span is None else span.tracestate,
+            recorder=None if caller is None else partial(_record, caller, message.call_id),
         )
         try:
             with active(trace):
@@ -243,6 +253,13 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
     def _since(self, began: int) -> int:
         """Return the milliseconds since a monotonic time."""
         return (self._monotonic() - began + 500) // 1000
+
+
+async def _record(caller: Ref[Any], call_id: str, report: CallReport) -> str | None:
+    try:
+        return await caller.ask(RecordCall(call_id=call_id, report=report), timeout=math.inf)
+    except ActorStopped:  # the run rests, so the call is over
+        return None
 
 
 def _failed(message: CallTool, error: BaseException) -> ToolCallFailure:

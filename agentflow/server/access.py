@@ -33,6 +33,8 @@ class Actor(msgspec.Struct, frozen=True):
     name: str
     scopes: frozenset[TokenScope]
     trusted: bool
+    pid: int | None = None
+    """Process of a Unix peer, if known."""
 
     def require(self, scope: TokenScope) -> None:
         """Raises Refusal unless the scope was given."""
@@ -130,7 +132,8 @@ class Access:
         uid = None if link is None else link.uid
         if kind == "unix":
             name = "local" if uid is None else f"uid:{uid}"
-            return Actor(name, ALL_SCOPES, self._trust_all or uid in (None, self._owner))
+            pid = None if link is None else link.pid
+            return Actor(name, ALL_SCOPES, self._trust_all or uid in (None, self._owner), pid)
         return Actor("local", ALL_SCOPES, self._trust_all)
 
 

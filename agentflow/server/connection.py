@@ -31,14 +31,18 @@ EXTENSION = "agentflow.connection"
 
 
 class Link:
-    """The connection of a request, as the application sees it. `uid` is that of a Unix peer, if known."""
+    """The connection of a request, as the application sees it. `uid` and `pid` are those of a Unix peer,
+    if known."""
 
-    __slots__ = ("_connection", "kind", "transport", "uid")
+    __slots__ = ("_connection", "kind", "pid", "transport", "uid")
 
-    def __init__(self, connection: Connection, kind: Kind, transport: Any, uid: int | None) -> None:
+    def __init__(
+        self, connection: Connection, kind: Kind, transport: Any, pid: int | None, uid: int | None
+    ) -> None:
         self._connection = connection
         self.kind: Kind = kind
         self.transport = transport
+        self.pid = pid
         self.uid = uid
 
     @property
@@ -125,7 +129,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         self.transport.set_write_buffer_limits(high=HIGH_WATER)
-        uid = _peer_uid(transport) if self._kind == "unix" else None
+        pid, uid = _peer(transport) if self._kind == "unix" else (None, None)
         local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         self._scope = {
             "type": "http",
@@ -135,7 +139,7 @@ class Connection(asyncio.Protocol):
             "scheme": "https" if self._tls else "http",
             "root_path": "",
         }
-        self._link = Link(self, self._kind, self.transport, uid)
+        self._link = Link(self, self._kind, self.transport, pid, uid)
         self.deadline = self._loop.time() + self._limits.head_s
         self._host.opened(self)
 
@@ -394,10 +398,11 @@ def _peer_is_gone(transport: asyncio.Transport) -> bool:
     return bool(poller.poll(0))
 
 
-def _peer_uid(transport: asyncio.BaseTransport) -> int | None:
+def _peer(transport: asyncio.BaseTransport) -> tuple[int | None, int | None]:
+    """Return process and user of a Unix peer, as far as the system tells them."""
     option = getattr(socket, "SO_PEERCRED", None)
     sock = transport.get_extra_info("socket")
     if option is None or sock is None:
-        return None
-    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
-    return uid
+        return None, None
+    pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
+    return pid, uid

@@ -55,6 +55,10 @@ class Service:
         """
         return []
 
+    def is_available(self) -> bool:
+        """Return whether its functions can be used now; it must not block."""
+        return True
+
     async def call(self, tool: Tool, arguments: dict[str, Any], ctx: ToolContext) -> Any:
         """Call a function and give its result as JSON-able builtins. The caller sets the time limit.
 

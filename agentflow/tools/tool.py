@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -19,6 +19,7 @@ from agentflow.definition.ir import ServiceSpec, canonical_json
 from agentflow.errors import AgentflowError
 
 __all__ = [
+    "CallReport",
     "CallSignals",
     "PythonTool",
     "SideEffect",
@@ -42,6 +43,16 @@ def tool_name(service: str, function: str) -> str:
     if len(name) <= _MAX_NAME:
         return name
     return f"{name[:55]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+class CallReport(NamedTuple):
+    """A call that a delegate has made by itself."""
+
+    name: str
+    parameters: Any
+    output: Any
+    side_effect: SideEffect
+    error: str | None
 
 
 class CallSignals:
@@ -76,6 +87,30 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: str | None = None
     tracestate: str | None = None
     signals: CallSignals = msgspec.field(default_factory=CallSignals)
+    recorder: Callable[[CallReport], Awaitable[str | None]] | None = None
+
+    async def record_tool_call(
+        self,
+        name: str,
+        parameters: Any,
+        output: Any = None,
+        *,
+        side_effect: SideEffect = "external",
+        error: str | None = None,
+    ) -> str:
+        """Record a call that this delegate has made; return the id of the record, which is durable then.
+
+        The record is the evidence of mail and messages (page 004 §9): `output` is what the called function
+        returned, such as {message_id}. `parameters` and `output` are JSON values. `error`: the call failed.
+        Raises ToolError (`not_recordable`) if the step is over, or its work is no delegate's.
+        """
+        recorded = None
+        if self.recorder is not None:
+            recorded = await self.recorder(CallReport(name, parameters, output, side_effect, error))
+        if recorded is None:
+            message = f"{name} was not recorded: only a delegate records calls, while its step is open"
+            raise ToolError.of("tool", "not_recordable", message)
+        return recorded
 
     @property
     def deadline(self) -> datetime | None:

@@ -25,6 +25,7 @@ PROGRAMS = [
     "patterns/demo.py",
     "graphs/demo.py",
     "node_graphs/demo.py",
+    "requests/review.py",
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

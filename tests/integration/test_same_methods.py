@@ -23,6 +23,8 @@ NOT_ON_THE_CLIENT = {
     "result_of_run": "for handles of this process",
     "rest_of_run": "for handles of this process",
     "inject": "takes executors and handlers of this process for one run",
+    "new_projection": "for who follows a run event by event in this process, such as the state file",
+    "project": "as `new_projection`",
     "register": "takes Python code of this process, or names a graph for its subgraphs",
 }
 NOT_ON_THE_RUNTIME = {

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
 
+from agentflow.definition.delegates import DELEGATE_TASK
 from agentflow.definition.ir import canonical_json, decode_ir
+from agentflow.definition.pipeline_nodes import DELEGATE
+from agentflow.definition.toolsets import strongest
 from agentflow.engine.arrivals import enqueue
-from agentflow.engine.bindings import StepBinding
-from agentflow.engine.graph import Graph
+from agentflow.engine.bindings import StepBinding, ToolInfo
+from agentflow.engine.graph import Graph, Node
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.path import NodeState
 from agentflow.engine.pipeline import EXECUTE, PipelineState
@@ -36,6 +40,7 @@ def _normalized(state: RunState, data: ev.PlanNormalized, offset: int, ts: int) 
 def _proposed(state: RunState, data: ev.PlanProposed, offset: int, ts: int) -> None:
     pipeline = _of(state, data)
     pipeline.plan, pipeline.digest, pipeline.adjustments = data.plan, data.plan_digest, data.adjustments
+    pipeline.proposed = data.plan_digest
 
 
 def _edited(state: RunState, data: ev.PlanEdited, offset: int, ts: int) -> None:
@@ -67,7 +72,10 @@ def _compiled(state: RunState, data: ev.PlanCompiled, offset: int, ts: int) -> N
     for node_id, node in graph.all_nodes.items():
         if not node.is_silent:
             state.root.nodes.setdefault(node_id, NodeState(node))
-        if node.agent is not None:
+        delegate = node.spec.metadata.get(DELEGATE)
+        if delegate is not None:
+            steps[node_id] = StepBinding(tools=_delegate_of(granted.tools, delegate, node))
+        elif node.agent is not None:
             names = {(ref.service, ref.function) for ref in node.agent.functions or ()}
             tools = {n: t for n, t in granted.tools.items() if (t.service, t.function) in names}
             steps[node_id] = StepBinding(models=granted.models, terms=granted.terms, tools=tools)
@@ -75,6 +83,22 @@ def _compiled(state: RunState, data: ev.PlanCompiled, offset: int, ts: int) -> N
             tools = {n: t for n, t in granted.tools.items() if f"{t.service}.{t.function}" == called}
             steps[node_id] = StepBinding(tools=tools)
     state.bindings = msgspec.structs.replace(state.bindings, steps={**state.bindings.steps, **steps})
+
+
+def _delegate_of(tools: Mapping[str, ToolInfo], service: str, node: Node) -> dict[str, ToolInfo]:
+    """Return the function of a foreign delegate as this step calls it: what it may do is what the toolsets of
+    the step may do, and from class external up no attempt may be repeated."""
+    effect = strongest(("write", node.spec.metadata["class"]))
+    return {
+        name: msgspec.structs.replace(
+            info,
+            side_effect=effect,
+            idempotent=effect == "write",
+            timeout=node.retry.timeout or info.timeout,
+        )
+        for name, info in tools.items()
+        if (info.service, info.function) == (service, DELEGATE_TASK)
+    }
 
 
 def _replace_steps(state: RunState, old: Graph, new: Graph) -> None:

@@ -27,6 +27,8 @@ def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: in
         record = activation.node.kind.add_call(activation, data.tool_call_id, data.tool_name)
     tools = state.bindings.of_node(activation.node).tools
     record.info = tools.get(data.tool_name)
+    if record.info is None and activation.node.kind.judges_calls:
+        record.info = activation.node.kind.info_of(data)
     record.parameters = data.parameters
     # A declaration that became harmless since the call was recorded does not make that call harmless.
     harmless = record.info is not None and record.info.side_effect in ("none", "read")
@@ -41,6 +43,8 @@ def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: in
         use_tool(state, activation)
     if not record.safe and record.info is not None:
         activation.unsafe = True
+        if activation.tool is not None:  # a reported call of a delegate: the task must not be given again
+            activation.tool.safe = False
     activation.due_at = None
     if state.timers:
         state.timers.pop(f"retry {activation.key}", None)

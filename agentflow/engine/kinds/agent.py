@@ -9,7 +9,7 @@ import msgspec
 from agentflow.definition.expressions import EvaluationError, Template
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import AgentNode
-from agentflow.definition.pipeline_nodes import PLAN_STEP, stage_of
+from agentflow.definition.pipeline_nodes import DELEGATE, PLAN_STEP, stage_of
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents import turns
 from agentflow.engine.agents.conversation import response_of
@@ -68,6 +68,10 @@ class Agent(Kind):
 
         if stage_of(spec) is not None:
             return STAGE_AGENT
+        if DELEGATE in spec.metadata:
+            from agentflow.engine.kinds.stage_delegate import PLAN_STEP_DELEGATE
+
+            return PLAN_STEP_DELEGATE
         return PLAN_STEP_AGENT if PLAN_STEP in spec.metadata else self
 
     def compile(self, node: Node) -> Any:

@@ -53,12 +53,14 @@ class GraphAtPath(Subgraph):
             return value
         return Prepared(prepared.input, {**prepared.subject, "graph": value})
 
-    def with_probe(self, prepared: Prepared, found: Any) -> Prepared | ErrorInfo:
+    def with_probe(
+        self, state: RunState, activation: Activation, prepared: Prepared, looked: Any
+    ) -> Prepared | ErrorInfo:
         """Return the input with what the nodes are bound to, or why they cannot be."""
-        assert isinstance(found, BoundGraph)
-        if found.diagnostics:
-            return graph_problem(found.diagnostics)
-        return Prepared(prepared.input, {**prepared.subject, "bindings": found.to_value()})
+        assert isinstance(looked, BoundGraph)
+        if looked.diagnostics:
+            return graph_problem(looked.diagnostics)
+        return Prepared(prepared.input, {**prepared.subject, "bindings": looked.to_value()})
 
     def started_fields(self, state: RunState, activation: Activation, prepared: Prepared) -> dict[str, Any]:
         """Return the graph, and what its nodes are bound to."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agentflow.definition.ir import NodeBase, Workflow
     from agentflow.engine.activation import Activation
     from agentflow.engine.agents.progress import AgentProgress, ToolRecord
+    from agentflow.engine.bindings import ToolInfo
     from agentflow.engine.child_runs import ChildReport
     from agentflow.engine.decisions import Decisions
     from agentflow.engine.graph import Graph, Node
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from agentflow.engine.shared_store import StoreAccess
     from agentflow.engine.state import RunState
 
-__all__ = ["CALL_EVENTS", "TIMER_EVENTS", "BindGraph", "Kind", "Prepared", "Probe"]
+__all__ = ["CALL_EVENTS", "TIMER_EVENTS", "BindGraph", "Kind", "Looked", "Prepared", "Probe"]
 
 CALL_EVENTS: frozenset[type] = frozenset(
     {
@@ -52,11 +53,22 @@ class Prepared(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Files of a workspace that the runtime looks at before an activation starts."""
+    """What the runtime looks at before an activation starts: files of a workspace, whether services can be
+    used, and whether the delegate answers. See `Looked`."""
 
     activation_key: str
-    workspace: str
+    workspace: str | None
     names: tuple[str, ...]
+    services: tuple[str, ...] = ()
+    delegate: str | None = None
+
+
+class Looked(NamedTuple):
+    """What came of a Probe: files by name, services that are down, whether the delegate answered."""
+
+    files: dict[str, Any] = {}  # noqa: RUF012  (never changed)
+    down: tuple[str, ...] = ()
+    delegate: bool = False
 
 
 class BindGraph(NamedTuple):
@@ -121,6 +133,8 @@ class Kind:
     """True if `refusal` may end an activation before it is asked about, and again before it starts."""
     approves = False
     """True if `approval_subject` says what a person decides about, and its digest."""
+    judges_calls = False
+    """True if the answer of its call is judged (`judge_answer`), and tells what follows from its failure."""
     said: str | None = None
     """The root of expressions that has its last output: `last_llm_output`, `last_tool_output`."""
 
@@ -208,16 +222,23 @@ class Kind:
         """Return what is said directly before the step completes with this output."""
         return []
 
-    def refusal(self, state: RunState, activation: Activation, now: int) -> Decisions:
+    def refusal(self, state: RunState, activation: Activation, looked: Looked | None, now: int) -> Decisions:
         """Return the end of an activation that must not start; empty: it may."""
         return []
 
-    def probe(self, state: RunState, activation: Activation) -> Probe | BindGraph | None:
-        """Return what must be known outside before the activation starts; None: nothing."""
+    def known_result(self, state: RunState, activation: Activation) -> dict[str, Any] | None:
+        """Return the StepResult of a step of a plan that came with the run; None: the step has work to do."""
         return None
 
-    def with_probe(self, prepared: Prepared, found: Any) -> Prepared | ErrorInfo:
-        """Return what the activation starts with, given the answer to its probe, or why it must not start."""
+    def probe(self, state: RunState, activation: Activation) -> Probe | BindGraph | None:
+        """Return what must be known outside before the activation is asked about or starts; None: nothing."""
+        return None
+
+    def with_probe(
+        self, state: RunState, activation: Activation, prepared: Prepared, looked: Any
+    ) -> Prepared | ErrorInfo:
+        """Return what the activation starts with, given the answer to its probe (None: there was none), or
+        why it must not start."""
         return prepared
 
     def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
@@ -249,6 +270,26 @@ class Kind:
     def call_policy(self, activation: Activation) -> RetryPolicy:
         """Return the policy by which the present call of a function is repeated."""
         return activation.node.retry
+
+    def judge_answer(self, activation: Activation, answer: Any) -> ErrorInfo | None:
+        """Return why the answer of its call is no result; None if it is one."""
+        return None
+
+    def classified(self, error: ErrorInfo) -> ErrorInfo:
+        """Return a failure of its call with the category that decides what follows."""
+        return error
+
+    def is_unknown(self, activation: Activation, error: ErrorInfo) -> bool:
+        """Return whether its call may have had effects that another attempt would repeat."""
+        return False
+
+    def repairs(self, activation: Activation, error: ErrorInfo) -> bool:
+        """Return whether its call is made again with what was wrong with the answer."""
+        return False
+
+    def info_of(self, data: ev.ToolCallStarted) -> ToolInfo | None:
+        """Return what a call is that its delegate has made and reported."""
+        return None
 
     def call_settled(self, state: RunState, activation: Activation, record: ToolRecord) -> None:
         """Fold the end of a call that is not repeated."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.pipeline_nodes import PLAN_STEP, stage_of
+from agentflow.definition.pipeline_nodes import DELEGATE, PLAN_STEP, stage_of
 from agentflow.definition.stage_schemas import Step, read
 from agentflow.definition.toolsets import StepContext
 from agentflow.engine.agents import turns
@@ -23,7 +23,7 @@ from agentflow.engine.decisions import (
 )
 from agentflow.engine.ids import derive
 from agentflow.engine.kinds.agent import Agent
-from agentflow.engine.kinds.kind import Prepared, Probe
+from agentflow.engine.kinds.kind import Looked, Prepared, Probe
 from agentflow.engine.pipeline import EXECUTE, MAX_CLARIFICATIONS, PipelineState, hash_of, proposed_event
 from agentflow.events import catalogue as ev
 
@@ -188,32 +188,39 @@ class PlanStepAgent(Agent):
         assert agent is not None
         snapshot = activation.snapshot
         data = task_of(state, activation) if snapshot is None else snapshot["input"]
-        data = {**data, "attempt": activation.attempt, **_pipeline(state).execution}
+        data = {**data, "attempt": activation.attempt, **mode_of(state, None)}
         return Prepared(data, {"input": data, "system_prompt": agent.system_prompt})
 
     def context(self, state: RunState, activation: Activation) -> Any:
         """Return where the functions of the step work; no model sees it."""
         return StepContext(workspace=_pipeline(state).workspace(state.workflow_id))
 
-    def refusal(self, state: RunState, activation: Activation, now: int) -> Decisions:
+    def refusal(self, state: RunState, activation: Activation, looked: Looked | None, now: int) -> Decisions:
         """Return the end of a step that its toolsets, the delegate or the policy refuse."""
-        return refusal(state, activation, now)
+        return refusal(state, activation, looked, now, delegated=True)
+
+    def known_result(self, state: RunState, activation: Activation) -> dict[str, Any] | None:
+        """Return the result that came with the run."""
+        return known_result(state, activation)
 
     def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
         """Return what a person decides about, its digest, and the policy that asks."""
         return approval_subject(state, activation)
 
     def probe(self, state: RunState, activation: Activation) -> Probe | None:
-        """Return the expected files, whose state before the step is evidence."""
+        """Return the expected files, whose state before the step is evidence, and the services of its
+        toolsets."""
         return probe_of(state, activation)
 
-    def with_probe(self, prepared: Prepared, found: Any) -> Prepared:
+    def with_probe(
+        self, state: RunState, activation: Activation, prepared: Prepared, looked: Looked | None
+    ) -> Prepared:
         """Return the task with the state of the expected files."""
-        return Prepared({**prepared.input, "before": found}, prepared.subject)
+        return with_files(prepared, looked)
 
     def started(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
         """Keep what the expected files were."""
-        _pipeline(state).before[activation.node.name] = data.input.get("before") or {}
+        _pipeline(state).note_start(activation.node.name, data.input)
 
     def start(self, state: RunState, activation: Activation, prepared: Prepared, now: int) -> Decisions:
         """Open a fresh context; the delegate sees the task and nothing of the runtime's own."""
@@ -291,30 +298,70 @@ def _dependencies(activation: Activation, step: dict[str, Any]) -> dict[str, Any
 
 
 def probe_of(state: RunState, activation: Activation) -> Probe | None:
-    """Return the expected files of a step of the plan."""
-    workspace = _pipeline(state).workspace(state.workflow_id)
+    """Return what is looked at before a step of the plan: its expected files, the services of its toolsets,
+    and the delegate if it is not the built-in one."""
+    pipeline, spec = _pipeline(state), activation.node.spec
+    workspace = pipeline.workspace(state.workflow_id)
     expected = read(Step, plan_step(activation)).expected
     names = tuple(one.uri for one in expected if one.type in ("file", "json", "markdown"))
-    return Probe(activation.key, workspace, names) if names and workspace is not None else None
+    services = tuple(dict.fromkeys(tool.rpartition(".")[0] for tool in spec.metadata["tools"]))
+    delegate = spec.metadata.get(DELEGATE)
+    if workspace is None:
+        names = ()
+    if not names and not services and delegate is None:
+        return None
+    return Probe(activation.key, workspace, names, services, delegate)
 
 
-def refusal(state: RunState, activation: Activation, now: int) -> Decisions:
-    """Return the end of a step that must not reach the delegate: toolsets first, then the delegate, then
-    an approval that nobody waits for."""
+def known_result(state: RunState, activation: Activation) -> dict[str, Any] | None:
+    """Return the result of a step that came with an imported run, unless its plan was edited since."""
+    return _pipeline(state).result_given(activation.node.name)
+
+
+def with_files(prepared: Prepared, looked: Looked | None) -> Prepared:
+    """Return what a step starts with, with the state of its expected files."""
+    if looked is None or not looked.files:
+        return prepared
+    return Prepared({**prepared.input, "before": looked.files}, prepared.subject)
+
+
+def mode_of(state: RunState, looked: Looked | None) -> dict[str, Any]:
+    """Return how a step is executed now: delegated if a model is bound for the built-in delegate, or the
+    foreign one has answered."""
     pipeline = _pipeline(state)
-    names = cast("list[str]", activation.node.spec.metadata["toolsets"])
-    off = [n for n in names if (found := pipeline.toolsets.find(n)) is None or not found.enabled]
+    if pipeline.delegate == "built-in":
+        return pipeline.mode_of(bool(state.bindings.of(EXECUTE).models))
+    return pipeline.mode_of(looked is not None and looked.delegate)
+
+
+def refusal(
+    state: RunState, activation: Activation, looked: Looked | None, now: int, *, delegated: bool = False
+) -> Decisions:
+    """Return the end of a step that must not reach the delegate: toolsets first, then the delegate, then
+    an approval that nobody waits for. `delegated`: a delegate works on it."""
+    pipeline = _pipeline(state)
+    metadata = activation.node.spec.metadata
+    off = [name for name in cast("list[str]", metadata["toolsets"]) if _is_off(state, name, looked)]
     clock = state.clock
     if off:
         return skipped(activation, "toolset_unavailable", ", ".join(off), (), clock=clock)
-    execution = pipeline.execution
-    if not execution["stage3_available"] and activation.node.agent is not None:
-        reason = execution["partial_reason"] or "delegate unavailable"
-        error = ErrorInfo(category="agent", code="delegate_unavailable", message=reason)
+    mode = mode_of(state, looked)
+    if delegated and not mode["stage3_available"]:
+        error = ErrorInfo(category="policy", code="delegate_unavailable", message=mode["partial_reason"])
         return step_failed(activation, error, now, clock=clock)
     if activation.node.asks and pipeline.option("on_approval", "wait") == "skip":
         return skipped(activation, "approval_required", None, (), clock=clock)
     return []
+
+
+def _is_off(state: RunState, name: str, looked: Looked | None) -> bool:
+    """Return whether a toolset is disabled, its functions are not bound in this process, or it is down."""
+    found = _pipeline(state).toolsets.find(name)
+    if found is None or not found.enabled:
+        return True
+    bound = {f"{info.service}.{info.function}" for info in state.bindings.of(EXECUTE).tools.values()}
+    down = () if looked is None else looked.down
+    return any(tool.name not in bound or tool.name.rpartition(".")[0] in down for tool in found.tools)
 
 
 def approval_subject(state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:

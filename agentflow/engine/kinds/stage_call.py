@@ -8,8 +8,17 @@ import msgspec
 
 from agentflow.definition.toolsets import StepContext
 from agentflow.engine.decisions import Decisions
-from agentflow.engine.kinds.kind import Prepared, Probe
-from agentflow.engine.kinds.stage_agent import approval_subject, end_of_step, plan_step, probe_of, refusal
+from agentflow.engine.kinds.kind import Looked, Prepared, Probe
+from agentflow.engine.kinds.stage_agent import (
+    approval_subject,
+    end_of_step,
+    known_result,
+    mode_of,
+    plan_step,
+    probe_of,
+    refusal,
+    with_files,
+)
 from agentflow.engine.kinds.tool import Tool
 
 if TYPE_CHECKING:
@@ -45,9 +54,13 @@ class PlanStepCall(Tool):
         assert state.pipeline is not None
         return StepContext(workspace=state.pipeline.workspace(state.workflow_id))
 
-    def refusal(self, state: RunState, activation: Activation, now: int) -> Decisions:
+    def refusal(self, state: RunState, activation: Activation, looked: Looked | None, now: int) -> Decisions:
         """Return the end of a step that its toolsets or the policy refuse."""
-        return refusal(state, activation, now)
+        return refusal(state, activation, looked, now)
+
+    def known_result(self, state: RunState, activation: Activation) -> dict[str, Any] | None:
+        """Return the result that came with the run."""
+        return known_result(state, activation)
 
     def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
         """Return what a person decides about, with the call, its digest, and the policy that asks."""
@@ -55,18 +68,21 @@ class PlanStepCall(Tool):
         return {**subject, "call": plan_step(activation)["call"]}, digest, policy
 
     def probe(self, state: RunState, activation: Activation) -> Probe | None:
-        """Return the expected files, whose state before the step is evidence."""
+        """Return the expected files, whose state before the step is evidence, and the service of the call."""
         return probe_of(state, activation)
 
-    def with_probe(self, prepared: Prepared, found: Any) -> Prepared:
-        """Return the parameters with the state of the expected files."""
-        return Prepared({**prepared.input, "before": found}, prepared.subject)
+    def with_probe(
+        self, state: RunState, activation: Activation, prepared: Prepared, looked: Looked | None
+    ) -> Prepared:
+        """Return the parameters with the mode of execution and the state of the expected files."""
+        found = with_files(prepared, looked)
+        return Prepared({**found.input, **mode_of(state, looked)}, found.subject)
 
     def started(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
         """Keep what the expected files were; the call gets the parameters alone."""
         assert state.pipeline is not None
-        state.pipeline.before[activation.node.name] = data.input.get("before") or {}
-        activation.input = data.input["parameters"]
+        state.pipeline.note_start(activation.node.name, data.input)
+        activation.input = data.input.get("parameters")
 
     def start(self, state: RunState, activation: Activation, prepared: Prepared, now: int) -> Decisions:
         """Make the call at once, unless a budget may forbid it."""

@@ -9,6 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from agentflow.errors import RunTerminal
+from agentflow.events.tracing import parse_traceparent, trace_id_of
 from agentflow.records.commands import COMMANDS, Command, ForkBody, Resumed
 from agentflow.records.pipeline import PlanView
 from agentflow.records.runs import RunRecord
@@ -19,6 +20,7 @@ from agentflow.server.problems import Refusal
 from agentflow.server.routes.records import record_of
 from agentflow.server.routes.submitting import own_labels
 from agentflow.server.service import Submitted
+from agentflow.tools.toolsets.confined import is_started_here
 
 __all__ = ["OPERATIONS"]
 
@@ -71,7 +73,18 @@ async def _carry_out(call: Call, command: Command) -> None:
 async def _decide(call: Call, command: Command) -> Response:
     if (call.body.request_id is None) == (call.body.step_id is None):
         raise Refusal("invalid_parameter", "name either request_id or step_id")
+    if _is_tool(call):
+        raise Refusal("self_approval", "agents and functions of runs decide no approvals")
     return await _tell(call, command)
+
+
+def _is_tool(call: Call) -> bool:
+    """Return whether a caller is at work for a run: a process that a command of one has started, or a request
+    that is made in the trace of this run by nobody but its own calls."""
+    if call.actor.pid is not None and is_started_here(call.actor.pid):
+        return True
+    parent = parse_traceparent(call.header("traceparent"))
+    return parent is not None and parent.trace_id == trace_id_of(call.id)
 
 
 async def _resume_all(call: Call, command: Command) -> Response:

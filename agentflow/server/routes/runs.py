@@ -16,6 +16,7 @@ from agentflow.records.answers import CheckpointList, RecordList, RunList
 from agentflow.records.comparison import Comparison
 from agentflow.records.executions import AgentContext, StepRecord
 from agentflow.records.export import export_pieces
+from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 from agentflow.records.runs import DefinitionView, ExecutionRecord, FoldedState, RunRecord
 from agentflow.records.timeline import NodeTimeline
 from agentflow.records.trace import WorkflowTrace
@@ -54,7 +55,7 @@ async def list_runs(call: Call) -> Response:
         name, equals, value = query.label.partition("=")
         if not equals:
             raise Refusal("invalid_parameter", "label is KEY=VALUE")
-        label = (name, value)
+        label = (name, requester_of(call.actor.name) if name == REQUESTER_LABEL else value)
     page = await call.service.runtime.summaries(
         state=states,
         name=query.name,

@@ -18,10 +18,13 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["Limits", "Outcome", "run_confined"]
+__all__ = ["Limits", "Outcome", "is_started_here", "run_confined"]
 
 _LAUNCHER: Final = str(Path(__file__).with_name("confined_launcher.py"))
 _GRACE_S: Final = 5.0
+_MAX_ANCESTORS: Final = 256
+_at_work: set[int] = set()
+"""Launchers of commands that are at work."""
 _POLL_S: Final = 0.1
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -72,6 +75,7 @@ async def run_confined(
         env={"PATH": _PATH, "HOME": str(folder), "LANG": "C.UTF-8"},
         start_new_session=True,
     )
+    _at_work.add(process.pid)
     assert process.stdout is not None
     assert process.stderr is not None
     readers = [
@@ -92,6 +96,7 @@ async def run_confined(
     except TimeoutError:  # a process that nobody can kill holds a pipe
         found = [(b"", True), (b"", True)]
     finally:
+        _at_work.discard(process.pid)
         if process.returncode is None:
             await asyncio.shield(asyncio.ensure_future(_end(process)))
         for task in (feeder, *readers):
@@ -108,6 +113,21 @@ async def run_confined(
         timed_out=timed_out,
         truncated=cut_out or cut_err,
     )
+
+
+def is_started_here(pid: int) -> bool:
+    """Return whether a process was started by a command that this process runs now, directly or not."""
+    for _ in range(_MAX_ANCESTORS):
+        if pid in _at_work:
+            return True
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            pid = int(fields[1])  # behind the name: state, parent
+        except (OSError, IndexError, ValueError):
+            return False
+        if pid <= 1:
+            return False
+    return False
 
 
 async def _read(pipe: asyncio.StreamReader, limit: int) -> tuple[bytes, bool]:

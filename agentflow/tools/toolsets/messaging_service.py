@@ -105,6 +105,7 @@ def messaging_service(config: MessagingConfig) -> Service:
 
     service = private_service("messaging", send, timeout_s=2 * config.timeout_s)
     service.closer = client.aclose
+    service.configured = lambda: is_configured(config)
     return service
 
 

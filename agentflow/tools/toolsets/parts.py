@@ -18,6 +18,12 @@ class ToolsetService(Service):
     of a function of a user is one of many exceptions. `closer` gives back what they hold."""
 
     closer: Callable[[], Awaitable[None]] | None = None
+    configured: Callable[[], bool] | None = None
+    """Whether what it needs is configured now; None: it needs nothing."""
+
+    def is_available(self) -> bool:
+        """Return whether it is configured: a secret may have gone since it was opened."""
+        return self.configured is None or self.configured()
 
     async def call(self, tool: Tool, arguments: dict[str, Any], ctx: ToolContext) -> Any:
         """Call a function and return its result as JSON-able builtins. Raises ToolError."""

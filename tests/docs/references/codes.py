@@ -12,14 +12,15 @@ from typing import get_args
 from agentflow.cli.errors import _DAEMON, _EXITS, Exit  # pyright: ignore[reportPrivateUsage]
 from agentflow.definition import check_text
 from agentflow.definition.failure import Category
-from agentflow.docs.codes import DIAGNOSTICS, FAILURES, PAUSES, CodeInfo
+from agentflow.docs.codes import DIAGNOSTICS, FAILURES, PAUSES, VERDICTS, CodeInfo
 from agentflow.server.problems import STATUS
+from agentflow.tools.toolsets.workspace import Reason
 from tests.conformance.cases import read_cases
 from tests.conformance.test_documents import options
 from tests.docs.blocks import ROOT
 from tests.docs.references.tables import GENERATED, table
 
-__all__ = ["make_codes", "used_diagnostics", "used_failures"]
+__all__ = ["make_codes", "used_diagnostics", "used_failures", "used_file_failures", "used_verdicts"]
 
 _LONGEST_DOCUMENT = 4_000
 """Characters: those of the cases about limits say nothing to a reader."""
@@ -71,6 +72,11 @@ The examples are what `check` says of documents of the conformance suite: messag
 They stand as `error.code` in events, and `agentflow show ID` prints them.
 
 {_infos(FAILURES)}
+## Verdicts on steps of requests
+
+They stand in `codes` of `verification.step_verdict`; the first one is the reason of the verdict.
+
+{_infos(VERDICTS)}
 ## Reasons to pause
 
 {_infos(PAUSES)}
@@ -134,6 +140,18 @@ def used_failures() -> set[str]:
     category = re.compile('"(?:' + "|".join(_CATEGORIES) + ')"')
     trees = (ast.parse(text) for text in _sources() if category.search(text))
     return {code for tree in trees for code in _codes_in(tree)}
+
+
+def used_verdicts() -> set[str]:
+    """Return the codes of verdicts that the verification has."""
+    paths = (ROOT / "agentflow/pipeline/verification").glob("*.py")
+    found = "".join(path.read_text(encoding="utf-8") for path in paths)
+    return set(re.findall(r'"((?:artifact|url|evidence|output)_[a-z_]+)"', found)) - {"artifact_checked"}
+
+
+def used_file_failures() -> set[str]:
+    """Return the codes of functions that read and write files."""
+    return {f"file_{reason}" for reason in get_args(Reason)}
 
 
 _CATEGORIES = get_args(Category)

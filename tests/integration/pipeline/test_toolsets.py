@@ -13,8 +13,6 @@ from agentflow.errors import DefinitionError
 from agentflow.models import Models
 from agentflow.pipeline.requests import Requests
 from agentflow.pipeline.settings import PipelineSettings
-from agentflow.pipeline.state_file import StateFile, import_line, read_state_file
-from agentflow.pipeline.state_writer import write_states
 from agentflow.pipeline.template_store import TemplateStore
 from agentflow.pipeline.templates import bind
 from agentflow.runtime import Runtime
@@ -160,26 +158,6 @@ async def test_mail_with_evidence_passes_and_its_address_decides(tmp_path: Path)
     evidence = output["report"]["artifacts"][0]["evidence"]
     (sent,) = [mail for mail in box.messages if mail["Subject"] == "Digest"]  # the steps run side by side
     assert evidence["id"] == sent["Message-ID"]
-
-
-async def test_state_file_holds_every_stage_and_step(tmp_path: Path) -> None:
-    settings, registry = setting(tmp_path, "file")
-    plan = plan_of(
-        step("a", "file.write", {"path": "a", "content": "x"}),
-        step("b", "file.read", {"path": "a"}, depends_on=["a"]),
-    )
-    async with Runtime("memory:", models=Models([]), services=registry.services()) as runtime:
-        run = await Requests(runtime, settings, toolsets=registry.toolsets()).submit_plan(plan)
-        workspace = tmp_path / "roots" / run.workflow_id
-        await write_states(runtime, run.workflow_id, StateFile(workspace, "state.jsonl"))
-    found, problems = read_state_file(workspace / "state.jsonl")
-    last = found[run.workflow_id]
-    assert problems == []
-    assert (last["status"], last["phase"]) == ("ready", "completed")
-    assert [one["step_id"] for one in last["executor_results"]] == ["a", "b"]
-    assert import_line(last).plan is not None
-    lines = (workspace / "state.jsonl").read_text().splitlines()
-    assert len(lines) >= 6
 
 
 @pytest.mark.parametrize("trusted", [True, False])

@@ -11,7 +11,9 @@ import pytest
 
 from actors.testing import virtual
 from agentflow import Runtime
+from agentflow.definition.failure import ErrorInfo
 from agentflow.errors import AgentflowError
+from agentflow.models import ModelError
 from tests.integration.pipeline.support import Desk, done, model_of, normalized, plan, requests_of, step
 from tests.integration.support.runs import types_of
 from tests.integration.virtual import LoopClock
@@ -22,81 +24,154 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
 
 
+QUOTA = ErrorInfo(category="quota", code="insufficient_quota", message="used up")
+BLOCKED = normalized(status="blocked", blockers=["?"])
+
+
 @asynccontextmanager
-async def run_in(state: str, root: Any) -> AsyncIterator[tuple[Runtime, str]]:
+async def run_in(phase: str, root: Any) -> AsyncIterator[tuple[Runtime, str]]:
     """A request that stands in a phase."""
-    gate = asyncio.Event()
-    begun = asyncio.Event()
+    gate, begun = asyncio.Event(), asyncio.Event()
 
     async def held(answer: Any) -> Any:
         begun.set()
         await gate.wait()
         return answer
 
+    async def page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await held(None)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(page, "127.0.0.1", 0)
+    host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    def work(step_id: str, request: Any) -> Any:
+        if phase == "executing":
+            return held(done(step_id))
+        if phase == "paused_quota":
+            return ModelError(QUOTA)
+        return done(step_id) | ({"status": "failed", "error": "no"} if phase == "partial" else {})
+
+    one = step("a")
+    if phase == "awaiting_approval":
+        one = step("a", toolsets=["messaging"])
+    elif phase == "awaiting_input":
+        one = step("a", owner="human")
+    elif phase == "verifying":
+        one = step("a", expected_artifacts=[f"http://{host}/"])
+    normal: Any = BLOCKED if phase in ("awaiting_clarification", "blocked") else None
     model = model_of(
-        (lambda request: held(plan(step("a")))) if state == "planning" else None,
-        lambda step_id, request: held(done(step_id)) if state == "executing" else done(step_id),
-        normal=normalized(status="blocked", blockers=["?"]) if state == "awaiting_clarification" else None,
+        (lambda request: held(plan(one))) if phase == "planning" else [plan(one)],
+        work,
+        normal=["no JSON"] * 3 if phase == "failed" else normal,
     )
-    if state == "awaiting_approval":
-        model.add([plan(step("a", toolsets=["messaging"]))], when="You plan.")
-    elif state != "planning":
-        model.add([plan(step("a"))], when="You plan.")
-    review = state in ("awaiting_review", "rejected", "paused")
+    options = {"on_blocked": "finish"} if phase == "blocked" else None
     async with Runtime(models=[model], services=Desk().services()) as runtime:
-        run = (await requests_of(runtime, root).submit("workflow: x", review=review)).run
+        requests = requests_of(runtime, root, allowed_hosts=(host,))
+        review = phase in ("awaiting_review", "rejected", "paused", "cancelled")
+        run = (await requests.submit("workflow: x", review=review, options=options)).run
         assert run is not None
-        if state in ("planning", "executing"):
-            await begun.wait()
-        else:
-            await run.rest()
-        if state == "rejected":
+        is_held = phase in ("planning", "executing", "verifying")
+        await (begun.wait() if is_held else run.rest())
+        if phase == "rejected":
             await runtime.reject(run.workflow_id)
             await run.rest()
-        elif state == "paused":
+        elif phase == "cancelled":
+            await runtime.cancel(run.workflow_id, "enough")
+            await run.rest()
+        elif phase == "paused":
             await runtime.pause(run.workflow_id)
-        elif state == "completed":
-            await run.result()
         record = await runtime.record(run.workflow_id)
-        assert record.request.phase == state  # type: ignore[union-attr]
+        shown = record.request
+        assert (record.state, shown.phase, shown.status) == (*STATES[phase][:1], phase, STATES[phase][1])  # type: ignore[union-attr]
         yield runtime, run.workflow_id
         gate.set()
-        if state in ("planning", "executing"):
+        if is_held:
             await run.result()
+    server.close()
 
 
-OK = "ok"
-TABLE = {
-    "planning": ("invalid_transition", "invalid_transition", "no_plan"),
-    "awaiting_clarification": ("invalid_transition", "invalid_transition", "no_plan"),
-    "awaiting_review": (OK, OK, OK),
-    "paused": (OK, OK, OK),
-    "executing": (OK, "invalid_transition", "invalid_transition"),
-    "awaiting_approval": (OK, "invalid_transition", "plan_invalid"),
-    "completed": ("run_terminal", "run_terminal", "run_terminal"),
-    "rejected": ("run_terminal", OK, "run_terminal"),
+STATES = {
+    "planning": ("running", "initialized"),
+    "awaiting_clarification": ("waiting", "blocked"),
+    "awaiting_review": ("waiting", "ready"),
+    "paused": ("paused", "blocked"),
+    "executing": ("running", "initialized"),
+    "awaiting_approval": ("waiting", "blocked"),
+    "awaiting_input": ("waiting", "blocked"),
+    "paused_quota": ("paused", "blocked"),
+    "verifying": ("running", "initialized"),
+    "completed": ("completed", "ready"),
+    "partial": ("completed", "partial"),
+    "blocked": ("completed", "blocked"),
+    "failed": ("failed", "error"),
+    "cancelled": ("cancelled", "error"),
+    "rejected": ("cancelled", "blocked"),
 }
-"""By phase: execute, reject, and another plan."""
+"""By phase: the state of the run, and the word of document 004 (page 004 §14)."""
+
+OK, SAME = "ok", "same"
+COMMANDS = ("execute", "reject", "edit", "resume", "grant", "deny")
+_EARLY = ("invalid_transition", "invalid_transition", "no_plan", SAME, "step_not_found", "step_not_found")
+_OPEN = ("approval_not_open", "approval_not_open")
+_UNDER_WAY = (SAME, "invalid_transition", "invalid_transition", SAME, *_OPEN)
+_OVER = ("run_terminal", "run_terminal", "run_terminal", SAME, "run_terminal", "run_terminal")
+TABLE = {
+    "planning": _EARLY,
+    "awaiting_clarification": _EARLY,
+    "awaiting_review": (OK, OK, OK, SAME, *_OPEN),
+    "paused": (OK, OK, OK, OK, *_OPEN),
+    "executing": _UNDER_WAY,
+    "awaiting_approval": (SAME, "invalid_transition", "plan_invalid", SAME, OK, OK),
+    "awaiting_input": _UNDER_WAY,
+    "paused_quota": (SAME, "invalid_transition", "plan_invalid", OK, *_OPEN),
+    "verifying": _UNDER_WAY,
+    "completed": _OVER,
+    "partial": _OVER,
+    "blocked": (*_OVER[:4], "step_not_found", "step_not_found"),
+    "failed": (*_OVER[:4], "step_not_found", "step_not_found"),
+    "cancelled": _OVER,
+    "rejected": ("run_terminal", SAME, *_OVER[2:]),
+}
+"""By phase, what each command does: it is carried out, changes nothing, or is refused with a code."""
 
 
-@pytest.mark.parametrize("state", list(TABLE))
-@pytest.mark.parametrize("command", ["execute", "reject", "edit"])
-async def test_a_command_fits_a_phase_or_changes_nothing(state: str, command: str, tmp_path: Any):
-    wanted = TABLE[state][["execute", "reject", "edit"].index(command)]
-    async with run_in(state, tmp_path) as (runtime, run_id):
-        before = await types_of(runtime, run_id)
-        given = {
-            "execute": lambda: runtime.execute(run_id),
-            "reject": lambda: runtime.reject(run_id),
-            "edit": lambda: runtime.edit_plan(run_id, plan(step("z"))),
-        }[command]
-        if wanted == OK:
-            await given()
-            return
-        with pytest.raises(AgentflowError) as refused:
-            await given()
-        assert refused.value.code == wanted
-        assert await types_of(runtime, run_id) == before
+def test_every_phase_has_a_row():
+    assert set(TABLE) == set(STATES)
+    assert all(len(row) == len(COMMANDS) for row in TABLE.values())
+
+
+@pytest.mark.parametrize("phase", list(TABLE))
+async def test_a_command_fits_a_phase_or_changes_nothing(phase: str, tmp_path: Any):
+    """Those that change nothing are given one after another; each of the others to a run of its own."""
+    changing = [name for name, wanted in zip(COMMANDS, TABLE[phase], strict=True) if wanted == OK]
+    for commands in [[name for name in COMMANDS if name not in changing], *([name] for name in changing)]:
+        root = tmp_path / commands[0]
+        async with run_in(phase, root) as (runtime, run_id):
+            for command in commands:
+                wanted = TABLE[phase][COMMANDS.index(command)]
+                before = await types_of(runtime, run_id)
+                found = await _given(runtime, run_id, command)
+                after = await types_of(runtime, run_id)
+                assert (command, found) == (command, OK if wanted == SAME else wanted)
+                assert (after != before) is (wanted == OK), command
+
+
+async def _given(runtime: Runtime, run_id: str, command: str) -> str:
+    given = {
+        "execute": lambda: runtime.execute(run_id),
+        "reject": lambda: runtime.reject(run_id),
+        "edit": lambda: runtime.edit_plan(run_id, plan(step("z"))),
+        "resume": lambda: runtime.resume(run_id),
+        "grant": lambda: runtime.decide(run_id, step_id="a", granted=True),
+        "deny": lambda: runtime.decide(run_id, step_id="a", granted=False),
+    }[command]
+    try:
+        await given()
+    except AgentflowError as refused:
+        return refused.code
+    return OK
 
 
 @virtual
