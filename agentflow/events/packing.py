@@ -3,9 +3,9 @@
     form (1 byte) + deflated or plain: length of the head (4 bytes) + head (MessagePack) + text
 
 The text holds the JSON of the events one behind the other. A value of 1 KiB or more that an earlier event of
-the batch holds (the output of a step that is the input of the next) is left out and named by its place. What is
-shorter, and what all events have in common, takes some bytes because the text is deflated with a dictionary of
-events. `unpack` gives back what `pack` was given, byte for byte. No I/O.
+the batch holds (the output of a step that is the input of the next) is left out and named by its place. What
+is shorter, and what all events have in common, takes some bytes because the text is deflated with a
+dictionary of events. `unpack` gives back what `pack` was given, byte for byte. No I/O.
 """
 
 from __future__ import annotations

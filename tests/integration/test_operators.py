@@ -21,7 +21,7 @@ from agentflow.events.backup import backup_store, verify_store
 from agentflow.events.open import open_log
 from agentflow.testing import ScriptedModel
 from tests.integration.support.runs import Desk, chain, must_be_sound
-from tests.unit.events.support import ROOT, all_offsets, batch, run_appender, start_appender
+from tests.unit.events.support import ROOT, all_offsets, batch, change_batch, run_appender, start_appender
 
 
 def agentflow(*words, folder):
@@ -106,14 +106,13 @@ def damaged(tmp_path):
     async def fill():
         log = open_log(f"sqlite:{path}")
         for run in ("wf_a", "wf_b", "wf_c"):
-            await log.append(batch(0, 20, workflow_id=run))
+            for offset in range(20):
+                await log.append(batch(offset, workflow_id=run))
         await log.close()
 
     asyncio.run(fill())
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute("UPDATE event SET body = CAST('{}' AS BLOB) WHERE run = 2 AND offset = 7")
-        db.execute("DELETE FROM event WHERE run = 3 AND offset = 4")
-        db.commit()
+    change_batch(path, 2, 7, "body = x'00'")
+    change_batch(path, 3, 4, None)
     return path
 
 

@@ -1,11 +1,11 @@
 """Events of all runs in the order of their commits: complete, or with the names of the runs that have lost
 something (page 000 §7).
 
-A damaged page of the database may hide rows without any error. So the rows of each block are counted against
-the number that stands in it, in another page, and behind the last block no number may be missing. Where that
-is not so, SQLite finds the damage itself, or a checksum is wrong, the batches are looked up one by one, by
-where they should be. A reader gets all that is intact, behind the damage too, and is told which runs have lost
-something.
+A damaged page of the database may hide rows without any error. So where numbers are missing, the rows of the
+block are counted against the number that stands in it, in another page; behind the last block no number may
+be missing. Where the two differ, SQLite finds the damage itself, or a checksum is wrong, the batches are
+looked up one by one, by where they should be. A reader gets all that is intact, behind the damage too, and is
+told which runs have lost something.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class EventsOfAllRuns:
         """Add the events of an intact batch that are asked for. Raises _Hidden if they cannot be read."""
         query, last = found.query, batch.stop - 1
         row = db.execute("SELECT earliest_offset FROM run WHERE id = ?", (batch.run,)).fetchone()
-        if self._is_removed(db, batch.run, batch.first + batch.count, row):
+        if self._is_removed(db, batch.run, batch.first + batch.size, row):
             found.after = last
             return
         try:

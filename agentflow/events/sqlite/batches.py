@@ -1,17 +1,17 @@
 """Rows of the table `batch`: their checksums, their events, and how the batches of one run are found.
 
-The newest batches of a run are found by their chain, from `run.last_seq` backwards; the older ones by the table
-`place`, which is filled a block at a time, off the path of commits. Nothing here writes.
+The newest batches of a run are found by their chain, from `run.last_seq` backwards; the older ones by the
+table `place`, which is filled a block at a time, off the path of commits. Nothing here writes.
 """
 
 from __future__ import annotations
 
 import itertools
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 from zlib import crc32
-from zlib import error as InflateError
 
 import msgspec
 
@@ -77,7 +77,8 @@ class Batch(NamedTuple):
     seq: int
     run: int
     first: int
-    count: int
+    size: int
+    """Number of its events."""
     prev: int
     ts: int
     types: bytes
@@ -87,19 +88,19 @@ class Batch(NamedTuple):
     @property
     def stop(self) -> int:
         """The `seq` behind its last event."""
-        return self.seq + self.count
+        return self.seq + self.size
 
     def is_intact(self) -> bool:
         """Return whether the row is as it was written."""
-        seq, run, first, count, prev, ts, types, crc, body = self
-        return batch_crc(seq, run, first, count, prev, ts, types, body) == crc
+        seq, run, first, size, prev, ts, types, crc, body = self
+        return batch_crc(seq, run, first, size, prev, ts, types, body) == crc
 
     def events(self, db: sqlite3.Connection, known: EventTypes) -> list[StoredEvent]:
         """Return its events. Raises LogCorrupt if they cannot be made of it."""
         try:
             types = [known.find(db, number)[0] for number in decode_types(self.types)]
             return unpack(self.body, self.first, self.ts, types)
-        except (msgspec.DecodeError, InflateError, IndexError, ValueError) as error:
+        except (msgspec.DecodeError, zlib.error, IndexError, ValueError) as error:
             raise LogCorrupt(f"a batch at offset {self.first} cannot be read: {error}") from error
 
 
@@ -127,7 +128,7 @@ def batches_of(
                 or (batch.first > start if due is None else batch.first != due)
             ):
                 raise damaged(f"the batch at offset {batch.first}")
-            due = batch.first + batch.count
+            due = batch.first + batch.size
             yield batch
     if due != last_offset + 1:
         raise damaged(f"the list of the batches of run {run}")

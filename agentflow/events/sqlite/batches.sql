@@ -1,9 +1,6 @@
--- What version 5 has instead of the table `event`: one row a batch. `seq` counts the events of all runs in the
--- order of their commits, so a batch of three takes three numbers: its own is that of its first event. The row of
--- the greatest `seq` is never deleted, so that no number is given twice: cursors of consumers rest on it.
---
--- A run's batches are a chain: `run.last_seq` names the newest one, `prev` the one before (0: none). A commit
--- writes one page of this table and one of `run`; the other two tables follow later.
+-- What version 5 has beside version 4; `schema.sql` says what it is for. The table `event` is dropped when its rows
+-- are in `batch`.
+
 CREATE TABLE batch (
     seq INTEGER PRIMARY KEY,
     run INTEGER NOT NULL,
@@ -16,7 +13,6 @@ CREATE TABLE batch (
     body BLOB NOT NULL -- see `packing`
 ) STRICT;
 
--- Where the batches of a run lie; of all batches before the end of the last block.
 CREATE TABLE place (
     run INTEGER NOT NULL,
     first INTEGER NOT NULL,
@@ -24,8 +20,6 @@ CREATE TABLE place (
     PRIMARY KEY (run, first)
 ) STRICT, WITHOUT ROWID;
 
--- Batches that follow each other: what a query may pass over, and how many rows there must be. `stop` is the
--- `seq` behind the last one and the `start` of the next block. Times are those of the events.
 CREATE TABLE block (
     stop INTEGER PRIMARY KEY,
     start INTEGER NOT NULL,

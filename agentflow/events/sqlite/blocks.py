@@ -79,7 +79,7 @@ def _follow(rows: list[Any], start: int) -> list[Any]:
 
 
 def _insert(db: sqlite3.Connection, start: int, rows: Sequence[Any]) -> None:
-    types: set[int] = set().union(*(decode_types(kinds) for kinds in {row[5] for row in rows}))
+    types = {number for kinds in {row[5] for row in rows} for number in decode_types(kinds)}
     times = [row[4] for row in rows]
     since, until = min(times), max(times)
     if any(row[6][0] & VARIED_TIMES for row in rows):
@@ -113,4 +113,4 @@ def remove_batches(db: sqlite3.Connection, places: Iterable[tuple[int, int, int]
             if block is not None and block.is_intact():  # a damaged one is not made to look sound
                 removed[block.stop] = (block, removed.get(block.stop, (block, 0))[1] + 1)
     for block, count in removed.values():
-        _write(db, block[:2] + (block.batches - count,) + block[3:6])
+        _write(db, (*block[:2], block.batches - count, *block[3:6]))

@@ -39,7 +39,10 @@ PRIME = 4_294_967_291  # the greatest of 32 bits: no flip of one bit in a sum is
 _FIXED = (
     "id, workflow_id, name, definition_hash, labels, created_at, parent, state, epoch, owner, earliest_offset"
 )
-_LAST = "SELECT ts FROM batch WHERE seq = run.last_seq AND batch.run = run.id AND first + count - 1 = run.last_offset"
+_LAST = (
+    "SELECT ts FROM batch WHERE seq = run.last_seq AND batch.run = run.id"
+    " AND first + count - 1 = run.last_offset"
+)
 
 RUN_CHECKS = f"{_FIXED}, crc, updated_at, ({_LAST})"
 """Columns of `run` for `check_run`."""

@@ -20,9 +20,9 @@ from agentflow.errors import (
 from agentflow.events.files import make_directories, sync_file, sync_path
 from agentflow.events.references import names_in, parent_of
 from agentflow.events.sqlite.checks import add_checks
-from agentflow.events.sqlite.migration import add_batches, execute_script
 from agentflow.events.sqlite.failures import APPLICATION_ID, foreign_file, no_file, unusable
 from agentflow.events.sqlite.integrity import check_integrity, is_small
+from agentflow.events.sqlite.migration import add_batches, execute_script
 
 __all__ = [
     "BUSY_MS",
@@ -261,9 +261,6 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
         version = _pragma(db, "user_version")
         if version == 0:
             execute_script(db, "schema.sql")
-            execute_script(db, "retention.sql")
-            for step in range(2, _SCHEMA_VERSION):
-                _MIGRATIONS[step](db)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         else:
             for step in range(version, _SCHEMA_VERSION):
