@@ -1,8 +1,8 @@
 """Runs that earlier versions left in the middle are opened, shown, resumed and completed by this one.
 
 Those of the first version have the first schema, those of the second one row for each event. Each store is a
-SQLite database with the write-ahead log that a killed process left behind; NAME.ndjson holds its events as its
-own version read them.
+SQLite database with the write-ahead log that a killed process left behind; NAME.ndjson holds its events as
+its own version read them.
 """
 
 from __future__ import annotations

@@ -275,6 +275,14 @@ def test_a_store_that_cannot_be_made(sandbox: Sandbox, model: ModelServer):
     assert model.arrived.empty()
 
 
+def test_postgresql_is_refused_and_its_password_is_not_shown(sandbox: Sandbox):
+    for command in (("list",), ("run", "flow.yaml", "-i", "name=A")):
+        result = sandbox.invoke(*command, "--store", "postgresql://ann:hidden@db/runs")
+        assert result.exit_code == 78
+        assert "this release has no PostgreSQL store" in result.stderr
+        assert "hidden" not in result.stderr + result.stdout
+
+
 def test_a_damaged_store_is_exit_74(sandbox: Sandbox, model: ModelServer):
     sandbox.invoke("run", "flow.yaml", "-i", "name=A", "--id", "wf_a")
     first, _ = change_batch(sandbox.database, 1, 3, "body = x'7b'")
