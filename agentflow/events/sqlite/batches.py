@@ -40,7 +40,7 @@ _CHAIN = """
         SELECT batch.seq, batch.first, batch.prev FROM chain JOIN batch ON batch.seq = chain.prev
         WHERE chain.first > ?3 AND chain.prev >= ?4 AND batch.run = ?1
     )
-    SELECT seq FROM chain"""
+    SELECT seq, first FROM chain"""
 _PLACES = """
     SELECT seq FROM place
     WHERE run = ?1 AND seq < ?3
@@ -136,11 +136,13 @@ def batches_of(
 
 def _places_of(db: sqlite3.Connection, run: int, start: int, last_seq: int) -> Iterator[int]:
     """Yield the `seq` of each batch of a run from the one that holds offset `start` on."""
-    newest = [seq for (seq,) in db.execute(_CHAIN, (run, last_seq, start, indexed_up_to(db)))]
+    newest = db.execute(_CHAIN, (run, last_seq, start, indexed_up_to(db))).fetchall()
     newest.reverse()
-    for (seq,) in db.execute(_PLACES, (run, start, newest[0] if newest else 1 << 62)):
+    if not newest or newest[0][1] > start:
+        for (seq,) in db.execute(_PLACES, (run, start, newest[0][0] if newest else 1 << 62)):
+            yield seq
+    for seq, _ in newest:
         yield seq
-    yield from newest
 
 
 def _rows(db: sqlite3.Connection, seqs: list[int]) -> Iterator[Batch]:
