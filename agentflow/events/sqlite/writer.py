@@ -7,7 +7,7 @@ the log. The connection belongs to the writing thread.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from agentflow.errors import AgentflowError, LogFailed, StoreError
+from agentflow.events.envelope import StoredEvent
 from agentflow.events.group import Job, fail
 from agentflow.events.identity import store_lost
 from agentflow.events.owner import this_process
@@ -40,6 +41,7 @@ T = TypeVar("T")
 
 _CHECKPOINT_BYTES = 4 << 20
 _ROW_OVERHEAD = 60  # bytes of keys, about
+_ROW_EVENTS = 256  # a larger batch takes several rows, so that a page of it costs no more than that of others
 _CACHED_RUNS = 8_192
 _IDLE_WAL_BYTES = 4 << 20  # of a store to which nothing is written; beyond it the file is cut
 
@@ -230,9 +232,14 @@ class SqliteStore:
             if state != run.state:
                 run.state = state
                 self._unsealed.add(run.id)
-        run.updated_at = ts = events[-1].ts
+        run.updated_at = events[-1].ts
         self._touched[workflow_id] = run
-        known, first, count = self._types, batch.expected, len(events)
+        for start in range(0, len(events), _ROW_EVENTS):
+            self._add_row(run, batch.expected + start, events[start : start + _ROW_EVENTS])
+        return None
+
+    def _add_row(self, run: _Run, first: int, events: Sequence[StoredEvent]) -> None:
+        known, count, ts = self._types, len(events), events[-1].ts
         numbers = encode_types([(known.get(event.type) or self._intern(event.type))[0] for event in events])
         packed = pack(events)
         seq, prev, size = self._next_seq or self._read_next_seq(), run.last_seq, 0
@@ -248,7 +255,6 @@ class SqliteStore:
         run.bytes += size
         self._unsynced += len(packed) + _ROW_OVERHEAD
         self._unindexed += 1
-        return None
 
     def _read_next_seq(self) -> int:
         row = self._db.execute(_NEXT_SEQ).fetchone()
@@ -433,7 +439,7 @@ class SqliteStore:
 
     def finish(self) -> None:
         """Implement `Store.finish`."""
-        if not self._is_lost() and self.failure is None:
+        if not self._is_lost() and self.failure is None and self._written:
             self._index()
         if self._integrity is not None:
             self._integrity.stop()

@@ -78,3 +78,17 @@ async def test_a_query_passes_over_blocks_without_its_types_or_times(tmp_path, m
         assert page.next_cursor == await log.latest_cursor()
     assert (await log.query(since=1)).damaged == ("wf_a",)
     await log.close()
+
+
+async def test_a_large_batch_takes_several_rows_and_is_committed_whole(tmp_path):
+    path = tmp_path / "log.db"
+    log = SqliteLog(path)
+    await log.append(batch(0, 1_000))
+    assert [e.offset for e in await log.read("wf_a", 0, 2_000)] == list(range(1_000))
+    assert [e.offset for e in await log.read("wf_a", 255, 3)] == [255, 256, 257]
+    row = await log.run("wf_a")
+    assert (row.last_offset, row.updated_at) == (999, 1_000)
+    await log.close()
+    with closing(sqlite3.connect(path)) as db:
+        found = db.execute("SELECT first, count, prev FROM batch ORDER BY seq").fetchall()
+    assert found == [(0, 256, 0), (256, 256, 1), (512, 256, 257), (768, 232, 513)]
