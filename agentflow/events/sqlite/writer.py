@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import TypeVar
 
 import msgspec
@@ -43,6 +43,7 @@ _CHECKPOINT_BYTES = 4 << 20
 _ROW_OVERHEAD = 60  # bytes of keys, about
 _ROW_EVENTS = 256  # a larger batch takes several rows, so that a page of it costs no more than that of others
 _CACHED_RUNS = 8_192
+_BUSY_STEP_MS = 2  # how long SQLite waits for another process's commit by itself: see `_begin_writing`
 _IDLE_WAL_BYTES = 4 << 20  # of a store to which nothing is written; beyond it the file is cut
 
 _INSERT_BATCHES = Bulk(f"INSERT INTO batch ({BATCH_COLUMNS}) VALUES", 9)
@@ -90,6 +91,7 @@ class SqliteStore:
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
+        db.execute(f"PRAGMA busy_timeout = {_BUSY_STEP_MS}")
         self._path = path
         self._files = StoreFiles(path)
         self.locks = OwnerLocks(path)
@@ -174,7 +176,7 @@ class SqliteStore:
         before = self._db.total_changes
         if self._crowded:  # it may have the lock for seconds
             leaving()
-        self._db.execute("BEGIN IMMEDIATE")
+        self._begin_writing()
         self._forget_if_changed()
         for job in group:
             if job.batch is not None:
@@ -190,6 +192,22 @@ class SqliteStore:
         self.sync_share = (done - written) / (done - began)
         if self._db.total_changes != before:
             self._written = self._begun
+
+    def _begin_writing(self) -> None:
+        """Take the write lock, for which another process may have to be waited.
+
+        SQLite looks for it ever more seldom, up to every 100 ms: beside a process that commits all the time
+        it may not get it for 5 s. So it waits for 2 ms and is asked again.
+        """
+        deadline = monotonic() + BUSY_MS / 1_000
+        while True:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                name: str = getattr(error, "sqlite_errorname", None) or ""
+                if not name.startswith("SQLITE_BUSY") or monotonic() > deadline:
+                    raise
 
     def _write_one_by_one(self, group: list[Job], failure: AgentflowError) -> None:
         """Write each job by itself, so that one which cannot be stored fails alone."""
@@ -385,7 +403,7 @@ class SqliteStore:
         self._unindexed = 0
         try:
             self._begun += 1
-            self._db.execute("BEGIN IMMEDIATE")
+            self._begin_writing()
             indexed = index_batches(self._db)
             self._db.execute("COMMIT")
             if indexed:
@@ -433,7 +451,7 @@ class SqliteStore:
         try:
             busy = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         finally:
-            self._db.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+            self._db.execute(f"PRAGMA busy_timeout = {_BUSY_STEP_MS}")
         if not busy:  # else a reader or another process uses it: at the next look
             self._checkpointer.rest_is_copied()
 
