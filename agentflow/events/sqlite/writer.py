@@ -28,7 +28,7 @@ from agentflow.events.sqlite.batches import BATCH_COLUMNS, batch_crc, encode_typ
 from agentflow.events.sqlite.blocks import BLOCK_BATCHES, count_unindexed, index_batches
 from agentflow.events.sqlite.bulk import Bulk
 from agentflow.events.sqlite.checkpoint import Checkpointer
-from agentflow.events.sqlite.checks import seal_run, type_crc
+from agentflow.events.sqlite.checks import damaged, seal_run, type_crc
 from agentflow.events.sqlite.database import BUSY_MS
 from agentflow.events.sqlite.failures import failure_of
 from agentflow.events.sqlite.integrity import Integrity, is_small
@@ -239,6 +239,10 @@ class SqliteStore:
             error = refusal(batch, run.last, run.epoch, run.state in ENDED)
         if error is not None:
             return error
+        if not self._next_seq:
+            self._next_seq = self._read_next_seq()
+        if run is not None and run.last_seq >= self._next_seq:
+            return damaged(f"the end of the log, where {workflow_id} has events,")
         if run is None:
             try:
                 run = self._create(batch)
@@ -260,7 +264,7 @@ class SqliteStore:
         known, count, ts = self._types, len(events), events[-1].ts
         numbers = encode_types([(known.get(event.type) or self._intern(event.type))[0] for event in events])
         packed = pack(events)
-        seq, prev, size = self._next_seq or self._read_next_seq(), run.last_seq, 0
+        seq, prev, size = self._next_seq, run.last_seq, 0
         crc = batch_crc(seq, run.id, first, count, prev, ts, numbers, packed)
         self._rows += (seq, run.id, first, count, prev, ts, numbers, crc, packed)
         self._next_seq = seq + count

@@ -131,6 +131,18 @@ async def all_offsets_from(log, start):
     return found
 
 
+async def test_nothing_is_appended_behind_an_end_that_is_missing(tmp_path):
+    """Its number would be given again, to a batch that a damaged page may hide."""
+    path = tmp_path / "log.db"
+    await filled(path)
+    change_batch(path, 1, 3, None)
+    log = SqliteLog(path)
+    with pytest.raises(LogCorrupt, match="where wf_a has events"):
+        await log.append(batch(5))
+    await log.append(batch(2, workflow_id="wf_b"))
+    await log.close()
+
+
 async def test_a_changed_graph_blob_or_position_is_not_answered_with(tmp_path):
     path = tmp_path / "log.db"
     log = SqliteLog(path)
