@@ -62,7 +62,7 @@ async def test_a_store_under_load_is_copied_and_the_copy_is_consistent(tmp_path)
 async def test_the_writer_goes_on_while_its_store_is_checked_and_copied(tmp_path):
     log = open_log(f"sqlite:{tmp_path}/log.db")
     for n in range(0, 3_000, 100):
-        await log.append(batch(n, 100, size=1_000))
+        await log.append(batch(n, 100, size=3_000, noise=True))
     offset, longest, loop = 3_000, 0.0, asyncio.get_running_loop()
     for work in (verify_store(log.url), backup_store(log.url, tmp_path / "copy.db")):
         task = asyncio.ensure_future(work)
