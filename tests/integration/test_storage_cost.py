@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from agentflow import Runtime, Service, function
 from agentflow.definition.ir import EndNode, StartNode, ToolNode, Workflow
+from agentflow.events.group import Job
 from agentflow.events.sqlite.writer import SqliteStore
 
 STEPS = 100
@@ -27,11 +31,16 @@ def chain() -> Workflow:
     )
 
 
-async def test_a_step_takes_one_commit_of_three_pages_and_500_bytes(tmp_path: Path, monkeypatch):
+# pyright: reportPrivateUsage=false
+
+
+async def test_a_step_takes_one_commit_of_three_pages_and_500_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path, lengths = tmp_path / "runs.db", list[int]()
     commit = SqliteStore._commit
 
-    def counting(store, group, leaving):
+    def counting(store: SqliteStore, group: list[Job], leaving: Callable[[], None]) -> None:
         written = store._written
         commit(store, group, leaving)
         if store._written != written:
