@@ -6,7 +6,7 @@ import hashlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentflow.events.envelope import StoredEvent
@@ -21,6 +21,7 @@ def unpacked(packed, events):
     return unpack(packed, events[0].offset, events[-1].ts, [event.type for event in events])
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1 << 50), EVENTS)
 def test_any_bytes_come_back(first, values):
     events = [StoredEvent(first + n, *value) for n, value in enumerate(values)]
@@ -29,6 +30,7 @@ def test_any_bytes_come_back(first, values):
     assert bool(packed[0] & VARIED_TIMES) == (len({event.ts for event in events}) > 1)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(["input", "output", "parameters", "other"]), min_size=1, max_size=6), st.data()
 )
