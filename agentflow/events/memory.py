@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from bisect import bisect_left
-from itertools import count, repeat
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from operator import itemgetter
 
 from agentflow.errors import AgentflowError, LogClosed
@@ -122,8 +122,9 @@ class _Run:
         )
 
 
-_Entry = tuple[int, str, StoredEvent]
-"""An event in the order of commits, with its run; numbers of events that are gone are not used again."""
+_Entry = tuple[int, str, Sequence[StoredEvent]]
+"""A batch in the order of commits, by the number of its first event, with its run; numbers of events that are
+gone are not used again."""
 
 
 class MemoryLog(BaseLog):
@@ -178,9 +179,8 @@ class MemoryLog(BaseLog):
         self._order.insert(bisect_left(self._order, key), key)
 
     def _take(self, batch: Append) -> None:
-        workflow_id, number = batch.workflow_id, self._count
-        self._runs[workflow_id].extend(batch)
-        self._all.extend(zip(count(number), repeat(workflow_id), batch.events, strict=False))
+        self._runs[batch.workflow_id].extend(batch)
+        self._all.append((self._count, batch.workflow_id, batch.events))
         self._count += len(batch.events)
 
     def _acknowledged(self) -> asyncio.Future[None]:
@@ -275,13 +275,19 @@ class MemoryLog(BaseLog):
     async def _query(self, query: EventQuery) -> Page[LoggedEvent]:
         found: list[LoggedEvent] = []
         after = 0 if query.cursor is None else decode_cursor(query.cursor, tuple[int])[0]
-        position = bisect_left(self._all, after, key=itemgetter(0))
+        position = max(bisect_right(self._all, after, key=itemgetter(0)) - 1, 0)
         while position < len(self._all) and len(found) < query.limit:
-            number, workflow_id, event = self._all[position]
+            first, workflow_id, events = self._all[position]
             position += 1
-            after = number + 1
-            if query.takes(event.type, event.ts):
-                found.append(LoggedEvent(workflow_id, event))
+            earliest = self._runs[workflow_id].earliest
+            for number, event in enumerate(events, start=first):
+                if number < after:
+                    continue
+                after = number + 1
+                if event.offset >= earliest and query.takes(event.type, event.ts):
+                    found.append(LoggedEvent(workflow_id, event))
+                    if len(found) == query.limit:
+                        break
         return Page(found, encode_cursor(after))
 
     async def latest_cursor(self) -> str:
@@ -319,7 +325,7 @@ class MemoryLog(BaseLog):
         run = self._find(workflow_id)
         check_removable(workflow_id, run.state, run.ended)
         earliest = run.trim(before)
-        self._all = [e for e in self._all if e[1] != workflow_id or e[2].offset >= earliest]
+        self._all = [e for e in self._all if e[1] != workflow_id or e[2][-1].offset >= earliest]
         return earliest
 
     async def delete(self, workflow_id: str, at: int) -> Tombstone:

@@ -53,6 +53,11 @@ def store_path(url: str) -> tuple[str, Path]:
                 f"{url!r} names no path", hint=f"write {scheme}:PATH or {scheme}:///PATH"
             )
         return scheme, Path(path)
+    if colon and scheme in ("postgresql", "postgres"):
+        raise ConfigurationError(
+            "this release has no PostgreSQL store",  # the URL may hold a password
+            hint="use `sqlite:FILE`; one daemon serves a machine",
+        )
     raise ConfigurationError(
         f"{url!r} is not the URL of a store",
         hint="the known stores are `memory:`, `sqlite:FILE` and `file:DIR`",

@@ -7,6 +7,8 @@ down before (see `kept`).
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
 from agentflow.errors import LogCorrupt, RunGone, RunNotFound, RunNotTerminal, Unsupported
@@ -63,12 +65,20 @@ async def collect(log: EventLog, policy: RetentionPolicy, now: int) -> Collected
     plan = await retention_plan(log, policy, now)
     done: list[Removal] = []
     skipped: list[Kept] = []
-    for removal in plan.removals:
-        try:
-            await _remove(log, removal, now)
-            done.append(removal)
-        except (LogCorrupt, RunGone, RunNotFound, RunNotTerminal) as error:
-            skipped.append(Kept(workflow_id=removal.workflow_id, reason=str(error)))
+    # Deletions together, so that the store commits them together; one trim at a time, since it folds its run.
+    size = _PAGE_ROWS if policy.trim_to_events is None else 1
+    for first in range(0, len(plan.removals), size):
+        removals = plan.removals[first : first + size]
+        removed = await asyncio.gather(
+            *(_remove(log, removal, now) for removal in removals), return_exceptions=True
+        )
+        for removal, error in zip(removals, removed, strict=True):
+            if error is None:
+                done.append(removal)
+            elif isinstance(error, LogCorrupt | RunGone | RunNotFound | RunNotTerminal):
+                skipped.append(Kept(workflow_id=removal.workflow_id, reason=str(error)))
+            else:
+                raise error
     return Collected(plan=plan, done=done, skipped=skipped, swept=await log.sweep(now - _SWEEP_GRACE_US))
 
 

@@ -86,7 +86,7 @@ async def test_a_large_file_is_checked_beside_the_work(tmp_path, monkeypatch):
     url = await asyncio.to_thread(fill, "sqlite", tmp_path)
     file = tmp_path / "data" / "log"
     with closing(sqlite3.connect(file)) as db:
-        (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'event_by_time'").fetchone()
+        (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'run_by_name'").fetchone()
     data = bytearray(file.read_bytes())
     start = (page - 1) * 4_096
     data[start + 4] ^= 1  # how many entries the page has

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from agentflow.events.rows import LoggedEvent
+from agentflow.events.sqlite import ReadOnlySqliteLog
 from tests.faults.tally import TALLIES
 
 ROOT = Path(__file__).parents[2]
@@ -55,10 +56,14 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def read_log(store: Path) -> list[tuple[int, str, str]]:
-    with closing(sqlite3.connect(store)) as db:
-        rows = db.execute('SELECT "offset", body FROM event ORDER BY seq').fetchall()
-    db.close()
-    return [(offset, json.loads(body)["type"], body) for offset, body in rows]
+    async def read() -> list[LoggedEvent]:
+        log = ReadOnlySqliteLog(store)
+        try:
+            return (await log.query(limit=100_000)).items
+        finally:
+            await log.close()
+
+    return [(event.offset, event.type, event.body.decode()) for _, event in asyncio.run(read())]
 
 
 def check(store: Path, effects: Path, result: str) -> None:

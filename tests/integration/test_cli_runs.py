@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 
 from agentflow.events.envelope import decode
+from agentflow.events.sqlite import ReadOnlySqliteLog
 from tests.unit.cli.support import ECHO, ModelServer, Sandbox, user_text
+from tests.unit.events.support import change_batch
 
 CHAIN = """\
 agents:
@@ -272,16 +275,21 @@ def test_a_store_that_cannot_be_made(sandbox: Sandbox, model: ModelServer):
     assert model.arrived.empty()
 
 
+def test_postgresql_is_refused_and_its_password_is_not_shown(sandbox: Sandbox):
+    for command in (("list",), ("run", "flow.yaml", "-i", "name=A")):
+        result = sandbox.invoke(*command, "--store", "postgresql://ann:hidden@db/runs")
+        assert result.exit_code == 78
+        assert "this release has no PostgreSQL store" in result.stderr
+        assert "hidden" not in result.stderr + result.stdout
+
+
 def test_a_damaged_store_is_exit_74(sandbox: Sandbox, model: ModelServer):
     sandbox.invoke("run", "flow.yaml", "-i", "name=A", "--id", "wf_a")
-    db = sqlite3.connect(sandbox.database)
-    db.execute("UPDATE event SET body = x'7b' WHERE offset = 3")
-    db.commit()
-    db.close()
+    first, _ = change_batch(sandbox.database, 1, 3, "body = x'7b'")
     for args in (("show", "wf_a"), ("show", "wf_a", "--json"), ("list", "--json")):
         result = sandbox.invoke(*args)
         assert (result.exit_code, result.stdout) == (74, "")
-        assert result.stderr.startswith("error log_corrupt: wf_a from offset 3 on is damaged")
+        assert result.stderr.startswith(f"error log_corrupt: wf_a from offset {first} on is damaged")
     (sandbox.folder / "junk.db").write_bytes(b"SQLite format 3\0" + b"junk" * 1000)
     result = sandbox.invoke("list", "--store", "sqlite:junk.db")
     assert result.exit_code == 74
@@ -368,11 +376,16 @@ def events_of(sandbox: Sandbox, *args: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+async def bodies(store: Path) -> list[bytes]:
+    log = ReadOnlySqliteLog(store)
+    found = [event.body for event in await log.read("wf_a")]
+    await log.close()
+    return found
+
+
 def test_events_are_the_stored_bytes(sandbox: Sandbox, model: ModelServer):
     sandbox.invoke("run", "flow.yaml", "-i", "name=A", "--id", "wf_a")
-    db = sqlite3.connect(sandbox.database)
-    stored = [bytes(row[0]) for row in db.execute("SELECT body FROM event ORDER BY offset")]
-    db.close()
+    stored = asyncio.run(bodies(sandbox.database))
     printed = sandbox.invoke("events", "wf_a", "--json").stdout_bytes
     assert printed == b"\n".join(stored) + b"\n"
     assert [decode(line).offset for line in printed.splitlines()] == list(range(len(stored)))

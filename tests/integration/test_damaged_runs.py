@@ -13,6 +13,7 @@ from agentflow.events.sqlite import SqliteLog
 from agentflow.runtime import Runtime
 from tests.integration.support.runs import Desk, chain
 from tests.unit.cli.support import Sandbox
+from tests.unit.events.support import change_batch
 from tests.unit.server.kit import serving
 
 
@@ -24,9 +25,8 @@ async def damaged(tmp_path):
         for name in ("a", "b", "c"):
             handle = await runtime.submit(chain("look", "look"), {}, workflow_id=f"wf_{name}")
             await handle.result()
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute("UPDATE event SET ts = ts + 1 WHERE run = 2 AND offset = 3")
-        db.commit()
+    first, _ = change_batch(path, 2, 3)
+    assert 0 < first <= 3
     return path
 
 
@@ -93,16 +93,12 @@ def test_the_command_line_warns(damaged, tmp_path, monkeypatch):
             assert listed.stderr.startswith("warning: wf_c is damaged and cannot be shown; `agentflow ver")
         whole = sandbox.invoke("list", "--json", "--store", f"sqlite:{damaged}")  # folds every log
         assert (whole.exit_code, whole.stdout) == (74, "")
-        with contextlib.closing(sqlite3.connect(damaged)) as db:
-            db.execute("UPDATE event SET ts = ts - 1 WHERE run = 2 AND offset = 3")
-            db.commit()
+        first, _ = change_batch(damaged, 2, 3, "ts = ts - 1")
         found = json.loads(sandbox.invoke("list", "--json", "--store", f"sqlite:{damaged}").stdout)
         assert found["damaged"] == ["wf_c"]
-        with contextlib.closing(sqlite3.connect(damaged)) as db:
-            db.execute("UPDATE event SET ts = ts + 1 WHERE run = 2 AND offset = 3")
-            db.commit()
+        change_batch(damaged, 2, 3)
         events = sandbox.invoke("events", "wf_b", "--no-follow", "--store", f"sqlite:{damaged}")
-        assert (events.exit_code, len(events.stdout.splitlines())) == (74, 3)
+        assert (events.exit_code, len(events.stdout.splitlines())) == (74, first)
     finally:
         sandbox.close()
 
@@ -126,9 +122,9 @@ async def test_a_consumer_with_a_cursor_passes_the_damage_once(damaged):
 @pytest.mark.parametrize(
     "damage",
     [
-        "UPDATE event SET ts = ts + 1 WHERE run = 2 AND offset = 1",
-        "UPDATE event SET body = substr(body, 1, 20) WHERE run = 2 AND offset = last",
-        "DELETE FROM event WHERE run = 2 AND offset = 2",
+        (1, "ts = ts + 1"),
+        (-1, "body = substr(body, 1, 20)"),
+        (5, None),
     ],
     ids=["changed", "cut", "gone"],
 )
@@ -140,9 +136,9 @@ async def test_recovery_passes_a_damaged_run_that_is_paused(tmp_path, damage):
             await runtime.pause(f"wf_{name}")
             await handle.result()
     with contextlib.closing(sqlite3.connect(path)) as db:
-        last = "(SELECT max(offset) FROM event WHERE run = 2)"
-        db.execute(damage.replace("offset = last", f"offset = {last}"))
-        db.commit()
+        last = db.execute("SELECT last_offset FROM run WHERE id = 2").fetchone()[0]
+    offset, change = damage
+    change_batch(path, 2, min(offset % (last + 1), last), change)
     async with Runtime(f"sqlite:{path}", services=[desk.service()]) as runtime:
         assert await runtime.recover() == []
         for run in ("wf_a", "wf_c"):

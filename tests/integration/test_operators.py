@@ -21,7 +21,7 @@ from agentflow.events.backup import backup_store, verify_store
 from agentflow.events.open import open_log
 from agentflow.testing import ScriptedModel
 from tests.integration.support.runs import Desk, chain, must_be_sound
-from tests.unit.events.support import ROOT, all_offsets, batch, run_appender, start_appender
+from tests.unit.events.support import ROOT, all_offsets, batch, change_batch, run_appender, start_appender
 
 
 def agentflow(*words, folder):
@@ -62,7 +62,7 @@ async def test_a_store_under_load_is_copied_and_the_copy_is_consistent(tmp_path)
 async def test_the_writer_goes_on_while_its_store_is_checked_and_copied(tmp_path):
     log = open_log(f"sqlite:{tmp_path}/log.db")
     for n in range(0, 3_000, 100):
-        await log.append(batch(n, 100, size=1_000))
+        await log.append(batch(n, 100, size=3_000, noise=True))
     offset, longest, loop = 3_000, 0.0, asyncio.get_running_loop()
     for work in (verify_store(log.url), backup_store(log.url, tmp_path / "copy.db")):
         task = asyncio.ensure_future(work)
@@ -106,14 +106,13 @@ def damaged(tmp_path):
     async def fill():
         log = open_log(f"sqlite:{path}")
         for run in ("wf_a", "wf_b", "wf_c"):
-            await log.append(batch(0, 20, workflow_id=run))
+            for offset in range(20):
+                await log.append(batch(offset, workflow_id=run))
         await log.close()
 
     asyncio.run(fill())
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute("UPDATE event SET body = CAST('{}' AS BLOB) WHERE run = 2 AND offset = 7")
-        db.execute("DELETE FROM event WHERE run = 3 AND offset = 4")
-        db.commit()
+    change_batch(path, 2, 7, "body = x'00'")
+    change_batch(path, 3, 4, None)
     return path
 
 

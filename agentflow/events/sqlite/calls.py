@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
 
 import msgspec
 
 from agentflow.errors import RunGone, RunNotFound
+from agentflow.events.envelope import StoredEvent
 from agentflow.events.owner import Owner, next_epoch, this_process
 from agentflow.events.owner_locks import OwnerLocks
 from agentflow.events.references import names_in
 from agentflow.events.rows import FIRST_EPOCH
 from agentflow.events.rules import blob_hash, check_removable, first_kept, tombstone_of
+from agentflow.events.sqlite.batches import batches_of
 from agentflow.events.sqlite.checks import check_value, damaged, row_crc, seal_run
+from agentflow.events.sqlite.event_types import EventTypes
 from agentflow.events.sqlite.run_rows import find_run
 from agentflow.events.tombstone import Tombstone
 
@@ -131,9 +135,9 @@ def trim(db: sqlite3.Connection, workflow_id: str, before: int) -> int:
     if earliest == row.earliest_offset:
         return earliest
     names, size = {row.definition_hash}, 0
-    for (body,) in db.execute("SELECT body FROM event WHERE run = ? AND offset >= ?", (run, earliest)):
-        names |= names_in(body)
-        size += len(body)
+    for event in _events_from(db, run, earliest, row.last_offset):
+        names |= names_in(event.body)
+        size += len(event.body)
     for (body,) in db.execute("SELECT body FROM snapshot WHERE run = ?", (run,)):
         names |= names_in(body)
     db.execute("UPDATE run SET earliest_offset = ?, bytes = ? WHERE id = ?", (earliest, size, run))
@@ -141,6 +145,13 @@ def trim(db: sqlite3.Connection, workflow_id: str, before: int) -> int:
     db.execute("DELETE FROM reference WHERE run = ?", (run,))
     db.executemany("INSERT INTO reference (run, name) VALUES (?, ?)", [(run, name) for name in names])
     return earliest
+
+
+def _events_from(db: sqlite3.Connection, run: int, start: int, last_offset: int) -> Iterator[StoredEvent]:
+    types = EventTypes()
+    last_seq: int = db.execute("SELECT last_seq FROM run WHERE id = ?", (run,)).fetchone()[0]
+    for batch in batches_of(db, run, start, last_seq, last_offset):
+        yield from batch.events(db, types)[max(start - batch.first, 0) :]
 
 
 def delete(db: sqlite3.Connection, workflow_id: str, at: int) -> Tombstone:

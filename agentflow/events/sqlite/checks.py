@@ -39,10 +39,12 @@ PRIME = 4_294_967_291  # the greatest of 32 bits: no flip of one bit in a sum is
 _FIXED = (
     "id, workflow_id, name, definition_hash, labels, created_at, parent, state, epoch, owner, earliest_offset"
 )
-_LAST = "SELECT ts FROM event WHERE event.run = run.id AND event.offset = run.last_offset"
-_MORE = "SELECT 1 FROM event WHERE event.run = run.id AND event.offset > run.last_offset"
+_LAST = (
+    "SELECT ts FROM batch WHERE seq = run.last_seq AND batch.run = run.id"
+    " AND first + count - 1 = run.last_offset"
+)
 
-RUN_CHECKS = f"{_FIXED}, crc, updated_at, ({_LAST}), EXISTS ({_MORE})"
+RUN_CHECKS = f"{_FIXED}, crc, updated_at, ({_LAST})"
 """Columns of `run` for `check_run`."""
 
 
@@ -79,8 +81,8 @@ def _value_crc(value: str | bytes) -> int:
 
 def check_run(row: tuple[Any, ...]) -> None:
     """Raise LogCorrupt unless the RUN_CHECKS of a run are as they were written and fit its last event."""
-    *fixed, crc, updated_at, last_time, more = row
-    if row_crc(*fixed) != crc or updated_at != last_time or more:
+    *fixed, crc, updated_at, last_time = row
+    if row_crc(*fixed) != crc or updated_at != last_time:
         raise damaged(f"the record of {fixed[1]}")
 
 

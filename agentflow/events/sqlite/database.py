@@ -10,7 +10,6 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Generator
-from importlib import resources
 from pathlib import Path
 
 from agentflow.errors import (
@@ -23,6 +22,7 @@ from agentflow.events.references import names_in, parent_of
 from agentflow.events.sqlite.checks import add_checks
 from agentflow.events.sqlite.failures import APPLICATION_ID, foreign_file, no_file, unusable
 from agentflow.events.sqlite.integrity import check_integrity, is_small
+from agentflow.events.sqlite.migration import add_batches, execute_script
 
 __all__ = [
     "BUSY_MS",
@@ -33,8 +33,8 @@ __all__ = [
     "open_database",
 ]
 
-_SCHEMA_VERSION = 4
-_OLDEST_READABLE = 3  # without a migration; lists by label need version 4
+_SCHEMA_VERSION = 5
+_OLDEST_READABLE = 5  # without a migration
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _SMALLEST_FILE = 512  # bytes; a smaller one SQLite would take for an empty database, and write over
 BUSY_MS = 5_000  # how long a commit waits for another process's commit
@@ -53,7 +53,7 @@ def _add_retention(db: sqlite3.Connection) -> None:
         "bytes INTEGER NOT NULL DEFAULT 0",
     ):
         db.execute(f"ALTER TABLE run ADD COLUMN {column}")
-    _execute_script(db, "retention.sql")
+    execute_script(db, "retention.sql")
     db.execute("UPDATE run SET bytes = (SELECT sum(length(body)) FROM event WHERE event.run = run.id)")
     names: set[tuple[int, str]] = set()
     for run, offset, type_name, body in db.execute(
@@ -68,7 +68,7 @@ def _add_retention(db: sqlite3.Connection) -> None:
 
 def _add_labels(db: sqlite3.Connection) -> None:
     """Migrate version 3 to 4: add an index of the labels of runs."""
-    _execute_script(db, "labels.sql")
+    execute_script(db, "labels.sql")
     db.execute(
         "INSERT OR IGNORE INTO label (name, value, created_at, workflow_id)"
         " SELECT key, value, created_at, workflow_id FROM run, json_each(labels)"
@@ -80,6 +80,7 @@ _MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
     1: _add_retention,
     2: add_checks,
     3: _add_labels,
+    4: add_batches,
 }
 
 
@@ -259,22 +260,13 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
         check_version(db, path)  # again: another process may have been here since
         version = _pragma(db, "user_version")
         if version == 0:
-            _execute_script(db, "schema.sql")
-            _execute_script(db, "retention.sql")
-            add_checks(db)
-            _add_labels(db)
+            execute_script(db, "schema.sql")
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         else:
             for step in range(version, _SCHEMA_VERSION):
                 _MIGRATIONS[step](db)
         if version != _SCHEMA_VERSION:
             db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-
-
-def _execute_script(db: sqlite3.Connection, name: str) -> None:
-    # Not `executescript`, which commits the transaction that it finds.
-    for statement in resources.files("agentflow.events.sqlite").joinpath(name).read_text().split(";\n"):
-        db.execute(statement)
 
 
 @contextlib.contextmanager

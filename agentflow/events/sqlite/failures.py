@@ -24,7 +24,7 @@ APPLICATION_ID = 0x61666C77  # "aflw": tells our files from other SQLite databas
 _MAGIC = b"SQLite format 3\0"
 # What stands in the head of our files beside the magic: the mark, at offset 68, and the schema.
 _MARKS = (APPLICATION_ID.to_bytes(4, "big"), b"workflow_id TEXT NOT NULL UNIQUE")
-_HEAD_BYTES = 64 << 10
+_HEAD_BYTES = 256 << 10
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 # A write was refused (no space, quota, limit of size, read-only) before any sync of it: the transaction is
 # undone, and the next one writes over what is there of it.

@@ -19,7 +19,8 @@ from agentflow.events.cursors import encode_cursor
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.rows import RunRow, Snapshot
 from agentflow.events.sqlite.across import EventsOfAllRuns
-from agentflow.events.sqlite.checks import HINT, PRIME, damaged
+from agentflow.events.sqlite.batches import batches_of
+from agentflow.events.sqlite.checks import HINT, damaged
 from agentflow.events.sqlite.database import connect_reader
 from agentflow.events.sqlite.event_types import EventTypes
 from agentflow.events.sqlite.failures import failure_of
@@ -32,12 +33,7 @@ T = TypeVar("T")
 
 _THREADS = 2
 
-# One statement, so that what it sees was there at one time: trimming goes on beside it.
-_READ = """
-    SELECT offset, ts, type, body, event.crc, run.id, last_offset
-    FROM run JOIN event ON event.run = run.id AND event.offset >= max(?2, earliest_offset)
-    WHERE workflow_id = ?1
-    ORDER BY offset LIMIT ?3"""
+_FIND_RUN = "SELECT id, last_seq, last_offset, earliest_offset FROM run WHERE workflow_id = ?"
 
 
 class Readers:
@@ -99,22 +95,31 @@ class Readers:
 
     def read(self, db: sqlite3.Connection, workflow_id: str, start: int, limit: int) -> list[StoredEvent]:
         """Return a page of one run."""
-        rows = db.execute(_READ, (workflow_id, start, limit)).fetchall()
-        if not rows:
+        db.execute("BEGIN")  # one state of the store for all statements: trimming goes on beside it
+        try:
+            return self._read(db, workflow_id, max(start, 0), limit)
+        finally:
+            db.execute("ROLLBACK")
+
+    def _read(self, db: sqlite3.Connection, workflow_id: str, start: int, limit: int) -> list[StoredEvent]:
+        row = db.execute(_FIND_RUN, (workflow_id,)).fetchone()
+        if row is None or start > row[2]:
             find_run(db, workflow_id)
-        elif start < rows[0][0]:
-            raise OffsetTrimmed(workflow_id, rows[0][0], max(start, 0))
-        elif rows[-1][0] - rows[0][0] != len(rows) - 1 or (len(rows) < limit and rows[-1][0] != rows[-1][6]):
-            raise damaged(f"the list of the events of {workflow_id}")
+            return []
+        run, last_seq, last_offset, earliest = row
+        if start < earliest:
+            raise OffsetTrimmed(workflow_id, earliest, start)
         found: list[StoredEvent] = []
-        for offset, ts, type_id, body, crc, run, _ in rows:
-            name, seed = self._types.find(db, type_id)
-            if crc32(body, (run << 16 ^ seed ^ offset ^ ts) % PRIME) != crc:  # `event_crc`, without the call
-                if found:
-                    break  # the next read starts at the damaged event, and says so
-                raise damaged(f"{workflow_id} from offset {offset} on")
-            found.append(StoredEvent(offset, ts, name, body))
-        return found
+        try:
+            for batch in batches_of(db, run, start, last_seq, last_offset):
+                events = batch.events(db, self._types)
+                found += events if batch.first >= start else events[start - batch.first :]
+                if len(found) >= limit:
+                    break
+        except LogCorrupt:
+            if not found:  # else the next read starts at the damaged batch, and says so
+                raise damaged(f"{workflow_id} from offset {start} on") from None
+        return found[:limit]
 
     def run(self, db: sqlite3.Connection, workflow_id: str) -> RunRow:
         """Return one run's row."""
@@ -134,4 +139,5 @@ class Readers:
 
     def latest_cursor(self, db: sqlite3.Connection) -> str:
         """Return the place behind all events."""
-        return encode_cursor(db.execute("SELECT coalesce(max(seq), 0) FROM event").fetchone()[0])
+        row = db.execute("SELECT seq + count - 1 FROM batch ORDER BY seq DESC LIMIT 1").fetchone()
+        return encode_cursor(0 if row is None else row[0])

@@ -11,18 +11,20 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from agentflow.events.rows import Swept
+from agentflow.events.sqlite.blocks import index_batches, remove_batches
 
 __all__ = ["sweep"]
 
 T = TypeVar("T")
 Run = Callable[..., Awaitable[T]]
 
-_ROWS = 500  # events deleted in one step
+_ROWS = 500  # batches deleted in one step
 _PAGES = 200  # 0.8 MB of the file given back in one step
 
 
 async def sweep(call: Callable[..., Awaitable[int]], before: int) -> Swept:
     """Implement `EventLog.sweep`; `call(step, *arguments)` runs a step in the writer's transaction."""
+    await call(index_batches)  # what is removed stands in a block
     while await call(_remove_doomed):
         pass
     while await call(_remove_trimmed):
@@ -37,24 +39,28 @@ async def sweep(call: Callable[..., Awaitable[int]], before: int) -> Swept:
 
 
 def _remove_doomed(db: sqlite3.Connection) -> int:
-    """Remove some events of deleted runs; return how many. The newest event of all stays: see the schema."""
-    deleted = db.execute(
-        "DELETE FROM event WHERE seq IN (SELECT seq FROM doomed JOIN event USING (run)"
-        " WHERE seq < (SELECT max(seq) FROM event) LIMIT ?)",
+    """Remove some batches of deleted runs; return how many. The newest batch of all stays: see the schema."""
+    places = db.execute(
+        "SELECT run, first, seq FROM doomed JOIN place USING (run)"
+        " WHERE seq < (SELECT max(seq) FROM batch) LIMIT ?",
         (_ROWS,),
-    ).rowcount
-    if not deleted:
-        db.execute("DELETE FROM doomed WHERE NOT EXISTS (SELECT 1 FROM event WHERE event.run = doomed.run)")
-    return deleted
+    ).fetchall()
+    remove_batches(db, places)
+    if not places:
+        db.execute("DELETE FROM doomed WHERE NOT EXISTS (SELECT 1 FROM place WHERE place.run = doomed.run)")
+    return len(places)
 
 
 def _remove_trimmed(db: sqlite3.Connection) -> int:
-    """Remove some trimmed events; return how many."""
-    return db.execute(
-        "DELETE FROM event WHERE seq IN (SELECT seq FROM run JOIN event ON event.run = run.id"
-        " AND event.offset < run.earliest_offset WHERE run.earliest_offset > 0 LIMIT ?)",
+    """Remove some batches of which every event was trimmed; return how many."""
+    places = db.execute(
+        "SELECT place.run, place.first, place.seq FROM run JOIN place ON place.run = run.id"
+        " AND place.first < run.earliest_offset JOIN batch USING (seq)"
+        " WHERE run.earliest_offset > 0 AND batch.first + batch.count <= run.earliest_offset LIMIT ?",
         (_ROWS,),
-    ).rowcount
+    ).fetchall()
+    remove_batches(db, places)
+    return len(places)
 
 
 def _remove_unnamed(db: sqlite3.Connection, table: str, key: str, before: int) -> int:

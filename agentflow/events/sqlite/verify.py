@@ -18,6 +18,7 @@ from agentflow.errors import AgentflowError, LogCorrupt
 from agentflow.events.base import EventQuery
 from agentflow.events.rules import blob_hash
 from agentflow.events.sqlite.across import EventsOfAllRuns
+from agentflow.events.sqlite.batches import batches_of
 from agentflow.events.sqlite.checks import row_crc
 from agentflow.events.sqlite.event_types import EventTypes
 from agentflow.events.sqlite.readonly import open_read_only
@@ -29,10 +30,6 @@ __all__ = ["verify_file"]
 _EVENTS = 2_000  # read at a time
 _RUNS = 500
 
-_SPAN = (
-    "SELECT count(*), min(offset), max(offset) FROM event INDEXED BY sqlite_autoindex_event_1"
-    " WHERE run = ? AND offset >= ?"
-)
 _NEXT_RUNS = f"SELECT id, {RUN_COLUMNS} FROM run NOT INDEXED WHERE id > ? ORDER BY id LIMIT ?"
 # The text of a run's document is kept only if it was registered; its graph is kept always, and checked.
 _MISSING = (
@@ -116,7 +113,7 @@ class _Check:
             for number, *row in rows:
                 self.run_count += 1
                 try:
-                    self._check_run(number, tuple(row))
+                    self._check_run(number)
                 except AgentflowError as error:
                     self.damaged[str(row[0])] = str(error)
                 last = number
@@ -124,16 +121,19 @@ class _Check:
     def _runs_after(self, number: int) -> list[tuple[Any, ...]]:
         return self._db.execute(_NEXT_RUNS, (number, _RUNS)).fetchall()
 
-    def _check_run(self, number: int, values: tuple[Any, ...]) -> None:
-        row = run_row(values)
-        count, first, last = self._db.execute(_SPAN, (number, row.earliest_offset)).fetchone()
-        if count and first == row.earliest_offset and last == first + count - 1 and last >= row.last_offset:
-            return
-        # Unless it was trimmed or deleted since its record was read.
-        again = self._db.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE id = ?", (number,)).fetchone()
-        if again == values:
-            wanted = row.last_offset + 1 - row.earliest_offset
-            raise LogCorrupt(f"events are missing: {count} of {wanted} are there")
+    def _check_run(self, number: int) -> None:
+        self._db.execute("BEGIN")  # it may be trimmed or deleted meanwhile
+        try:
+            now = self._db.execute(
+                f"SELECT {RUN_COLUMNS}, last_seq FROM run WHERE id = ?", (number,)
+            ).fetchone()
+            if now is None:
+                return
+            row = run_row(now[:-1])
+            for _ in batches_of(self._db, number, row.earliest_offset, now[-1], row.last_offset):
+                pass
+        finally:
+            self._db.execute("ROLLBACK")
 
     def events(self, progress: Progress) -> None:
         """Check every event against its checksum, in ranges."""

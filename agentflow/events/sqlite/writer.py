@@ -7,25 +7,28 @@ the log. The connection belongs to the writing thread.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import TypeVar
-from zlib import crc32
 
 import msgspec
 
 from agentflow.errors import AgentflowError, LogFailed, StoreError
+from agentflow.events.envelope import StoredEvent
 from agentflow.events.group import Job, fail
 from agentflow.events.identity import store_lost
 from agentflow.events.owner import this_process
 from agentflow.events.owner_locks import OwnerLocks
+from agentflow.events.packing import pack
 from agentflow.events.references import names_in, parent_of
 from agentflow.events.rows import ENDED, FIRST_EPOCH, Append
 from agentflow.events.rules import refusal, state_after
+from agentflow.events.sqlite.batches import BATCH_COLUMNS, batch_crc, encode_types
+from agentflow.events.sqlite.blocks import BLOCK_BATCHES, count_unindexed, index_batches
 from agentflow.events.sqlite.bulk import Bulk
 from agentflow.events.sqlite.checkpoint import Checkpointer
-from agentflow.events.sqlite.checks import PRIME, seal_run, type_crc
+from agentflow.events.sqlite.checks import damaged, seal_run, type_crc
 from agentflow.events.sqlite.database import BUSY_MS
 from agentflow.events.sqlite.failures import failure_of
 from agentflow.events.sqlite.integrity import Integrity, is_small
@@ -37,23 +40,27 @@ __all__ = ["SqliteStore"]
 T = TypeVar("T")
 
 _CHECKPOINT_BYTES = 4 << 20
-_ROW_OVERHEAD = 120  # bytes of keys and indexes, about
+_ROW_OVERHEAD = 60  # bytes of keys, about
+_ROW_EVENTS = 256  # a larger batch takes several rows, so that a page of it costs no more than that of others
 _CACHED_RUNS = 8_192
+_BUSY_STEP_MS = 2  # how long SQLite waits for another process's commit by itself: see `_begin_writing`
 _IDLE_WAL_BYTES = 4 << 20  # of a store to which nothing is written; beyond it the file is cut
 
-_INSERT_EVENTS = Bulk("INSERT INTO event (run, offset, ts, type, body, crc) VALUES", 6)
+_INSERT_BATCHES = Bulk(f"INSERT INTO batch ({BATCH_COLUMNS}) VALUES", 9)
 _INSERT_NAMES = Bulk("INSERT OR IGNORE INTO reference (run, name) VALUES", 2)
 _UPDATE_RUNS = Bulk(
-    "WITH new (id, last_offset, updated_at, bytes) AS (VALUES",
-    4,
+    "WITH new (id, last_offset, last_seq, updated_at, bytes) AS (VALUES",
+    5,
     """)
-    UPDATE run SET last_offset = new.last_offset, updated_at = new.updated_at, bytes = new.bytes
+    UPDATE run SET last_offset = new.last_offset, last_seq = new.last_seq, updated_at = new.updated_at,
+        bytes = new.bytes
     FROM new WHERE run.id = new.id""",
 )
 _UPDATE_STATE = (
     "UPDATE run SET state = ? WHERE id = ?"  # by itself: it stands in an index, and seldom changes
 )
-_SELECT_RUN = "SELECT id, epoch, last_offset, state, bytes FROM run WHERE workflow_id = ?"
+_SELECT_RUN = "SELECT id, epoch, last_offset, state, bytes, last_seq FROM run WHERE workflow_id = ?"
+_NEXT_SEQ = "SELECT seq + count FROM batch ORDER BY seq DESC LIMIT 1"
 _INSERT_RUN = """
     INSERT INTO run
         (workflow_id, name, definition_hash, state, labels, created_at, updated_at, last_offset, epoch, owner,
@@ -67,14 +74,15 @@ _INSERT_LABEL = "INSERT INTO label (name, value, created_at, workflow_id) VALUES
 class _Run:
     """What the writer knows of a run while no other process has written."""
 
-    __slots__ = ("bytes", "epoch", "id", "last", "state", "updated_at")
+    __slots__ = ("bytes", "epoch", "id", "last", "last_seq", "state", "updated_at")
 
-    def __init__(self, id: int, epoch: int, last: int, state: str, size: int) -> None:
+    def __init__(self, id: int, epoch: int, last: int, state: str, size: int, last_seq: int) -> None:
         self.id = id
         self.epoch = epoch
         self.last = last
         self.state = state
         self.bytes = size
+        self.last_seq = last_seq
         self.updated_at = 0
 
 
@@ -83,6 +91,7 @@ class SqliteStore:
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
+        db.execute(f"PRAGMA busy_timeout = {_BUSY_STEP_MS}")
         self._path = path
         self._files = StoreFiles(path)
         self.locks = OwnerLocks(path)
@@ -93,11 +102,13 @@ class SqliteStore:
         self._data_version = self._watched_version = -1
         self._foreign = 0  # how often that was seen to have changed
         self._crowded = False  # whether another process wrote between our last two groups
-        self._rows: list[int | bytes] = []  # the columns of one event after those of the other
+        self._next_seq = 0  # of the next batch; 0 when it must be read
+        self._rows: list[int | bytes] = []  # the columns of one batch after those of the other
         self._names: list[int | str] = []  # and so these
         self._touched: dict[str, _Run] = {}
         self._unsealed: set[int] = set()
         self._unsynced = 0
+        self._unindexed = count_unindexed(db)
         self._begun = self._written = 0  # commits, counted from 1, and the last that wrote something
         self._watched = 0  # the last commit that had written something when the store was last watched
         self.failure: AgentflowError | None = None
@@ -165,7 +176,7 @@ class SqliteStore:
         before = self._db.total_changes
         if self._crowded:  # it may have the lock for seconds
             leaving()
-        self._db.execute("BEGIN IMMEDIATE")
+        self._begin_writing()
         self._forget_if_changed()
         for job in group:
             if job.batch is not None:
@@ -181,6 +192,22 @@ class SqliteStore:
         self.sync_share = (done - written) / (done - began)
         if self._db.total_changes != before:
             self._written = self._begun
+
+    def _begin_writing(self) -> None:
+        """Take the write lock, for which another process may have to be waited.
+
+        SQLite looks for it ever more seldom, up to every 100 ms: beside a process that commits all the time
+        it may not get it for 5 s. So it waits for 2 ms and is asked again.
+        """
+        deadline = monotonic() + BUSY_MS / 1_000
+        while True:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                name: str = getattr(error, "sqlite_errorname", None) or ""
+                if not name.startswith("SQLITE_BUSY") or monotonic() > deadline:
+                    raise
 
     def _write_one_by_one(self, group: list[Job], failure: AgentflowError) -> None:
         """Write each job by itself, so that one which cannot be stored fails alone."""
@@ -198,6 +225,7 @@ class SqliteStore:
             self._foreign += 1
             self._data_version = version
             self._runs.clear()
+            self._next_seq = 0
         elif len(self._runs) > _CACHED_RUNS:
             self._runs.clear()
 
@@ -211,6 +239,10 @@ class SqliteStore:
             error = refusal(batch, run.last, run.epoch, run.state in ENDED)
         if error is not None:
             return error
+        if not self._next_seq:
+            self._next_seq = self._read_next_seq()
+        if run is not None and run.last_seq >= self._next_seq:
+            return damaged(f"the end of the log, where {workflow_id} has events,")
         if run is None:
             try:
                 run = self._create(batch)
@@ -224,20 +256,31 @@ class SqliteStore:
                 self._unsealed.add(run.id)
         run.updated_at = events[-1].ts
         self._touched[workflow_id] = run
-        types, run_id, add, size = self._types, run.id, self._rows.extend, 0
-        salt = run_id << 16
-        for event in events:
-            offset, ts, name, body = event.offset, event.ts, event.type, event.body
-            type_id, seed = types.get(name) or self._intern(name)
-            crc = crc32(body, (salt ^ seed ^ offset ^ ts) % PRIME)  # `event_crc`, without the call
-            add((run_id, offset, ts, type_id, body, crc))
-            size += len(body)
-            if b'"sha256:' in body:  # `names_in` looks for itself, but seldom is there one
-                for blob in names_in(body):
-                    self._names += (run_id, blob)
-        run.bytes += size
-        self._unsynced += size + _ROW_OVERHEAD * len(events)
+        for start in range(0, len(events), _ROW_EVENTS):
+            self._add_row(run, batch.expected + start, events[start : start + _ROW_EVENTS])
         return None
+
+    def _add_row(self, run: _Run, first: int, events: Sequence[StoredEvent]) -> None:
+        known, count, ts = self._types, len(events), events[-1].ts
+        numbers = encode_types([(known.get(event.type) or self._intern(event.type))[0] for event in events])
+        packed = pack(events)
+        seq, prev, size = self._next_seq, run.last_seq, 0
+        crc = batch_crc(seq, run.id, first, count, prev, ts, numbers, packed)
+        self._rows += (seq, run.id, first, count, prev, ts, numbers, crc, packed)
+        self._next_seq = seq + count
+        run.last_seq = seq
+        for event in events:
+            size += len(event.body)
+            if b'"sha256:' in event.body:  # `names_in` looks for itself, but seldom is there one
+                for blob in names_in(event.body):
+                    self._names += (run.id, blob)
+        run.bytes += size
+        self._unsynced += len(packed) + _ROW_OVERHEAD
+        self._unindexed += 1
+
+    def _read_next_seq(self) -> int:
+        row = self._db.execute(_NEXT_SEQ).fetchone()
+        return row[0] if row is not None else 1
 
     def _load(self, workflow_id: str) -> _Run | None:
         row = self._db.execute(_SELECT_RUN, (workflow_id,)).fetchone()
@@ -275,7 +318,7 @@ class SqliteStore:
             self._db.executemany(_INSERT_LABEL, rows)
         self._unsealed.add(cursor.lastrowid)
         self._names += (cursor.lastrowid, meta.definition_hash)
-        run = _Run(cursor.lastrowid, FIRST_EPOCH, len(batch.events) - 1, state, 0)
+        run = _Run(cursor.lastrowid, FIRST_EPOCH, len(batch.events) - 1, state, 0, 0)
         self._runs[batch.workflow_id] = run
         return run
 
@@ -300,14 +343,14 @@ class SqliteStore:
 
     def _flush(self) -> None:
         if self._rows:
-            _INSERT_EVENTS.execute(self._db, self._rows)
+            _INSERT_BATCHES.execute(self._db, self._rows)
             self._rows.clear()
         if self._names:
             _INSERT_NAMES.execute(self._db, self._names)
             self._names.clear()
         if self._touched:
             touched, unsealed = self._touched.values(), self._unsealed
-            new = [v for r in touched for v in (r.id, r.last, r.updated_at, r.bytes)]
+            new = [v for r in touched for v in (r.id, r.last, r.last_seq, r.updated_at, r.bytes)]
             _UPDATE_RUNS.execute(self._db, new)
             self._db.executemany(_UPDATE_STATE, [(r.state, r.id) for r in touched if r.id in unsealed])
             for workflow_id, run in self._touched.items():
@@ -319,6 +362,7 @@ class SqliteStore:
         self._unsealed.clear()
 
     def _roll_back(self) -> None:
+        self._next_seq = 0
         self._runs.clear()
         self._types.clear()
         self._rows.clear()
@@ -335,13 +379,19 @@ class SqliteStore:
     @property
     def due(self) -> bool:
         """As `Store.due`."""
-        return self._checkpointer.rest_is_writers or self._unsynced > _CHECKPOINT_BYTES
+        return (
+            self._checkpointer.rest_is_writers
+            or self._unsynced > _CHECKPOINT_BYTES
+            or self._unindexed >= BLOCK_BATCHES
+        )
 
     def tend(self) -> None:
-        """Implement `Store.tend`: keeps the write-ahead log short."""
+        """Implement `Store.tend`: fills the indexes, and keeps the write-ahead log short."""
         if self._is_lost():
             self._checkpointer.rest_is_copied()
-            self._unsynced = 0
+            self._unsynced = self._unindexed = 0
+        elif self._unindexed >= BLOCK_BATCHES:
+            self._index()
         elif self._checkpointer.rest_is_writers:
             try:
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -351,6 +401,22 @@ class SqliteStore:
         else:
             self._unsynced = 0
             self._checkpointer.nudge(self._written)
+
+    def _index(self) -> None:
+        """Add the newest batches to the indexes; a store that does not take it now does so later."""
+        self._unindexed = 0
+        try:
+            self._begun += 1
+            self._begin_writing()
+            indexed = index_batches(self._db)
+            self._db.execute("COMMIT")
+            if indexed:
+                self._written = self._begun
+        except sqlite3.Error as error:
+            self._roll_back()
+            failure, effect = failure_of(error, self._path)
+            if effect == "final":
+                self._stop_with(failure)
 
     def checkpoint(self) -> None:
         """Begin to move the write-ahead log into the file; returns at once. For any thread."""
@@ -389,13 +455,14 @@ class SqliteStore:
         try:
             busy = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         finally:
-            self._db.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+            self._db.execute(f"PRAGMA busy_timeout = {_BUSY_STEP_MS}")
         if not busy:  # else a reader or another process uses it: at the next look
             self._checkpointer.rest_is_copied()
 
     def finish(self) -> None:
         """Implement `Store.finish`."""
-        self._is_lost()
+        if not self._is_lost() and self.failure is None and self._written:
+            self._index()
         if self._integrity is not None:
             self._integrity.stop()
         self._checkpointer.stop()

@@ -9,8 +9,8 @@ import pytest
 
 from agentflow.errors import LogCorrupt
 from agentflow.events.sqlite import SqliteLog
-from agentflow.events.sqlite.checks import event_crc, type_crc
-from tests.unit.events.support import all_offsets, batch
+from agentflow.events.sqlite.batches import BATCH_COLUMNS, Batch, batch_crc
+from tests.unit.events.support import all_offsets, batch, change_batch
 
 
 async def filled(path):
@@ -28,35 +28,52 @@ def rows(path, statement, *values):
     return found
 
 
-async def test_every_event_has_the_sum_of_its_row(tmp_path):
+async def test_every_batch_has_the_sum_of_its_row(tmp_path):
     path = tmp_path / "log.db"
     await filled(path)
-    statement = "SELECT run, name, offset, ts, body, event.crc FROM event JOIN event_type ON type = id"
-    found = rows(path, statement)
-    assert len(found) == 7
-    for run, name, offset, ts, body, crc in found:
-        assert crc == event_crc(run, type_crc(name), offset, ts, body)
+    found = [Batch(*row) for row in rows(path, f"SELECT {BATCH_COLUMNS} FROM batch ORDER BY seq")]
+    assert [(batch.seq, batch.run, batch.first, batch.prev) for batch in found] == [
+        (1, 1, 0, 0),
+        (4, 2, 0, 0),
+        (6, 1, 3, 1),
+    ]
+    assert all(batch.is_intact() for batch in found)
+
+
+@pytest.mark.parametrize("column", ["seq", "run", "first", "size", "prev", "ts", "crc"])
+def test_a_flipped_bit_of_any_number_changes_the_sum(column):
+    row = Batch(9, 2, 40, 3, 5, 1_700_000_000_000_000, b"\x93\1\2\3", 0, b"body")
+    row = row._replace(crc=batch_crc(*row[:7], row.body))
+    assert row.is_intact()
+    for bit in range(62):
+        assert not row._replace(**{column: getattr(row, column) ^ 1 << bit}).is_intact(), bit
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE event SET body = replace(CAST(body AS TEXT), 'xxx', 'xyx') WHERE run = 1 AND offset = 1",
-        "UPDATE event SET ts = ts + 1 WHERE run = 1 AND offset = 1",
-        "UPDATE event SET crc = crc + 1 WHERE run = 1 AND offset = 1",
+        "body = CAST(body || x'00' AS BLOB)",
+        "types = CAST(types || x'00' AS BLOB)",
+        "ts = ts + 1",
+        "prev = prev + 1",
+        "crc = crc + 1",
     ],
 )
-async def test_a_changed_event_is_not_answered_with(tmp_path, change):
+async def test_a_changed_batch_is_not_answered_with(tmp_path, change):
     path = tmp_path / "log.db"
     await filled(path)
-    rows(path, change.replace("replace(", "CAST(replace(").replace("'xyx')", "'xyx') AS BLOB)"))
     log = SqliteLog(path)
-    assert [e.offset for e in await log.read("wf_a")] == [0]  # what is before it is whole
-    with pytest.raises(LogCorrupt, match="wf_a from offset 1 on is damaged"):
-        await log.read("wf_a", 1)
+    await log.append(batch(5, 1))
+    await log.close()
+    change_batch(path, 1, 3, change)
+    log = SqliteLog(path)
+    assert [e.offset for e in await log.read("wf_a")] == [0, 1, 2]  # what is before it is whole
+    with pytest.raises(LogCorrupt, match="wf_a from offset 3 on is damaged"):
+        await log.read("wf_a", 3)
+    assert [e.offset for e in await log.read("wf_a", 5)] == [5]
     page = await log.query()  # all that is intact, and what is not
     shown = [(run, e.offset) for run, e in page.items]
-    assert shown == [("wf_a", 0), ("wf_a", 2), ("wf_b", 0), ("wf_b", 1), ("wf_a", 3), ("wf_a", 4)]
+    assert shown == [("wf_a", 0), ("wf_a", 1), ("wf_a", 2), ("wf_b", 0), ("wf_b", 1), ("wf_a", 5)]
     assert page.damaged == ("wf_a",)
     assert (await log.query(cursor=page.next_cursor)).items == []
     assert await all_offsets(log, "wf_b") == [0, 1]
@@ -71,7 +88,8 @@ async def test_a_changed_event_is_not_answered_with(tmp_path, change):
         ("UPDATE run SET name = 'other' WHERE id = 1", "record of wf_a"),
         ("UPDATE run SET earliest_offset = 1 WHERE id = 1", "record of wf_a"),
         ("UPDATE run SET updated_at = 0 WHERE id = 1", "record of wf_a"),
-        ("DELETE FROM event WHERE run = 1 AND offset = 4", "record of wf_a"),
+        ("DELETE FROM batch WHERE run = 1 AND first = 3", "record of wf_a"),
+        ("UPDATE run SET last_seq = 1 WHERE id = 1", "record of wf_a"),
         ("UPDATE run SET labels = '{' WHERE id = 1", "record of wf_a|cannot be read"),
     ],
 )
@@ -93,13 +111,35 @@ async def test_a_changed_run_is_not_answered_with(tmp_path, change, match):
 
 async def test_a_hole_in_a_run_is_seen_by_who_reads_over_it(tmp_path):
     path = tmp_path / "log.db"
-    await filled(path)
-    rows(path, "DELETE FROM event WHERE run = 1 AND offset = 2")
     log = SqliteLog(path)
-    for call in (log.read("wf_a"), log.read("wf_a", 1, 2)):
+    for offset in range(0, 8, 2):
+        await log.append(batch(offset, 2))
+    await log.close()
+    change_batch(path, 1, 2, None)
+    log = SqliteLog(path)
+    for start in (0, 2, 3):
         with pytest.raises(LogCorrupt, match="wf_a"):
-            await call
-    assert [e.offset for e in await log.read("wf_a", 3)] == [3, 4]
+            assert await all_offsets_from(log, start)
+    assert [e.offset for e in await log.read("wf_a", 4)] == [4, 5, 6, 7]
+    await log.close()
+
+
+async def all_offsets_from(log, start):
+    found = []
+    while page := await log.read("wf_a", start + len(found)):
+        found += [e.offset for e in page]
+    return found
+
+
+async def test_nothing_is_appended_behind_an_end_that_is_missing(tmp_path):
+    """Its number would be given again, to a batch that a damaged page may hide."""
+    path = tmp_path / "log.db"
+    await filled(path)
+    change_batch(path, 1, 3, None)
+    log = SqliteLog(path)
+    with pytest.raises(LogCorrupt, match="where wf_a has events"):
+        await log.append(batch(5))
+    await log.append(batch(2, workflow_id="wf_b"))
     await log.close()
 
 
@@ -120,24 +160,4 @@ async def test_a_changed_graph_blob_or_position_is_not_answered_with(tmp_path):
     for call in (log.get_blob(blob), log.get_definition("d"), log.load_cursor("reader"), log.cursors("")):
         with pytest.raises(LogCorrupt, match="damaged"):
             await call
-    await log.close()
-
-
-async def test_a_store_without_sums_is_given_them(tmp_path):
-    """As version 2 made it."""
-    path = tmp_path / "log.db"
-    await filled(path)
-    log = SqliteLog(path)
-    await log.put_definition("d", b"graph")
-    await log.save_cursor("reader", "position")
-    await log.close()
-    for table in ("event_type", "event", "run", "definition", "consumer", "tombstone"):
-        rows(path, f"ALTER TABLE {table} DROP COLUMN crc")
-    rows(path, "PRAGMA user_version = 2")
-    log = SqliteLog(path)
-    assert await all_offsets(log, "wf_a") == [0, 1, 2, 3, 4]
-    assert (await log.run("wf_b")).last_offset == 1
-    assert await log.get_definition("d") == b"graph"
-    assert await log.load_cursor("reader") == "position"
-    await log.append(batch(5))
     await log.close()

@@ -156,7 +156,7 @@ async def test_the_file_gets_shorter_when_runs_are_deleted(tmp_path):
     log = SqliteLog(path)
     for run in ("wf_a", "wf_b"):
         for n in range(0, 1_000, 100):
-            await log.append(batch(n, 100, size=1_000, workflow_id=run))
+            await log.append(batch(n, 100, size=3_000, workflow_id=run, noise=True))
         end = StoredEvent(1_000, 1_001, "workflow.completed", b"{}")
         await log.append(Append(run, 1, 1_000, [end]))
     await log.close()

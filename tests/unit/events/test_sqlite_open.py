@@ -204,6 +204,6 @@ def test_a_schema_that_cannot_be_read_is_said(tmp_path):
     path = tmp_path / "runs.db"
     open_and_close(path)
     data = path.read_bytes()
-    path.write_bytes(data.replace(b"CREATE TABLE event (", b"CREATE TABLE \xef\xa0vent (", 1))
+    path.write_bytes(data.replace(b"CREATE TABLE batch (", b"CREATE TABLE \xef\xa0tch (", 1))
     with pytest.raises(AgentflowError):
         SqliteLog(path)

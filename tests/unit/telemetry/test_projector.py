@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sqlite3
 import threading
 import time
-from contextlib import closing
 
 import pytest
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -19,6 +17,7 @@ from agentflow.events.sqlite import SqliteLog
 from agentflow.telemetry.projection import RunSpans, project
 from agentflow.telemetry.projector import CONSUMER, PAGE, Projector
 from agentflow.telemetry.sender import Sender
+from tests.unit.events.support import change_batch
 from tests.unit.telemetry.support import (
     GOLDEN,
     LIMITS,
@@ -517,9 +516,7 @@ async def test_a_damaged_event_is_told_and_the_spans_of_other_runs_are_sent(tmp_
         await append(log, f"wf_{number}", run_of(number))
     await log.save_cursor(CONSUMER, beginning)
     await log.close()
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("UPDATE event SET ts = ts + 1 WHERE run = 2 AND offset = 3")
-        db.commit()
+    change_batch(path, 2, 3)
     log, sink = SqliteLog(path), Sink()
     projector = await opened(log, sink)
     await sink.wait(2 * PER_RUN)

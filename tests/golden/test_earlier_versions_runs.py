@@ -1,7 +1,8 @@
-"""Runs that the first version left in the middle are opened, shown, resumed and completed by this one.
+"""Runs that earlier versions left in the middle are opened, shown, resumed and completed by this one.
 
-Each store is a SQLite database with the write-ahead log that a killed process left behind; NAME.ndjson holds
-its events as the first version read them.
+Those of the first version have the first schema, those of the second one row for each event. Each store is a
+SQLite database with the write-ahead log that a killed process left behind; NAME.ndjson holds its events as
+its own version read them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from agentflow.events.envelope import decode
 from tests.faults.simulated.invariants import assert_log_invariants
 from tests.golden.first_version.world import World
 
-STORES = Path(__file__).parent / "first_version" / "stores"
+HERE = Path(__file__).parent
 
 OUTPUTS: dict[str, Any] = {
     "steps": {
@@ -41,14 +42,21 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def unpack(name: str, folder: Path) -> str:
-    with tarfile.open(STORES / f"{name}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return f"sqlite:{folder / name}.db"
+@pytest.fixture(params=["first", "second"])
+def stores(request: pytest.FixtureRequest) -> Path:
+    return HERE / f"{request.param}_version" / "stores"
 
 
-def stored(name: str) -> list[bytes]:
-    return (STORES / f"{name}.ndjson").read_bytes().splitlines()
+@pytest.fixture
+def store(name: str, stores: Path, tmp_path: Path) -> str:
+    with tarfile.open(stores / f"{name}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return f"sqlite:{tmp_path / name}.db"
+
+
+@pytest.fixture
+def stored(name: str, stores: Path) -> list[bytes]:
+    return (stores / f"{name}.ndjson").read_bytes().splitlines()
 
 
 async def lines_of(runtime: Runtime, name: str) -> list[bytes]:
@@ -68,19 +76,19 @@ async def complete(runtime: Runtime, name: str) -> Any:
     return result
 
 
-async def test_it_is_opened_and_its_log_is_read(name: str, tmp_path: Path):
-    async with World().runtime(unpack(name, tmp_path)) as runtime:
-        assert await lines_of(runtime, name) == stored(name)
+async def test_it_is_opened_and_its_log_is_read(name: str, store: str, stored: list[bytes]):
+    async with World().runtime(store) as runtime:
+        assert await lines_of(runtime, name) == stored
 
 
-async def test_it_is_shown(name: str, tmp_path: Path):
-    async with World().runtime(unpack(name, tmp_path)) as runtime:
+async def test_it_is_shown(name: str, store: str, stored: list[bytes]):
+    async with World().runtime(store) as runtime:
         run = f"wf_{name}"
         record = await runtime.record(run)
         assert (record.workflow_id, record.state, record.last_offset) == (
             run,
             "running",
-            len(stored(name)) - 1,
+            len(stored) - 1,
         )
         history = await runtime.history(run)
         assert {step.step_id for step in history.steps} <= {
@@ -92,8 +100,10 @@ async def test_it_is_shown(name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("how", ["resume", "recover"])
-async def test_it_is_completed_and_what_was_stored_stays(name: str, how: str, tmp_path: Path):
-    world, store, run = World(), unpack(name, tmp_path), f"wf_{name}"
+async def test_it_is_completed_and_what_was_stored_stays(
+    name: str, how: str, store: str, stored: list[bytes]
+):
+    world, run = World(), f"wf_{name}"
     async with world.runtime(store) as runtime:
         if how == "resume":
             await runtime.resume(run)
@@ -103,19 +113,18 @@ async def test_it_is_completed_and_what_was_stored_stays(name: str, how: str, tm
         lines = await lines_of(runtime, name)
     assert (result.state, result.output) == ("completed", OUTPUTS[name])
     assert dict(world.calls) == CALLS[name]
-    before = stored(name)
-    assert lines[: len(before)] == before
+    assert lines[: len(stored)] == stored
     assert_log_invariants([decode(line) for line in lines])
     async with World().runtime(store) as runtime:  # and the whole log is there for the next process
         assert await lines_of(runtime, name) == lines
 
 
-async def test_it_is_forked_from_the_middle(name: str, tmp_path: Path):
+async def test_it_is_forked_from_the_middle(name: str, store: str, stored: list[bytes]):
     """A fork reads the old events as its base."""
-    async with World().runtime(unpack(name, tmp_path)) as runtime:
+    async with World().runtime(store) as runtime:
         handle = await runtime.fork(f"wf_{name}", offset=8, as_id="wf_fork")
         while (result := await handle.rest()).state == "waiting":
             for request in await runtime.requests("wf_fork"):
                 await runtime.decide("wf_fork", granted=True, request_id=request.request_id)
         assert (result.state, result.output) == ("completed", OUTPUTS[name])
-        assert await lines_of(runtime, name) == stored(name)
+        assert await lines_of(runtime, name) == stored
