@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -24,6 +25,7 @@ _CHARACTER = 7.4
 _PADDING = 40.0
 _MIN_WIDTH, _MAX_WIDTH = 96.0, 260.0
 _JOIN = 22.0
+_EDGE_OF_RUN = (72.0, 26.0)
 _GAP_X, _GAP_Y = 28.0, 46.0
 _MARGIN = 16.0
 _HEADER = 44.0
@@ -113,6 +115,8 @@ def _place(workflow: Workflow, prefix: str, ways: Mapping[str, Sequence[DrawnWay
         path, kind, graph = prefix + node.id, kind_of(node), inner_of(node)
         width = min(max(len(node.id) * _CHARACTER + _PADDING, _MIN_WIDTH), _MAX_WIDTH)
         height = _NODE_HEIGHT
+        if kind.name in ("start", "end"):
+            width, height = _EDGE_OF_RUN
         if graph is not None:
             inner[path] = found = _place(graph, f"{path}/", ways)
             width, height = max(width, found.width), found.height + _HEADER
@@ -291,7 +295,7 @@ class _Level:
         above: list[list[int]] = [[] for _ in self._width]
         below: list[list[int]] = [[] for _ in self._width]
         for chain in chains:
-            for a, b in zip(chain, chain[1:], strict=False):
+            for a, b in pairwise(chain):
                 below[a].append(b)
                 above[b].append(a)
         return above, below

@@ -62,6 +62,10 @@ def _node(node: DrawnNode, state: str | None) -> str:
     if node.kind == "join":
         radius = node.width / 2
         return f'<circle cx="{middle:g}" cy="{node.y + radius:g}" r="{radius:g}" fill="#ffffff" stroke="{line}"/>'
+    if node.kind in ("start", "end"):
+        place = f'x="{node.x:g}" y="{node.y:g}" width="{node.width:g}" height="{node.height:g}" rx="13"'
+        label = f'x="{middle:g}" y="{node.y + 17:g}" text-anchor="middle" fill="#475467"'
+        return f'<rect {place} fill="#ffffff" stroke="{line}"/><text {label}>{node.kind}</text>'
     dashed = ' stroke-dasharray="5 4"' if node.conditional or state == "skipped" else ""
     box = (
         f'<rect x="{node.x:g}" y="{node.y:g}" width="{node.width:g}" height="{node.height:g}" rx="8"'

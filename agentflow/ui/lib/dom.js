@@ -88,7 +88,7 @@ export function button(label, action, members) {
  * @param {string} [label]
  */
 export function copyButton(text, label = "Copy") {
-  const element = button("⧉", () => void copy(), { class: "icon-button", "aria-label": label, title: label });
+  const element = button(copyIcon(), () => void copy(), { class: "icon-button", "aria-label": label, title: label });
   async function copy() {
     try {
       await navigator.clipboard.writeText(typeof text === "function" ? text() : text);
@@ -96,9 +96,18 @@ export function copyButton(text, label = "Copy") {
     } catch {
       element.textContent = "✕";
     }
-    setTimeout(() => (element.textContent = "⧉"), 1200);
+    setTimeout(() => fill(element, copyIcon()), 1200);
   }
   return element;
+}
+
+function copyIcon() {
+  return svg(
+    "svg",
+    { class: "icon", viewBox: "0 0 16 16", width: 14, height: 14, "aria-hidden": "true" },
+    svg("rect", { x: 5.5, y: 5.5, width: 8, height: 8, rx: 1.5 }),
+    svg("path", { d: "M10.5 3.5v-.5a1.5 1.5 0 0 0-1.5-1.5H4A1.5 1.5 0 0 0 2.5 3v6A1.5 1.5 0 0 0 4 10.5h.5" }),
+  );
 }
 
 /**

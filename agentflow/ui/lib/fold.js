@@ -28,7 +28,6 @@
  */
 
 const RUN_STATES = /** @type {Record<string, string>} */ ({
-  "workflow.started": "running",
   "workflow.resumed": "running",
   "workflow.waiting": "waiting",
   "workflow.paused": "paused",
@@ -129,13 +128,18 @@ export class RunFold {
         break;
       case "approval":
       case "input":
-        if (fact.type.endsWith(".requested")) this.requests.set(fact.data.request_id, fact);
-        else this.requests.delete(fact.data.request_id);
-        this._moves(fact);
+        if (fact.type.endsWith(".requested")) this._asked(fact);
+        else this._closed(fact);
         break;
       case "timer":
         if (fact.type === "timer.scheduled") this.timers.set(fact.data.timer_id, fact);
-        else this.timers.delete(fact.data.timer_id);
+        else {
+          this.timers.delete(fact.data.timer_id);
+          this._moves();
+        }
+        break;
+      case "superstep":
+        this._moves();
         break;
       case "agent":
         this._agent(fact);
@@ -155,12 +159,36 @@ export class RunFold {
     }
   }
 
+  _moves() {
+    if (this.state === "pending" || this.state === "waiting") this.state = "running";
+  }
+
   /** @param {Fact} fact */
-  _moves(fact) {
-    const span = fact.key === null ? undefined : this.activations.get(fact.key);
+  _asked(fact) {
+    if (fact.type === "approval.requested") this._moves();
+    this.requests.set(fact.data.request_id, fact);
+    let span = fact.key === null ? undefined : this.activations.get(fact.key);
+    const before = fact.type === "approval.requested" && fact.data.kind === "step";
+    if (before && (span === undefined || span.end !== null)) span = this._span(fact);
     if (!span) return;
+    if (before) span.detail = "";
     span.last = fact.offset;
-    if (!fact.type.endsWith(".requested") && span.state === "waiting") endWait(span, fact.at);
+    if (span.state === "waiting") return;
+    span.state = "waiting";
+    span.waits.push({ start: fact.at, end: null, what: fact.type === "input.requested" ? "input" : "approval" });
+  }
+
+  /** @param {Fact} fact */
+  _closed(fact) {
+    const asked = this.requests.get(fact.data.request_id);
+    this.requests.delete(fact.data.request_id);
+    if (this.state === "waiting") this.state = "running";
+    const span = fact.key === null ? undefined : this.activations.get(fact.key);
+    if (!span || span.state !== "waiting") return;
+    span.last = fact.offset;
+    endWait(span, fact.at);
+    if (asked?.data.kind !== "step") span.state = "running";
+    else if (fact.type === "approval.granted") span.state = "pending";
   }
 
   /** @param {Fact} fact */
@@ -211,7 +239,7 @@ export class RunFold {
 
   /** @param {Fact} fact */
   _step(fact) {
-    if (this.state === "waiting") this.state = "running";
+    if (fact.type !== "workflow.step_waiting" && fact.type !== "workflow.step_retrying") this._moves();
     const known = this.activations.get(fact.key ?? "");
     const open = known !== undefined && known.end === null ? known : undefined;
     const { data } = fact;
@@ -228,9 +256,9 @@ export class RunFold {
       }
       case "workflow.step_waiting": {
         const span = open ?? this._span(fact);
-        span.state = "waiting";
         span.last = fact.offset;
-        endWait(span, fact.at);
+        if (span.state === "waiting") break;
+        span.state = "waiting";
         span.waits.push({ start: fact.at, end: null, what: data.for ?? "" });
         break;
       }

@@ -70,6 +70,17 @@ export class GraphView {
       );
       return;
     }
+    if (node.kind === "start" || node.kind === "end") {
+      this._view.append(
+        svg(
+          "g",
+          { class: "node edge-of-run" },
+          svg("rect", { x: x + width / 2 - 36, y: y + height / 2 - 13, width: 72, height: 26, rx: 13 }),
+          svg("text", { x: x + width / 2, y: y + height / 2 + 4, class: "name", "text-anchor": "middle" }, node.kind),
+        ),
+      );
+      return;
+    }
     const middle = x + width / 2;
     const top = node.group ? y + 17 : y + 18;
     const sign = svg("text", { x: x + 14, y: top, class: "sign", "text-anchor": "middle" }, "");

@@ -23,6 +23,11 @@ export async function show({ root, path, signal, setTitle }) {
     if (!signal.aborted) fill(root, problemView(error));
     return;
   }
+  // What came first stands left, as in any comparison.
+  if (mine.workflow.created_at > theirs.workflow.created_at) {
+    [mine, theirs] = [theirs, mine];
+    for (const name of ["input", "output", "usage"]) found[name]?.reverse();
+  }
   const a = numbered(mine.steps);
   const b = numbered(theirs.steps);
   const keys = [...new Set([...a.keys(), ...b.keys()])];

@@ -58,6 +58,7 @@ export async function askFork(record, { offset, step, input }) {
     offset !== null ? h("option", { value: "offset" }, `offset ${offset}, which is shown`) : null,
     failed ? h("option", { value: "failure" }, "what failed") : null,
     steps.map((one) => h("option", { value: `step:${one}` }, `step ${one}`)),
+    h("option", { value: "begin" }, "its beginning: everything anew, as with another input"),
     offset === null ? h("option", { value: "offset" }, `its end, offset ${record.last_offset}`) : null,
   );
   if (offset === null && step && steps.includes(step)) from.value = `step:${step}`;
@@ -94,7 +95,8 @@ export async function askFork(record, { offset, step, input }) {
       if (given !== undefined) edits["outputs"] = given;
       /** @type {Record<string, any>} */
       const body = Object.keys(edits).length ? { edits } : {};
-      if (from.value === "offset") body["offset"] = offset ?? record.last_offset;
+      if (from.value === "begin") body["offset"] = 0;
+      else if (from.value === "offset") body["offset"] = offset ?? record.last_offset;
       else if (from.value === "failure") body["from"] = "failure";
       else body["from_step"] = from.value.slice("step:".length);
       made = (await post(`${runPath(id)}/fork`, body)).workflow_id;
