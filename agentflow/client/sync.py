@@ -147,6 +147,7 @@ class SyncClient:
     health = _blocking(Client.health)
     version = _blocking(Client.version)
     drain = _blocking(Client.drain)
+    session_code = _blocking(Client.session_code)
     gc = _blocking(Client.gc)
 
     def events(

@@ -23,6 +23,7 @@ __all__ = [
     "RequestAnswer",
     "RequestList",
     "RunList",
+    "SessionCode",
     "TemplateList",
     "TemplateView",
     "ToolList",
@@ -94,6 +95,14 @@ class BulkAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a command to many runs, in the order in which they were named."""
 
     items: list[BulkResult]
+
+
+class SessionCode(msgspec.Struct, frozen=True, kw_only=True):
+    """A code that can be used once, within `expires_in` seconds; `path` is that of the page with the code."""
+
+    code: str
+    path: str
+    expires_in: int
 
 
 class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):

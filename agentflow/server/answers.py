@@ -15,7 +15,6 @@ __all__ = [
     "DocumentationTopic",
     "DrainAnswer",
     "Home",
-    "SessionCode",
     "SessionView",
 ]
 
@@ -64,14 +63,6 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
 
     actor: str
     scopes: list[Scope]
-
-
-class SessionCode(msgspec.Struct, frozen=True, kw_only=True):
-    """A code that can be used once, within `expires_in` seconds; `path` is that of the page with the code."""
-
-    code: str
-    path: str
-    expires_in: int
 
 
 class DocumentationTopic(msgspec.Struct, frozen=True, kw_only=True):

@@ -78,10 +78,10 @@ applyTheme(read("theme"));
 void begin();
 
 async function begin() {
-  const code = /^#code=([\w-]+)$/.exec(location.hash);
+  const code = /^#code=([\w-]+)(?:&place=(\/runs\/[\w-]+))?$/.exec(location.hash);
   if (code) {
     // The code is worth nothing from now on, and must not stay in the history.
-    history.replaceState(null, "", `${location.pathname}#/runs`);
+    history.replaceState(null, "", `${location.pathname}#${code[2] ?? "/runs"}`);
     try {
       await post("/session", { code: code[1] });
     } catch (error) {

@@ -82,7 +82,11 @@ def crm() -> Service:
     @function(name="find", side_effect="read")
     async def find(customer: str) -> dict[str, Any]:
         """Finds a customer."""
-        return {"customer": customer, "orders": [{"id": 7, "total": 19.5}, {"id": 9, "total": 240}], "vip": True}
+        return {
+            "customer": customer,
+            "orders": [{"id": 7, "total": 19.5}, {"id": 9, "total": 240}],
+            "vip": True,
+        }
 
     @function(name="fail", side_effect="read")
     async def fail() -> str:

@@ -106,7 +106,9 @@ async def test_any_offset_of_the_log_can_be_looked_at(browser, served):
     async with served.http() as http:
         await http.get(f"/workflows/{run}/events", params={"timeout": 5})  # until it has ended
         lines = (await http.get(f"/workflows/{run}/events", params={"follow": "false"})).text.splitlines()
-        started = next(e for e in map(json.loads, lines) if e["type"] == "workflow.step_started" and e["step"] == "draft")
+        started = next(
+            e for e in map(json.loads, lines) if e["type"] == "workflow.step_started" and e["step"] == "draft"
+        )
         async with opened(browser) as (page, _):
             await page.goto(address(served, f"#/runs/{run}?offset={started['offset']}"))
             await expect(page.locator('.node[data-step="draft"]')).to_have_attribute("data-state", "running")
@@ -115,7 +117,9 @@ async def test_any_offset_of_the_log_can_be_looked_at(browser, served):
             for offset in range(len(lines)):
                 await page.locator(".scrubber").fill(str(offset))
                 state = (await http.get(f"/workflows/{run}/state", params={"offset": offset})).json()
-                await expect(page.locator(".run-title .badge")).to_have_attribute("data-state", state["state"])
+                await expect(page.locator(".run-title .badge")).to_have_attribute(
+                    "data-state", state["state"]
+                )
                 for step, found in state["steps"].items():
                     node = page.locator(f'.node[data-step="{step}"]')
                     await expect(node).to_have_attribute("data-state", found["state"])
@@ -290,4 +294,6 @@ async def test_usage_system_and_documentation_are_shown(browser, served):
         await page.goto(address(served, "#/docs/approvals"))
         await expect(page.locator(".prose h1")).to_be_visible()
         await page.locator('.docs nav a[href="#/docs/ordering"]').click()
-        await expect(page.locator('.docs nav a[href="#/docs/ordering"]')).to_have_attribute("aria-current", "page")
+        await expect(page.locator('.docs nav a[href="#/docs/ordering"]')).to_have_attribute(
+            "aria-current", "page"
+        )

@@ -2,30 +2,63 @@
 
 from __future__ import annotations
 
+from starlette.requests import Request
 from starlette.responses import Response
 
+from agentflow.records.answers import SessionCode
 from agentflow.server.access import Actor
-from agentflow.server.answers import SessionCode, SessionView
+from agentflow.server.answers import SessionView
 from agentflow.server.bodies import SessionBody
-from agentflow.server.operations import Call, Operation, json_response
+from agentflow.server.operations import (
+    JSON,
+    Call,
+    Operation,
+    decode_json,
+    json_response,
+    media_of,
+    read_body,
+)
 from agentflow.server.problems import Refusal
-from agentflow.server.sessions import CODE_S, SESSION_S, cookie_name
+from agentflow.server.sessions import CODE_S, SESSION_S, Sessions, cookie_name
 from agentflow.server.tokens import SCOPES
 
-__all__ = ["OPERATIONS"]
+__all__ = ["OPERATIONS", "end_of", "session_of"]
 
 
 def _view(actor: Actor) -> SessionView:
     return SessionView(actor=actor.name, scopes=[scope for scope in SCOPES if scope in actor.scopes])
 
 
-def _cookie(call: Call, value: str, age: int) -> str:
-    scope = call.request.scope
-    server = scope.get("server")
+def _cookie(request: Request, value: str, age: int) -> str:
+    scope = request.scope
     secure = "; Secure" if scope["scheme"] == "https" else ""
     path = scope.get("root_path", "") or "/"
-    name = cookie_name(server[1] if server else None)
-    return f"{name}={value}; Path={path}; Max-Age={age}; HttpOnly; SameSite=Strict{secure}"
+    return f"{_name(request)}={value}; Path={path}; Max-Age={age}; HttpOnly; SameSite=Strict{secure}"
+
+
+def _name(request: Request) -> str:
+    server = request.scope.get("server")
+    return cookie_name(server[1] if server else None)
+
+
+def _begun(request: Request, sessions: Sessions, actor: Actor) -> Response:
+    cookie = _cookie(request, sessions.make_cookie(actor), SESSION_S)
+    return json_response(_view(actor), headers={"Set-Cookie": cookie})
+
+
+async def session_of(request: Request, sessions: Sessions) -> Response:
+    """Answer `POST /session` where there are no tokens: a code becomes a cookie."""
+    media_of(request.headers.get("content-type"), (JSON,))
+    body = decode_json(await read_body(request), SessionBody)
+    return _begun(request, sessions, sessions.redeem(body.code or ""))
+
+
+async def end_of(request: Request, sessions: Sessions) -> Response:
+    """Answer `DELETE /session`: the cookie is worth nothing from now on."""
+    value = request.cookies.get(_name(request))
+    if value is not None:
+        sessions.end(value)
+    return Response(status_code=204, headers={"Set-Cookie": _cookie(request, "", 0)})
 
 
 async def whoami(call: Call) -> Response:
@@ -42,27 +75,21 @@ async def make_code(call: Call) -> Response:
 async def begin(call: Call) -> Response:
     """Begin a session: the answer sets its cookie."""
     body: SessionBody = call.body
-    sessions = call.service.sessions
+    service = call.service
     if (body.code is None) == (body.token is None):
         raise Refusal("invalid_parameter", "give either a code or a token")
     if body.code is not None:
-        actor = sessions.redeem(body.code)
-    else:
-        token = call.service.tokens.find(body.token or "")
-        if token is None:
-            raise Refusal("unauthorized", "the token is not valid")
-        actor = Actor(token.name, token.scopes, call.service.config.trust_submitted_services, token.name)
-    cookie = _cookie(call, sessions.make_cookie(actor), SESSION_S)
-    return json_response(_view(actor), headers={"Set-Cookie": cookie})
+        return _begun(call.request, service.sessions, service.sessions.redeem(body.code))
+    token = service.tokens.find(body.token or "")
+    if token is None:
+        raise Refusal("unauthorized", "the token is not valid")
+    actor = Actor(token.name, token.scopes, service.config.trust_submitted_services, token.name)
+    return _begun(call.request, service.sessions, actor)
 
 
 async def end(call: Call) -> Response:
     """End the session of the cookie."""
-    server = call.request.scope.get("server")
-    value = call.request.cookies.get(cookie_name(server[1] if server else None))
-    if value is not None:
-        call.service.sessions.end(value)
-    return Response(status_code=204, headers={"Set-Cookie": _cookie(call, "", 0)})
+    return await end_of(call.request, call.service.sessions)
 
 
 OPERATIONS = (

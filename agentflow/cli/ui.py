@@ -1,0 +1,252 @@
+"""`agentflow ui`: the dashboard of a daemon, of a store, or of an exported run, in the browser.
+
+The link holds a code that can be used once; the browser gets a cookie for it. A daemon on a Unix socket is
+reached through a port of this process on 127.0.0.1, which asks for that cookie, because the socket itself
+would take every local user for its owner.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentflow.cli.app import Command
+from agentflow.cli.errors import CommandError, Exit
+from agentflow.cli.output import emit, say
+from agentflow.cli.target import Where, open_reader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from agentflow.cli.session import Interrupts
+
+__all__ = ["show_run", "ui"]
+
+_START_TIMEOUT_S = 20.0
+_STOP_TIMEOUT_S = 40.0
+_DROPPED = frozenset(
+    {b"host", b"connection", b"cookie", b"origin", b"referer", b"content-length", b"transfer-encoding"}
+)
+"""Fields of a request that are of the browser's connection, or were judged here already."""
+
+
+@click.command("ui", cls=Command)
+@click.option(
+    "--url", metavar="URL", help="The daemon: http://HOST:PORT or unix:PATH. Default: as for other commands."
+)
+@click.option(
+    "--store", metavar="URL", help="Look at this store without a daemon, read only: sqlite:FILE or file:DIR."
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of this process, on 127.0.0.1.")
+@click.option("--no-browser", is_flag=True, help="Print the link and open no browser.")
+def ui(url: str | None, store: str | None, port: int, no_browser: bool) -> Exit:
+    """Open the dashboard in the browser.
+
+    That of the daemon which runs; without one, a daemon is started and ends with this command. The link
+    works once, for five minutes.
+    """
+    if url is not None and store is not None:
+        raise click.UsageError("--url names a daemon, --store a store of this machine: give one")
+    from agentflow.cli.session import run_async
+
+    async def work(interrupts: Interrupts) -> Exit:
+        if store is not None:
+            where = Where(store, None, False, read_only=True)
+            async with open_reader(where) as target:
+                return await _look(target.log, port, no_browser, interrupts)  # type: ignore[union-attr]
+        daemon = Where(None, url, False).daemon()
+        if daemon is None:
+            async with _started_daemon() as daemon:
+                return await _forward(daemon, port, no_browser, interrupts)
+        if daemon.startswith("unix:"):
+            return await _forward(daemon, port, no_browser, interrupts)
+        return await _link(daemon, no_browser)
+
+    return run_async(work)
+
+
+async def show_run(run_id: str, interrupts: Interrupts) -> Exit:
+    """Open the page of a run of an exported file, until the command is interrupted."""
+    async with open_reader(Where(None, None, True), run_id=run_id) as target:
+        return await _look(target.log, 0, False, interrupts, f"/runs/{run_id}")  # type: ignore[union-attr]
+
+
+async def _link(url: str, no_browser: bool) -> Exit:
+    """Open the page of a daemon that browsers can reach."""
+    from agentflow.client import Client
+
+    async with Client(url) as client:
+        code = await client.session_code()
+    _open(f"{url.rstrip('/')}{code.path}", no_browser)
+    return Exit.DONE
+
+
+async def _look(log: Any, port: int, no_browser: bool, interrupts: Interrupts, place: str = "") -> Exit:
+    """Serve the page of an open store, which can only be read, until the command is interrupted."""
+    from agentflow.config import ServerConfig
+    from agentflow.runtime import Runtime
+    from agentflow.server.access import Actor
+    from agentflow.server.app import Application
+    from agentflow.server.definitions import Definitions
+
+    async with Runtime(log) as runtime:
+        config = ServerConfig(require_token=True)
+        app = Application(runtime, config, definitions=Definitions(None))
+        code = app.service.sessions.issue_code(Actor("local", frozenset({"read"})))
+        async with _listening(app, port) as url:
+            _open(f"{url}/ui/#code={code}", no_browser, place)
+            try:
+                await interrupts.guard(_wait())
+            finally:
+                app.service.streams.close()
+    return Exit.DONE
+
+
+async def _forward(daemon: str, port: int, no_browser: bool, interrupts: Interrupts) -> Exit:
+    """Serve a port that forwards to the daemon's socket, until the command is interrupted."""
+    import httpx
+
+    from agentflow.config import ServerConfig
+    from agentflow.server.access import Access, Actor
+    from agentflow.server.sessions import Sessions
+    from agentflow.server.tokens import Tokens
+
+    tokens = Tokens()
+    sessions = Sessions(tokens)
+    transport = httpx.AsyncHTTPTransport(uds=daemon.removeprefix("unix:"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
+        app = Access(_Forwarder(client, sessions), ServerConfig(require_token=True), tokens, sessions)
+        async with _listening(app, port) as url:
+            _open(f"{url}/ui/#code={sessions.issue_code(Actor('local'))}", no_browser)
+            await interrupts.guard(_wait())
+    return Exit.DONE
+
+
+class _Forwarder:
+    """ASGI behind the layer of access control: sessions and the page are of this process, all else is
+    answered by the daemon."""
+
+    def __init__(self, client: Any, sessions: Any) -> None:
+        self._client = client
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from starlette.requests import Request
+
+        from agentflow.server.page import serve_page
+        from agentflow.server.problems import problem_response, refusal_of
+        from agentflow.server.routes.sessions import end_of, session_of
+
+        request = Request(scope, receive, send)
+        path, method = scope["path"], scope["method"]
+        try:
+            if path == "/ui" or path.startswith("/ui/"):
+                await serve_page(path, scope, receive, send)
+            elif path == "/session" and method in ("POST", "DELETE"):
+                found = session_of if method == "POST" else end_of
+                response = await found(request, self._sessions)
+                await response(scope, receive, send)
+            else:
+                await self._pass_on(request, send)
+        except Exception as error:
+            await problem_response(refusal_of(error), path)(scope, receive, send)
+
+    async def _pass_on(self, request: Any, send: Send) -> None:
+        import httpx
+
+        from agentflow.server.problems import Refusal
+
+        headers = [
+            (name, value)
+            for name, value in request.headers.raw
+            if name not in _DROPPED and not name.startswith(b"sec-")
+        ]
+        query: bytes = request.scope["query_string"]
+        target = httpx.URL("http://localhost").copy_with(
+            raw_path=request.scope["path"].encode() + (b"?" + query if query else b"")
+        )
+        wanted = self._client.build_request(
+            request.method, target, headers=headers, content=await request.body()
+        )
+        try:
+            answer = await self._client.send(wanted, stream=True)
+        except httpx.TransportError:
+            raise Refusal("storage_unavailable", "the daemon does not answer; it may have ended") from None
+        try:
+            fields = [pair for pair in answer.headers.raw if pair[0].lower() not in _DROPPED]
+            await send({"type": "http.response.start", "status": answer.status_code, "headers": fields})
+            async for piece in answer.aiter_raw():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            await answer.aclose()
+
+
+@asynccontextmanager
+async def _listening(app: ASGIApp, port: int) -> AsyncGenerator[str]:
+    """Serve an application on 127.0.0.1; yields its URL."""
+    import asyncio
+
+    from agentflow.server.http_server import HttpServer
+    from agentflow.server.sockets import Listeners
+
+    listeners = Listeners()
+    try:
+        listeners.add_tcp(f"127.0.0.1:{port}")
+        server = HttpServer(app, listeners)
+        serving = asyncio.ensure_future(server.serve())
+        await server.started_event.wait()
+        try:
+            yield f"http://127.0.0.1:{listeners.listeners[0].sock.getsockname()[1]}"
+        finally:
+            server.stop()
+            await serving
+    finally:
+        listeners.close()
+
+
+@asynccontextmanager
+async def _started_daemon() -> AsyncGenerator[str]:
+    """Run a daemon on the default socket, and end it, which parks its runs."""
+    import asyncio
+    import os
+
+    from agentflow.config import default_socket
+
+    say("no daemon runs: one is started, and ends with this command")
+    command = (sys.executable, "-m", "agentflow", "serve")
+    process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+    try:
+        where = Where(None, None, False)
+        async with asyncio.timeout(_START_TIMEOUT_S):
+            while where.daemon() is None:
+                if process.returncode is not None:
+                    raise CommandError(Exit.UNREACHABLE, "daemon_not_started", "the daemon has ended")
+                await asyncio.sleep(0.05)
+        yield f"unix:{default_socket(os.environ)}"
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
+
+
+async def _wait() -> None:
+    import asyncio
+
+    await asyncio.Event().wait()
+
+
+def _open(link: str, no_browser: bool, place: str = "") -> None:
+    """Print the link and open it. `place`: the view in which the page begins."""
+    link += f"&place={place}" if place else ""
+    emit(link)
+    sys.stdout.flush()  # it is read while the command goes on
+    if not no_browser:
+        import webbrowser
+
+        webbrowser.open(link)
