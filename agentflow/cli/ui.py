@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from agentflow.cli.session import Interrupts
+    from agentflow.events.log import EventLog
+    from agentflow.server.app import Application
 
-__all__ = ["show_run", "ui"]
+__all__ = ["listening", "read_only_application", "show_run", "ui"]
 
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 40.0
@@ -86,8 +88,9 @@ async def _link(url: str, no_browser: bool) -> Exit:
     return Exit.DONE
 
 
-async def _look(log: Any, port: int, no_browser: bool, interrupts: Interrupts, place: str = "") -> Exit:
-    """Serve the page of an open store, which can only be read, until the command is interrupted."""
+@asynccontextmanager
+async def read_only_application(log: EventLog) -> AsyncGenerator[tuple[Application, str]]:
+    """Serve an open store without changing it; yields the application and a code for its page."""
     from agentflow.config import ServerConfig
     from agentflow.runtime import Runtime
     from agentflow.server.access import Actor
@@ -95,15 +98,19 @@ async def _look(log: Any, port: int, no_browser: bool, interrupts: Interrupts, p
     from agentflow.server.definitions import Definitions
 
     async with Runtime(log) as runtime:
-        config = ServerConfig(require_token=True)
-        app = Application(runtime, config, definitions=Definitions(None))
+        app = Application(runtime, ServerConfig(require_token=True), definitions=Definitions(None))
         code = app.service.sessions.issue_code(Actor("local", frozenset({"read"})))
-        async with _listening(app, port) as url:
-            _open(f"{url}/ui/#code={code}", no_browser, place)
-            try:
-                await interrupts.guard(_wait())
-            finally:
-                app.service.streams.close()
+        try:
+            yield app, code
+        finally:
+            app.service.streams.close()
+
+
+async def _look(log: EventLog, port: int, no_browser: bool, interrupts: Interrupts, place: str = "") -> Exit:
+    """Show an open store until the command is interrupted."""
+    async with read_only_application(log) as (app, code), listening(app, port) as url:
+        _open(f"{url}/ui/#code={code}", no_browser, place)
+        await interrupts.guard(_wait())
     return Exit.DONE
 
 
@@ -121,7 +128,7 @@ async def _forward(daemon: str, port: int, no_browser: bool, interrupts: Interru
     transport = httpx.AsyncHTTPTransport(uds=daemon.removeprefix("unix:"))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
         app = Access(_Forwarder(client, sessions), ServerConfig(require_token=True), tokens, sessions)
-        async with _listening(app, port) as url:
+        async with listening(app, port) as url:
             _open(f"{url}/ui/#code={sessions.issue_code(Actor('local'))}", no_browser)
             await interrupts.guard(_wait())
     return Exit.DONE
@@ -188,7 +195,7 @@ class _Forwarder:
 
 
 @asynccontextmanager
-async def _listening(app: ASGIApp, port: int) -> AsyncGenerator[str]:
+async def listening(app: ASGIApp, port: int) -> AsyncGenerator[str]:
     """Serve an application on 127.0.0.1; yields its URL."""
     import asyncio
 

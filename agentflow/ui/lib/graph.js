@@ -11,7 +11,7 @@ export class GraphView {
    */
   constructor(layout, onSelect) {
     this.layout = layout;
-    /** @type {Map<string, {box: SVGElement, sign: SVGElement, told: SVGElement, kind: string, for_each: boolean}>} */
+    /** @type {Map<string, {box: SVGElement, title: SVGElement, sign: SVGElement, told: SVGElement, kind: string, for_each: boolean}>} */
     this._nodes = new Map();
     this._zoom = 1;
     this._x = 0;
@@ -87,6 +87,7 @@ export class GraphView {
     const told = svg("text", { x: middle, y: top + 15, class: "kind", "text-anchor": "middle" }, "");
     const room = Math.floor((width - 34) / 7);
     const label = node.label.length > room ? `${node.label.slice(0, room - 1)}…` : node.label;
+    const title = svg("title", null, node.id);
     const box = svg(
       "g",
       {
@@ -102,14 +103,14 @@ export class GraphView {
           }
         },
       },
-      svg("title", null, node.id),
+      title,
       svg("rect", { x, y, width, height, rx: 9 }),
       sign,
       svg("text", { x: middle + 6, y: top, class: "name", "text-anchor": "middle" }, label),
       told,
     );
     this._view.append(box);
-    this._nodes.set(node.id, { box, sign, told, kind: node.kind, for_each: node.for_each });
+    this._nodes.set(node.id, { box, title, sign, told, kind: node.kind, for_each: node.for_each });
     this.setState(node.id, null);
   }
 
@@ -154,7 +155,9 @@ export class GraphView {
     if (all > 1) told += ` · ${done}/${all}`;
     if ((found?.attempt ?? 1) > 1) told += ` · attempt ${found?.attempt}`;
     if (node.told.textContent !== told) node.told.textContent = told;
-    node.box.setAttribute("aria-label", `${step}, ${told}, ${state}`);
+    // The name that screen readers say, and what the mouse shows.
+    const name = `${step}, ${told}, ${state}`;
+    if (node.title.textContent !== name) node.title.textContent = name;
   }
 
   /** @param {string | null} step */

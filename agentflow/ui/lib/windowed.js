@@ -20,7 +20,7 @@ export class WindowedList {
     this._onWindow = onWindow;
     /** @type {Map<number, HTMLElement>} */
     this._shown = new Map();
-    this.body = h("div", { class: "rows", role: members?.role ? "rowgroup" : null });
+    this.body = h("div", { class: "rows", role: members?.["role"] ? "presentation" : null });
     this.element = h("div", { class: "windowed", tabindex: "0", ...members }, this.body);
     this.element.addEventListener("scroll", () => this._ask(), { passive: true });
     this._asked = false;

@@ -11,7 +11,7 @@ export function show({ root, path, signal, setTitle }) {
   /** @type {Map<string, string>} */
   const streamed = new Map();
   const holder = h("div", { class: "panel" });
-  const draw = () => fill(holder, callView(id, call, { state: "running", streamed, signal }));
+  const draw = () => fill(holder, h("h2", { class: "visually-hidden" }, "Messages"), callView(id, call, { state: "running", streamed, signal }));
   fill(root, h("div", { class: "view-head" }, h("a", { class: "back", href: `#/runs/${encodeURIComponent(id)}?select=call:${encodeURIComponent(call)}`, "aria-label": "The run" }, "‹"), h("h1", null, "Model call"), h("code", null, call)), holder);
   draw();
   let over = false;
