@@ -66,7 +66,7 @@ workflow:
       id: fetch
       retry: {max_attempts: 3, backoff: 10ms}
       agent: {systemPrompt: fetch, input: x, attachedFunctions: [{service: crm, function: fail}], model: "scripted:m",
-              resultSchema: {type: string}}
+              resultSchema: {type: integer}}
 """
 
 

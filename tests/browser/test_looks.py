@@ -13,7 +13,7 @@ from tests.browser.test_views import QUESTION, address, decide, start
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-AXE = Path(__file__).parents[2] / ".cache" / "axe" / "axe.min.js"
+AXE = Path(__file__).parents[2] / ".cache" / "node" / "node_modules" / "axe-core" / "axe.min.js"
 _RULES = {
     "runOnly": {
         "type": "tag",

@@ -220,11 +220,14 @@ async def test_a_question_is_answered_by_a_form(browser, served):
 async def test_an_error_says_what_mends_it(browser, served):
     run = await start(served, BROKEN)
     async with opened(browser) as (page, _):
-        await page.goto(address(served, f"#/runs/{run}?select=step:fetch"))
+        await page.goto(address(served, f"#/runs/{run}"))
+        await expect(page.locator(".command").first).to_contain_text(f"agentflow fork {run} --from-failure")
+        await page.locator('.node[data-step="fetch"]').click()
+        await expect(page.locator(".error-box")).to_contain_text("agentflow help")
+        await expect(page.locator("table.data").first).to_contain_text("Then waited")
         await page.get_by_role("tab", name="Calls").click()
         await page.locator(".calls").get_by_role("button", name="crm__fail").first.click()
         await expect(page.locator(".error-box").first).to_contain_text("tool")
-        await expect(page.locator(".error-box").first).to_contain_text("agentflow help")
 
 
 async def test_a_fork_with_another_input_is_compared_with_its_origin(browser, served):

@@ -1,6 +1,6 @@
 // Elements from data. Everything that comes from a run becomes text: nothing here parses markup.
 
-/** @typedef {Node | string | number | null | undefined | false | Child[]} Child */
+/** @typedef {Node | string | number | null | undefined | false | any[]} Child */
 
 const SVG = "http://www.w3.org/2000/svg";
 

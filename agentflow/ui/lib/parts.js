@@ -208,6 +208,15 @@ export function commandButton(label, session, scope, action, members) {
 }
 
 /**
+ * The heads of a table's columns; those from index `numbers` on are of numbers.
+ * @param {string[]} names
+ * @param {number} numbers
+ */
+export function heads(names, numbers) {
+  return h("tr", null, names.map((name, index) => h("th", { scope: "col", class: index >= numbers ? "number" : null }, name)));
+}
+
+/**
  * @param {Child} title
  * @param {...Child} content
  */

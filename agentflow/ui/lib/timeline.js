@@ -237,7 +237,7 @@ export class Timeline {
  * @returns {[number, string][]}
  */
 export function ticks(length) {
-  let step = 10 ** Math.floor(Math.log10(length / 4));
+  let step = Math.max(1, 10 ** Math.floor(Math.log10(length / 4)));
   if (length / step > 12) step *= 2.5;
   if (length / step > 8) step *= 2;
   /** @type {[number, string][]} */

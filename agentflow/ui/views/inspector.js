@@ -4,7 +4,7 @@ import { get, post, runPath } from "../lib/api.js";
 import { button, fill, h } from "../lib/dom.js";
 import { bytes, clock, count, duration, money, shell } from "../lib/format.js";
 import { jsonView } from "../lib/json.js";
-import { ask, badge, commandButton, commandLine, empty, errorView, facts, problemView, tabs } from "../lib/parts.js";
+import { ask, badge, commandButton, commandLine, empty, errorView, facts, heads, problemView, tabs } from "../lib/parts.js";
 import { requestCard } from "./request_card.js";
 import { callView } from "./call_view.js";
 
@@ -28,6 +28,7 @@ import { callView } from "./call_view.js";
  * @returns {HTMLElement}
  */
 export function inspector(about) {
+  if (about.facts.length === 0 && about.selection.kind !== "run") return h("p", { class: "muted" }, "loading…");
   switch (about.selection.kind) {
     case "step":
       return ofStep(about, about.selection.step, about.selection.span);
@@ -157,7 +158,7 @@ export function usageView(fold, record) {
     h(
       "table",
       { class: "data" },
-      h("thead", null, h("tr", null, [title, "Calls", "In", "Out", "Cached", "Tools", "Cost"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", null, heads([title, "Calls", "In", "Out", "Cached", "Tools", "Cost"], 1)),
       h(
         "tbody",
         null,
@@ -175,7 +176,7 @@ export function usageView(fold, record) {
       ? h(
           "table",
           { class: "data" },
-          h("thead", null, h("tr", null, ["Budget", "Limit", "Used", "Reserved", "Left"].map((name) => h("th", { scope: "col" }, name)))),
+          h("thead", null, heads(["Budget", "Limit", "Used", "Reserved", "Left"], 1)),
           h("tbody", null, limits.map(([name, limit]) => {
             const used = Number(record.budget.used[name] ?? 0);
             const reserved = Number(record.budget.reserved[name] ?? 0);

@@ -283,7 +283,9 @@ export async function show(context) {
   }
 
   let drawnFor = "";
+  let drawnEmpty = true;
   function drawInspector() {
+    drawnEmpty = facts.length === 0;
     const key = JSON.stringify(selection);
     const scroll = key === drawnFor ? inspected.scrollTop : 0;
     drawnFor = key;
@@ -394,7 +396,8 @@ export async function show(context) {
       }
       if (find.value) refilter();
       redraw();
-      inspectSoon();
+      if (drawnEmpty) drawInspector();
+      else inspectSoon();
     },
   });
 

@@ -3,7 +3,7 @@
 import { get } from "../lib/api.js";
 import { fill, h } from "../lib/dom.js";
 import { count, money, tokens, when } from "../lib/format.js";
-import { badge, empty } from "../lib/parts.js";
+import { badge, empty, heads } from "../lib/parts.js";
 import { TEXTS } from "../lib/texts.js";
 
 const LARGEST = 2_000;
@@ -75,7 +75,7 @@ export async function show({ root, query, signal, setTitle, setQuery }) {
       ),
       h("section", { class: "panel" }, h("h2", null, "By workflow"),
         h("div", { class: "table-scroll", tabindex: "0" }, h("table", { class: "data wide" },
-          h("thead", null, h("tr", null, ["Workflow", "Runs", "Tokens in", "Tokens out", "Model calls", "Tool calls", "Cost", "Per run"].map((name) => h("th", { scope: "col" }, name)))),
+          h("thead", null, heads(["Workflow", "Runs", "Tokens in", "Tokens out", "Model calls", "Tool calls", "Cost", "Per run"], 1)),
           h("tbody", null, [...names].sort((x, y) => y[1].cost - x[1].cost || y[1].input + y[1].output - x[1].input - x[1].output).map(([name, one]) =>
             h("tr", null,
               h("th", { scope: "row" }, h("a", { href: `#/runs?q=${encodeURIComponent(name)}` }, name), h("span", { class: "share", "aria-hidden": "true" }, h("span", { style: { width: `${((one.input + one.output) / most) * 100}%` } }))),
@@ -84,7 +84,7 @@ export async function show({ root, query, signal, setTitle, setQuery }) {
               h("td", { class: "number" }, one.cost ? money(one.cost / one.runs) : "–"))))))),
       h("section", { class: "panel" }, h("h2", null, "The most expensive runs"),
         h("div", { class: "table-scroll", tabindex: "0" }, h("table", { class: "data wide" },
-          h("thead", null, h("tr", null, ["Run", "State", "Started", "Tokens", "Cost"].map((name) => h("th", { scope: "col" }, name)))),
+          h("thead", null, heads(["Run", "State", "Started", "Tokens", "Cost"], 3)),
           h("tbody", null, costly.map((run) =>
             h("tr", null,
               h("th", { scope: "row" }, h("a", { href: `#/runs/${encodeURIComponent(run.workflow_id)}?tab=usage` }, run.name ?? run.workflow_id)),
