@@ -18,7 +18,7 @@ from agentflow.definition.drawing import DrawnWay, inner_of, joins_of, nodes_of,
 from agentflow.definition.ir import Workflow
 from agentflow.definition.kinds import kind_of
 
-__all__ = ["DrawnEdge", "DrawnNode", "GraphLayout", "lay_out"]
+__all__ = ["DrawnEdge", "DrawnNode", "GraphLayout", "Point", "lay_out"]
 
 _NODE_HEIGHT = 44.0
 _CHARACTER = 7.4
@@ -53,14 +53,21 @@ class DrawnNode(msgspec.Struct, frozen=True, kw_only=True):
     conditional: bool = False
 
 
+class Point(msgspec.Struct, frozen=True):
+    """A place in a drawing, in pixels at 100 %."""
+
+    x: float
+    y: float
+
+
 class DrawnEdge(msgspec.Struct, frozen=True, kw_only=True):
     """A way from node to node: the points of its line, and where its label stands. `dashed`: conditional."""
 
     source: str
     target: str
-    points: list[tuple[float, float]]
+    points: list[Point]
     label: str | None = None
-    label_at: tuple[float, float] | None = None
+    label_at: Point | None = None
     dashed: bool = False
 
 
@@ -155,7 +162,7 @@ def _place(workflow: Workflow, prefix: str, ways: Mapping[str, Sequence[DrawnWay
         DrawnEdge(
             source=way.source.removesuffix("\0"),
             target=way.target.removesuffix("\0"),
-            points=points,
+            points=[Point(*point) for point in points],
             label=way.label,
             label_at=_middle(points) if way.label else None,
             dashed=way.dashed,
@@ -177,15 +184,15 @@ def _moved_node(node: DrawnNode, x: float, y: float) -> DrawnNode:
 
 
 def _moved_edge(edge: DrawnEdge, x: float, y: float) -> DrawnEdge:
-    points = [(round(px + x, 1), round(py + y, 1)) for px, py in edge.points]
+    points = [Point(round(one.x + x, 1), round(one.y + y, 1)) for one in edge.points]
     at = edge.label_at
-    moved = None if at is None else (round(at[0] + x, 1), round(at[1] + y, 1))
+    moved = None if at is None else Point(round(at.x + x, 1), round(at.y + y, 1))
     return msgspec.structs.replace(edge, points=points, label_at=moved)
 
 
-def _middle(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def _middle(points: Sequence[tuple[float, float]]) -> Point:
     (ax, ay), (bx, by) = points[(len(points) - 1) // 2], points[(len(points) - 1) // 2 + 1]
-    return round((ax + bx) / 2, 1), round((ay + by) / 2, 1)
+    return Point(round((ax + bx) / 2, 1), round((ay + by) / 2, 1))
 
 
 class _Level:

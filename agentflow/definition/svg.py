@@ -85,14 +85,14 @@ def _node(node: DrawnNode, state: str | None) -> str:
 
 
 def _edge(edge: DrawnEdge) -> str:
-    begin, *rest = [f"{x:g} {y:g}" for x, y in edge.points]
+    begin, *rest = [f"{x:g} {y:g}" for x, y in ((point.x, point.y) for point in edge.points)]
     dashed = ' stroke-dasharray="5 4"' if edge.dashed else ""
     line = (
         f'<path d="M{begin} L{" L".join(rest)}" fill="none" stroke="#667085"{dashed} marker-end="url(#end)"/>'
     )
     if edge.label is None or edge.label_at is None:
         return line
-    x, y = edge.label_at
+    x, y = edge.label_at.x, edge.label_at.y
     label = edge.label if len(edge.label) <= 40 else f"{edge.label[:39]}…"
     return (
         f'{line}<text x="{x:g}" y="{y:g}" text-anchor="middle" font-size="10" fill="#475467" stroke="#ffffff"'

@@ -158,7 +158,7 @@ async def test_a_run_is_followed_across_a_kill_of_the_daemon(browser, tmp_path):
             run = (
                 await http.post(
                     "/workflows",
-                    json={"definition": definition, "input": "x", "options": {"on_unknown": "retry"}},
+                    json={"definition": definition, "input": "x"},
                 )
             ).json()
             run = run["workflow_id"]

@@ -121,7 +121,7 @@ export class GraphView {
     );
     if (edge.label && edge.label_at) {
       const label = edge.label.length > 28 ? `${edge.label.slice(0, 27)}…` : edge.label;
-      const [x, y] = edge.label_at;
+      const { x, y } = edge.label_at;
       this._view.append(
         svg("text", { x, y: y + 4, class: "edge-label", "text-anchor": "middle" }, svg("title", null, edge.label), label),
       );
@@ -240,14 +240,14 @@ export class GraphView {
 
 /**
  * A line through points, with bends that are round.
- * @param {[number, number][]} points
+ * @param {{x: number, y: number}[]} points
  */
 export function curve(points) {
   const [first, ...rest] = points;
   if (!first) return "";
-  let path = `M${first[0]} ${first[1]}`;
-  let [px, py] = first;
-  for (const [x, y] of rest) {
+  let path = `M${first.x} ${first.y}`;
+  let { x: px, y: py } = first;
+  for (const { x, y } of rest) {
     const middle = (py + y) / 2;
     path += px === x || py === y ? ` L${x} ${y}` : ` C${px} ${middle} ${x} ${middle} ${x} ${y}`;
     [px, py] = [x, y];

@@ -23,7 +23,7 @@ def test_every_module_that_the_page_names_is_served():
             continue
         folder = Path(name).parent
         for line in file.data.decode().splitlines():
-            if " from \"." in line and line.startswith(("import", "}")):
+            if ' from ".' in line and line.startswith(("import", "}")):
                 target = (folder / line.rpartition(" from ")[2].strip('";')).as_posix()
                 parts: list[str] = []
                 for part in target.split("/"):
@@ -35,7 +35,14 @@ def test_nothing_of_the_page_leads_elsewhere():
     """No address of another host, and no way by which text could become markup or code."""
     for name, file in page_files().items():
         text = file.data.decode().replace("http://www.w3.org/2000/svg", "")
-        for forbidden in ("http://", "innerHTML", "outerHTML", "insertAdjacentHTML", "eval(", "document.write"):
+        for forbidden in (
+            "http://",
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "eval(",
+            "document.write",
+        ):
             assert forbidden not in text, f"{forbidden} in {name}"
 
 
