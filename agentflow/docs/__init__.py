@@ -22,6 +22,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "templates",
         "web-app",
         "testing",
+        "dashboard",
         "operations",
         "fork-and-compare",
         "graphs",

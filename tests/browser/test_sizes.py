@@ -154,7 +154,7 @@ async def test_a_run_is_followed_across_a_kill_of_the_daemon(browser, tmp_path):
     try:
         base = f"http://127.0.0.1:{port}"
         async with httpx.AsyncClient(base_url=base, timeout=20) as http:
-            definition = document("linger 1", "slow", "slow")
+            definition = document(*["slow"] * 40)
             run = (
                 await http.post(
                     "/workflows",

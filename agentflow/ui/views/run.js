@@ -23,11 +23,13 @@ export async function show(context) {
   const id = path[0] ?? "";
   context.setTitle(id);
 
-  const [first, layout] = await Promise.all([
-    get(runPath(id), { signal }),
+  // The row of the store's index comes at once; the record is folded from the whole log, and follows.
+  const [found, layout] = await Promise.all([
+    get("/workflows", { signal, query: { prefix: id, limit: 1 } }),
     get(`${runPath(id)}/graph`, { signal, query: { format: "layout" } }).catch(() => null),
   ]);
-  let record = first;
+  const row = found.items[0];
+  let record = row?.workflow_id === id ? provisional(row) : await get(runPath(id), { signal });
   context.setTitle(record.definition.name ?? id);
 
   // -- the log as it comes
@@ -52,6 +54,20 @@ export async function show(context) {
   const numbers = h("div", { class: "numbers" });
   const actions = h("div", { class: "actions" });
   const notice = h("div", { "aria-live": "assertive" });
+  const about = h("div", { class: "run-sub" });
+  const drawAbout = () =>
+    fill(
+      about,
+      h("code", null, id),
+      copyButton(id, "Copy the id"),
+      Object.entries(record.labels).map(([name, value]) => h("span", { class: "tag" }, `${name}=${value}`)),
+      record.forked_from
+        ? h("a", { href: `#/runs/${encodeURIComponent(record.forked_from.workflow_id)}?offset=${record.forked_from.offset}` }, `forked from offset ${record.forked_from.offset}`)
+        : null,
+      record.parent ? h("a", { href: `#/runs/${encodeURIComponent(record.parent.workflow_id)}` }, `child of step ${record.parent.step_id}`) : null,
+      record.children.map((/** @type {string} */ child) => h("a", { href: `#/runs/${encodeURIComponent(child)}` }, "child run")),
+    );
+  drawAbout();
   const head = h(
     "div",
     { class: "run-head" },
@@ -65,18 +81,7 @@ export async function show(context) {
       h("span", { class: "grow" }),
       actions,
     ),
-    h(
-      "div",
-      { class: "run-sub" },
-      h("code", null, id),
-      copyButton(id, "Copy the id"),
-      Object.entries(record.labels).map(([name, value]) => h("span", { class: "tag" }, `${name}=${value}`)),
-      record.forked_from
-        ? h("a", { href: `#/runs/${encodeURIComponent(record.forked_from.workflow_id)}?offset=${record.forked_from.offset}` }, `forked from offset ${record.forked_from.offset}`)
-        : null,
-      record.parent ? h("a", { href: `#/runs/${encodeURIComponent(record.parent.workflow_id)}` }, `child of step ${record.parent.step_id}`) : null,
-      record.children.map((/** @type {string} */ child) => h("a", { href: `#/runs/${encodeURIComponent(child)}` }, "child run")),
-    ),
+    about,
     numbers,
     notice,
   );
@@ -132,6 +137,7 @@ export async function show(context) {
       fill(notice, problemView(error));
       return;
     }
+    drawAbout();
     drawHead();
     drawActions();
     drawInspector();
@@ -337,6 +343,7 @@ export async function show(context) {
   drawActions();
   draw();
   drawInspector();
+  if (record.provisional) void refresh();
 
   // -- live
 
@@ -417,6 +424,28 @@ export async function show(context) {
     }
   }, 1_000);
   signal.addEventListener("abort", () => clearInterval(ticking));
+}
+
+/**
+ * What the index of the store says of a run, in the shape of its record.
+ * @param {any} row
+ */
+function provisional(row) {
+  return {
+    ...row,
+    provisional: true,
+    definition: { name: row.name },
+    started_at: null,
+    pause: null,
+    input: null,
+    output: null,
+    error: null,
+    steps: {},
+    children: [],
+    parent: null,
+    forked_from: null,
+    budget: { limits: {}, used: {}, reserved: {} },
+  };
 }
 
 /** @param {string} id */
