@@ -61,7 +61,8 @@ def _node(node: DrawnNode, state: str | None) -> str:
     middle = node.x + node.width / 2
     if node.kind == "join":
         radius = node.width / 2
-        return f'<circle cx="{middle:g}" cy="{node.y + radius:g}" r="{radius:g}" fill="#ffffff" stroke="{line}"/>'
+        place = f'cx="{middle:g}" cy="{node.y + radius:g}" r="{radius:g}"'
+        return f'<circle {place} fill="#ffffff" stroke="{line}"/>'
     if node.kind in ("start", "end"):
         place = f'x="{node.x:g}" y="{node.y:g}" width="{node.width:g}" height="{node.height:g}" rx="13"'
         label = f'x="{middle:g}" y="{node.y + 17:g}" text-anchor="middle" fill="#475467"'

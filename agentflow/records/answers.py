@@ -61,7 +61,7 @@ class RequestList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClosedRequestList(msgspec.Struct, frozen=True, kw_only=True):
-    """Closed questions: of one run in the order in which they were closed, of all runs the last ones first."""
+    """Closed questions: of one run in the order of their closing, of all runs the last ones first."""
 
     items: list[ClosedRequest]
 

@@ -51,7 +51,7 @@ class Actor(msgspec.Struct, frozen=True):
             raise Refusal("forbidden", f"this needs a token with the scope {scope}")
 
 
-Authorize = Callable[[HTTPConnection], Actor | None | Awaitable[Actor | None]]
+Authorize = Callable[[HTTPConnection], Actor | Awaitable[Actor | None] | None]
 """What an application that mounts the API says of a request: its caller, or None if it has to be refused."""
 
 
@@ -201,7 +201,7 @@ class _Headers:
         return found[0].decode("latin-1").strip() if found else None
 
     def cookie(self, name: str) -> str | None:
-        """Return the value of a cookie; that of the longest path, which browsers send first, if two have it."""
+        """Return the value of a cookie: the first one, which browsers send for the longest path."""
         for key, value in self._headers:
             if key == b"cookie":
                 for pair in value.decode("latin-1").split(";"):

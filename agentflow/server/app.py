@@ -64,8 +64,10 @@ class Application:
     The daemon runs it. It can be mounted in an application of Starlette or FastAPI too, where it refuses
     every request that has no token, unless `authorize` says who its caller is: it is given the request and
     returns an Actor, or None to refuse; it may be a coroutine function. Callers that it names are not trusted
-    to name code of this machine unless they are `trusted`. Paths respect `root_path`. `stop` asks the process to end. `GET /metrics` also shows what the Runtime measures if `metrics.telemetry()` was
-    given to it.
+    to name code of this machine unless they are `trusted`. Paths respect `root_path`.
+
+    `stop` asks the process to end. `GET /metrics` also shows what the Runtime measures if
+    `metrics.telemetry()` was given to it.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""What the schemas of the OpenAPI document say beside what the Structs do: one schema for each event, enums of
-states, either-or rules, examples. Written so that generated clients need no cast: members that may be left
+"""What the schemas of the OpenAPI document say beside what the Structs do: one schema for each event, enums
+of states, either-or rules, examples. Written so that generated clients need no cast: members that may be left
 out are optional and not null, members that are always there are required.
 """
 

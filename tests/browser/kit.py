@@ -42,7 +42,8 @@ workflow:
     - type: run
       id: look_up
       depends_on: [classify]
-      agent: {systemPrompt: look it up, input: "${{ inputs.text }}", attachedFunctions: [{service: crm, function: find}],
+      agent: {systemPrompt: look it up, input: "${{ inputs.text }}",
+              attachedFunctions: [{service: crm, function: find}],
               model: "scripted:m", resultSchema: {type: string}}
     - type: run
       id: draft
@@ -65,8 +66,8 @@ workflow:
     - type: run
       id: fetch
       retry: {max_attempts: 3, backoff: 10ms}
-      agent: {systemPrompt: fetch, input: x, attachedFunctions: [{service: crm, function: fail}], model: "scripted:m",
-              resultSchema: {type: integer}}
+      agent: {systemPrompt: fetch, input: x, attachedFunctions: [{service: crm, function: fail}],
+              model: "scripted:m", resultSchema: {type: integer}}
 """
 
 

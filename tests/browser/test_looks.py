@@ -23,7 +23,7 @@ _RULES = {
 
 
 async def places(served):
-    """Runs in several states, and the views that show them: name, address, and what is there once it is drawn."""
+    """Runs in several states, and the views of them: name, address, and what is there once it is drawn."""
     first, done, broken = await start(served), await start(served), await start(served, BROKEN)
     await start(served, QUESTION)
     await decide(served, done)
@@ -66,10 +66,7 @@ async def test_every_view_is_accessible_and_drawn(browser, served, theme):
             if AXE.exists():
                 await page.evaluate(AXE.read_text())
                 found = await page.evaluate("rules => axe.run(document, rules)", _RULES)
-                wrong += [
-                    f"{name}: {one['id']}: {one['nodes'][0]['html'][:160]} {one['nodes'][0].get('failureSummary', '')[:200]}"
-                    for one in found["violations"]
-                ]
+                wrong += [f"{name}: {one['id']}: {str(one['nodes'][0])[:500]}" for one in found["violations"]]
         await page.keyboard.press("?")
         await expect(page.get_by_role("dialog")).to_contain_text("Next and previous row")
         await page.keyboard.press("Escape")

@@ -114,6 +114,7 @@ async def test_what_a_run_contains_is_shown_and_not_run(browser, tmp_path):
             assert all(url.startswith(served.tcp_url) for url in watch.requests)
 
 
+# ruff: noqa: E501 (the page of the attack)
 ATTACK = """<!doctype html><title>attack</title>
 <form id=form action="BASE/workflows" method=post enctype="text/plain"><input name='{"definition":' value='1}'></form>
 <iframe src="BASE/ui/" id=frame></iframe>
@@ -242,8 +243,8 @@ async def test_the_page_is_small_and_asks_for_little(browser, served):
 
 async def test_a_read_only_look_allows_no_command(browser, tmp_path):
     """`agentflow ui --store` and `open FILE --ui` serve such a page."""
-    from agentflow.cli.ui import listening, read_only_application
     from agentflow.events.open import open_log
+    from agentflow.server.looking import listening, read_only_application
 
     url = f"sqlite:{tmp_path / 'runs.db'}"
     (tmp_path / "d").mkdir()

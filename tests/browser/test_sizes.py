@@ -1,4 +1,4 @@
-"""Large stores and large runs stay usable; a daemon that is started again is followed on. Prints its figures."""
+"""Large stores and large runs stay usable; a daemon that is started again is followed on. Prints figures."""
 
 from __future__ import annotations
 

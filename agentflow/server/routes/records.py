@@ -12,7 +12,8 @@ __all__ = ["links_of", "record_of"]
 
 def links_of(call: Call, workflow_id: str) -> dict[str, str]:
     """Return the paths that lead on from a run, with that where the API is mounted."""
-    base = f"{call.request.scope.get('root_path', '')}/workflows/{workflow_id}"  # an id has no character that a path would have to escape
+    # An id has no character that a path would have to escape.
+    base = f"{call.request.scope.get('root_path', '')}/workflows/{workflow_id}"
     return {
         "self": base,
         "events": f"{base}/events",

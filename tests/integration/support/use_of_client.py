@@ -2,7 +2,6 @@
 
 python use_of_client.py FOLDER_OF_THE_CLIENT URL
 """
-# ruff: noqa: I001, T201
 
 import json
 import sys
