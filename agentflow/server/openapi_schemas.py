@@ -150,7 +150,7 @@ def _optional(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _objects(schema: Any) -> Iterator[dict[str, Any]]:
     if isinstance(schema, dict):
-        yield schema  # pyright: ignore[reportUnknownVariableType]
+        yield schema
         for value in schema.values():  # pyright: ignore[reportUnknownVariableType]
             yield from _objects(value)
     elif isinstance(schema, list):

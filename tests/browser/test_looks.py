@@ -53,6 +53,8 @@ async def places(served):
     ]
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_every_view_is_accessible_and_drawn(browser, served, theme):
     SCREENSHOTS.mkdir(exist_ok=True)
