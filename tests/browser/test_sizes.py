@@ -146,7 +146,8 @@ async def test_a_run_is_followed_across_a_kill_of_the_daemon(browser, tmp_path):
             stdout=subprocess.PIPE,
             text=True,
         )
-        names = process.stdout.readline()
+        with process.stdout:
+            names = process.stdout.readline()
         assert names, "the daemon did not start"
         return process, int(names.rpartition(":")[2])
 
