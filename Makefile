@@ -12,7 +12,9 @@ MODEL := smollm2-135m
 # Runs and models of these targets stay inside the checkout.
 export XDG_DATA_HOME := $(CURDIR)/.cache/share
 
-.PHONY: demo test check bench faults simulate soak clean
+NODE_MODULES := .cache/node/node_modules
+
+.PHONY: demo test browser check bench faults simulate soak clean
 
 demo: $(VENV)/.local
 	@$(BIN)/agentflow model install $(MODEL)
@@ -23,11 +25,19 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 	$(BIN)/python -m tests.interpreters
 
-check: $(VENV)/.dev
+# All tests of the dashboard, those of large stores included. Debian's Chromium is installed where it is missing.
+browser: $(VENV)/.dev .cache/node/.installed
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+		$$([ "$$(id -u)" = 0 ] || echo sudo) apt-get install -y chromium
+	$(BIN)/python -m pytest -m browser tests/browser tests/integration/test_server_browser.py
+
+check: $(VENV)/.dev .cache/node/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
+	@if [ -x $(NODE_MODULES)/.bin/tsc ]; then echo $(NODE_MODULES)/.bin/tsc; $(NODE_MODULES)/.bin/tsc -p agentflow/ui/jsconfig.json; \
+		else echo "the types of the dashboard are not checked: there is no npm here"; fi
 
 # The suite `instructions` has no peers.
 bench: $(VENV)/.dev $(if $(filter instructions,$(SUITE)),,$(BENCH_VENV)/.peers)
@@ -58,6 +68,12 @@ $(VENV)/.local: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) install -q -c constraints.txt -e ".[dev,local]"
 	@touch $@ $(VENV)/.local
+
+# What checks the page and the OpenAPI document; nothing of it is shipped. Where there is no npm, nothing is.
+.cache/node/.installed: tests/browser/package.json
+	@mkdir -p $(@D)
+	@if command -v npm >/dev/null; then cp $< $(@D)/ && npm install --prefix $(@D) --silent --no-audit --no-fund; fi
+	@touch $@
 
 # Peers live in an environment of their own and never in the product's.
 $(BENCH_VENV)/.peers: tests/benchmarks/peers.txt

@@ -53,6 +53,7 @@ _VERBS = {
     "gc": ("retention", "gc", "Take the ended runs that retention takes."),
     "verify": ("store", "verify", "Check the store: every event, record and page."),
     "backup": ("store", "backup", "Copy the store to DEST, while a daemon writes to it."),
+    "ui": ("ui", "ui", "Open the dashboard in the browser."),
     "serve": ("serve", "serve", "Run the daemon."),
     "mcp-server": ("mcp_server", "mcp_server", "Offer the workflow FILES as tools to MCP clients."),
     "health": ("serve", "health", "Ask the daemon how it is."),

@@ -62,8 +62,9 @@ async def _copy(pieces: AsyncGenerator[bytes]) -> None:
 @click.command("open", cls=Command)
 @click.argument("file", type=click.Path(dir_okay=False))
 @json_option("Print the run record as JSON.")
+@click.option("--ui", "in_browser", is_flag=True, help="Show it in the dashboard, until Ctrl-C.")
 @click.pass_context
-def open_file(context: click.Context, file: str, as_json: bool) -> Exit:
+def open_file(context: click.Context, file: str, as_json: bool, in_browser: bool) -> Exit:
     """Check the exported FILE and show its run.
 
     `show`, `events`, `state` and `graph` take such a FILE as ID too, if its name ends in .ndjson.
@@ -71,6 +72,11 @@ def open_file(context: click.Context, file: str, as_json: bool) -> Exit:
     from agentflow.cli.inspect import show
 
     run = ExportedRun.of_file(file)
+    if in_browser:
+        from agentflow.cli.session import run_async
+        from agentflow.cli.ui import show_run
+
+        return run_async(lambda interrupts: show_run(run, interrupts))
     return context.invoke(show, id=run, as_json=as_json, store=None, url=None, local=True)
 
 

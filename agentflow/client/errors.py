@@ -39,6 +39,7 @@ from agentflow.errors import (
 )
 from agentflow.events.ids import micros
 from agentflow.events.tombstone import Tombstone
+from agentflow.records.model_calls import CallNotFound
 from agentflow.records.runs import StepNotFound
 
 __all__ = ["ClientError", "NotAuthorised", "ProblemError", "Unavailable", "Unreachable", "error_of"]
@@ -92,6 +93,7 @@ class ProblemError(ClientError):
 _SAME: dict[str, type[AgentflowError]] = {
     kind.code: kind
     for kind in (
+        CallNotFound,
         Fenced,
         IdempotencyConflict,
         LogCorrupt,

@@ -21,11 +21,20 @@ from agentflow.errors import OffsetTrimmed
 from agentflow.events.deltas import ModelDelta
 from agentflow.events.envelope import Event, decode
 from agentflow.events.rows import Order, Page
-from agentflow.records.answers import CheckpointList, RecordList, RunList, ToolList, ToolView
+from agentflow.records.answers import (
+    CheckpointList,
+    ClosedRequestList,
+    RecordList,
+    RunList,
+    ToolList,
+    ToolView,
+)
 from agentflow.records.checkpoints import Checkpoint
+from agentflow.records.closed_requests import ClosedRequest
 from agentflow.records.comparison import Comparison
 from agentflow.records.executions import AgentContext, StepRecord
 from agentflow.records.graph_results import gives_outputs, graph_result
+from agentflow.records.model_calls import ModelCallView
 from agentflow.records.pipeline import PlanView
 from agentflow.records.runs import (
     DefinitionView,
@@ -292,6 +301,15 @@ class Reading(Commands):
     async def trace(self, workflow_id: str, clock: TraceClock = "wall") -> WorkflowTrace:
         """Return the trace of a run up to now, with times of the wall clock or counted events."""
         return await self._ask("GET", _path(workflow_id, "trace"), WorkflowTrace, query={"clock": clock})
+
+    async def closed_requests(self, workflow_id: str) -> builtins.list[ClosedRequest]:
+        """Return the closed questions of a run, in the order in which they were closed."""
+        path = _path(workflow_id, "requests")
+        return (await self._ask("GET", path, ClosedRequestList, query={"open": False})).items
+
+    async def model_call(self, workflow_id: str, model_call_id: str) -> ModelCallView:
+        """Return a model call with all messages that were sent. Raises CallNotFound too."""
+        return await self._ask("GET", _path(workflow_id, "calls", model_call_id), ModelCallView)
 
     async def timeline(self, workflow_id: str) -> NodeTimeline:
         """Return what happened to the nodes of a run up to now, and how often what was tried again."""

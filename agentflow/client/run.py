@@ -81,6 +81,8 @@ class RemoteRun(Generic[T]):
     signal = bound(Reading.signal)
     state = bound(Reading.state)
     step = bound(Reading.step)
+    closed_requests = bound(Reading.closed_requests)
+    model_call = bound(Reading.model_call)
     timeline = bound(Reading.timeline)
     trace = bound(Reading.trace)
     withdraw = bound(Reading.withdraw)

@@ -133,6 +133,8 @@ class SyncClient:
     compact = _blocking(Client.compact)
     compare = _blocking(Client.compare)
     context = _blocking(Client.context)
+    closed_requests = _blocking(Client.closed_requests)
+    model_call = _blocking(Client.model_call)
     timeline = _blocking(Client.timeline)
     checkpoints = _blocking(Client.checkpoints)
     trace = _blocking(Client.trace)
@@ -145,6 +147,7 @@ class SyncClient:
     health = _blocking(Client.health)
     version = _blocking(Client.version)
     drain = _blocking(Client.drain)
+    session_code = _blocking(Client.session_code)
     gc = _blocking(Client.gc)
 
     def events(
@@ -262,6 +265,8 @@ class SyncRun(Generic[T]):
     signal = bound(SyncClient.signal)
     state = bound(SyncClient.state)
     step = bound(SyncClient.step)
+    closed_requests = bound(SyncClient.closed_requests)
+    model_call = bound(SyncClient.model_call)
     timeline = bound(SyncClient.timeline)
     trace = bound(SyncClient.trace)
     withdraw = bound(SyncClient.withdraw)

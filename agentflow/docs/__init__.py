@@ -23,6 +23,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "templates",
         "web-app",
         "testing",
+        "dashboard",
         "operations",
         "fork-and-compare",
         "graphs",

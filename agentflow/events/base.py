@@ -6,6 +6,7 @@ Holds no state of any store and does no I/O.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -94,6 +95,17 @@ class BaseLog(ABC):
                 order=order,
             )
         )
+
+    async def count_runs(self) -> dict[str, int]:
+        """Implement `EventLog.count_runs`, by reading the list."""
+        self._check_open()
+        found, cursor = Counter[str](), None
+        while True:
+            page = await self._list(RunQuery(limit=500, cursor=cursor))
+            found.update(row.state for row in page.items)
+            cursor = page.next_cursor
+            if cursor is None:
+                return dict(found)
 
     async def query(
         self,

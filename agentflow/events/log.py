@@ -133,6 +133,10 @@ class EventLog(Protocol):
         """
         ...
 
+    async def count_runs(self) -> dict[str, int]:
+        """Return how many runs there are, by state; states without a run are left out."""
+        ...
+
     async def query(
         self,
         types: Sequence[str] | None = None,

@@ -9,22 +9,28 @@ import msgspec
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.stage_schemas import Activation
 from agentflow.records.checkpoints import Checkpoint
+from agentflow.records.closed_requests import ClosedRequest
 from agentflow.records.requests import RequestRecord
 from agentflow.records.runs import RunRecord, RunSummary
 
 __all__ = [
+    "BulkAnswer",
+    "BulkResult",
     "CheckpointList",
+    "ClosedRequestList",
     "Health",
     "RecordList",
     "RequestAnswer",
     "RequestList",
     "RunList",
+    "SessionCode",
     "TemplateList",
     "TemplateView",
     "ToolList",
     "ToolView",
     "ToolsetList",
     "ToolsetView",
+    "Totals",
     "Validation",
     "Version",
 ]
@@ -52,6 +58,51 @@ class RequestList(msgspec.Struct, frozen=True, kw_only=True):
     """Open questions, oldest first."""
 
     items: list[RequestRecord]
+
+
+class ClosedRequestList(msgspec.Struct, frozen=True, kw_only=True):
+    """Closed questions: of one run in the order of their closing, of all runs the last ones first."""
+
+    items: list[ClosedRequest]
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store and the daemon hold: `runs` by state, and `requests`, the open questions of all runs.
+
+    `started_at` is when the daemon started; the numbers below it count since then.
+    """
+
+    runs: dict[str, int]
+    requests: int
+    started_at: str
+    streams_open: int
+    runs_accepted: int
+    runs_recovered: int
+    draining: bool
+    read_only: bool
+
+
+class BulkResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a command to one run: its state after it, or the problem's code and detail."""
+
+    workflow_id: str
+    state: str | None = None
+    code: str | None = None
+    detail: str | None = None
+
+
+class BulkAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a command to many runs, in the order in which they were named."""
+
+    items: list[BulkResult]
+
+
+class SessionCode(msgspec.Struct, frozen=True, kw_only=True):
+    """A code that can be used once, within `expires_in` seconds; `path` is that of the page with the code."""
+
+    code: str
+    path: str
+    expires_in: int
 
 
 class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):

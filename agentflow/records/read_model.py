@@ -32,10 +32,12 @@ from agentflow.events.ids import iso, micros
 from agentflow.events.log import EventLog, RunRow
 from agentflow.events.rows import Order, Page
 from agentflow.records.checkpoints import Checkpoint, checkpoints_of
+from agentflow.records.closed_requests import ClosedRequest, ClosedRequestFold
 from agentflow.records.comparison import Comparison, compare
 from agentflow.records.damage import warn_of_damage
 from agentflow.records.executions import AgentContext, StepRecord
 from agentflow.records.history import Executions
+from agentflow.records.model_calls import CallNotFound, ModelCallFold, ModelCallView
 from agentflow.records.pipeline import PlanView
 from agentflow.records.projection import RunProjection
 from agentflow.records.requests import RequestRecord
@@ -159,6 +161,20 @@ class ReadModel:
                     raise
         found.sort(key=lambda request: request.asked_at)
         return [request for request in found if kind is None or request.kind == kind]
+
+    async def closed_requests(self, workflow_id: str) -> builtins.list[ClosedRequest]:
+        """Return the closed questions of a run, in the order in which they were closed. Raises as `trace`."""
+        fold = ClosedRequestFold()
+        await self._feed(workflow_id, fold.take)
+        return fold.closed
+
+    async def model_call(self, workflow_id: str, model_call_id: str) -> ModelCallView:
+        """Return a model call with all messages that were sent. Raises CallNotFound, and as `trace`."""
+        fold = ModelCallFold(model_call_id)
+        await self._feed(workflow_id, fold.take)
+        if fold.view is None:
+            raise CallNotFound(f"{workflow_id} has no model call {model_call_id}")
+        return fold.view
 
     async def history(self, workflow_id: str) -> ExecutionRecord:
         """Return the execution record: steps, agents, model calls and tool calls. Raises as `state`."""

@@ -102,6 +102,8 @@ class RunHandle(Generic[T]):
     signal = bound(ForkCommand.signal)
     state = bound(ForkCommand.state)
     step = bound(ForkCommand.step)
+    closed_requests = bound(ForkCommand.closed_requests)
+    model_call = bound(ForkCommand.model_call)
     timeline = bound(ForkCommand.timeline)
     trace = bound(ForkCommand.trace)
     withdraw = bound(ForkCommand.withdraw)

@@ -8,31 +8,42 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from inspect import isawaitable
 
 import msgspec
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentflow.config import ServerConfig
 from agentflow.errors import ConfigurationError
 from agentflow.server.connection import Link, link_of
 from agentflow.server.problems import Refusal, problem_response
+from agentflow.server.sessions import Sessions, cookie_name
 from agentflow.server.sockets import Kind
 from agentflow.server.tokens import ALL_SCOPES, Tokens
 from agentflow.server.tokens import Scope as TokenScope
 
-__all__ = ["Access", "Actor", "check_safe"]
+__all__ = ["Access", "Actor", "Authorize", "check_safe", "path_of"]
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-_OPEN_PATHS = frozenset({"/healthz"})
+_OPEN = frozenset({("GET", "/healthz"), ("HEAD", "/healthz"), ("POST", "/session"), ("DELETE", "/session")})
+"""Requests that ask for no token: the health of the daemon, and those that begin and end a session."""
+_PAGE = "/ui/"
+"""Below it are the files of the dashboard, which hold nothing of any run."""
+_SAFE_METHODS = ("GET", "HEAD")
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Caller of the API. `name` stands in events; `trusted`: may name code of this machine in a document."""
+    """Caller of the API. `name` stands in events; `trusted`: may name code of this machine in a document.
+
+    `token` is the name of the bearer token by which it was known, if any.
+    """
 
     name: str
-    scopes: frozenset[TokenScope]
-    trusted: bool
+    scopes: frozenset[TokenScope] = ALL_SCOPES
+    trusted: bool = False
+    token: str | None = None
     pid: int | None = None
     """Process of a Unix peer, if known."""
 
@@ -40,6 +51,15 @@ class Actor(msgspec.Struct, frozen=True):
         """Raises Refusal unless the scope was given."""
         if scope not in self.scopes:
             raise Refusal("forbidden", f"this needs a token with the scope {scope}")
+
+
+Authorize = Callable[[HTTPConnection], Actor | Awaitable[Actor | None] | None]
+"""What an application that mounts the API says of a request: its caller, or None if it has to be refused."""
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path below the place where the application is mounted."""
+    return scope["path"].removeprefix(scope.get("root_path", ""))
 
 
 def check_safe(config: ServerConfig, kinds: Iterable[Kind], tokens: Tokens) -> None:
@@ -63,9 +83,18 @@ def check_safe(config: ServerConfig, kinds: Iterable[Kind], tokens: Tokens) -> N
 class Access:
     """ASGI: lets a request through with its Actor in `scope["state"]["actor"]`, or answers a problem."""
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, tokens: Tokens) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        config: ServerConfig,
+        tokens: Tokens,
+        sessions: Sessions,
+        authorize: Authorize | None = None,
+    ) -> None:
         self._app = app
         self._tokens = tokens
+        self._sessions = sessions
+        self._authorize = authorize
         self._hosts = _LOOPBACK_NAMES | {name.lower() for name in config.hosts}
         self._listed = bool(config.hosts)
         self._require_token = config.require_token
@@ -78,7 +107,7 @@ class Access:
             await self._app(scope, receive, send)
             return
         try:
-            actor = self._admit(scope)
+            actor = await self._admit(scope)
             # Paths are matched as they were sent: "%2F" belongs to a name, "/" divides names.
             raw: bytes = scope.get("raw_path") or scope["path"].encode()
             scope["path"] = raw.decode("ascii")
@@ -92,7 +121,7 @@ class Access:
         scope.setdefault("state", {})["actor"] = actor
         await self._app(scope, receive, send)
 
-    def _admit(self, scope: Scope) -> Actor | None:
+    async def _admit(self, scope: Scope) -> Actor | None:
         headers = _Headers(scope["headers"])
         link = link_of(scope)
         kind: Kind = "remote" if link is None else link.kind
@@ -106,9 +135,32 @@ class Access:
             raise _foreign_page()
         if _is_foreign_fetch(headers, scope["method"]):
             raise _foreign_page()
-        if scope["path"] in _OPEN_PATHS:
+        path, method = path_of(scope), scope["method"]
+        if (method, path) in _OPEN or (method in _SAFE_METHODS and f"{path}/".startswith(_PAGE)):
             return None
-        return self._actor(headers.one(b"authorization"), kind, link)
+        if self._authorize is not None and link is None:
+            return await self._authorized(scope)
+        authorization = headers.one(b"authorization")
+        if authorization is None and kind != "unix":
+            actor = self._of_cookie(headers, scope)
+            if actor is not None:
+                if method not in _SAFE_METHODS and origin is None:
+                    raise Refusal("forbidden", "a request with a cookie says from which page it comes")
+                return actor
+        return self._actor(authorization, kind, link)
+
+    async def _authorized(self, scope: Scope) -> Actor:
+        assert self._authorize is not None
+        found = self._authorize(HTTPConnection(scope))
+        actor = await found if isawaitable(found) else found
+        if actor is None:
+            raise Refusal("unauthorized", "the application does not let this request in")
+        return actor
+
+    def _of_cookie(self, headers: _Headers, scope: Scope) -> Actor | None:
+        name = cookie_name(scope["server"][1] if scope.get("server") else None)
+        value = headers.cookie(name)
+        return None if value is None else self._sessions.read_cookie(value)
 
     def _check_host(self, host: str, kind: Kind) -> None:
         if kind == "remote" and not self._listed:
@@ -126,7 +178,7 @@ class Access:
             token = self._tokens.find(secret.strip()) if scheme.lower() == "bearer" else None
             if token is None:
                 raise _unauthorized("the token is not valid")
-            return Actor(token.name, token.scopes, self._trust_all)
+            return Actor(token.name, token.scopes, self._trust_all, token.name)
         if kind == "remote" or (kind == "loopback" and self._require_token):
             raise _unauthorized("a token is needed")
         uid = None if link is None else link.uid
@@ -150,6 +202,16 @@ class _Headers:
         if len(found) > 1:
             raise Refusal("malformed_request", f"the header {name.decode()} stands there twice")
         return found[0].decode("latin-1").strip() if found else None
+
+    def cookie(self, name: str) -> str | None:
+        """Return the value of a cookie: the first one, which browsers send for the longest path."""
+        for key, value in self._headers:
+            if key == b"cookie":
+                for pair in value.decode("latin-1").split(";"):
+                    given, _, found = pair.strip().partition("=")
+                    if given == name:
+                        return found
+        return None
 
 
 def _foreign_page() -> Refusal:

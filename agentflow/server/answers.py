@@ -5,11 +5,17 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from agentflow.server.tokens import Scope
+
 __all__ = [
     "DefinitionInfoView",
     "DefinitionList",
+    "DocumentationList",
+    "DocumentationPage",
+    "DocumentationTopic",
     "DrainAnswer",
     "Home",
+    "SessionView",
 ]
 
 
@@ -50,3 +56,32 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     api: str
     documentation: str
     links: dict[str, str]
+
+
+class SessionView(msgspec.Struct, frozen=True, kw_only=True):
+    """The caller: its name, as it stands in events, and what it may do."""
+
+    actor: str
+    scopes: list[Scope]
+
+
+class DocumentationTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the documentation; `group` is its kind."""
+
+    topic: str
+    title: str
+    group: str
+
+
+class DocumentationList(msgspec.Struct, frozen=True, kw_only=True):
+    """The pages of the documentation, in their order."""
+
+    items: list[DocumentationTopic]
+
+
+class DocumentationPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the documentation, as Markdown that begins with the title."""
+
+    topic: str
+    title: str
+    text: str

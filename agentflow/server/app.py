@@ -10,24 +10,29 @@ from starlette.types import Receive, Scope, Send
 
 from agentflow.config import ServerConfig
 from agentflow.runtime import Runtime
-from agentflow.server.access import Access
+from agentflow.server.access import Access, Authorize, path_of
 from agentflow.server.definitions import Definitions, definitions_beside
 from agentflow.server.metrics import Metrics
 from agentflow.server.openapi import describe
 from agentflow.server.operations import Operation
+from agentflow.server.page import serve_page
 from agentflow.server.problems import Refusal, problem_response
 from agentflow.server.routes import (
+    bulk,
     catalogue,
     commands,
+    documentation,
     questions,
     requests,
     runs,
+    sessions,
     streaming,
     submitting,
     system,
 )
 from agentflow.server.routing import Tree
 from agentflow.server.service import Service
+from agentflow.server.sessions import Sessions
 from agentflow.server.tokens import Tokens
 
 __all__ = ["OPERATIONS", "Application", "described"]
@@ -37,9 +42,12 @@ OPERATIONS: tuple[Operation, ...] = (
     *runs.OPERATIONS,
     *streaming.OPERATIONS,
     *commands.OPERATIONS,
+    *bulk.OPERATIONS,
     *questions.OPERATIONS,
     *requests.OPERATIONS,
     *catalogue.OPERATIONS,
+    *documentation.OPERATIONS,
+    *sessions.OPERATIONS,
     *system.OPERATIONS,
 )
 
@@ -51,11 +59,15 @@ def described() -> bytes:
 
 
 class Application:
-    """The API of one open Runtime, as an ASGI application.
+    """The API of one open Runtime and the dashboard below `/ui/`, as an ASGI application.
 
-    The daemon runs it; it can be mounted in another server too, where every request needs a token. `stop`
-    asks the process to end. `GET /metrics` also shows what the Runtime measures if `metrics.telemetry()` was
-    given to it.
+    The daemon runs it. It can be mounted in an application of Starlette or FastAPI too, where it refuses
+    every request that has no token, unless `authorize` says who its caller is: it is given the request and
+    returns an Actor, or None to refuse; it may be a coroutine function. Callers that it names are not trusted
+    to name code of this machine unless they are `trusted`. Paths respect `root_path`.
+
+    `stop` asks the process to end. `GET /metrics` also shows what the Runtime measures if
+    `metrics.telemetry()` was given to it.
     """
 
     def __init__(
@@ -64,14 +76,17 @@ class Application:
         config: ServerConfig | None = None,
         tokens: Tokens | None = None,
         *,
+        authorize: Authorize | None = None,
         definitions: Definitions | None = None,
         stop: Callable[[], None] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         config = config or ServerConfig()
+        tokens = tokens or Tokens()
+        sessions = Sessions(tokens)
         kept = definitions or definitions_beside(runtime.log.url, config.definitions)
-        self.service = Service(runtime, config, kept, described, stop, metrics)
-        self._asgi = Access(_Router(self.service), config, tokens or Tokens())
+        self.service = Service(runtime, config, kept, described, stop, metrics, tokens, sessions)
+        self._asgi = Access(_Router(self.service), config, tokens, sessions, authorize)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -94,7 +109,10 @@ class _Router:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not spoken here")
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        path = path_of(scope)
+        if path == "/ui" or (path.startswith("/ui/") and scope["method"] in ("GET", "HEAD")):
+            await serve_page(path, scope, receive, send)
+            return
         found = self._tree.find(path)
         if found is None:
             refusal = Refusal("not_found", "there is nothing at this path", hint="see /openapi.json")

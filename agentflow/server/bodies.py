@@ -13,12 +13,14 @@ from msgspec import UNSET, Meta, UnsetType
 from agentflow.records.fields import Name, RunId, StepId, Text
 
 __all__ = [
+    "BulkBody",
     "ClassifyBody",
     "DefinitionBody",
     "DefinitionRef",
     "GcBody",
     "InputFrom",
     "RequestBody",
+    "SessionBody",
     "SubmitBody",
     "TemplateBody",
     "TemplateRunBody",
@@ -147,3 +149,18 @@ class GcBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     """`dry_run` only says what would go."""
 
     dry_run: bool = False
+
+
+class SessionBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
+    """What a browser session begins with: a one-time `code`, or a bearer `token`."""
+
+    code: Text | None = None
+    token: Text | None = None
+
+
+class BulkBody(_Body, frozen=True, kw_only=True, omit_defaults=True):
+    """A command to many runs, each for itself. `reason` goes into the events of those that take it."""
+
+    command: Literal["cancel", "pause", "resume", "delete"]
+    workflow_ids: Annotated[list[RunId], Meta(min_length=1, max_length=500)]
+    reason: Text | None = None

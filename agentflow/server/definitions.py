@@ -9,6 +9,7 @@ whether that client was trusted. A run of it is trusted only if both the registr
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
 import re
 import time
@@ -129,6 +130,16 @@ class Definitions:
         names = sorted({*await self._all(), *self._loaded})
         newest = [await self.find(name) for name in names]
         return [msgspec.structs.replace(found, source=msgspec.UNSET) for found in newest]
+
+    async def versions(self, name: str) -> builtins.list[DefinitionInfoView]:
+        """Return all versions of a definition without their sources, the newest first. Raises as `find`."""
+        await self.find(name)
+        found = {**(await self._all()).get(name, {})}
+        loaded = self._loaded.get(name)
+        if loaded is not None:
+            found[loaded[1].version] = loaded[1]
+        newest = sorted(found.values(), key=lambda one: (one.created_at, one.version), reverse=True)
+        return [msgspec.structs.replace(one, source=msgspec.UNSET) for one in newest]
 
     async def _all(self) -> dict[str, dict[str, DefinitionInfoView]]:
         if self._kept is None:

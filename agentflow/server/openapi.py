@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from agentflow import __version__
+from agentflow.server.openapi_schemas import EXAMPLES, event_components, refine
 from agentflow.server.operations import JSON, YAML, Either, Operation
 from agentflow.server.problems import MEDIA, STATUS, Problem
 
@@ -19,6 +20,7 @@ _PATTERNS = {
     "id": "^wf_[A-Za-z0-9_-]{1,64}$",
     "step": "^[A-Za-z_][A-Za-z0-9_-]{0,127}(/[A-Za-z_][A-Za-z0-9_-]{0,127})*$",
     "request_id": "^[A-Za-z0-9_:-]{1,128}$",
+    "call": "^[A-Za-z0-9_:-]{1,128}$",
     "sha256": "^(sha256:)?[0-9a-f]{64}$",
     "name": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$",
     "template": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$",
@@ -71,11 +73,19 @@ def describe(operations: Iterable[Operation]) -> bytes:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "security": [{"bearer": []}, {}],
+        "security": [{"bearer": []}, {"session": []}, {}],
         "paths": paths,
         "components": {
             "schemas": schemas.components,
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "agentflow_session",
+                    "description": "Of `POST /session`; the name ends in `_PORT`.",
+                },
+            },
         },
     }
     return msgspec.json.encode(document)
@@ -86,12 +96,17 @@ class _Schemas:
 
     def __init__(self, operations: list[Operation]) -> None:
         types: list[Any] = [Problem]
+        bodies: list[Any] = [operation.body for operation in operations if operation.body is not None]
+        types += bodies
         for operation in operations:
-            types += [operation.body] if operation.body is not None else []
             for answer in operation.answers.values():
                 types += answer.types if isinstance(answer, Either) else [answer] if _is_type(answer) else []
         queries = [operation.query for operation in operations if operation.query is not None]
         made, components = msgspec.json.schema_components(types, ref_template=_REF)
+        _, of_bodies = msgspec.json.schema_components(bodies, ref_template=_REF)
+        components.update(event_components(_REF))
+        for name, schema in components.items():
+            refine(name, schema, is_body=name in of_bodies)
         self.components = dict(sorted(components.items()))
         self._made = list(zip(types, made, strict=True))
         _, self._queries = msgspec.json.schema_components(queries)
@@ -122,6 +137,9 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     }
     if operation.scope is None:
         found["security"] = []
+    else:
+        found["description"] = f"Needs the scope `{operation.scope}`."
+        found["security"] = [{"bearer": [operation.scope]}, {"session": [operation.scope]}, {}]
     parameters = [
         {
             "name": name,
@@ -141,6 +159,9 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
         found["parameters"] = parameters
     if operation.body is not None:
         content: dict[str, Any] = {JSON: {"schema": schemas.of(operation.body)}}
+        example = EXAMPLES.get(_id_of(operation))
+        if example is not None:
+            content[JSON]["examples"] = {name: {"value": value} for name, value in example.items()}
         if YAML in operation.media:
             content[YAML] = {"schema": {"description": "The definition alone."}}
         found["requestBody"] = {"required": operation.body_required, "content": content}
@@ -152,7 +173,9 @@ def _responses(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     for status, answer in operation.answers.items():
         response: dict[str, Any] = {"description": "Success" if status < 400 else "Failure"}
         if isinstance(answer, (str, tuple)):
-            response["content"] = {name: {"schema": {}} for name in _media(answer)}
+            schema = {"$ref": _REF.format(name="StreamItem")} if operation.tag == "events" else {}
+            shown = schema if "/events" in operation.path else {}
+            response["content"] = {name: {"schema": shown} for name in _media(answer)}
         elif answer is not None:
             response["content"] = {JSON: {"schema": schemas.of(answer)}}
             response["content"].update({m: {"schema": {}} for m in operation.produces if m != JSON})

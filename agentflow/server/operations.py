@@ -48,6 +48,7 @@ _PATH: dict[str, tuple[re.Pattern[str], str, str]] = {
     "request_id": (_REQUEST, "unknown_request", "request"),
     "sha256": (_SHA256, "blob_not_found", "blob"),
     "name": (_NAME, "not_found", "document"),
+    "call": (_REQUEST, "call_not_found", "call"),
     "template": (_NAME, "template_not_found", "template"),
 }
 

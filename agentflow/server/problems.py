@@ -53,6 +53,7 @@ STATUS: dict[str, tuple[int, str]] = {
     "host_not_allowed": (403, "Host not allowed"),
     "workflow_not_found": (404, "No such run"),
     "step_not_found": (404, "No such step"),
+    "call_not_found": (404, "No such call"),
     "unknown_request": (404, "No such request"),
     "definition_not_found": (404, "No such definition"),
     "template_not_found": (404, "No such template"),

@@ -13,6 +13,7 @@ from agentflow.records.trace import TraceClock
 __all__ = [
     "AllEventsQuery",
     "CompareQuery",
+    "DefinitionGraphQuery",
     "DefinitionQuery",
     "EventsQuery",
     "ExpandQuery",
@@ -85,16 +86,27 @@ class StepQuery(_Query, frozen=True, kw_only=True):
 
 
 class GraphQuery(_Query, frozen=True, kw_only=True):
-    """The drawing's language."""
+    """The drawing's language; `layout` gives the positions of nodes and edges as JSON. `states`: the drawing
+    shows the states of the steps."""
 
-    format: Literal["json", "mermaid", "dot"] = "json"
+    format: Literal["json", "layout", "mermaid", "dot", "svg"] = "json"
+    states: bool = False
 
 
 class RequestQuery(_Query, frozen=True, kw_only=True):
-    """`kind`: step, tool or input; `open=false` lists those that are closed too."""
+    """`kind`: step, tool, human or input; `open=false` lists the closed ones. `since`, RFC 3339: of all runs,
+    those that were closed since then; by default within the last day, and 200 at most."""
 
     kind: Literal["step", "tool", "human", "input"] | None = None
     open: bool = True
+    since: Text | None = None
+
+
+class DefinitionGraphQuery(_Query, frozen=True, kw_only=True):
+    """`version`: the newest one when absent. `format`: as of the graph of a run."""
+
+    version: Name | None = None
+    format: Literal["json", "layout", "mermaid", "dot", "svg"] = "layout"
 
 
 class DefinitionQuery(_Query, frozen=True, kw_only=True):

@@ -24,7 +24,9 @@ from agentflow.server.definitions import Definitions
 from agentflow.server.large_bodies import LargeBodies
 from agentflow.server.metrics import Metrics
 from agentflow.server.problems import TRUST_HINT, Refusal, with_trust_hint
+from agentflow.server.sessions import Sessions
 from agentflow.server.streams import Streams
+from agentflow.server.tokens import Tokens
 
 if TYPE_CHECKING:
     from agentflow.graphs import Workflow
@@ -71,12 +73,16 @@ class Service:
         describe: Callable[[], bytes],
         stop: Callable[[], None] | None = None,
         metrics: Metrics | None = None,
+        tokens: Tokens | None = None,
+        sessions: Sessions | None = None,
     ) -> None:
         self.runtime = runtime
         self.config = config
         self.definitions = definitions
         self.describe = describe
         self.metrics = metrics or Metrics()
+        self.tokens = tokens or Tokens()
+        self.sessions = sessions or Sessions(self.tokens)
         self.streams = Streams(runtime.hub, runtime.delta_hub, runtime.log, self.metrics, config.max_streams)
         self.stop = stop
         self.requests = Requests(runtime)

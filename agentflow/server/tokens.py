@@ -57,6 +57,10 @@ class Tokens:
                 found = token
         return found
 
+    def named(self, name: str) -> Token | None:
+        """Return the token of this name, or None."""
+        return next((token for token in self._tokens if token.name == name), None)
+
 
 def load_tokens(path: str | None, env: Mapping[str, str] | None = None) -> Tokens:
     """Load the tokens of the file, and that of `AGENTFLOW_TOKEN`, which may do everything.

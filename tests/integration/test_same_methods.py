@@ -31,6 +31,7 @@ NOT_ON_THE_RUNTIME = {
     "url": "where the daemon is",
     "health": "about the daemon",
     "version": "about the daemon",
+    "session_code": "for a link to the daemon's page",
     "drain": "ends the daemon; a Runtime ends with `async with`",
     "gc": "carries the daemon's retention policy out; a Runtime has none",
     "request": "a Runtime's are taken by `agentflow.pipeline.requests.Requests`, which stands above it",

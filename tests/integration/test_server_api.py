@@ -744,7 +744,7 @@ class TestRequests:
         path = f"/workflows/{record['workflow_id']}"
         refused(await http.post(f"{path}/inputs", json={"responses": {"req_none": 1}}), "unknown_request")
         refused(await http.delete(f"{path}/requests/req_none"), "unknown_request")
-        refused(await http.get("/inbox?open=false"), "invalid_parameter")
+        refused(await http.get("/inbox?since=2026-01-01T00:00:00Z"), "invalid_parameter")
 
     async def test_a_question_is_taken_back(self, http):
         record = await submit(http, APPROVAL, None)

@@ -29,6 +29,7 @@ from agentflow.events.tombstone import Tombstone
 
 __all__ = [
     "claim",
+    "count_runs",
     "cursors",
     "delete",
     "drop_cursor",
@@ -67,6 +68,11 @@ def _stamp(db: sqlite3.Connection, name: str) -> None:
 
 def _now() -> int:
     return time.time_ns() // 1000
+
+
+def count_runs(db: sqlite3.Connection) -> dict[str, int]:
+    """Implement `EventLog.count_runs`."""
+    return dict(db.execute("SELECT state, count(*) FROM run GROUP BY state").fetchall())
 
 
 def save_cursor(db: sqlite3.Connection, consumer: str, cursor: str) -> None:

@@ -6,15 +6,18 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from agentflow.definition.diagnostics import Diagnostic, sort_diagnostics
+from agentflow.definition.ir import Workflow
+from agentflow.definition.layout import GraphLayout
 from agentflow.errors import DefinitionError
 from agentflow.records.answers import ToolList, Validation
 from agentflow.runtime.submission import load_aside
 from agentflow.schemas import SCHEMA_FILES, json_schema
 from agentflow.server.answers import DefinitionInfoView, DefinitionList
-from agentflow.server.bodies import DefinitionBody, ValidateBody
-from agentflow.server.operations import JSON, YAML, Call, Operation, json_response
+from agentflow.server.bodies import DefinitionBody, DefinitionRef, ValidateBody
+from agentflow.server.drawings import DRAWINGS, drawn
+from agentflow.server.operations import JSON, YAML, Call, Either, Operation, json_response
 from agentflow.server.problems import Refusal
-from agentflow.server.queries import DefinitionQuery
+from agentflow.server.queries import DefinitionGraphQuery, DefinitionQuery
 from agentflow.tools.listing import listed_tools
 
 __all__ = ["OPERATIONS"]
@@ -90,6 +93,19 @@ async def show_definition(call: Call) -> Response:
     return json_response(await call.service.definitions.find(call.path("name"), query.version))
 
 
+async def definition_versions(call: Call) -> Response:
+    """List all versions of a registered definition, the newest first."""
+    return json_response(DefinitionList(items=await call.service.definitions.versions(call.path("name"))))
+
+
+async def definition_graph(call: Call) -> Response:
+    """Return the graph of a registered definition."""
+    query: DefinitionGraphQuery = call.query
+    reference = DefinitionRef(name=call.path("name"), version=query.version)
+    submitted = await call.service.load(call.actor, None, reference)
+    return await drawn(submitted.definition.workflow, query.format)
+
+
 async def schema(call: Call) -> Response:
     """Return a published JSON Schema."""
     file = call.path("name")
@@ -162,6 +178,29 @@ OPERATIONS = (
         query=DefinitionQuery,
         answers={200: DefinitionInfoView},
         problems=("definition_not_found", "not_found"),
+    ),
+    Operation(
+        method="GET",
+        path="/definitions/{name}/versions",
+        handler=definition_versions,
+        summary="All versions of a registered definition, the newest first",
+        tag="definitions",
+        scope="read",
+        answers={200: DefinitionList},
+        problems=("definition_not_found", "not_found"),
+    ),
+    Operation(
+        method="GET",
+        path="/definitions/{name}/graph",
+        handler=definition_graph,
+        summary="The graph of a registered definition, as of a run",
+        tag="definitions",
+        scope="read",
+        query=DefinitionGraphQuery,
+        answers={200: Either(Workflow, GraphLayout)},
+        produces=DRAWINGS,
+        problems=("definition_not_found", "not_found", "validation_failed"),
+        negotiates=True,
     ),
     Operation(
         method="GET",

@@ -10,9 +10,10 @@ from agentflow.server.operations import Call
 __all__ = ["links_of", "record_of"]
 
 
-def links_of(workflow_id: str) -> dict[str, str]:
-    """Return the paths that lead on from a run."""
-    base = f"/workflows/{workflow_id}"  # an id has no character that a path would have to escape
+def links_of(call: Call, workflow_id: str) -> dict[str, str]:
+    """Return the paths that lead on from a run, with that where the API is mounted."""
+    # An id has no character that a path would have to escape.
+    base = f"{call.request.scope.get('root_path', '')}/workflows/{workflow_id}"
     return {
         "self": base,
         "events": f"{base}/events",
@@ -28,4 +29,4 @@ def links_of(workflow_id: str) -> dict[str, str]:
 async def record_of(call: Call, workflow_id: str) -> RunRecord:
     """Return the run record with its links."""
     record = await call.service.runtime.record(workflow_id)
-    return msgspec.structs.replace(record, links=links_of(workflow_id))
+    return msgspec.structs.replace(record, links=links_of(call, workflow_id))

@@ -9,19 +9,21 @@ from typing import Any
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from agentflow.definition.dot import to_dot
-from agentflow.definition.mermaid import to_mermaid
+from agentflow.definition.ir import Workflow
+from agentflow.definition.layout import GraphLayout
 from agentflow.errors import LogCorrupt
 from agentflow.records.answers import CheckpointList, RecordList, RunList
 from agentflow.records.comparison import Comparison
 from agentflow.records.executions import AgentContext, StepRecord
 from agentflow.records.export import export_pieces
+from agentflow.records.model_calls import ModelCallView
 from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 from agentflow.records.runs import DefinitionView, ExecutionRecord, FoldedState, RunRecord
 from agentflow.records.timeline import NodeTimeline
 from agentflow.records.trace import WorkflowTrace
+from agentflow.server.drawings import DRAWINGS, drawn
 from agentflow.server.frames import expand, expand_value
-from agentflow.server.operations import JSON, Call, Either, Operation, json_response
+from agentflow.server.operations import Call, Either, Operation, json_response
 from agentflow.server.problems import Refusal
 from agentflow.server.queries import (
     CompareQuery,
@@ -78,7 +80,7 @@ async def list_runs(call: Call) -> Response:
             except LogCorrupt:  # the others can be shown
                 damaged.add(item.workflow_id)
     else:
-        items = [msgspec.structs.replace(item, links=links_of(item.workflow_id)) for item in page.items]
+        items = [msgspec.structs.replace(item, links=links_of(call, item.workflow_id)) for item in page.items]
     body: dict[str, Any] = {"items": items, "next_cursor": page.next_cursor}
     return json_response(body | ({"damaged": sorted(damaged)} if damaged else {}))
 
@@ -99,7 +101,7 @@ async def history(call: Call) -> Response:
     query: ExpandQuery = call.query
     record = await call.service.runtime.history(call.id)
     record = msgspec.structs.replace(
-        record, workflow=msgspec.structs.replace(record.workflow, links=links_of(call.id))
+        record, workflow=msgspec.structs.replace(record.workflow, links=links_of(call, call.id))
     )
     if not query.expand:
         return json_response(record)
@@ -198,19 +200,22 @@ async def definition(call: Call) -> Response:
     return json_response(await call.service.runtime.definition(call.id))
 
 
+async def model_call(call: Call) -> Response:
+    """Return a model call with all messages that were sent."""
+    found = await call.service.runtime.model_call(call.id, call.path("call"))
+    return json_response(found)
+
+
 async def graph(call: Call) -> Response:
     """Return the graph, as data or as a drawing."""
     query: GraphQuery = call.query
     workflow = await call.service.runtime.graph(call.id)
-    headers = {"Cache-Control": "no-store"}
-    if query.format == "mermaid":
-        return Response(to_mermaid(workflow), headers=headers, media_type="text/vnd.mermaid")
-    if query.format == "dot":
-        return Response(to_dot(workflow), headers=headers, media_type="text/vnd.graphviz")
-    return json_response(workflow)
+    states: dict[str, str] = {}
+    if query.states:
+        steps = (await call.service.runtime.record(call.id)).steps
+        states = {step: found.state for step, found in steps.items()}
+    return await drawn(workflow, query.format, states)
 
-
-_DRAWINGS = (JSON, "text/vnd.mermaid", "text/vnd.graphviz")
 
 OPERATIONS = (
     Operation(
@@ -353,14 +358,25 @@ OPERATIONS = (
     ),
     Operation(
         method="GET",
+        path="/workflows/{id}/calls/{call}",
+        handler=model_call,
+        name="show_model_call",
+        summary="A model call: the messages that were sent, its answer, tokens and cost",
+        tag="runs",
+        scope="read",
+        answers={200: ModelCallView},
+        problems=("workflow_not_found", "call_not_found", "run_gone", "offset_trimmed", "log_corrupt"),
+    ),
+    Operation(
+        method="GET",
         path="/workflows/{id}/graph",
         handler=graph,
-        summary="The graph of a run",
+        summary="The graph of a run, as data, as a drawing, or with the positions of a drawing",
         tag="runs",
         scope="read",
         query=GraphQuery,
-        answers={200: _DRAWINGS},
-        produces=_DRAWINGS,
+        answers={200: Either(Workflow, GraphLayout)},
+        produces=DRAWINGS,
         problems=("workflow_not_found", "run_gone", "log_corrupt"),
         negotiates=True,
     ),

@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from agentflow import __version__
 from agentflow.errors import AgentflowError, StoreError
-from agentflow.events.envelope import SCHEMA_VERSION
-from agentflow.records.answers import Health, Version
+from agentflow.events.envelope import SCHEMA_VERSION, iso
+from agentflow.records.answers import Health, Totals, Version
 from agentflow.records.upkeep import Upkeep
 from agentflow.runtime.result_cache import ResultCache
 from agentflow.runtime.retention import upkeep
@@ -30,6 +30,8 @@ _LINKS = {
     "definitions": "/definitions",
     "tools": "/tools",
     "openapi": "/openapi.json",
+    "documentation": "/documentation",
+    "dashboard": "/ui/",
     "health": "/healthz",
     "metrics": "/metrics",
 }
@@ -120,6 +122,25 @@ async def drain(call: Call) -> Response:
     return json_response(DrainAnswer(status="draining"), 202)
 
 
+async def totals(call: Call) -> Response:
+    """Return what the store and the daemon hold."""
+    service = call.service
+    counted = service.metrics
+    open_requests = await service.runtime.requests()
+    return json_response(
+        Totals(
+            runs=dict(sorted((await service.log.count_runs()).items())),
+            requests=len(open_requests),
+            started_at=iso(int(counted.started * 1_000_000)),
+            streams_open=counted.streams_open,
+            runs_accepted=counted.runs_accepted,
+            runs_recovered=counted.runs_recovered,
+            draining=service.draining,
+            read_only=service.log.read_only,
+        )
+    )
+
+
 async def gc(call: Call) -> Response:
     """Take the ended runs that retention takes, and give back their space."""
     service = call.service
@@ -162,6 +183,7 @@ OPERATIONS = (
         problems=("draining", "storage_unavailable"),
     ),
     _get("/version", version, "What runs here", Version),
+    _get("/totals", totals, "Runs by state, open requests, and what the daemon counts", Totals),
     _get(
         "/metrics",
         metrics,

@@ -1,0 +1,107 @@
+// Numbers, times and states as people read them. Pure.
+
+/** Signs of states: no state is told by colour alone. */
+export const SIGNS = /** @type {Record<string, string>} */ ({
+  pending: "○",
+  running: "▶",
+  waiting: "◔",
+  paused: "‖",
+  completed: "✓",
+  succeeded: "✓",
+  failed: "✕",
+  skipped: "–",
+  cancelled: "⊘",
+});
+
+/** @param {number | null | undefined} ms */
+export function duration(ms) {
+  if (ms === null || ms === undefined || !Number.isFinite(ms)) return "";
+  if (ms < 0) return "0 ms";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const seconds = ms / 1000;
+  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 48) return `${hours} h ${minutes % 60} min`;
+  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+/** @param {number | null | undefined} count */
+export function count(count) {
+  return count === null || count === undefined ? "" : count.toLocaleString("en-US");
+}
+
+/** @param {number | null | undefined} usd */
+export function money(usd) {
+  if (usd === null || usd === undefined) return "";
+  if (usd === 0) return "$0";
+  return usd < 0.01 ? `$${usd.toFixed(6).replace(/0+$/, "")}` : `$${usd.toFixed(2)}`;
+}
+
+/** @param {number | null | undefined} size */
+export function bytes(size) {
+  if (size === null || size === undefined) return "";
+  if (size < 1024) return `${size} B`;
+  if (size < 1024 ** 2) return `${(size / 1024).toFixed(1)} KiB`;
+  if (size < 1024 ** 3) return `${(size / 1024 ** 2).toFixed(1)} MiB`;
+  return `${(size / 1024 ** 3).toFixed(1)} GiB`;
+}
+
+/**
+ * A point in time, as short as it can be told today.
+ * @param {string | number | null | undefined} at
+ * @param {number} [now]
+ */
+export function when(at, now = Date.now()) {
+  if (at === null || at === undefined) return "";
+  const date = new Date(at);
+  const ago = now - date.getTime();
+  if (ago >= 0 && ago < 5_000) return "just now";
+  if (ago >= 0 && ago < 60_000) return `${Math.floor(ago / 1000)} s ago`;
+  if (ago >= 0 && ago < 3_600_000) return `${Math.floor(ago / 60_000)} min ago`;
+  const time = `${two(date.getHours())}:${two(date.getMinutes())}`;
+  if (new Date(now).toDateString() === date.toDateString()) return time;
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${time}`;
+}
+
+/**
+ * A point in time with milliseconds.
+ * @param {string | number} at
+ */
+export function clock(at) {
+  const date = new Date(at);
+  const ms = String(date.getMilliseconds()).padStart(3, "0");
+  return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${ms}`;
+}
+
+/** @param {number} value */
+function two(value) {
+  return String(value).padStart(2, "0");
+}
+
+/** @param {any} usage */
+export function tokens(usage) {
+  return usage ? (usage.input_tokens ?? 0) + (usage.output_tokens ?? 0) : 0;
+}
+
+/**
+ * A value on one line.
+ * @param {any} value
+ * @param {number} [limit]
+ */
+export function brief(value, limit = 160) {
+  if (value === undefined || value === null) return "";
+  const text = typeof value === "string" ? value : JSON.stringify(value);
+  const line = text.length > limit * 4 ? text.slice(0, limit * 4) : text;
+  const flat = line.replace(/\s+/g, " ");
+  return flat.length > limit ? `${flat.slice(0, limit - 1)}…` : flat;
+}
+
+/**
+ * A word for a shell: quoted where it has to be.
+ * @param {string} text
+ */
+export function shell(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}

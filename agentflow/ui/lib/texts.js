@@ -1,0 +1,37 @@
+// Texts of the page that stand alone.
+
+export const TEXTS = {
+  runs: "Runs",
+  inbox: "Inbox",
+  definitions: "Definitions",
+  usage: "Usage",
+  system: "System",
+  docs: "Docs",
+  signIn: "Sign in",
+  signInHow: "This daemon asks for a token. Paste yours, or open the page with",
+  token: "Token",
+  noView: "There is no view",
+  keys: "Keys",
+  noRuns: "No runs match",
+  noRunsYet: "No runs yet",
+  inboxEmpty: "Nothing waits for a person",
+  live: "live",
+  reconnecting: "reconnecting…",
+  ended: "complete",
+  /** @type {[string, string][]} */
+  keyTable: [
+    ["g r", "Runs"],
+    ["g i", "Inbox"],
+    ["g d", "Definitions"],
+    ["g u", "Usage"],
+    ["g s", "System"],
+    ["g h", "Documentation"],
+    ["/", "Search in this view"],
+    ["j, k or ↓, ↑", "Next and previous row"],
+    ["Enter", "Open the row"],
+    ["x", "Select the row, for commands to several runs"],
+    [", and .", "Run: one event back and forth"],
+    ["Home, End", "Run: the first event, the latest"],
+    ["?", "These keys"],
+  ],
+};

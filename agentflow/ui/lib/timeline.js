@@ -1,0 +1,247 @@
+// Where the time went: one row for each step, attempt and call, with waiting apart. Rows out of sight are not
+// made, and what is narrower than a pixel is drawn once.
+
+import { button, fill, h } from "./dom.js";
+import { duration, SIGNS } from "./format.js";
+import { WindowedList } from "./windowed.js";
+
+/** @typedef {import("./fold.js").Span} Span */
+/** @typedef {{spans: Span[], label: string, depth: number, key: string, folds: boolean, open: boolean, span: Span | null}} Row */
+
+const ROW = 26;
+const BUCKETS = 400;
+
+export class Timeline {
+  /** @param {(span: Span) => void} onSelect */
+  constructor(onSelect) {
+    this._onSelect = onSelect;
+    /** @type {Row[]} */
+    this._rows = [];
+    /** @type {Map<string, boolean>} what people opened and closed */
+    this._open = new Map();
+    /** @type {import("./fold.js").RunFold | null} */
+    this._fold = null;
+    /** @type {string | null} */
+    this._selected = null;
+    /** @type {string | null} */
+    this._step = null;
+    this._past = false;
+    this._begin = 0;
+    this._end = 1;
+    this._axis = h("div", { class: "axis", "aria-hidden": "true" });
+    this._list = new WindowedList({
+      rowHeight: ROW,
+      row: (index) => this._row(/** @type {Row} */ (this._rows[index])),
+      members: { class: "windowed timeline-rows", tabindex: null },
+    });
+    this._list.element.addEventListener("keydown", (event) => this._key(event));
+    this.element = h("div", { class: "timeline" }, h("div", { class: "axis-row" }, h("span"), this._axis), this._list.element);
+  }
+
+  /**
+   * @param {import("./fold.js").RunFold} fold
+   * @param {string | null} selected id of a span or call
+   * @param {string | null} step
+   * @param {boolean} past
+   */
+  update(fold, selected, step, past) {
+    this._fold = fold;
+    this._selected = selected;
+    this._step = step;
+    this._past = past;
+    this._layOut();
+  }
+
+  /** Move the ends of what goes on. */
+  tick() {
+    if (this._fold) this._layOut();
+  }
+
+  _layOut() {
+    const fold = this._fold;
+    if (!fold) return;
+    this._begin = fold.start;
+    const now = fold.ended || this._past ? fold.last : Date.now();
+    this._end = Math.max(now, fold.start + 1);
+    this._rows = this._tree(fold);
+    fill(this._axis, ticks(this._end - this._begin).map(([at, text]) => h("span", { style: { left: `${at * 100}%` } }, text)));
+    this._list.setCount(this._rows.length);
+    this._list.refresh();
+  }
+
+  /** @param {import("./fold.js").RunFold} fold */
+  _tree(fold) {
+    /** @type {Row[]} */
+    const rows = [];
+    const roomy = fold.spans.length + fold.calls.size <= 60;
+    for (const [step, spans] of fold.steps) {
+      const single = spans.length === 1 ? spans[0] : undefined;
+      if (single) {
+        this._span(rows, single, 0, roomy);
+        continue;
+      }
+      const key = `step:${step}`;
+      const open = this._open.get(key) ?? (roomy && spans.length <= 8);
+      rows.push({ spans, label: `${step} × ${spans.length}`, depth: 0, key, folds: true, open, span: null });
+      if (open) for (const span of spans) this._span(rows, span, 1, roomy);
+    }
+    return rows;
+  }
+
+  /**
+   * @param {Row[]} rows
+   * @param {Span} span
+   * @param {number} depth
+   * @param {boolean} roomy
+   */
+  _span(rows, span, depth, roomy) {
+    const folds = span.children.length > 0;
+    const open = folds && (this._open.get(span.id) ?? roomy);
+    const label = depth > 0 && span.iteration !== null ? `[${span.iteration}]` : span.label;
+    rows.push({ spans: [span], label, depth, key: span.id, folds, open, span });
+    if (open) {
+      for (const child of span.children) {
+        rows.push({ spans: [child], label: child.label, depth: depth + 1, key: child.id, folds: false, open: false, span: child });
+      }
+    }
+  }
+
+  /** @param {Row} row */
+  _row(row) {
+    const { span } = row;
+    const first = /** @type {Span} */ (row.spans[0]);
+    const state = span ? span.state : first.state;
+    const chosen = span !== null && span.id === this._selected;
+    const related = row.spans.some((one) => one.step === this._step);
+    const length = span ? (span.end ?? this._end) - span.start : 0;
+    const track = h("span", { class: "track" });
+    if (span) this._bars(track, span);
+    else this._merged(track, row.spans);
+    const told = span
+      ? `${row.label}, ${span.kind === "step" ? span.detail : span.kind}, ${state}, ${duration(length)}`
+      : `${row.label} activations`;
+    return h(
+      "div",
+      { class: `time-row${chosen ? " selected" : ""}${related ? " related" : ""}`, "data-key": row.key },
+      h(
+        "span",
+        { class: "time-label", style: { "padding-left": `${row.depth * 14}px` } },
+        row.folds
+          ? button(row.open ? "▾" : "▸", () => this._toggle(row), {
+              class: "fold",
+              "aria-expanded": String(row.open),
+              "aria-label": `${row.open ? "Fold" : "Unfold"} ${row.label}`,
+            })
+          : h("span", { class: "fold" }),
+        h("span", { class: `time-kind kind-${first.kind}`, "aria-hidden": "true" }, first.kind === "model" ? "✦" : first.kind === "tool" ? "ƒ" : (SIGNS[state] ?? "")),
+        span
+          ? button(row.label, () => this._onSelect(span), { class: "time-name", "aria-label": told, title: told })
+          : button(row.label, () => this._onSelect({ ...first, id: "" }), { class: "time-name", title: told }),
+      ),
+      track,
+      h("span", { class: "time-length" }, span ? (span.state === "skipped" ? "skipped" : duration(length)) : ""),
+    );
+  }
+
+  /** @param {number} at */
+  _x(at) {
+    return Math.min(100, Math.max(0, ((at - this._begin) / (this._end - this._begin)) * 100));
+  }
+
+  /**
+   * @param {HTMLElement} track
+   * @param {number} start
+   * @param {number | null} end
+   * @param {string} name
+   * @param {string} title
+   */
+  _bar(track, start, end, name, title) {
+    const left = this._x(start);
+    track.append(
+      h("span", { class: `bar ${name}`, title, style: { left: `${left}%`, width: `${Math.max(0, this._x(end ?? this._end) - left)}%` } }),
+    );
+  }
+
+  /**
+   * @param {HTMLElement} track
+   * @param {Span} span
+   */
+  _bars(track, span) {
+    if (span.state === "skipped") return;
+    const state = span.kind === "step" ? span.state : `${span.kind} ${span.state}`;
+    if (span.attempts.length === 0) this._bar(track, span.start, span.end, state, duration((span.end ?? this._end) - span.start));
+    span.attempts.forEach((attempt, index) => {
+      const last = index === span.attempts.length - 1;
+      const name = last ? state : `${span.kind} failed`;
+      const length = duration((attempt.end ?? this._end) - attempt.start);
+      this._bar(track, attempt.start, attempt.end ?? span.end, name, span.attempts.length > 1 ? `attempt ${index + 1}: ${length}` : length);
+    });
+    for (const wait of span.waits) {
+      const end = Math.min(wait.end ?? this._end, this._end);
+      this._bar(track, wait.start, end, "wait", `waited${wait.what ? ` for ${wait.what.replaceAll("_", " ")}` : ""}: ${duration(end - wait.start)}`);
+    }
+  }
+
+  /**
+   * Many spans on one track: each pixel is drawn once, in the colour of what needs a look first.
+   * @param {HTMLElement} track
+   * @param {Span[]} spans
+   */
+  _merged(track, spans) {
+    const ranks = new Uint8Array(BUCKETS);
+    const order = ["", "skipped", "succeeded", "waiting", "running", "cancelled", "failed"];
+    const width = (this._end - this._begin) / BUCKETS;
+    for (const span of spans) {
+      const rank = Math.max(1, order.indexOf(span.state));
+      const from = Math.min(BUCKETS - 1, Math.max(0, Math.floor((span.start - this._begin) / width)));
+      const to = Math.min(BUCKETS - 1, Math.floor(((span.end ?? this._end) - this._begin) / width));
+      for (let at = from; at <= to; at++) if (/** @type {number} */ (ranks[at]) < rank) ranks[at] = rank;
+    }
+    for (let at = 0; at < BUCKETS; ) {
+      const rank = /** @type {number} */ (ranks[at]);
+      let end = at + 1;
+      while (end < BUCKETS && ranks[end] === rank) end++;
+      if (rank) this._bar(track, this._begin + at * width, this._begin + end * width, order[rank] ?? "", "");
+      at = end;
+    }
+  }
+
+  /** @param {Row} row */
+  _toggle(row) {
+    this._open.set(row.key, !row.open);
+    this._layOut();
+    /** @type {HTMLElement | null} */ (this._list.element.querySelector(`[data-key="${CSS.escape(row.key)}"] .fold`))?.focus();
+  }
+
+  /** @param {KeyboardEvent} event */
+  _key(event) {
+    const key = /** @type {HTMLElement} */ (event.target).closest("[data-key]")?.getAttribute("data-key");
+    const at = this._rows.findIndex((row) => row.key === key);
+    const row = this._rows[at];
+    if (!row) return;
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      const next = Math.max(0, Math.min(this._rows.length - 1, at + (event.key === "ArrowDown" ? 1 : -1)));
+      event.preventDefault();
+      this._list.scrollTo(next);
+      /** @type {HTMLElement | null} */ (this._list.shown(next)?.querySelector(".time-name"))?.focus();
+    } else if ((event.key === "ArrowRight" && row.folds && !row.open) || (event.key === "ArrowLeft" && row.open)) {
+      event.preventDefault();
+      this._toggle(row);
+    }
+  }
+}
+
+/**
+ * Places of the axis, as parts of its length, with their texts.
+ * @param {number} length in ms
+ * @returns {[number, string][]}
+ */
+export function ticks(length) {
+  let step = Math.max(1, 10 ** Math.floor(Math.log10(length / 4)));
+  if (length / step > 12) step *= 2.5;
+  if (length / step > 8) step *= 2;
+  /** @type {[number, string][]} */
+  const found = [];
+  for (let at = 0; at <= length * 0.97 && found.length < 12; at += step) found.push([at / length, at ? duration(at) : "0"]);
+  return found;
+}

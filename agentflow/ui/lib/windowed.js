@@ -1,0 +1,125 @@
+// A list of any length in which only the rows in sight are elements.
+
+import { h } from "./dom.js";
+
+const AROUND = 8;
+const TALLEST = 8_000_000; // px: browsers cut elements off at about twice this
+
+export class WindowedList {
+  /**
+   * @param {object} options
+   * @param {number} options.rowHeight in px, of every row
+   * @param {(index: number) => HTMLElement} options.row makes a row; asked again after `refresh`
+   * @param {(first: number, last: number) => void} [options.onWindow] told which rows are in sight
+   * @param {Record<string, any>} [options.members] of the scrolling element
+   */
+  constructor({ rowHeight, row, onWindow, members }) {
+    this.rowHeight = rowHeight;
+    this.count = 0;
+    this._row = row;
+    this._onWindow = onWindow;
+    /** @type {Map<number, HTMLElement>} */
+    this._shown = new Map();
+    this.body = h("div", { class: "rows", role: members?.["role"] ? "presentation" : null });
+    this.element = h("div", { class: "windowed", tabindex: "0", ...members }, this.body);
+    this.element.addEventListener("scroll", () => this._ask(), { passive: true });
+    this._asked = false;
+    new ResizeObserver(() => this._ask()).observe(this.element);
+  }
+
+  /** @param {number} count */
+  setCount(count) {
+    if (count === this.count) return;
+    this.count = count;
+    this.body.style.height = `${Math.min(count * this.rowHeight, TALLEST)}px`;
+    for (const [index, element] of this._shown) {
+      if (index >= count) {
+        element.remove();
+        this._shown.delete(index);
+      }
+    }
+    this._ask();
+  }
+
+  /** Make all rows in sight anew. */
+  refresh() {
+    for (const element of this._shown.values()) element.remove();
+    this._shown.clear();
+    this._draw();
+  }
+
+  /**
+   * Make one row anew, if it is in sight.
+   * @param {number} index
+   */
+  refreshRow(index) {
+    const old = this._shown.get(index);
+    if (!old) return;
+    const focused = old.contains(document.activeElement);
+    const made = this._make(index);
+    old.replaceWith(made);
+    if (focused) /** @type {HTMLElement | null} */ (made.querySelector("a, button"))?.focus();
+  }
+
+  /** @param {number} index */
+  scrollTo(index) {
+    const top = index * this.rowHeight;
+    const { scrollTop, clientHeight } = this.element;
+    if (top < scrollTop) this.element.scrollTop = top;
+    else if (top + this.rowHeight > scrollTop + clientHeight) {
+      this.element.scrollTop = top + this.rowHeight - clientHeight;
+    }
+    this._draw();
+  }
+
+  get isAtEnd() {
+    const { scrollTop, clientHeight, scrollHeight } = this.element;
+    return scrollTop + clientHeight >= scrollHeight - this.rowHeight;
+  }
+
+  /** @param {number} index */
+  shown(index) {
+    return this._shown.get(index);
+  }
+
+  _ask() {
+    if (this._asked) return;
+    this._asked = true;
+    requestAnimationFrame(() => {
+      this._asked = false;
+      this._draw();
+    });
+  }
+
+  /** @param {number} index */
+  _make(index) {
+    const element = this._row(index);
+    element.style.setProperty("transform", `translateY(${index * this.rowHeight}px)`);
+    element.style.setProperty("height", `${this.rowHeight}px`);
+    this._shown.set(index, element);
+    return element;
+  }
+
+  _draw() {
+    const { scrollTop, clientHeight } = this.element;
+    const first = Math.max(0, Math.floor(scrollTop / this.rowHeight) - AROUND);
+    const last = Math.min(this.count, Math.ceil((scrollTop + (clientHeight || 600)) / this.rowHeight) + AROUND);
+    for (const [index, element] of this._shown) {
+      if ((index < first || index >= last) && !element.contains(document.activeElement)) {
+        element.remove();
+        this._shown.delete(index);
+      }
+    }
+    /** @type {HTMLElement[]} */
+    const made = [];
+    let before = -1;
+    for (let index = first; index < last; index++) {
+      if (!this._shown.has(index)) made.push(this._make(index));
+      else if (made.length === 0) before = index;
+    }
+    // In the order of the list, so that the order of reading is that of sight.
+    if (made.length && before >= 0) this._shown.get(before)?.after(...made);
+    else if (made.length) this.body.prepend(...made);
+    this._onWindow?.(first, last);
+  }
+}

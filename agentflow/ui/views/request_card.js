@@ -1,0 +1,116 @@
+// A question to a person: what exactly is asked, and the ways to answer.
+
+import { get, post, Problem, runPath } from "../lib/api.js";
+import { announce, button, fill, h } from "../lib/dom.js";
+import { when } from "../lib/format.js";
+import { formOf } from "../lib/form.js";
+import { jsonView } from "../lib/json.js";
+import { commandButton, problemView } from "../lib/parts.js";
+
+/**
+ * @param {any} request as the inbox gives it
+ * @param {{actor: string, scopes: string[]}} session
+ * @param {() => void | Promise<void>} onDecided
+ */
+export function requestCard(request, session, onDecided) {
+  const id = request.workflow_id;
+  const problem = h("div", { "aria-live": "assertive" });
+  const title = TITLES[request.kind] ?? request.kind;
+  const name = `${request.request_id}-title`;
+  return h(
+    "article",
+    { class: "card request", "aria-labelledby": name, "data-request": request.request_id },
+    h(
+      "header",
+      null,
+      h("h2", { id: name }, title, request.step_id ? [": ", request.step_id] : null, request.iteration !== null && request.iteration !== undefined ? ` [${request.iteration}]` : null),
+      request.side_effect ? h("span", { class: `tag effect-${request.side_effect}` }, request.side_effect) : null,
+      h("span", { class: "grow" }),
+      h("a", { href: `#/runs/${encodeURIComponent(id)}` }, h("code", null, id)),
+      h("span", { class: "muted", title: request.asked_at }, when(request.asked_at)),
+      request.deadline ? h("span", { class: "tag" }, `until ${when(request.deadline)}`) : null,
+    ),
+    h("div", { class: "subject" }, jsonView(request.subject, { open: 3, label: "what is asked" })),
+    request.digest ? h("p", { class: "muted" }, "Your decision covers exactly this, digest ", h("code", null, String(request.digest).replace("sha256:", "").slice(0, 16)), ".") : null,
+    request.kind === "input" ? answerForm() : decisionForm(),
+    problem,
+  );
+
+  function decisionForm() {
+    const reason = h("input", { type: "text", id: `${request.request_id}-reason`, autocomplete: "off" });
+    return h(
+      "form",
+      { class: "decide", onsubmit: (/** @type {Event} */ event) => event.preventDefault() },
+      h("div", { class: "field" }, h("label", { for: reason.id }, "Reason"), reason),
+      h(
+        "div",
+        { class: "actions" },
+        commandButton("Approve", session, "approve", () => void decide("grant", reason.value), { class: "button primary" }),
+        commandButton("Deny", session, "approve", () => void decide("deny", reason.value), { class: "button danger" }),
+      ),
+    );
+  }
+
+  function answerForm() {
+    const schema = request.response_schema && typeof request.response_schema === "object" ? request.response_schema : {};
+    const field = formOf(schema, undefined, { label: "Answer" });
+    return h(
+      "form",
+      {
+        class: "decide",
+        novalidate: true,
+        onsubmit: (/** @type {Event} */ event) => {
+          event.preventDefault();
+          void settle(async () => {
+            await post(`${runPath(id)}/inputs`, { responses: { [request.request_id]: field.value() } });
+            return "answered";
+          });
+        },
+      },
+      field.element,
+      h("div", { class: "actions" }, session.scopes.includes("approve") ? h("button", { type: "submit", class: "button primary" }, "Answer") : commandButton("Answer", session, "approve", () => {})),
+    );
+  }
+
+  /** @param {"grant" | "deny"} decision @param {string} reason */
+  function decide(decision, reason) {
+    return settle(async () => {
+      await post(`${runPath(id)}/approvals`, {
+        request_id: request.request_id,
+        decision,
+        ...(request.digest ? { digest: request.digest } : {}),
+        ...(reason ? { reason } : {}),
+      });
+      return decision === "grant" ? "approved" : "denied";
+    });
+  }
+
+  /** @param {() => Promise<string>} act */
+  async function settle(act) {
+    try {
+      announce(`${title} ${await act()}`);
+      await onDecided();
+    } catch (error) {
+      // Two people at once: the second sees who decided.
+      const lost = error instanceof Problem && error.status === 409;
+      fill(problem, problemView(error), lost ? await decidedBy() : null, lost ? button("Take it off the list", () => void onDecided()) : null);
+    }
+  }
+
+  async function decidedBy() {
+    try {
+      const { items } = await get(`${runPath(id)}/requests`, { query: { open: false } });
+      const found = items.find((/** @type {any} */ one) => one.request.request_id === request.request_id);
+      return found ? h("p", null, `It was ${found.outcome}${found.by ? ` by ${found.by}` : ""}, ${when(found.closed_at)}${found.reason ? `: ${found.reason}` : ""}.`) : null;
+    } catch {
+      return null;
+    }
+  }
+}
+
+const TITLES = /** @type {Record<string, string>} */ ({
+  step: "Approve a step",
+  tool: "Approve a call",
+  human: "Decide",
+  input: "Answer a question",
+});
