@@ -10,7 +10,7 @@ import asyncio
 import builtins
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -31,14 +31,7 @@ from agentflow.events.envelope import Event, decode
 from agentflow.events.ids import iso, micros
 from agentflow.events.log import EventLog, RunRow
 from agentflow.events.rows import Order, Page
-from agentflow.records.checkpoints import Checkpoint, checkpoints_of
-from agentflow.records.comparison import Comparison, compare
 from agentflow.records.damage import warn_of_damage
-from agentflow.records.executions import AgentContext, StepRecord
-from agentflow.records.history import Executions
-from agentflow.records.pipeline import PlanView
-from agentflow.records.projection import RunProjection
-from agentflow.records.requests import RequestRecord
 from agentflow.records.runs import (
     DefinitionView,
     ExecutionRecord,
@@ -47,9 +40,19 @@ from agentflow.records.runs import (
     RunSummary,
     StepNotFound,
 )
-from agentflow.records.timeline import NodeTimeline, TimelineFold
-from agentflow.records.trace import TraceClock, TraceFold, WorkflowTrace
 from agentflow.records.trimmed import STATE, kept, kept_record, kept_step
+
+if TYPE_CHECKING:
+    # A list of runs needs none of these folds: each is imported by the first question that needs it.
+    from agentflow.records.checkpoints import Checkpoint
+    from agentflow.records.comparison import Comparison
+    from agentflow.records.executions import AgentContext, StepRecord
+    from agentflow.records.history import Executions
+    from agentflow.records.pipeline import PlanView
+    from agentflow.records.projection import RunProjection
+    from agentflow.records.requests import RequestRecord
+    from agentflow.records.timeline import NodeTimeline
+    from agentflow.records.trace import TraceClock, WorkflowTrace
 
 __all__ = ["ReadModel", "base_of_fork", "started_of"]
 
@@ -193,22 +196,30 @@ class ReadModel:
 
     async def compare(self, workflow_id: str, other: str) -> Comparison:
         """Return where this run and the run `other` part. Raises RunNotFound, RunGone or OffsetTrimmed."""
+        from agentflow.records.comparison import compare
+
         return compare(await self.history(workflow_id), await self.history(other))
 
     async def trace(self, workflow_id: str, clock: TraceClock = "wall") -> WorkflowTrace:
         """Return the trace of a run up to now. Raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt."""
+        from agentflow.records.trace import TraceFold
+
         fold = TraceFold(clock)
         await self._feed(workflow_id, fold.take)
         return fold.trace()
 
     async def timeline(self, workflow_id: str) -> NodeTimeline:
         """Return what happened to the nodes of a run up to now. Raises as `trace`."""
+        from agentflow.records.timeline import TimelineFold
+
         fold = TimelineFold()
         await self._feed(workflow_id, fold.take)
         return fold.timeline()
 
     async def checkpoints(self, workflow_id: str) -> builtins.list[Checkpoint]:
         """Return the checkpoints of a run up to now, in the order of its log. Raises as `trace`."""
+        from agentflow.records.checkpoints import checkpoints_of
+
         events: builtins.list[Event[Any]] = []
         await self._feed(workflow_id, events.append)
         return checkpoints_of(events, await self.graph(workflow_id))
@@ -350,6 +361,8 @@ class ReadModel:
 
     async def _project(self, workflow_id: str, last: int | None = None) -> RunProjection:
         """Return a projection of the first page of the log, up to offset `last`: of most runs that is all."""
+        from agentflow.records.projection import RunProjection
+
         limit = _PAGE if last is None else min(_PAGE, last + 1)
         rows = await self.log.read(workflow_id, 0, limit)
         events = await decode_page(rows)
@@ -376,6 +389,8 @@ class ReadModel:
 
     async def _executions(self, workflow_id: str) -> Executions:
         """Return what the run did; of a fork also what it kept, at the offsets of the run that did it."""
+        from agentflow.records.history import Executions
+
         done, offset = Executions(), 0
         while rows := await self.log.read(workflow_id, offset, _PAGE):
             for event in await decode_page(rows):
