@@ -47,7 +47,8 @@ def compare(a: ExecutionRecord, b: ExecutionRecord) -> Comparison:
 
 
 def _first_difference(a: Sequence[StepExecution], b: Sequence[StepExecution]) -> StepDifference | None:
-    """Pair activations by step, iteration and their number, so that the order of parallel ones is free."""
+    """Return the first activations that differ, paired by step, iteration and number: parallel ones may come
+    in any order."""
     others = _numbered(b)
     for (step_id, iteration, number), mine in _numbered(a).items():
         theirs = others.pop((step_id, iteration, number), None)

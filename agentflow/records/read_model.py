@@ -380,7 +380,7 @@ class ReadModel:
             await self._take(found, await decode_page(rows))
 
     async def _take(self, found: RunProjection, events: builtins.list[Event[Any]]) -> None:
-        """Project these events, unless another question has done it meanwhile."""
+        """Fold these events into a projection, unless another question has done it meanwhile."""
         bases = {e.offset: await self._base(e) for e in events if _names_base(e)}
         if not events or events[0].offset != found.next_offset:
             return
