@@ -283,7 +283,8 @@ class McpService(Service):
         return meta
 
     def _output(self, tool: Tool, result: types.CallToolResult) -> Any:
-        """Structured content if there is any, else the texts; other content as the protocol writes it."""
+        """Return structured content if there is any, else the texts; other content as the protocol writes
+        it."""
         blocks = [b.model_dump(mode="json", by_alias=True, exclude_none=True) for b in result.content]
         texts = [block["text"] for block in blocks if block.get("type") == "text"]
         if result.is_error:

@@ -57,7 +57,7 @@ class Operation(NamedTuple):
     media: Body | None = None
 
     def request(self, arguments: dict[str, Any]) -> tuple[str, dict[str, str], bytes | None]:
-        """Path with query, headers and body of a call. Raises BadArgument."""
+        """Return path with query, headers and body of a call. Raises BadArgument."""
         in_path: dict[str, Any] = {}
         query: list[tuple[str, str]] = []
         headers: dict[str, str] = {}
