@@ -153,7 +153,7 @@ def _name_output_limit(body: dict[str, Any], key: str) -> None:
 
 
 def usage_of(wire: WireUsage | None) -> Usage:
-    """Usage without cost; zeros where the server does not count."""
+    """Return the usage without cost; zeros where the server does not count."""
     if wire is None:
         return Usage(model_calls=1)
     details, written = wire.prompt_tokens_details, wire.completion_tokens_details

@@ -256,7 +256,7 @@ class StreamedProvider(ABC):
             raise faults.broken_answer(self.name, str(failure), partial=answer.text) from failure
 
     def _wait(self, model: str) -> float | None:
-        """Seconds to the first byte."""
+        """Return for how many seconds the first byte is waited for; None is without limit."""
         if self._first_byte_timeout is not UNSET:
             return self._first_byte_timeout
         return None if self._is_local else self.profile(model).first_byte_timeout
