@@ -215,7 +215,7 @@ class _Load:
         if isinstance(origin, Path):
             file, folder = str(origin), origin.parent
         if file is not None:
-            # The name of a file may be bytes that are no text; what is told of it is.
+            # The name of a file may be bytes that are no text; the name in messages is.
             file = file.encode(errors="replace").decode()
         self._origin = origin
         self._media = media

@@ -135,7 +135,7 @@ def encode_request(
     if isinstance(schema, dict) and schema.get("type") == "object":
         body["response_format"] = _response_format(schema)
     elif schema is not None:
-        # The protocol takes object schemas only; for others the model is told, and the caller validates.
+        # The protocol takes object schemas only; others stand in the prompt, and the caller validates.
         messages.insert(_after_system(messages), Message(role="system", content=schema_in_words(schema)))
     body["messages"] = _messages(messages, names, provider)
     return msgspec.json.encode(body)

@@ -1,4 +1,4 @@
-"""The shipped model table (models.toml): what is known about models before anybody calls one.
+"""The shipped model table (models.toml): what is known about models before the first call.
 
 It must never be asked over the network; an unknown model gets its provider's defaults, without prices.
 """

@@ -1,4 +1,4 @@
-"""Where two runs part: the first activation that differs, then input, output and usage (page 000 §12)."""
+"""Comparison of two runs: the first activation that differs, input, output and usage (page 000 §12)."""
 
 from __future__ import annotations
 

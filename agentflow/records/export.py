@@ -1,7 +1,7 @@
 """A run as a file that can be read anywhere, and such a file as a log (page 000 §12: `log`, `open`).
 
 Each line is an event; what the events do not say follows them (see `agentflow.events.exported`). A graph is
-not written out if the source in the first event gives it: whoever reads the file compiles it again.
+not written out if the source in the first event gives it: the reader of the file compiles it again.
 """
 
 from __future__ import annotations

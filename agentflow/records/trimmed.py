@@ -1,7 +1,7 @@
 """What is kept of a trimmed run: its record, its state records and its folded state, as they were at its end.
 
-They are snapshots beside the log, written before its first events were taken away, since nobody can fold it
-afterwards. Reads only.
+They are snapshots beside the log, written before its first events were taken away, because the run cannot be
+folded afterwards. Reads only.
 """
 
 from __future__ import annotations

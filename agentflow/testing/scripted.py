@@ -1,4 +1,4 @@
-"""A model that says what a test wrote down, through the same protocol as a real one.
+"""A model that answers by the script of a test, through the same protocol as a real one.
 
 It must never be chosen for a user who did not register it, and never answer beyond its script.
 """

@@ -91,7 +91,7 @@ class SchemaBook:
         try:
             return self.resolve(ref)
         except Unusable:
-            return None  # told where the reference is used
+            return None  # reported where the reference is used
 
     def standalone(
         self, parts: dict[str, Any], build: Callable[[dict[str, Any]], dict[str, Any]]

@@ -398,5 +398,5 @@ def _not_sent(failure: Exception | None) -> bool:
 def _import_sdk() -> None:
     for module in ("mcp.client", "agentflow.tools.mcp_transports", "agentflow.tools.mcp_connection"):
         importlib.import_module(module)
-    # What goes wrong is told by us, without secrets; the SDK would log what the server sent.
+    # This module reports failures, without secrets; the SDK would log what the server sent.
     logging.getLogger("mcp.client").setLevel(logging.CRITICAL)

@@ -1,8 +1,8 @@
 """The daemon with a probe of its event loop: `python -m tests.faults.lagging FOLDER`.
 
 Every 10 ms the probe notes in FOLDER/lag how late it was, in milliseconds, where that is more than 5 ms. What
-other programs of the machine delay is no hold of the loop: the time that the loop's thread was ready and had no
-processor is taken away (Linux counts it), and the CPU time of this process in the gap is the upper limit.
+other programs of the machine delay is no hold of the loop: the time that the loop's thread was ready and had
+no processor is taken away (Linux counts it), and the CPU time of this process in the gap is the upper limit.
 """
 
 from __future__ import annotations
