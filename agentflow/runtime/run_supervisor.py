@@ -36,7 +36,6 @@ from agentflow.errors import (
 from agentflow.events import catalogue as ev
 from agentflow.events.log import EventLog
 from agentflow.events.tracing import RunTracer
-from agentflow.executors.callables import NO_CALLABLES
 from agentflow.runtime.call_dispatcher import CallDispatcher
 from agentflow.runtime.clock import Clock, monotonic_of
 from agentflow.runtime.command_handlers import (
@@ -52,8 +51,9 @@ from agentflow.runtime.command_handlers import (
     decide_command,
 )
 from agentflow.runtime.crash_ledger import Trial
+from agentflow.runtime.edge_judge import EdgeJudge, EdgesJudged
 from agentflow.runtime.event_bus import Barrier, Commit, CommitFailed, Committed, Republish
-from agentflow.runtime.executor_actor import (
+from agentflow.runtime.handler_calls import (
     AddEvent,
     BeginCall,
     CallVerdict,
@@ -75,7 +75,6 @@ from agentflow.runtime.run_outbox import Batch, RunOutbox
 from agentflow.runtime.shared_store import SharedStore
 from agentflow.runtime.supervised_children import SupervisedChildren
 from agentflow.runtime.tool_actor import CallsMissing, ToolCallFailure, ToolCallSuccess
-from agentflow.runtime.workflow_code import judge
 
 __all__ = [
     "Answered",
@@ -242,7 +241,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         launch = self._launch
         clock = self._clock
         self._dispatcher = CallDispatcher(self.ctx, self._state, launch.directory, self._tracer, clock.now)
-        self._handlers = HandlerMessages(self._state, self._dispatcher.handlers, launch.directory.code, clock)
+        self._edges = EdgeJudge(self.ctx, self._state, launch.directory.code)
+        self._handlers = HandlerMessages(self._state, self._dispatcher.handlers, self._edges, clock)
         if launch.child_links is not None:
             me = self.ctx.self
             self._children = SupervisedChildren(
@@ -448,9 +448,18 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     def _judge(self, asked: engine.Judgement) -> None:
         """Evaluate the code on the edges of a message; the next decision records the routes."""
-        code = self._launch.directory.code or NO_CALLABLES
-        self._lookups[asked.key] = judge(asked.node, asked.message, code, self._state.shared.values)
-        self._judged.append(asked.key)
+        self._lookups[asked.key] = "asked"
+
+        def found(_: int, messages: tuple[engine.Outgoing, ...]) -> None:
+            self._lookups[asked.key] = messages[0]
+            self._judged.append(asked.key)
+            self._advance([])
+
+        self._edges.ask(asked.node, [asked.message], found)
+
+    @on(EdgesJudged)
+    def edges_judged(self, message: EdgesJudged) -> None:
+        self._edges.answered(message)
 
     def _look_up(self, lookup: engine.Lookup) -> None:
         key = lookup.activation_key
@@ -892,6 +901,13 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(HandlerDone)
     def handler_done(self, message: HandlerDone) -> None:
+        if (node := self._handlers.outdated(message)) is not None:
+
+            def found(version: int, messages: tuple[engine.Outgoing, ...]) -> None:
+                self.handler_done(msgspec.structs.replace(message, messages=messages, judged_at=version))
+
+            self._edges.ask(node, message.messages, found)
+            return
         self._advance(self._handlers.done(message, self._now()))
         self._continue_stop()
 
@@ -966,6 +982,16 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         """Reply Done once the change is durable, or Refusal. While the store is unavailable the command waits
         for up to 10 s."""
         settle = self.ctx.defer().set
+        if isinstance(command, ReportChild):
+
+            def judged(report: engine.ChildReport) -> None:
+                self._take_command(msgspec.structs.replace(command, report=report), settle)
+
+            self._edges.judge_report(command.report, judged)
+        else:
+            self._take_command(command, settle)
+
+    def _take_command(self, command: Command, settle: Settle) -> None:
         if self._suspending is not None:
             settle(Refusal(code="draining", message="the Runtime is being closed; nothing changed"))
         elif self._outbox.stalled:
@@ -980,9 +1006,6 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 check_offset(state, command)
                 decisions = self._decide_cancel(command)
             else:
-                if isinstance(command, ReportChild):
-                    report = self._handlers.judged_report(command.report)
-                    command = msgspec.structs.replace(command, report=report)
                 decisions = decide_command(state, command, now)
         except engine.commands.Refused as refused:
             settle(Refusal(code=refused.code, message=refused.message, details=refused.details))
