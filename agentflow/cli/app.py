@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -152,12 +152,23 @@ class Command(click.Command):
             click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks of errors.")
         )
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _naming_the_verb(ctx):
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _naming_the_verb(ctx):
             return super().invoke(ctx)
-        except click.UsageError as error:
-            error.ctx = error.ctx or ctx  # so that the message names the verb
-            raise
+
+
+@contextlib.contextmanager
+def _naming_the_verb(ctx: click.Context) -> Generator[None]:
+    """Give a usage error that has no context the one of its verb, whose help its hint names."""
+    try:
+        yield
+    except click.UsageError as error:
+        error.ctx = error.ctx or ctx
+        raise
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -182,7 +182,7 @@ def _names_of(file: Path) -> set[str] | None:
                 names |= {alias.asname or alias.name for alias in node.names}
             case _:
                 pass
-    # A module that makes names while it runs cannot be told by its text.
+    # The text of a module does not show the names that the module makes while it runs.
     dynamic = {"setattr", "globals", "__getattr__", "exec"}
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | names
     return None if dynamic & used else names

@@ -447,7 +447,7 @@ def inbox(kind: str | None, as_json: bool, where: Where) -> Exit:
         if as_json:
             emit_json({"items": found})
         elif not found:
-            emit("nothing waits for anybody")
+            emit("no run waits for an answer")
         for request in () if as_json else found:
             emit(f"{request.workflow_id}  {request.kind} since {request.asked_at}")
             emit(question_text(request, where))

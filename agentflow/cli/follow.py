@@ -182,7 +182,8 @@ class Follower:
             await asyncio.gather(reader, first, return_exceptions=True)
 
     async def _warn(self, target: Target, run_id: str) -> None:
-        """Warnings that come of binding and of the inputs; those of the text alone are only counted."""
+        """Print the warnings that come of binding and of the inputs; those of the text alone are only
+        counted."""
         async with aclosing(target.lines(run_id, follow=False)) as lines:
             first = await anext(lines, None)
         if first is None:

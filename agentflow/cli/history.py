@@ -1,4 +1,4 @@
-"""`agentflow context`, `history` and `rm`: what an agent saw, what was executed, and taking a run away."""
+"""`agentflow context`, `history` and `rm`: what an agent saw, what was executed; remove a run."""
 
 from __future__ import annotations
 

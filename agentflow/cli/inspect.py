@@ -1,4 +1,4 @@
-"""`agentflow list`, `show` and `events`: what the store knows of its runs."""
+"""`agentflow list`, `show` and `events`: the runs of a store."""
 
 from __future__ import annotations
 

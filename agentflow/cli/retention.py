@@ -1,4 +1,4 @@
-"""`agentflow gc`: take the runs that retention takes, or say which they are (page 000 §7)."""
+"""`agentflow gc`: delete or trim ended runs by the retention policy, or list them (page 000 §7)."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ workflow:
     - type: run
       id: classify
       agent:
-        # Instructions stand apart from what strangers wrote: that belongs into input.
+        # Only instructions belong here. Untrusted text belongs into `input`.
         systemPrompt: |
           Say what the message is about.
 

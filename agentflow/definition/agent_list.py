@@ -36,7 +36,7 @@ _WORDS = Words(
 
 
 def compile_agent_list(root: Object, default_name: str, report: Report) -> Workflow:
-    """The chain of an agent list. All problems go to the report; with an error among them the graph
+    """Return the chain of an agent list. All problems go to the report; with an error among them the graph
     must not be used."""
     document = check_structure(root, AGENT_LIST, report)
     return _AgentList(document, report).compile(default_name)
@@ -90,7 +90,7 @@ class _AgentList:
             warn_of_unused_services(self._document, services, self._report)
 
     def _step_ids(self) -> list[str]:
-        """A step id for each agent: its id, else its name, else `step_<index>`; repeated: `_2`, `_3` …"""
+        """Return a step id for each agent: its id, its name or `step_<index>`; repeated: `_2`, `_3` …"""
         used: set[str] = set()
         for index, agent in enumerate(self._agents):
             found = agent.get("id")
@@ -142,7 +142,7 @@ class _AgentList:
         )
 
     def _tools(self, tools: Found | None) -> tuple[FunctionRef, ...]:
-        """`service.function`, or a registered name, which has the service ""."""
+        """Return the tools as references; a registered name without a service has the service ""."""
         references: list[FunctionRef] = []
         seen: set[FunctionRef] = set()
         for found in cast("list[Found]", tools.value) if tools else ():

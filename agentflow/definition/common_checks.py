@@ -25,14 +25,15 @@ __all__ = [
 
 
 def check_embedded_schema(found: Found, code: str, prefix: str, report: Report) -> dict[str, Any] | bool:
-    """The schema in `found`, or True if it is none; problems are reported under `code`, each at its place."""
+    """Return the schema in `found`, or True if it is none; problems are reported under `code`, each at its
+    place."""
     return checked_schema(found.value, found, code, prefix, report)
 
 
 def checked_schema(
     schema: dict[str, Any] | bool, home: Found, code: str, prefix: str, report: Report
 ) -> dict[str, Any] | bool:
-    """The same for a schema whose members stand in `home`."""
+    """Return what `check_embedded_schema` does, for a schema whose members stand in `home`."""
     problems = schema_problems(schema)
     if not problems:
         return schema
@@ -76,13 +77,13 @@ def _schema_hint(path: str, message: str) -> str | None:
 
 
 def service_names(document: Found) -> list[str] | None:
-    """The services that the document declares, right or wrong; None if it declares none at all."""
+    """Return the services that the document declares, right or wrong; None if it declares none at all."""
     services = document.get("services")
     return [name for name in services.json() if not name.startswith("x-")] if services is not None else None
 
 
 def warn_undeclared(found: Found, declared: list[str] | None, report: Report) -> None:
-    """W_SERVICE_UNDECLARED for a service name that the given `services` do not have."""
+    """Report W_SERVICE_UNDECLARED for a service name that the given `services` do not have."""
     if declared is not None and found.value not in declared:
         report.warning(
             "W_SERVICE_UNDECLARED",
@@ -94,7 +95,7 @@ def warn_undeclared(found: Found, declared: list[str] | None, report: Report) ->
 
 
 def compile_services(document: Found, report: Report) -> dict[str, ServiceSpec]:
-    """The declared services; a type or option that cannot be run is refused."""
+    """Return the declared services; a type or option that cannot be run is refused."""
     services = document.get("services")
     if services is None:
         return {}
@@ -157,7 +158,7 @@ def examples_of(agent: Found) -> tuple[AgentExample, ...]:
 
 
 def escaped(value: Any) -> Any:
-    """A template of the document as a template of the graph, in which `{{` opens an expression too."""
+    """Return a template of the document as a template of the graph, in which `{{` opens an expression too."""
     if isinstance(value, str):
         return escape_braces(value)
     if isinstance(value, list):

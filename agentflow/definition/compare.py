@@ -30,8 +30,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(old: Workflow, new: Workflow) -> list[Difference]:
-    """What differs from `old` to `new`; empty if they do the same. Structural differences come first, each
-    group in the order of the steps. There is a structural one exactly if the signatures differ."""
+    """Return what differs from `old` to `new`; empty if they do the same. Structural differences come first,
+    each group in the order of the steps. There is a structural one exactly if the signatures differ."""
     before = {node.id: node for node in old.nodes}
     after = {node.id: node for node in new.nodes}
     found = [_about(node, f'step "{i}" is gone', True) for i, node in before.items() if i not in after]
@@ -48,8 +48,8 @@ def compare(old: Workflow, new: Workflow) -> list[Difference]:
 
 
 def unfit_results(workflow: Workflow, results: Mapping[str, Any]) -> list[Difference]:
-    """Recorded results (by step) that the schemas of this graph do not allow: steps that read them would find
-    what their author did not expect."""
+    """Return the recorded results (by step) that the schemas of this graph do not allow: steps that read them
+    would find what their author did not expect."""
     from agentflow.definition.schemas import validate
 
     found: list[Difference] = []
@@ -67,7 +67,7 @@ def unfit_results(workflow: Workflow, results: Mapping[str, Any]) -> list[Differ
 
 
 def _values(node: Node, result: Any) -> list[Any]:
-    """What the schema of a step judges: its result, or those of its iterations that succeeded."""
+    """Return what the schema of a step judges: its result, or those of its iterations that succeeded."""
     if node.for_each is None:
         return [result]
     return [v for v in cast("list[Any]", result) if v is not None] if isinstance(result, list) else []
@@ -190,7 +190,7 @@ def _details(old: Node, new: Node) -> Iterator[str]:
 
 
 def _edges(old: Workflow, new: Workflow, told: set[str | None]) -> Iterator[Difference]:
-    """Edges that come or go, but for those that follow from a difference that is told already."""
+    """Yield the edges that come or go, but for those that follow from a difference that is told already."""
     ends = {n.id for w in (old, new) for n in w.nodes if kind_of(n).is_border}
     was, now = _edges_of(old), _edges_of(new)
     for pair in [*now, *(p for p in was if p not in now)]:

@@ -88,7 +88,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_usage(a: Usage, b: Usage) -> Usage:
-    """The sum. A cost is known only when both are, and an empty usage costs nothing."""
+    """Return the sum. A cost is known only if both are, and an empty usage costs nothing."""
     if a is NO_USAGE or a == NO_USAGE:
         return b
     if b == NO_USAGE:

@@ -6,7 +6,7 @@ __all__ = ["components", "shortest_cycle"]
 
 
 def components(edges: dict[str, list[str]]) -> list[list[str]]:
-    """Strongly connected components (Tarjan), each after all that it depends on. Does not recurse."""
+    """Return strongly connected components (Tarjan), each after all that it depends on. Does not recurse."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -110,7 +110,8 @@ def _fold(name: str) -> str:
 
 
 def _alignment_distance(a: str, b: str) -> int:
-    """Optimal string alignment: edits and adjacent swaps, no substring edited twice."""
+    """Return the distance of optimal string alignment: edits and adjacent swaps, no substring edited
+    twice."""
     before: list[int] = []
     last = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):

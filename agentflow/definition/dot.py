@@ -63,7 +63,7 @@ def _nodes(
 
 
 def quoted(text: str) -> str:
-    """A text as a quoted string that Graphviz shows as it is, on one line."""
+    """Return a text as a quoted string that Graphviz shows as it is, on one line."""
     clean = "".join(c if c.isprintable() else " " for c in text)
     # Graphviz reads \\N and the like in labels, and entities such as &lt; in every string.
     return '"' + clean.replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -57,12 +57,12 @@ _EXTENSION = "^x-"
 
 
 def workflow_schema() -> bytes:
-    """The schema as it is kept in the package: JSON, indented, ends in a newline."""
+    """Return the schema as it is kept in the package: JSON, indented, ends in a newline."""
     return SCHEMA_FILE.read_bytes()
 
 
 def make_workflow_schema() -> bytes:
-    """The same, made anew from the tables."""
+    """Return the schema as `workflow_schema` does, made anew from the tables."""
     return msgspec.json.format(msgspec.json.encode(_Maker().document()), indent=2) + b"\n"
 
 
@@ -111,7 +111,7 @@ class _Maker:
         return {"title": title, "description": about, **reference, "$defs": dict(sorted(self._defs.items()))}
 
     def _define(self, shape: Shape, name: str) -> dict[str, Any]:
-        """A reference to the definition of a shape."""
+        """Return a reference to the definition of a shape."""
         if id(shape) not in self._names:
             name = self._unused(name)
             self._names[id(shape)] = name

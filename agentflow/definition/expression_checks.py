@@ -433,7 +433,7 @@ class _At(msgspec.Struct, frozen=True):
 
 
 def _name(node: Path, index: int) -> str | None:
-    """The literal name that a segment reads, None if it is not known before the run."""
+    """Return the literal name that a segment reads, None if it is not known before the run."""
     if index >= len(node.segments):
         return None
     segment = node.segments[index]
@@ -443,7 +443,7 @@ def _name(node: Path, index: int) -> str | None:
 
 
 def _begin(expression: Expression) -> int:
-    """Where an expression read by `parse_whole` begins in its source."""
+    """Return where an expression read by `parse_whole` begins in its source."""
     source = expression.source
     start = len(source) - len(source.lstrip())
     if not source.startswith("${{", start):
@@ -453,7 +453,7 @@ def _begin(expression: Expression) -> int:
 
 
 def _nodes(node: Node) -> Iterator[Node]:
-    """All nodes of a tree, in the order of the text (but bases before their indexes)."""
+    """Return all nodes of a tree, in the order of the text (but bases before their indexes)."""
     yield node
     children: list[Node] = []
     match node:

@@ -15,7 +15,7 @@ __all__ = ["compile_inputs", "input_needs"]
 
 
 def compile_inputs(document: Found, report: Report) -> dict[str, InputSpec] | None:
-    """The declared inputs, with checked schemas; None if there is no `inputs`. One that is wrong, and
+    """Return the declared inputs, with checked schemas; None if there is no `inputs`. One that is wrong, and
     was reported as that, takes any value."""
     declared = document.get("inputs")
     if declared is None:
@@ -52,7 +52,7 @@ def _schema(name: str, found: Found, report: Report) -> dict[str, Any] | bool:
 def input_needs(
     document: Found, declared: dict[str, InputSpec] | None, uses: list[InputUse], all_used: bool
 ) -> InputNeeds:
-    """The inputs that a step document needs, each with its first place."""
+    """Return the inputs that a step document needs, each with its first place."""
     first: dict[str, InputUse] = {}
     wanted: set[str] = set()
     for use in uses:
@@ -74,7 +74,7 @@ def input_needs(
 
 
 def _first_needed(uses: list[InputUse]) -> list[InputUse]:
-    """The first use of each name that makes it required, in document order."""
+    """Return the first use of each name that makes it required, in document order."""
     first: dict[str, InputUse] = {}
     for use in uses:
         if not use.optional and (use.name not in first or _before(use, first[use.name])):

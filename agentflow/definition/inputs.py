@@ -56,7 +56,8 @@ ANY_INPUT = InputNeeds(named=False)
 
 
 def needs_of(workflow: Workflow) -> InputNeeds:
-    """What a graph says of its inputs itself: those that it declares; without a declaration, any JSON."""
+    """Return what a graph says of its inputs itself: those that it declares; without a declaration, any
+    JSON."""
     if workflow.inputs is None:
         return ANY_INPUT
     required = [RequiredInput(name=name, used=False) for name, s in workflow.inputs.items() if s.required]
@@ -64,7 +65,8 @@ def needs_of(workflow: Workflow) -> InputNeeds:
 
 
 def breach(schema: dict[str, Any] | bool, value: Any) -> tuple[str, str] | None:
-    """The first breach of a valid schema by a value: JSON pointer and message; None if there is none."""
+    """Return the first breach of a valid schema by a value: JSON pointer and message; None if there is
+    none."""
     from agentflow.definition.schemas import validate
 
     issues = validate(schema, value)
@@ -78,7 +80,7 @@ def check_input_values(
     inputs: Any,
     report: Report,
 ) -> Any:
-    """The inputs of one run with defaults filled in; problems (phase S) go to the report.
+    """Return the inputs of one run with defaults filled in; problems (phase S) go to the report.
 
     `places` gives the place of a declaration: JSON pointer → (line, column).
     """

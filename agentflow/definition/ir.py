@@ -117,7 +117,7 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 def canonical_json(value: Any) -> bytes:
-    """UTF-8, keys by code point, no blanks, integers exact, floats shortest (page 000 §1).
+    """Return JSON in UTF-8, keys by code point, no blanks, integers exact, floats shortest (page 000 §1).
 
     NaN and Infinity must have been refused before: msgspec would write null.
     """
@@ -138,7 +138,7 @@ def wire_type() -> type[Workflow]:
 
 
 def ir_hash(workflow: Workflow) -> str:
-    """`sha256:` + hex of the canonical JSON of the graph."""
+    """Return `sha256:` + hex of the canonical JSON of the graph."""
     return "sha256:" + hashlib.sha256(canonical_json(workflow)).hexdigest()
 
 

@@ -40,8 +40,8 @@ _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
 
 
 def accepted_graph(workflow: Workflow, report: Report, *, is_own: bool = False) -> Workflow:
-    """The graph as its stored bytes say it, checked; all problems go to the report. `is_own`: the runtime
-    built it, and may use the names in metadata that are reserved for it.
+    """Return the graph as its stored bytes say it, checked; all problems go to the report. `is_own`: the
+    runtime built it, and may use the names in metadata that are reserved for it.
 
     Raises Fatal when it is no JSON, or when a field has another type than it should.
     """

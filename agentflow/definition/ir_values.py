@@ -50,7 +50,7 @@ def check_values(
 
 
 def _check_common(node: Node, at: NodeReport) -> None:
-    """Checks the fields that every kind has."""
+    """Check the fields that every kind has."""
     at.at_least_one(node, "", "max_parallel")
     if node.policy is not None:
         _check_policy(node.policy, at)
@@ -120,7 +120,7 @@ def _check_budget(budget: Budget, within: str, at: NodeReport) -> None:
 
 
 def _check_whole(workflow: Workflow, at: NodeReport) -> None:
-    """Checks what stands beside the nodes."""
+    """Check what stands beside the nodes."""
     options = workflow.options
     at.at_least_one(options, "options/", *_COUNTS)
     if options.policy == "eager" and options.max_iterations is not None:

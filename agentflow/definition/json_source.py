@@ -28,7 +28,7 @@ _LITERALS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
 def parse_json(source: Source, report: Report) -> Node:
-    """The tree of a JSON text. Raises Fatal after the first syntax error or passed limit."""
+    """Return the tree of a JSON text. Raises Fatal after the first syntax error or passed limit."""
     return _Parser(source, report).document()
 
 

@@ -81,18 +81,18 @@ _TYPE_NAMES = {
 
 
 def type_name(node: Node) -> str:
-    """The JSON type of a node in one word, as `OneOf` and `Json` spell it."""
+    """Return the JSON type of a node in one word, as `OneOf` and `Json` spell it."""
     return json_type(node).rpartition(" ")[2]
 
 
 def either(types: Iterable[str]) -> str:
-    """`a string, a number or null`."""
+    """Return words joined as `a string, a number or null`."""
     names = [_TYPE_NAMES[name] for name in types]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def check_leaf(node: Node, kind: Kind) -> Leaf | Problem:
-    """The plain value of a leaf, or what is wrong with it."""
+    """Return the plain value of a leaf, or what is wrong with it."""
     value = node.value if isinstance(node, Scalar) else None
     if isinstance(kind, OneOf):
         return Problem("E_TYPE", f"must be {either(kind.by_type)}")
@@ -188,12 +188,12 @@ def _number_problem(value: float, kind: Number) -> Leaf | Problem:
 
 
 def is_name(text: str, longest: int) -> bool:
-    """Whether a text is an Id of at most `longest` characters."""
+    """Return whether a text is an Id of at most `longest` characters."""
     return len(text) <= longest and _ID.fullmatch(text) is not None
 
 
 def seconds(value: str | float) -> float | None:
-    """A duration in seconds; None if it is none, or not above 0."""
+    """Return a duration in seconds; None if the text is none, or not above 0."""
     if isinstance(value, str):
         match = _DURATION.fullmatch(value)
         if not match:

@@ -94,7 +94,7 @@ Submission = Definition | Workflow | Mapping[str, Any] | str | Path
 
 
 def load_file(path: str | os.PathLike[str], *, strict: bool = False) -> Definition:
-    """Loads `.yaml`, `.yml` or `.json`. Raises DefinitionError with every diagnostic; blocks for the read."""
+    """Load `.yaml`, `.yml` or `.json`. Raises DefinitionError with every diagnostic; blocks for the read."""
     loaded, diagnostics = _Load(Path(path), None, None, strict).run()
     return _accepted(loaded, diagnostics)
 
@@ -108,7 +108,7 @@ def load_text(
     format: str | None = None,
     strict: bool = False,
 ) -> Definition:
-    """Loads a text. `media` is yaml, json or a media type; without it, a text that begins with `{` is JSON.
+    """Load a text. `media` is yaml, json or a media type; without it, a text that begins with `{` is JSON.
 
     `file` is named in diagnostics, `folder` is where Python services are looked up; neither is read.
     `format`: as given with a submission. With `strict` warnings are errors. Raises DefinitionError.
@@ -124,7 +124,7 @@ def load_value(
     format: str | None = None,
     strict: bool = False,
 ) -> Definition:
-    """Loads a document that is a Python value already; its diagnostics have paths, but no line and column.
+    """Load a document that is a Python value already; its diagnostics have paths, but no line and column.
 
     Raises DefinitionError.
     """
@@ -133,7 +133,7 @@ def load_value(
 
 
 def check_file(path: str | os.PathLike[str], *, strict: bool = False) -> list[Diagnostic]:
-    """All that is wrong with a file (phase L), sorted; never raises for a bad document or file."""
+    """Return all that is wrong with a file (phase L), sorted; never raises for a bad document or file."""
     return _Load(Path(path), None, None, strict).run()[1]
 
 
@@ -145,12 +145,12 @@ def check_text(
     format: str | None = None,
     strict: bool = False,
 ) -> list[Diagnostic]:
-    """All that is wrong with a text (phase L), sorted; never raises for a bad document."""
+    """Return all that is wrong with a text (phase L), sorted; never raises for a bad document."""
     return _Load(text, media, format, strict, file).run()[1]
 
 
 def check_inputs(definition: Definition, inputs: Any) -> tuple[Any, list[Diagnostic]]:
-    """The inputs of one run, defaults filled in, and what is wrong with them (phase S), sorted.
+    """Return the inputs of one run, defaults filled in, and what is wrong with them (phase S), sorted.
 
     An agent list takes any JSON, unchanged. With an error among the diagnostics the value is not to be used.
     """
@@ -163,7 +163,7 @@ def check_inputs(definition: Definition, inputs: Any) -> tuple[Any, list[Diagnos
 
 
 def definition_of(workflow: Workflow, *, strict: bool = False, is_own: bool = False) -> Definition:
-    """A graph built in Python, as a definition: its canonical JSON is its source.
+    """Return a graph built in Python, as a definition: its canonical JSON is its source.
 
     It is checked as documents are, and what is accepted is what the stored bytes of it say. Diagnostics have
     a path into the canonical JSON, but no line. `is_own`: see `accepted_graph`. Raises DefinitionError.
@@ -215,7 +215,7 @@ class _Load:
         if isinstance(origin, Path):
             file, folder = str(origin), origin.parent
         if file is not None:
-            # The name of a file may be bytes that are no text; what is told of it is.
+            # The name of a file may be bytes that are no text; the name in messages is.
             file = file.encode(errors="replace").decode()
         self._origin = origin
         self._media = media
@@ -226,7 +226,7 @@ class _Load:
         self._report = Report(file)
 
     def run(self) -> tuple[Definition | None, list[Diagnostic]]:
-        """The definition, None if refused, and all diagnostics."""
+        """Return the definition, None if refused, and all diagnostics."""
         try:
             definition = self._load()
         except Fatal:
@@ -315,7 +315,7 @@ class _Load:
 
 
 def _default_name(file: str | None) -> str:
-    """The stem of the file, as far as it can be a name."""
+    """Return the stem of the file, as far as it can be a name."""
     stem = shown(Path(file).stem, _LONGEST_NAME) if file else ""
     return stem if stem.strip() else _UNNAMED
 

@@ -20,8 +20,8 @@ _TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "
 
 
 def invalid_parts(schema: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of a schema that break the meta-schema by themselves, with a pointer to each, in the order of
-    the text. Of each, the parts inside that are schemas are left out (they are `True`).
+    """Yield the parts of a schema that break the meta-schema by themselves, with a pointer to each, in the
+    order of the text. Of each, the parts inside that are schemas are left out (they are `True`).
 
     Raises RecursionError for a schema so deep that no value could be judged by it.
     """
@@ -36,7 +36,7 @@ def invalid_parts(schema: Any) -> Iterator[tuple[str, Any]]:
 
 
 def bad_identifiers(schema: Any) -> Iterator[tuple[str, str]]:
-    """Each `$id` that is no URI, with a pointer to it: nothing in such a schema could be resolved."""
+    """Yield each `$id` that is no URI, with a pointer to it: nothing in such a schema could be resolved."""
     for path, part in _parts(schema):
         name: Any = cast("dict[str, Any]", part).get("$id") if isinstance(part, dict) else None
         if isinstance(name, str):
@@ -47,7 +47,8 @@ def bad_identifiers(schema: Any) -> Iterator[tuple[str, str]]:
 
 
 def _parts(schema: Any) -> Iterator[tuple[str, Any]]:
-    """A schema and every schema inside it, also what stands in the place of one, in the order of the text."""
+    """Yield a schema and every schema inside it, also what stands in the place of one, in the order of the
+    text."""
     todo: list[tuple[str, Any]] = [("", schema)]
     while todo:
         path, part = todo.pop()
@@ -66,7 +67,8 @@ def _fits(keyword: str, value: Any) -> bool:
 
 
 def _inner(keyword: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The schemas that a keyword holds; what stands in their place and is none, is told by its owner."""
+    """Yield the schemas that a keyword holds; what stands in their place and is none, is told by its
+    owner."""
     if keyword in _ONE:
         yield f"/{keyword}", value
     elif keyword in _LISTS and isinstance(value, list):
@@ -79,7 +81,7 @@ def _inner(keyword: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _alone(keyword: str, value: Any) -> Any:
-    """The value of a keyword without the schemas in it."""
+    """Return the value of a keyword without the schemas in it."""
     if keyword in _ONE:
         return True
     if keyword in _LISTS and isinstance(value, list):
@@ -125,7 +127,7 @@ def _is_filled_list(value: Any) -> bool:
 
 
 def _is_names(value: Any) -> bool:
-    """An array of strings, each once."""
+    """Return whether a value is an array of strings, each once."""
     if not isinstance(value, list):
         return False
     names = cast("list[Any]", value)

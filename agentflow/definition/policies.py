@@ -24,7 +24,7 @@ _MAX_CHAIN = 32
 
 
 def merged_policy(levels: list[Found | None], timeout: float | None) -> Policy | None:
-    """The policy from `retry` values, the strongest level last. None if nothing is declared.
+    """Return the policy from `retry` values, the strongest level last. None if nothing is declared.
 
     Levels merge key by key over the defaults; `false` is one attempt.
     """
@@ -57,7 +57,8 @@ def _merged_backoff(backoff: dict[str, Any], found: Found) -> dict[str, Any]:
 
 
 def compiled_approval(found: Found | None) -> Approval | None:
-    """`true` is an approval before the step, without a message or an end of its own."""
+    """Return the policy of an `approval`; `true` is an approval before the step, without a message or an end
+    of its own."""
     if found is None:
         return None
     if found.value is True:
@@ -71,7 +72,7 @@ def compiled_approval(found: Found | None) -> Approval | None:
 
 
 def compiled_cache(found: Found | None) -> Cache | None:
-    """None too if its `ttl` is missing, which was reported."""
+    """Return the policy of a `cache`; None too if its `ttl` is missing, which was reported."""
     if found is None or found.get("ttl") is None:
         return None
     return Cache(
@@ -80,7 +81,8 @@ def compiled_cache(found: Found | None) -> Cache | None:
 
 
 def compiled_budget(found: Found | None) -> Budget | None:
-    """An amount that may have a fraction is a float, whatever the source wrote."""
+    """Return the limits of a `budget`. An amount that may have a fraction is a float, whatever the source
+    wrote."""
     if found is None:
         return None
     given = {key: member.value for key, member in found.items()}
@@ -117,11 +119,11 @@ class Models:
             self._alias(alias, [])
 
     def table(self) -> dict[str, ModelRef]:
-        """Every declared alias with its model."""
+        """Return every declared alias with its model."""
         return {alias: _reference(self._with_default(self._alias(alias, []))) for alias in self._declared}
 
     def choose(self, found: Found | None) -> ModelRef | str | None:
-        """The model of an agent: its own keys over `use`, over `models.default`. None: nobody says."""
+        """Return the model of an agent: its own keys over `use`, over `models.default`; None if none says."""
         if found is None and "default" not in self._declared:
             return None
         keys = self._with_default(self._keys(found, []) if found else {})
@@ -159,7 +161,7 @@ class Models:
         return keys
 
     def _keys(self, found: Found, path: list[str]) -> dict[str, Any]:
-        """`provider`, `model` and parameters; an alias that is not declared stays as the model."""
+        """Return `provider`, `model` and parameters; an alias that is not declared stays as the model."""
         if isinstance(found.value, str):
             return self._named(found, path)
         keys = {key: item.value for key, item in found.items()}
@@ -198,7 +200,7 @@ class Models:
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Key by key, but `provider` and `model` come together."""
+    """Return the keys of one level over those of another; `provider` and `model` come together."""
     if "model" in above:
         below = {key: value for key, value in below.items() if key != "provider"}
     return {**below, **above}

@@ -30,7 +30,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ) -> None: ...
 
     def delay(self, failures: int) -> float:
-        """Seconds to wait after the given number (≥ 1) of failed attempts, before jitter."""
+        """Return the seconds to wait after the given number (≥ 1) of failed attempts, before jitter."""
         try:
             return min(self.max, self.initial * self.multiplier ** (failures - 1))
         except OverflowError:
@@ -66,7 +66,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         ) -> None: ...
 
     def covers(self, category: str, code: str) -> bool:
-        """Whether an error of this category and code is one that the policy repeats."""
+        """Return whether an error of this category and code is one that the policy repeats."""
         return category in self.retry_on or code in self.retry_on
 
 

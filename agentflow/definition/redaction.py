@@ -30,7 +30,7 @@ _DEEPEST = 200
 
 @lru_cache(maxsize=4096)
 def is_sensitive(key: str) -> bool:
-    """Whether a key (of an object, a header, a variable) says that its value is a secret."""
+    """Return whether a key (of an object, a header, a variable) says that its value is a secret."""
     words = [word.lower() for word in _WORDS.findall(key)]
     if not words:
         return False
@@ -38,7 +38,7 @@ def is_sensitive(key: str) -> bool:
 
 
 def redact(value: Any) -> Any:
-    """A JSON value with `***` in the place of every value, but null, under a sensitive key."""
+    """Return a JSON value with `***` in the place of every value, but null, under a sensitive key."""
     return _mapped(value, lambda text: text, by_key=True, depth=0)
 
 

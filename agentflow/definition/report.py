@@ -42,19 +42,19 @@ class Report:
     def error(
         self, code: str, message: str, place: Place = NOWHERE, path: str | None = None, hint: _Hint = None
     ) -> None:
-        """Records an error."""
+        """Record an error."""
         self._add("error", code, message, place, path, hint)
 
     def warning(
         self, code: str, message: str, place: Place = NOWHERE, path: str | None = None, hint: _Hint = None
     ) -> None:
-        """Records a warning."""
+        """Record a warning."""
         self._add("warning", code, message, place, path, hint)
 
     def fatal(
         self, code: str, message: str, place: Place = NOWHERE, path: str | None = None, hint: _Hint = None
     ) -> Fatal:
-        """Records an error and gives the exception to raise, as nothing after it can be read."""
+        """Record an error; return the exception to raise, because nothing after it can be read."""
         self._add("error", code, message, place, path, hint)
         return Fatal(code)
 
@@ -73,7 +73,7 @@ class Report:
         return any(diagnostic.severity == "error" for diagnostic, _ in self._found.values())
 
     def did_you_mean(self, name: str, known: Collection[str]) -> Callable[[], str | None]:
-        """A hint that is searched for only if its diagnostic is shown."""
+        """Return a hint that is searched for only if its diagnostic is shown."""
 
         def search() -> str | None:
             best = self.nearest(name, known)
@@ -82,7 +82,8 @@ class Report:
         return search
 
     def nearest_or_all(self, name: str, known: Collection[str]) -> Callable[[], str | None]:
-        """A hint as `did_you_mean`; where no name is near, the known names, at most 12."""
+        """Return a hint as `did_you_mean` does; if no name is near, the hint has the known names, at most
+        12."""
 
         def search() -> str | None:
             best = self.nearest(name, known)
@@ -98,8 +99,8 @@ class Report:
         return nearest(name, known) if self._effort > 0 else None
 
     def diagnostics(self, *, strict: bool = False) -> list[Diagnostic]:
-        """All that was found, sorted by line, column, code; at most 200, the last then E_LIMIT (a warning
-        if nothing but warnings is left out: these alone never refuse a document).
+        """Return all that was found, sorted by line, column, code; at most 200, the last then E_LIMIT (a
+        warning if only warnings are left out, because warnings never refuse a document).
 
         With `strict` every warning is an error; codes stay.
         """
@@ -179,6 +180,6 @@ def _resolved(diagnostic: Diagnostic, hint: _Hint, strict: bool) -> Diagnostic:
 
 
 def shown(text: str, limit: int = 80) -> str:
-    """A text of the document as it may stand in a message: short, on one line, printable."""
+    """Return a text of the document as it may stand in a message: short, on one line, printable."""
     clean = "".join(c if c.isprintable() else " " for c in text[: limit + 1])
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"

@@ -53,7 +53,7 @@ class _Meter:
         self.written = written
 
     def charge(self, steps: float) -> None:
-        """Raises _OutOfSteps when that is more than is left."""
+        """Take steps from those that are left. Raises _OutOfSteps if they are not enough."""
         self.left -= steps
         if self.left < 0:
             raise _OutOfSteps
@@ -244,7 +244,7 @@ def _metered(name: str, keyword: Keyword) -> Keyword:
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """jsonschema compares every pair of items."""
+    """Yield an error if two items are equal, found by a set; jsonschema compares every pair."""
     from jsonschema.exceptions import ValidationError
 
     if not wanted or not isinstance(instance, list):
@@ -293,7 +293,8 @@ def _dependent_required(validator: Any, rules: Any, instance: Any, schema: Any) 
 
 
 def _additional_properties(validator: Any, inner: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """jsonschema orders members by chance, and would show the patterns as they are written here."""
+    """Yield the error of members by name; jsonschema orders them by chance, and would show the patterns as
+    they are written for its engine."""
     import re
 
     from jsonschema.exceptions import ValidationError

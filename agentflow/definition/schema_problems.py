@@ -59,7 +59,7 @@ def _dialect_problem(path: str, schema: Any) -> SchemaProblem | None:
 
 
 def _meta_problems(schema: Any) -> list[SchemaProblem]:
-    """Breaches of the meta-schema, one for each place."""
+    """Return breaches of the meta-schema, one for each place."""
     found: dict[str, SchemaProblem] = {}
     for path, name in bad_identifiers(schema):
         problem = SchemaProblem(path, f"$id {json_short(name)} is no URI, at #{path}")
@@ -94,7 +94,7 @@ def _meta_problem(error: Any, owner: str) -> SchemaProblem:
 
 
 def _inner_problems(schema: Schema) -> list[SchemaProblem]:
-    """What the meta-schema does not see: references, and the dialects of parts."""
+    """Return the problems that the meta-schema does not see: references, and the dialects of parts."""
     problems: list[SchemaProblem] = []
     for part in subschemas(schema):
         dialect = _dialect_problem(part.path, part.schema)

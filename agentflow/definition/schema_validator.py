@@ -59,7 +59,7 @@ def validator(schema: Schema) -> Validator:
 
 
 def is_costly(schema: Schema, value: Any) -> bool:
-    """True if `validate` may take more than 20 ms of CPU and has no answer yet."""
+    """Return whether `validate` may take more than 20 ms of CPU and has no answer yet."""
     return schema is not True and validator(schema).is_costly(value)
 
 
@@ -157,7 +157,7 @@ class Validator:
             return [SchemaIssue("", shorten(f"value cannot be judged: {error}"))]
 
     def is_costly(self, value: Any) -> bool:
-        """True if judging `value`, or saying why not, may take more than 20 ms and has not been done yet.
+        """Return whether `validate` may take more than 20 ms of CPU and has no answer yet.
 
         Takes at most some 10 ms itself: a value of more than 150,000 nodes is costly without another look,
         also if its answer is known; a thread finds that.

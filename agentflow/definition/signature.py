@@ -31,7 +31,7 @@ class SignatureChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def signature(workflow: Workflow) -> str:
-    """`sha256:` + hex over what the steps are and how they are joined.
+    """Return `sha256:` + hex over what the steps are and how they are joined.
 
     That is: ids, kinds, accepted and emitted types, dependencies, joins, conditions, targets; edges with
     their kind, ends, order and predicates; reducers; the signatures of inner graphs. Import paths, prompts,

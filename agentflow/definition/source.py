@@ -57,7 +57,7 @@ class Tally(msgspec.Struct):
     text: int = 0
 
     def add(self, place: Place, depth: int, nodes: int = 1, text: int = 0) -> None:
-        """Counts a node about to be read. Raises Fatal when a limit is passed."""
+        """Count a node that is about to be read. Raises Fatal beyond a limit."""
         self.nodes += nodes
         self.text += text
         if depth > MAX_DEPTH:
@@ -80,7 +80,7 @@ class Tally(msgspec.Struct):
             )
 
     def digits(self, text: str, place: Place) -> None:
-        """Refuses a number of too many digits. Raises Fatal."""
+        """Raise Fatal for a number of too many digits."""
         if len(text) > MAX_DIGITS and sum(c.isdigit() for c in text) > MAX_DIGITS:
             raise self.report.fatal(
                 "E_LIMIT", f"number has more than {MAX_DIGITS:,} digits", place, hint="write it as a string"
@@ -88,7 +88,7 @@ class Tally(msgspec.Struct):
 
 
 def media_of(kind: str, report: Report) -> Media:
-    """The media of a name (`yaml`, `application/json` …). Raises Fatal for another one."""
+    """Return the media of a name (`yaml`, `application/json` …). Raises Fatal for another one."""
     media = _MEDIA_TYPES.get(kind.partition(";")[0].strip().lower())
     if media is None:
         raise report.fatal(
@@ -98,7 +98,8 @@ def media_of(kind: str, report: Report) -> Media:
 
 
 def read_file(path: Path, report: Report) -> tuple[bytes, Media]:
-    """The bytes of a file and what its suffix says. Raises Fatal when it cannot be read or is too long."""
+    """Return the bytes of a file and what its suffix says. Raises Fatal if it cannot be read or is too
+    long."""
     media = _SUFFIXES.get(path.suffix.lower())
     if media is None and path.is_dir():
         hint = "name a file in it, such as flow.yaml"
@@ -130,7 +131,7 @@ def _too_long(size: int, report: Report) -> Fatal:
 
 
 def decode(data: bytes | str, report: Report, media: Media | None) -> str:
-    """The text, checked: size, UTF-8, no control character; without byte order mark. Raises Fatal."""
+    """Return the text, checked: size, UTF-8, no control character; without byte order mark. Raises Fatal."""
     if isinstance(data, str):
         try:
             data = data.encode()
@@ -165,7 +166,7 @@ def decode(data: bytes | str, report: Report, media: Media | None) -> str:
 
 
 def read_node(source: Source, report: Report) -> Node:
-    """The tree of a text. Raises Fatal when reading cannot go on."""
+    """Return the tree of a text. Raises Fatal if reading cannot go on."""
     if source.media == "json":
         from agentflow.definition.json_source import parse_json
 
@@ -176,7 +177,7 @@ def read_node(source: Source, report: Report) -> Node:
 
 
 def node_of_value(value: Any, report: Report) -> Node:
-    """The tree of a Python value (dict, list, tuple, str, int, float, bool, None). Raises Fatal.
+    """Return the tree of a Python value (dict, list, tuple, str, int, float, bool, None). Raises Fatal.
 
     Its nodes have no line and column.
     """

@@ -27,7 +27,7 @@ class Lines:
         self._starts = [0, *(match.end() for match in _BREAK.finditer(text))]
 
     def place(self, index: int) -> Place:
-        """The line and column of the character at `index`."""
+        """Return the line and column of the character at `index`."""
         line = bisect_right(self._starts, index)
         return line, index - self._starts[line - 1] + 1
 
@@ -55,7 +55,7 @@ class Source:
         return self._lines
 
     def place(self, node: Node, offset: int) -> Place:
-        """The place of the character at `offset` of a scalar's value.
+        """Return the place of the character at `offset` of a scalar's value.
 
         Exact for a plain or quoted scalar on one line without escapes and for a literal block; else
         the place where the scalar starts.
@@ -65,7 +65,7 @@ class Source:
         return self._last[1](offset)
 
     def is_cut_by_comment(self, node: Node) -> bool:
-        """Whether YAML ended this plain scalar at ` #`."""
+        """Return whether YAML ended this plain scalar at ` #`."""
         if not isinstance(node, Scalar) or node.index is None or not isinstance(node.value, str):
             return False
         if self.media != "yaml" or node.style != "plain":
@@ -73,7 +73,7 @@ class Source:
         return _COMMENT.match(self.text, node.index + len(node.value)) is not None
 
     def _inside(self, node: Node) -> Callable[[int], Place]:
-        """From offsets in the value of a scalar to places."""
+        """Return the function from offsets in the value of a scalar to places."""
         line, column = node.line, node.column
         if (
             isinstance(node, Scalar)
@@ -89,7 +89,8 @@ class Source:
         return lambda offset: (line, column)
 
     def _shift(self, node: Scalar, value: str) -> int | None:
-        """How far behind the start of a scalar its text begins; None if it is not written as it reads."""
+        """Return how far behind the start of a scalar its text begins; None if it is not written as it
+        reads."""
         if node.index is None or node.style not in ("plain", "single", "double"):
             return None
         shift = 0 if node.style == "plain" else 1

@@ -72,7 +72,7 @@ Node = Scalar | Array | Object
 
 
 def to_value(node: Node) -> Any:
-    """The plain JSON value of a node."""
+    """Return the plain JSON value of a node."""
     if isinstance(node, Scalar):
         return node.value
     if isinstance(node, Array):
@@ -81,7 +81,7 @@ def to_value(node: Node) -> Any:
 
 
 def json_type(node: Node) -> str:
-    """The JSON type of a node, in the words of messages: `a string`, `an array`, `null` …"""
+    """Return the JSON type of a node, in the words of messages: `a string`, `an array`, `null` …"""
     if isinstance(node, Array):
         return "an array"
     if isinstance(node, Object):
@@ -95,14 +95,14 @@ def json_type(node: Node) -> str:
 
 
 def child_pointer(pointer: str, key: str | int) -> str:
-    """The JSON pointer (RFC 6901) of a member or element below `pointer`."""
+    """Return the JSON pointer (RFC 6901) of a member or element below `pointer`."""
     if isinstance(key, int):
         return f"{pointer}/{key}"
     return f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}"
 
 
 def pointer_of(path: list[str | int]) -> str:
-    """The JSON pointer of a list of keys and indexes."""
+    """Return the JSON pointer of a list of keys and indexes."""
     pointer = ""
     for key in path:
         pointer = child_pointer(pointer, key)
@@ -110,7 +110,7 @@ def pointer_of(path: list[str | int]) -> str:
 
 
 def split_pointer(pointer: str) -> Iterator[str]:
-    """The reference tokens of a JSON pointer, unescaped."""
+    """Return the reference tokens of a JSON pointer, unescaped."""
     return (token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:])
 
 
@@ -121,7 +121,7 @@ class Positions:
         self._root = root
 
     def at(self, pointer: str) -> Place:
-        """The place of the value at `pointer`, or of its nearest ancestor that exists."""
+        """Return the place of the value at `pointer`, or of its nearest ancestor that exists."""
         node = self._root
         for token in split_pointer(pointer):
             child = _child(node, token)
@@ -131,7 +131,7 @@ class Positions:
         return node.line, node.column
 
     def key_at(self, pointer: str) -> Place:
-        """The place of the key of the member at `pointer`; of an array element, its first token."""
+        """Return the place of the key of the member at `pointer`; of an array element, its first token."""
         parent, _, token = pointer.rpartition("/")
         node = self._root
         for step in split_pointer(parent):

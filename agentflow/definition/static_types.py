@@ -62,7 +62,7 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 def walk(schema: Schema, segments: tuple[Segment, ...]) -> Schema | Missing:
-    """The schema of what a path reads below a value of `schema`; True where nothing is known."""
+    """Return the schema of what a path reads below a value of `schema`; True where nothing is known."""
     for i, segment in enumerate(segments):
         if not isinstance(schema, dict) or _OPEN & cast("dict[str, Any]", schema).keys():
             return True
@@ -84,7 +84,7 @@ def walk(schema: Schema, segments: tuple[Segment, ...]) -> Schema | Missing:
 
 
 def _property(level: dict[str, Any], name: str) -> Schema | None:
-    """The schema of a member, True if unknown, None if the level cannot have it."""
+    """Return the schema of a member, True if unknown, None if the level cannot have it."""
     properties = level.get("properties")
     if isinstance(properties, dict):
         return cast("dict[str, Any]", properties).get(name)
@@ -94,7 +94,7 @@ def _property(level: dict[str, Any], name: str) -> Schema | None:
 
 
 def element_schema(schema: Schema) -> Schema:
-    """The schema of the elements of an array; True if unknown."""
+    """Return the schema of the elements of an array; True if unknown."""
     if not isinstance(schema, dict):
         return True
     level = cast("dict[str, Any]", schema)
@@ -104,7 +104,7 @@ def element_schema(schema: Schema) -> Schema:
 
 
 def types_of(schema: Schema) -> _Types | None:
-    """The JSON types that a schema allows by `type`, `const` or `enum`; None if it does not say."""
+    """Return the JSON types that a schema allows by `type`, `const` or `enum`; None if it does not say."""
     if not isinstance(schema, dict):
         return None
     level = cast("dict[str, Any]", schema)
@@ -139,7 +139,7 @@ def _type_of_value(value: Any) -> str:
 
 
 def schema_of(node: Node, roots: RootSchemas) -> Schema:
-    """The schema of what a path expression reads; True if unknown, or if it is no path."""
+    """Return the schema of what a path expression reads; True if unknown, or if it is no path."""
     if not isinstance(node, Path):
         return True
     if isinstance(node.base, str):
@@ -153,7 +153,7 @@ def schema_of(node: Node, roots: RootSchemas) -> Schema:
 
 
 def value_types(node: Node, roots: RootSchemas) -> _Types | None:
-    """The JSON types that the value of an expression can have; None if that is not known."""
+    """Return the JSON types that the value of an expression can have; None if that is not known."""
     match node:
         case Lit():
             return frozenset({_type_of_value(node.value)})

@@ -81,7 +81,7 @@ _KEYS = {**_AGENT_KEYS, "guard": "if", "cache/key": "cache.key", "approval/messa
 def compile_step_document(
     root: Object, source: Source, default_name: str, report: Report
 ) -> tuple[Workflow, InputNeeds]:
-    """The graph of a step document and the inputs that it needs.
+    """Return the graph of a step document and the inputs that it needs.
 
     All problems go to the report; with an error among them the graph must not be used.
     """
@@ -358,7 +358,8 @@ def _guard(step: Found) -> str | None:
 
 
 def _outer_edges(steps: list[AgentNode]) -> tuple[Edge, ...]:
-    """From the start to the steps without dependencies, from those nobody waits for to the end."""
+    """Return the edges from the start to the steps without dependencies, and from those that no step waits
+    for to the end."""
     awaited = {dependency for step in steps for dependency in step.depends_on}
     first = [Edge(source=_START, target=step.id) for step in steps if not step.depends_on]
     last = [Edge(source=step.id, target=_END) for step in steps if step.id not in awaited]

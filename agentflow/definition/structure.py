@@ -61,11 +61,11 @@ class Found(msgspec.Struct, frozen=True):
         return self.node.line, self.node.column
 
     def get(self, name: str) -> Found | None:
-        """The member of that name, if it is there and right."""
+        """Return the member of that name, if it is there and right."""
         return self.value.get(name)
 
     def plain(self, name: str, default: Any = None) -> Any:
-        """The plain value of a member, or `default`."""
+        """Return the plain value of a member, or `default`."""
         member: Found | None = self.value.get(name)
         return default if member is None else member.value
 
@@ -74,21 +74,22 @@ class Found(msgspec.Struct, frozen=True):
         return isinstance(self.node, Object) and (name in self.node.members or name in self.meant)
 
     def items(self) -> list[tuple[str, Found]]:
-        """Members of a shape or map, in source order."""
+        """Return the members of a shape or map, in source order."""
         return list(self.value.items())
 
     def written(self, name: str) -> Any:
-        """The plain JSON value of a member as it stands in the source, right or wrong; None if absent."""
+        """Return the plain JSON value of a member as it stands in the source, right or wrong; None if
+        absent."""
         member = self.node.members.get(name) if isinstance(self.node, Object) else None
         return None if member is None else to_value(member.node)
 
     def json(self) -> Any:
-        """The plain JSON value as it stands in the source."""
+        """Return the plain JSON value as it stands in the source."""
         return to_value(self.node)
 
 
 def strings_of(node: Node, pointer: str) -> Iterator[tuple[Scalar, str]]:
-    """Every string value in a tree with its pointer, in source order; mapping keys are left out."""
+    """Yield every string value in a tree with its pointer, in source order; mapping keys are left out."""
     if isinstance(node, Scalar):
         if isinstance(node.value, str):
             yield node, pointer
@@ -101,7 +102,7 @@ def strings_of(node: Node, pointer: str) -> Iterator[tuple[Scalar, str]]:
 
 
 def check_structure(root: Object, shape: Shape, report: Report) -> Found:
-    """The checked document; problems go to the report. Values that are wrong are missing in it."""
+    """Return the checked document; problems go to the report. Values that are wrong are missing in it."""
     return _Checker(report).shape(root, shape, "", (1, 1) if root.line is not None else (None, None))
 
 
@@ -201,7 +202,7 @@ class _Checker:
     def _check(
         self, node: Node, name: str, kind: Kind, pointer: str, key: Place, code: str | None
     ) -> Found | None:
-        """The checked value of `node`, or None. `code` replaces E_TYPE and E_VALUE."""
+        """Return the checked value of `node`, or None. `code` replaces E_TYPE and E_VALUE."""
         if isinstance(node, Scalar) and node.style == "refused":
             return None
         if isinstance(kind, Json):
@@ -242,7 +243,7 @@ class _Checker:
         return Found(to_value(node), node, pointer, key) if ok else None
 
     def _no_expressions(self, node: Node, name: str, template: bool, pointer: str) -> bool:
-        """Reports `${{` in keys, and in values that are no templates."""
+        """Report `${{` in keys, and in values that are no templates."""
         if isinstance(node, Scalar):
             if template or not isinstance(node.value, str) or "${{" not in node.value:
                 return True

@@ -92,8 +92,8 @@ def dynamic_targets(parts: Iterable[Subschema]) -> dict[str, list[int]]:
 
 
 def subschemas(schema: Any) -> Iterator[Subschema]:
-    """The schema and every schema inside it, in document order; what a reference leads to, elsewhere in it,
-    too. Booleans are left out. The schema must satisfy the meta-schema."""
+    """Yield the schema and every schema inside it, in document order; what a reference leads to, elsewhere in
+    it, too. Booleans are left out. The schema must satisfy the meta-schema."""
     stack: list[tuple[str, Any, _Base]] = [("", schema, _Base(schema))]
     seen: set[int] = set()
     while stack:
@@ -115,7 +115,7 @@ def subschemas(schema: Any) -> Iterator[Subschema]:
 
 
 def _parts(node: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Keyword, place and schema, for each schema right inside a schema."""
+    """Yield keyword, place and schema, for each schema right inside a schema."""
     for keyword, value in node.items():
         if keyword in _ONE:
             yield keyword, f"/{keyword}", value
@@ -141,8 +141,8 @@ def _resolve(base: _Base, ref: str) -> tuple[Any, Any]:
 
 
 def endless(found: Iterable[Subschema]) -> list[str]:
-    """The paths of schemas that lead back to themselves without going into the value: no value could ever
-    be judged by them. One for each such circle."""
+    """Return the paths of schemas that lead back to themselves without going into the value: no value could
+    ever be judged by them. One for each such circle."""
     nodes = {id(part.schema): part for part in found}
     if not any(part.references for part in nodes.values()):
         return []  # a tree

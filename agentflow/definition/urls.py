@@ -13,7 +13,7 @@ _CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
 
 def address_problem(url: str) -> str | None:
-    """Why this is not the address of a server, or None. Credentials have their place in `headers`."""
+    """Return why this is not the address of a server, or None. Credentials have their place in `headers`."""
     try:
         parts = urlsplit(url)
         port_is_right = parts.port is None or parts.port > 0
@@ -29,12 +29,12 @@ def address_problem(url: str) -> str | None:
 
 
 def path_arguments(template: str) -> list[str]:
-    """The names in braces, in order."""
+    """Return the names in braces, in order."""
     return list(dict.fromkeys(PATH_ARGUMENT.findall(template)))
 
 
 def path_problem(template: str) -> str | None:
-    """What is wrong with a template, or None."""
+    """Return what is wrong with a template, or None."""
     if not template.startswith("/"):
         return "does not begin with /"
     rest = PATH_ARGUMENT.sub("", template)

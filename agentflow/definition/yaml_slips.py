@@ -76,7 +76,7 @@ def _open_quote(text: str, start: int) -> Slip:
 
 
 def _in_brackets(text: str, at: int, begin: int) -> Slip:
-    """A collection in brackets: not closed, closed by the other bracket, or without a comma."""
+    """Explain a collection in brackets: not closed, closed by the other bracket, or without a comma."""
     bracket = text[begin]
     close = {"[": "]", "{": "}"}.get(bracket, "]")
     unclosed = Slip(begin, f'the bracket "{bracket}" is not closed', f'add "{close}"')
@@ -97,7 +97,7 @@ def _in_brackets(text: str, at: int, begin: int) -> Slip:
 
 
 def _is_key_below(text: str, at: int) -> bool:
-    """True if the parser stopped in a line that begins a block key with brackets of its own."""
+    """Return whether the parser stopped in a line that begins a block key with brackets of its own."""
     return re.match(r"[ ]*[\w$-]+:[ ]+[^\n]*[^,\n]\n", text[_line_start(text, at) :] + "\n") is not None
 
 

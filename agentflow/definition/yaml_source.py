@@ -109,7 +109,7 @@ class _Composer:
         return node
 
     def _node(self, event: Any, depth: int, *, is_key: bool = False) -> Node:
-        """The node that begins with `event`. `_height` is left at the height of the node."""
+        """Return the node that begins with `event`. `_height` is left at the height of the node."""
         place = _place(event)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(cast("str", event.anchor), place, depth)
@@ -141,7 +141,8 @@ class _Composer:
         return self._source.lines.place(index)
 
     def _size(self, event: Any, place: Place) -> int:
-        """Bytes of a scalar. The parser in Python lets escapes make lone surrogates, libyaml does not."""
+        """Return the bytes of a scalar. The parser in Python lets escapes make lone surrogates, libyaml does
+        not."""
         try:
             return len(str(event.value).encode())
         except UnicodeEncodeError:
@@ -230,7 +231,8 @@ class _Composer:
         return Scalar(self._typed(text, place, is_key), *place, index)
 
     def _typed(self, text: str, place: Place, is_key: bool = False) -> str | int | float | bool | None:
-        """The value of a plain scalar. The keys `y` and `n` are too common in coordinates to warn about."""
+        """Return the value of a plain scalar. The keys `y` and `n` are too common in coordinates to warn
+        about."""
         if text in _WORDS:
             return _WORDS[text]
         number = _NUMBER.fullmatch(text)

@@ -46,7 +46,7 @@ def _shown(value: Any) -> str:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Equal as JSON values: 6 equals 6.0, but true is no number."""
+    """Return whether two JSON values are equal: 6 equals 6.0, but true is no number."""
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     return (type(a) is type(b) or _are_numbers(a, b)) and a == b

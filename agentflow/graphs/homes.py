@@ -1,4 +1,4 @@
-"""Where runs live: one Runtime for each event loop and store (page 002 §16).
+"""Runtimes of graph runs: one for each event loop and store (page 002 §16).
 
 A Runtime is opened at its first use and shared by all workflows that name its store. A task of the loop keeps
 it: when the loop cancels its tasks at the end, the Runtime is closed, and runs in flight pause.

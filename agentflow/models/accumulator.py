@@ -114,7 +114,7 @@ class Accumulator:
 
 
 def _whole_characters(text: str) -> str:
-    """The text with surrogate pairs as the characters that they mean; half a pair becomes U+FFFD."""
+    """Return the text with surrogate pairs as the characters that they mean; half a pair becomes U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -61,7 +61,7 @@ class AnthropicProvider(StreamedProvider):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> AnthropicProvider:
-        """The provider that ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_VERSION describe.
+        """Return the provider that ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_VERSION describe.
 
         As in the official SDK, the base URL is the one above `/v1`.
         """

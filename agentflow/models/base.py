@@ -85,7 +85,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return None
 
     def cost(self, usage: Usage) -> float | None:
-        """US dollars for the tokens of `usage`; None when a price that it needs is unknown."""
+        """Return the US dollars for the tokens of `usage`; None if a price that it needs is unknown."""
         if self.input_price is None or self.output_price is None:
             return None
         return dollars_for(

@@ -83,7 +83,8 @@ class Models:
         self._registered[provider.name] = provider
 
     def providers(self) -> list[str]:
-        """Names of the providers that could be used now: registered, then built-in and configured ones."""
+        """Return the names of the providers that can be used now: registered, then built-in and configured
+        ones."""
         found = list(self._registered)
         found += [name for name in self._stated if name not in found and self._missing(name) is None]
         found += [name for name in KEY_VARIABLES if name not in found and self._has_settings(name)]

@@ -41,5 +41,5 @@ def object_of(value: object) -> dict[str, Any]:
 
 
 def token_count(value: int | float | None) -> int:
-    """A count as a whole number; 0 for what is none."""
+    """Return a count as a whole number; 0 for a value that is none."""
     return int(value) if value is not None and 0 <= value <= _MAX_COUNT else 0

@@ -249,7 +249,7 @@ def _refusal(body: bytes) -> _Refusal:
 
 
 def _described(error: object) -> _Refusal:
-    """Message and codes of an error object; servers differ in which members they give."""
+    """Return the message and the codes of an error object; servers differ in which members they give."""
     if not isinstance(error, dict):
         return _Refusal(_one_line(str(error)), frozenset(), None)
     members = cast("dict[str, Any]", error)

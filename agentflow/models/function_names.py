@@ -31,11 +31,11 @@ class FunctionNames:
             self._back[written], self._forth[tool.name] = tool.name, written
 
     def write(self, name: str) -> str:
-        """The name on the wire."""
+        """Return the name on the wire."""
         return self._forth.get(name) or _written(name)
 
     def read(self, written: str) -> str:
-        """The function that the model meant; an unknown name stays as it is."""
+        """Return the function that the model meant; an unknown name stays as it is."""
         return self._back.get(written, written)
 
 

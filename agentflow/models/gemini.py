@@ -39,7 +39,7 @@ class GeminiProvider(StreamedProvider):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> GeminiProvider:
-        """The provider that GEMINI_API_KEY and GEMINI_BASE_URL describe."""
+        """Return the provider that GEMINI_API_KEY and GEMINI_BASE_URL describe."""
         return cls(
             base_url=env.get("GEMINI_BASE_URL") or OFFICIAL_URL,
             api_key=(env.get("GEMINI_API_KEY") or "").strip() or None,

@@ -135,7 +135,7 @@ def encode_request(
     if isinstance(schema, dict) and schema.get("type") == "object":
         body["response_format"] = _response_format(schema)
     elif schema is not None:
-        # The protocol takes object schemas only; for others the model is told, and the caller validates.
+        # The protocol takes object schemas only; others stand in the prompt, and the caller validates.
         messages.insert(_after_system(messages), Message(role="system", content=schema_in_words(schema)))
     body["messages"] = _messages(messages, names, provider)
     return msgspec.json.encode(body)
@@ -153,7 +153,7 @@ def _name_output_limit(body: dict[str, Any], key: str) -> None:
 
 
 def usage_of(wire: WireUsage | None) -> Usage:
-    """Usage without cost; zeros where the server does not count."""
+    """Return the usage without cost; zeros where the server does not count."""
     if wire is None:
         return Usage(model_calls=1)
     details, written = wire.prompt_tokens_details, wire.completion_tokens_details

@@ -76,8 +76,8 @@ def schema_in_words(schema: dict[str, Any] | bool) -> str:
 
 
 def strict_schema(schema: object) -> bool:
-    """Whether the provider's strict mode takes the schema: closed objects, every property required, and
-    only keywords that it knows. Too careful is harmless: the answer is validated all the same."""
+    """Return whether the provider's strict mode takes the schema: closed objects, every property required,
+    and only keywords that it knows. Too careful is harmless: the answer is validated all the same."""
     if isinstance(schema, bool):
         return False
     if not isinstance(schema, dict):

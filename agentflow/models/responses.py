@@ -47,7 +47,7 @@ class ResponsesProvider(StreamedProvider):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> ResponsesProvider:
-        """The provider that OPENAI_API_KEY and OPENAI_BASE_URL describe."""
+        """Return the provider that OPENAI_API_KEY and OPENAI_BASE_URL describe."""
         return cls(
             base_url=env.get("OPENAI_BASE_URL") or OFFICIAL_URL,
             api_key=(env.get("OPENAI_API_KEY") or "").strip() or None,

@@ -281,7 +281,7 @@ class StreamedProvider(ABC):
         )
 
     def _wait(self, model: str) -> float | None:
-        """Seconds to the first byte."""
+        """Return for how many seconds the first byte is waited for; None is without limit."""
         if self._first_byte_timeout is not UNSET:
             return self._first_byte_timeout
         return None if self._is_local else self.profile(model).first_byte_timeout

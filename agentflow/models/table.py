@@ -95,12 +95,12 @@ class ServerEntry(NamedTuple):
 
 
 def known_servers() -> list[str]:
-    """The servers that the table knows, in its order."""
+    """Return the servers that the table knows, in its order."""
     return [name for name, entry in _table().items() if entry.kind is not None]
 
 
 def known_server(name: str) -> ServerEntry:
-    """How a server is reached; all None for one that the table does not have."""
+    """Return how a server is reached; all members None for one that the table does not have."""
     entry = _table().get(name)
     return (
         ServerEntry(entry.kind, entry.base_url, entry.key_header) if entry else ServerEntry(None, None, None)

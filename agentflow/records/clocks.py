@@ -1,4 +1,4 @@
-"""When something of a run falls due, as its events say (page 000 §9): deadlines, retries, approvals.
+"""Times at which a run has something due, as its events say (page 000 §9): deadlines, retries, approvals.
 
 A key is `KIND ACTIVATION`, `approval REQUEST`, `input REQUEST`, `run` (the limit of the whole run) or
 `resume` (the end of a quota pause); times are microseconds since the epoch. Nothing here looks at a clock.

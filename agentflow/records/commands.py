@@ -140,13 +140,14 @@ class ForkBody(
     folder: Text | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """As `CommandBody.arguments`, without those that say which definition is meant."""
+        """Return what `CommandBody.arguments` does, without the members that say which definition is
+        meant."""
         given = {**super().arguments(), "from_failure": self.from_failure == "failure"}
         return {name: value for name, value in given.items() if name not in _OF_A_DEFINITION}
 
     @classmethod
     def on_the_wire(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        """As `CommandBody.on_the_wire`."""
+        """Return what `CommandBody.on_the_wire` does, with these arguments in their form in JSON."""
         return super().on_the_wire(
             arguments | {"from_failure": "failure" if arguments["from_failure"] else None}
         )
@@ -190,12 +191,12 @@ class ApprovalBody(
     response: Any = None
 
     def arguments(self) -> dict[str, Any]:
-        """As `CommandBody.arguments`."""
+        """Return what `CommandBody.arguments` does, with `granted` as a boolean."""
         return {**super().arguments(), "granted": self.granted == "grant"}
 
     @classmethod
     def on_the_wire(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        """As `CommandBody.on_the_wire`."""
+        """Return what `CommandBody.on_the_wire` does, with `granted` as `grant` or `deny`."""
         return super().on_the_wire(arguments | {"granted": "grant" if arguments["granted"] else "deny"})
 
 

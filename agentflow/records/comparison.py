@@ -1,4 +1,4 @@
-"""Where two runs part: the first activation that differs, then input, output and usage (page 000 §12)."""
+"""Comparison of two runs: the first activation that differs, input, output and usage (page 000 §12)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def compare(a: ExecutionRecord, b: ExecutionRecord) -> Comparison:
 
 
 def _first_difference(a: Sequence[StepExecution], b: Sequence[StepExecution]) -> StepDifference | None:
-    """Pair activations by step, iteration and their number, so that the order of parallel ones is free."""
+    """Return the first activations that differ, paired by step, iteration and number: parallel ones may come
+    in any order."""
     others = _numbered(b)
     for (step_id, iteration, number), mine in _numbered(a).items():
         theirs = others.pop((step_id, iteration, number), None)

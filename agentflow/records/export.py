@@ -1,7 +1,7 @@
 """A run as a file that can be read anywhere, and such a file as a log (page 000 §12: `log`, `open`).
 
 Each line is an event; what the events do not say follows them (see `agentflow.events.exported`). A graph is
-not written out if the source in the first event gives it: whoever reads the file compiles it again.
+not written out if the source in the first event gives it: the reader of the file compiles it again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OpenedExport(msgspec.Struct, frozen=True):
 
 
 async def export_run(log: EventLog, workflow_id: str, last: int | None = None) -> AsyncGenerator[bytes]:
-    """The lines of the file, without their ends: the stored events, then what they name.
+    """Yield the lines of the file, without their ends: the stored events, then what they name.
 
     RunNotFound, RunGone, LogCorrupt. A run that goes on is exported as far as it is, or up to offset `last`.
     """
@@ -70,8 +70,8 @@ async def export_run(log: EventLog, workflow_id: str, last: int | None = None) -
 
 
 async def export_pieces(log: EventLog, workflow_id: str, last: int | None = None) -> AsyncGenerator[bytes]:
-    """The bytes of the file in pieces of whole lines, for whoever writes or sends it: each has 64 KiB and
-    what its last line has beyond them, the last piece may be shorter. Otherwise as `export_run`."""
+    """Yield the file in pieces of whole lines: each has 64 KiB and what its last line has beyond them, the
+    last piece may be shorter. Otherwise as `export_run`."""
     waiting: list[bytes] = []
     size = 0
     async with aclosing(export_run(log, workflow_id, last)) as lines:
@@ -86,7 +86,7 @@ async def export_pieces(log: EventLog, workflow_id: str, last: int | None = None
 
 
 async def _blobs(names: set[str], blob: Get) -> AsyncGenerator[bytes]:
-    """The blobs among these names, and those that they name."""
+    """Yield the blobs among these names, and those that they name."""
     left, seen = sorted(names), set(names)
     while left:
         name = left.pop(0)
@@ -99,7 +99,7 @@ async def _blobs(names: set[str], blob: Get) -> AsyncGenerator[bytes]:
 
 
 def _wanted_definition(first: bytes | None, kept: Mapping[str, Snapshot]) -> str | None:
-    """The hash of the graph, if the first event does not give it."""
+    """Return the hash of the graph, if the first event does not give it."""
     started = None if first is None else decode(first).data
     if isinstance(started, WorkflowStarted):
         derived = _derived(started)
@@ -110,7 +110,8 @@ def _wanted_definition(first: bytes | None, kept: Mapping[str, Snapshot]) -> str
 
 
 async def open_export(path: Path) -> OpenedExport:
-    """The log of an exported file, with the graph of its run. InvalidExport; reads all of it, and blocks."""
+    """Return the log of an exported file, with the graph of its run; reads the whole file, and blocks. Raises
+    InvalidExport."""
     log = read_export(path)
     row = await log.run(log.workflow_id)
     warning: str | None = None
@@ -134,7 +135,7 @@ def _definition(name: str) -> Attachment:
 
 
 def _derived(started: WorkflowStarted) -> tuple[str, bytes] | None:
-    """The graph that the source of a run gives: its hash and its bytes."""
+    """Return the graph that the source of a run gives: its hash and its bytes."""
     source, name = started.source, started.definition.name
     text = source if isinstance(source, str) else msgspec.json.encode(source).decode()
     try:

@@ -54,7 +54,7 @@ class Executions:
         self._talking: dict[tuple[str, int | None], _Conversation] = {}
 
     def take(self, event: Event[Any]) -> None:
-        """The next event; types that are about something else change nothing."""
+        """Fold the next event; an event of another type changes nothing."""
         take = self._TAKES.get(event.data.__class__)
         if take is not None:
             take(self, event.data, event)
@@ -62,7 +62,7 @@ class Executions:
     def record(
         self, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
     ) -> StepRecord | None:
-        """The state record of the last execution of a step that fits; None when none has begun."""
+        """Return the state record of the last execution of a step that fits; None if none has begun."""
         found = [s for s in self.steps if s.step_id == step_id and s.iteration == iteration]
         if attempt is not None:
             found = [s for s in found if s.attempt == attempt]
@@ -91,7 +91,7 @@ class Executions:
     def context(
         self, step_id: str, iteration: int | None = None, attempt: int | None = None
     ) -> AgentContext | None:
-        """The last context of a step's agent that fits; of any iteration when none is named."""
+        """Return the last context of a step's agent that fits; of any iteration if none is named."""
         for talk in reversed(self._conversations):
             done = talk.execution
             if done.step_id != step_id or (iteration is not None and done.iteration != iteration):
@@ -162,7 +162,7 @@ class Executions:
             step.state, step.attempt, step.event_offsets.last = "running", data.next_attempt, event.offset
 
     def _step_of(self, data: ev.StepEvent, event: Event[Any]) -> int:
-        """The attempt of the step that this belongs to."""
+        """Return the attempt of the step that an event belongs to."""
         step = self._steps.get((data.activation, data.iteration))
         if step is None:
             return 1

@@ -35,7 +35,7 @@ class OutputFold:
         self._failed: dict[tuple[str, str], str] = {}  # by path and step: the last activation that failed
 
     def take(self, data: Any, offset: int) -> None:
-        """Project the next event; types that say nothing about outputs change nothing."""
+        """Fold the next event; an event that says nothing about outputs changes nothing."""
         kind = data.__class__
         if kind is ev.Output:
             self._output(data, offset)

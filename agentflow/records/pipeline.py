@@ -71,7 +71,7 @@ class PipelineFold:
         self.errors: list[str] = []
 
     def take(self, data: Any) -> None:
-        """Project the data of an event."""
+        """Fold the data of an event."""
         project = self._PROJECTIONS.get(data.__class__)
         if project is not None:
             project(self, data)

@@ -10,7 +10,7 @@ import asyncio
 import builtins
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -31,16 +31,7 @@ from agentflow.events.envelope import Event, decode
 from agentflow.events.ids import iso, micros
 from agentflow.events.log import EventLog, RunRow
 from agentflow.events.rows import Order, Page
-from agentflow.records.checkpoints import Checkpoint, checkpoints_of
-from agentflow.records.closed_requests import ClosedRequest, ClosedRequestFold
-from agentflow.records.comparison import Comparison, compare
 from agentflow.records.damage import warn_of_damage
-from agentflow.records.executions import AgentContext, StepRecord
-from agentflow.records.history import Executions
-from agentflow.records.model_calls import CallNotFound, ModelCallFold, ModelCallView
-from agentflow.records.pipeline import PlanView
-from agentflow.records.projection import RunProjection
-from agentflow.records.requests import RequestRecord
 from agentflow.records.runs import (
     DefinitionView,
     ExecutionRecord,
@@ -49,9 +40,21 @@ from agentflow.records.runs import (
     RunSummary,
     StepNotFound,
 )
-from agentflow.records.timeline import NodeTimeline, TimelineFold
-from agentflow.records.trace import TraceClock, TraceFold, WorkflowTrace
 from agentflow.records.trimmed import STATE, kept, kept_record, kept_step
+
+if TYPE_CHECKING:
+    # A list of runs needs none of these folds: each is imported by the first question that needs it.
+    from agentflow.records.checkpoints import Checkpoint
+    from agentflow.records.closed_requests import ClosedRequest
+    from agentflow.records.comparison import Comparison
+    from agentflow.records.executions import AgentContext, StepRecord
+    from agentflow.records.history import Executions
+    from agentflow.records.model_calls import ModelCallView
+    from agentflow.records.pipeline import PlanView
+    from agentflow.records.projection import RunProjection
+    from agentflow.records.requests import RequestRecord
+    from agentflow.records.timeline import NodeTimeline
+    from agentflow.records.trace import TraceClock, WorkflowTrace
 
 __all__ = ["ReadModel", "base_of_fork", "started_of"]
 
@@ -164,12 +167,16 @@ class ReadModel:
 
     async def closed_requests(self, workflow_id: str) -> builtins.list[ClosedRequest]:
         """Return the closed questions of a run, in the order in which they were closed. Raises as `trace`."""
+        from agentflow.records.closed_requests import ClosedRequestFold
+
         fold = ClosedRequestFold()
         await self._feed(workflow_id, fold.take)
         return fold.closed
 
     async def model_call(self, workflow_id: str, model_call_id: str) -> ModelCallView:
         """Return a model call with all messages that were sent. Raises CallNotFound, and as `trace`."""
+        from agentflow.records.model_calls import CallNotFound, ModelCallFold
+
         fold = ModelCallFold(model_call_id)
         await self._feed(workflow_id, fold.take)
         if fold.view is None:
@@ -209,22 +216,30 @@ class ReadModel:
 
     async def compare(self, workflow_id: str, other: str) -> Comparison:
         """Return where this run and the run `other` part. Raises RunNotFound, RunGone or OffsetTrimmed."""
+        from agentflow.records.comparison import compare
+
         return compare(await self.history(workflow_id), await self.history(other))
 
     async def trace(self, workflow_id: str, clock: TraceClock = "wall") -> WorkflowTrace:
         """Return the trace of a run up to now. Raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt."""
+        from agentflow.records.trace import TraceFold
+
         fold = TraceFold(clock)
         await self._feed(workflow_id, fold.take)
         return fold.trace()
 
     async def timeline(self, workflow_id: str) -> NodeTimeline:
         """Return what happened to the nodes of a run up to now. Raises as `trace`."""
+        from agentflow.records.timeline import TimelineFold
+
         fold = TimelineFold()
         await self._feed(workflow_id, fold.take)
         return fold.timeline()
 
     async def checkpoints(self, workflow_id: str) -> builtins.list[Checkpoint]:
         """Return the checkpoints of a run up to now, in the order of its log. Raises as `trace`."""
+        from agentflow.records.checkpoints import checkpoints_of
+
         events: builtins.list[Event[Any]] = []
         await self._feed(workflow_id, events.append)
         return checkpoints_of(events, await self.graph(workflow_id))
@@ -368,6 +383,8 @@ class ReadModel:
 
     async def _project(self, workflow_id: str, last: int | None = None) -> RunProjection:
         """Return a projection of the first page of the log, up to offset `last`: of most runs that is all."""
+        from agentflow.records.projection import RunProjection
+
         limit = _PAGE if last is None else min(_PAGE, last + 1)
         rows = await self.log.read(workflow_id, 0, limit)
         events = await decode_page(rows)
@@ -395,7 +412,7 @@ class ReadModel:
             await self._take(found, await decode_page(rows))
 
     async def _take(self, found: RunProjection, events: builtins.list[Event[Any]]) -> None:
-        """Project these events, unless another question has done it meanwhile."""
+        """Fold these events into a projection, unless another question has done it meanwhile."""
         bases = {e.offset: await self._base(e) for e in events if _names_base(e)}
         if not events or events[0].offset != found.next_offset:
             return
@@ -404,6 +421,8 @@ class ReadModel:
 
     async def _executions(self, workflow_id: str) -> Executions:
         """Return what the run did; of a fork also what it kept, at the offsets of the run that did it."""
+        from agentflow.records.history import Executions
+
         done, offset = Executions(), 0
         while rows := await self.log.read(workflow_id, offset, _PAGE):
             for event in await decode_page(rows):

@@ -143,7 +143,7 @@ class RunFold:
     # -- events ---------------------------------------------------------------------------------
 
     def take(self, event: Event[Any], base: Sequence[Event[Any]] = ()) -> None:
-        """Project the next event; `base` are the events that a fork begins with, if this one names them.
+        """Fold the next event; `base` are the events that a fork begins with, if this one names them.
 
         Types that it does not know change nothing. Raises LogCorrupt if the event names a step or an
         activation that the run does not have.

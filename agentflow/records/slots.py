@@ -1,4 +1,4 @@
-"""Which work has a slot, as the events of a run tell it: the engine's `folds/slots.py` in the read model.
+"""Slots of a run, folded from its events: the engine's `folds/slots.py` in the read model.
 
 Work that waits has none. When its last request is closed it goes on, or queues for a slot, first come first
 served; no event says when it gets one, because that follows from the event that set the slot free.

@@ -232,7 +232,7 @@ class TraceFold:
         self._lines.append(TraceEvent(seq=seq, timestamp_unix_ms=at, event=kind, **more))
 
     def _mark_handled(self) -> None:
-        """A run that completed has handled each error that ends its path."""
+        """Mark every error as handled, because the run has completed."""
         replace = msgspec.structs.replace
         self._lines = [
             replace(line, handled=True) if line.event == "node_error" else line for line in self._lines

@@ -1,7 +1,7 @@
 """What is kept of a trimmed run: its record, its state records and its folded state, as they were at its end.
 
-They are snapshots beside the log, written before its first events were taken away, since nobody can fold it
-afterwards. Reads only.
+They are snapshots beside the log, written before its first events were taken away, because the run cannot be
+folded afterwards. Reads only.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ KEPT_KINDS = RECORD, STATE, STEPS = "kept:record", "kept:state", "kept:steps"
 
 
 async def kept(log: EventLog, workflow_id: str, kind: str, shape: type[T]) -> T | None:
-    """What was kept under a kind; None if nothing was. RunNotFound, RunGone."""
+    """Return what was kept under a kind; None if nothing was. Raises RunNotFound or RunGone."""
     snapshot = await log.latest_snapshot(workflow_id, kind)
     return None if snapshot is None else msgspec.json.decode(snapshot.data, type=shape)
 
 
 async def kept_record(log: EventLog, workflow_id: str) -> RunRecord | None:
-    """The run record of a trimmed run; None if it was not kept. RunNotFound, RunGone."""
+    """Return the run record of a trimmed run; None if it was not kept. Raises RunNotFound or RunGone."""
     record = await kept(log, workflow_id, RECORD, RunRecord)
     if record is None:
         return None
@@ -40,7 +40,8 @@ async def kept_record(log: EventLog, workflow_id: str) -> RunRecord | None:
 async def kept_step(
     log: EventLog, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
 ) -> StepRecord | None:
-    """The state record of a step of a trimmed run; None if there is none that fits. RunNotFound, RunGone."""
+    """Return the state record of a step of a trimmed run; None if no step fits. Raises RunNotFound or
+    RunGone."""
     steps = await kept(log, workflow_id, STEPS, list[StepRecord]) or []
     fitting = [
         step

@@ -59,6 +59,9 @@ FORMAT_LABEL = "agentflow.format"
 """Label of the store's index by which requests are found."""
 
 _MAX_DEPTH = 200
+_MAX_LABELS = 64
+_MAX_LABEL_NAME = 256
+_MAX_LABEL_VALUE = 4_096
 
 
 def _one_of(*choices: str) -> Callable[[Any], str | None]:
@@ -90,6 +93,9 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     options = {key: value for key, value in (given or {}).items() if value is not None}
     if not options:
         return options
+    if not is_small(options):
+        message = "options hold more than 2,000 values or 64 Ki characters"
+        raise InvalidOptions([Diagnostic(code="E_LIMIT", severity="error", message=message, path="/options")])
     found = [_wrong_option(key, value) for key, value in options.items() if key in _OPTIONS]
     problems = [problem for problem in found if problem is not None]
     more = {key: value for key, value in options.items() if key not in _OPTIONS}
@@ -111,11 +117,19 @@ def _wrong_option(key: str, value: Any) -> Diagnostic | None:
 
 
 def checked_labels(given: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the labels. Raises ConfigurationError if one is not a string."""
+    """Return the labels: at most 64, names of up to 256 and values of up to 4,096 characters.
+
+    Raises ConfigurationError if there are more, one is longer or is not a string.
+    """
     labels = dict(given or {})
+    if len(labels) > _MAX_LABELS:
+        raise ConfigurationError(f"a run has at most {_MAX_LABELS} labels, not {len(labels):,}")
     for key, value in labels.items():
         if not isinstance(key, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"label {key!r}: names and values of labels are strings")
+        if len(key) > _MAX_LABEL_NAME or len(value) > _MAX_LABEL_VALUE:
+            limits = f"a name has at most {_MAX_LABEL_NAME} characters, a value {_MAX_LABEL_VALUE:,}"
+            raise ConfigurationError(f"label {key[:50]!r} is too long: {limits}")
     problem = json_problem(labels)
     if problem is not None:
         raise ConfigurationError(f"labels: {problem}")

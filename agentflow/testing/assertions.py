@@ -27,33 +27,33 @@ class RunAssertions:
         self.result = result
 
     def completed(self) -> RunAssertions:
-        """The run is completed."""
+        """Assert that the run is completed."""
         return self.state("completed")
 
     def failed(self, code: str | None = None) -> RunAssertions:
-        """The run failed, with this code if one is given."""
+        """Assert that the run failed, with this code if one is given."""
         self.state("failed")
         found = self.result.error.code if self.result.error is not None else None
         return self if code is None or found == code else self._fail(f"failed with {found}, not with {code}")
 
     def waiting(self, requests: int = 1) -> RunAssertions:
-        """The run waits, with this many open requests."""
+        """Assert that the run waits, with this many open requests."""
         self.state("waiting")
         found = len(self.result.pending_requests)
         return self if found == requests else self._fail(f"has {found} open requests, not {requests}")
 
     def state(self, expected: str) -> RunAssertions:
-        """The run is in this state."""
+        """Assert that the run is in this state."""
         if self.result.state == expected:
             return self
         return self._fail(f"is {self.result.state}, not {expected}")
 
     def output(self, expected: Any) -> RunAssertions:
-        """The output equals this JSON value."""
+        """Assert that the output equals this JSON value."""
         return self._equal("output", self.result.output, expected)
 
     def step(self, id: str, state: str = "succeeded", **expected: Any) -> RunAssertions:
-        """A step is in this state; other arguments are fields of its StepSummary."""
+        """Assert that a step is in this state; other arguments are fields of its StepSummary."""
         summary = self.result.steps.get(id)
         if summary is None:
             return self._fail(f'has no step "{id}"')
@@ -64,7 +64,7 @@ class RunAssertions:
         return self
 
     def used(self, *, at_most: int) -> RunAssertions:
-        """The run used at most this many tokens."""
+        """Assert that the run used at most this many tokens."""
         found = self.result.usage.input_tokens + self.result.usage.output_tokens
         return self if found <= at_most else self._fail(f"used {found:,} tokens, more than {at_most:,}")
 

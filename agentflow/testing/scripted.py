@@ -1,4 +1,4 @@
-"""A model that says what a test wrote down, through the same protocol as a real one.
+"""A model that answers by the script of a test, through the same protocol as a real one.
 
 It must never be chosen for a user who did not register it, and never answer beyond its script.
 """
@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
 
 def call(name: str, /, **arguments: Any) -> Call:
-    """A step that calls one tool: `call("lookup", customer_id=7)`."""
+    """Return a step of a script that calls one tool: `call("lookup", customer_id=7)`."""
     return Call(name, msgspec.json.encode(arguments).decode())
 
 
@@ -49,12 +49,13 @@ class Ended(NamedTuple):
 
 
 def cut(step: Step) -> Ended:
-    """A step that is cut off by its length: `cut("half an ans")`, `cut(call("lookup", id=7))`."""
+    """Return a step whose answer is cut off by its length: `cut("half an ans")`, `cut(call("lookup",
+    id=7))`."""
     return Ended(step, "length")
 
 
 def withheld(step: Step = "") -> Ended:
-    """A step that the provider withholds."""
+    """Return a step whose answer the provider withholds."""
     return Ended(step, "content_filter")
 
 
@@ -129,7 +130,7 @@ class ScriptedModel:
         return self
 
     def profile(self, model: str) -> ModelProfile:
-        """The same profile for every model name: many tools, JSON by schema, no cost, unless given."""
+        """Return the same profile for every model name: many tools, JSON by schema, no cost, unless given."""
         return self._profile
 
     async def complete(
@@ -168,7 +169,7 @@ class ScriptedModel:
         )
 
     async def aclose(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is no connection to close."""
 
     def assert_complete(self) -> None:
         """Raise AssertionError unless every step was used and no request came without a step for it."""
@@ -216,7 +217,7 @@ def _message(step: Step, new_call_id: Callable[[], str]) -> Message:
 
 
 def _pieces(text: str) -> Iterable[str]:
-    """The text in words with their trailing blanks, as a stream would bring it."""
+    """Return the text in words with their trailing blanks, as a stream would bring it."""
     start = 0
     for end in range(1, len(text)):
         if text[end - 1].isspace() and not text[end].isspace():

@@ -83,7 +83,7 @@ class ValidModel:
         return await self._script.complete(request, new_call_id=new_call_id, on_delta=on_delta)
 
     async def aclose(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is no connection to close."""
 
     def _step(self, request: ModelRequest) -> Any:
         called = {call.name for message in request.messages for call in message.tool_calls}

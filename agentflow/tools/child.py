@@ -49,7 +49,8 @@ class Child:
         return await self._process.stdout.readline()
 
     async def write(self, data: bytes) -> None:
-        """Hand it some input; waits while its pipe is full. Raises OSError when it has closed it."""
+        """Write to the standard input of the child; waits while its pipe is full. Raises OSError if it has
+        closed it."""
         assert self._process.stdin is not None
         self._process.stdin.write(data)
         await self._process.stdin.drain()

@@ -91,7 +91,7 @@ class SchemaBook:
         try:
             return self.resolve(ref)
         except Unusable:
-            return None  # told where the reference is used
+            return None  # reported where the reference is used
 
     def standalone(
         self, parts: dict[str, Any], build: Callable[[dict[str, Any]], dict[str, Any]]
@@ -147,7 +147,7 @@ class SchemaBook:
         return self._graph.is_cyclic(ref) or self.converted(ref).nodes > _MAX_INLINE
 
     def name(self, ref: str) -> str:
-        """Under which name it stands in `$defs`."""
+        """Return the name under which a schema stands in `$defs`."""
         name = self._names.get(ref)
         if name is None:
             stem = re.sub(r"\W", "_", _unescaped(ref.rpartition("/")[2]), flags=re.ASCII) or "root"
@@ -284,7 +284,7 @@ def _from_openapi_30(made: dict[str, Any], given: dict[str, Any]) -> dict[str, A
 
 
 def _drop_read_only(made: dict[str, Any], given: dict[str, Any]) -> None:
-    """Properties that only answers have are not asked for."""
+    """Remove the properties that only answers have."""
     properties = given.get("properties")
     if not isinstance(properties, dict) or "properties" not in made:
         return

@@ -106,7 +106,7 @@ class ServiceLoader:
             _, forgotten = self._kept.popitem(last=False)
             await forgotten.aclose()
         if len(self._opening) > 4 * _MOST_KEPT:
-            # A lock that somebody holds or waits for is not forgotten: two would open the same service.
+            # A lock that is held or waited for is not forgotten: two would open the same service.
             free = [k for k, lock in self._opening.items() if k not in self._kept and not lock.locked()]
             for key in free:
                 del self._opening[key]

@@ -283,7 +283,8 @@ class McpService(Service):
         return meta
 
     def _output(self, tool: Tool, result: types.CallToolResult) -> Any:
-        """Structured content if there is any, else the texts; other content as the protocol writes it."""
+        """Return structured content if there is any, else the texts; other content as the protocol writes
+        it."""
         blocks = [b.model_dump(mode="json", by_alias=True, exclude_none=True) for b in result.content]
         texts = [block["text"] for block in blocks if block.get("type") == "text"]
         if result.is_error:
@@ -397,5 +398,5 @@ def _not_sent(failure: Exception | None) -> bool:
 def _import_sdk() -> None:
     for module in ("mcp.client", "agentflow.tools.mcp_transports", "agentflow.tools.mcp_connection"):
         importlib.import_module(module)
-    # What goes wrong is told by us, without secrets; the SDK would log what the server sent.
+    # This module reports failures, without secrets; the SDK would log what the server sent.
     logging.getLogger("mcp.client").setLevel(logging.CRITICAL)

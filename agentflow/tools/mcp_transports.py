@@ -114,7 +114,7 @@ def _parsed(line: bytes) -> SessionMessage | None:
 async def http_streams(
     url: str, headers: Mapping[str, str], *, public_only: bool, ended: Callable[[], None]
 ) -> AsyncGenerator[Streams]:
-    """Streams to a server at a URL. Each request of a call notes its status in `exchange`."""
+    """Open streams to a server at a URL. The status of each request of a call is noted in `exchange`."""
 
     client = _Client(
         # A limit on compressed bytes would be none.

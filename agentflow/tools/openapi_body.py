@@ -164,7 +164,7 @@ def _open_form(plain: str, schema: Any, described: dict[str, Any]) -> Body | Lit
 
 
 def _rank(kind: str) -> int | None:
-    """Which of several media types is sent: JSON, forms, text, bytes."""
+    """Return the rank of a media type among those that can be sent: JSON, forms, text, bytes."""
     plain = _plain(kind)
     if plain == "application/json":
         return 0

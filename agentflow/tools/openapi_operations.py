@@ -56,7 +56,7 @@ class Operation(NamedTuple):
     security: Alternatives = ()
 
     def request(self, arguments: dict[str, Any]) -> tuple[str, dict[str, str], bytes | None]:
-        """Path with query, headers and body of a call. Raises BadArgument."""
+        """Return path with query, headers and body of a call. Raises BadArgument."""
         in_path: dict[str, str] = {}
         query: list[str] = []
         headers: dict[str, str] = {}

@@ -30,17 +30,17 @@ def problem(code: str, message: str, path: str = "", hint: str | None = None) ->
 
 
 def unavailable(service: str, reason: str, path: str = "", hint: str | None = None) -> Diagnostic:
-    """E_SERVICE_UNAVAILABLE."""
+    """Return E_SERVICE_UNAVAILABLE."""
     return problem("E_SERVICE_UNAVAILABLE", f'service "{service}": {reason}', path, hint)
 
 
 def denied(service: str, what: str, path: str = "", hint: str | None = None) -> Diagnostic:
-    """E_SERVICE_DENIED. `what` ends the sentence that begins with the service."""
+    """Return E_SERVICE_DENIED. `what` ends the sentence that begins with the service."""
     return problem("E_SERVICE_DENIED", f'service "{service}" {what}', path, hint)
 
 
 def missing_secrets(values: Values, key: str) -> list[Diagnostic]:
-    """E_SERVICE_DENIED for each secret that is not set; `key` is `headers`, `env` or `security`."""
+    """Return E_SERVICE_DENIED for each secret that is not set; `key` is `headers`, `env` or `security`."""
     return [
         problem("E_SERVICE_DENIED", str(missing), f"/{key}/{_escape(missing.key)}", missing.hint)
         for missing in values.missing()
@@ -54,7 +54,8 @@ def _escape(key: str) -> str:
 def unknown_functions(
     service: str, named: list[str], known: list[str], refused: dict[str, str], key: str = "functions"
 ) -> list[Diagnostic]:
-    """E_UNKNOWN_FUNCTION for names in the service's own `functions` or `include` that it does not have."""
+    """Return E_UNKNOWN_FUNCTION for names in the service's own `functions` or `include` that it does not
+    have."""
     found: list[Diagnostic] = []
     for i, name in enumerate(named):
         if name in known or (key == "include" and is_pattern(name) and fnmatch.filter(known, name)):

@@ -78,7 +78,8 @@ def _references(schema: Any) -> Iterator[tuple[str, bool]]:
 
 
 def _components(root: str, edges: Callable[[str], tuple[str, ...]], found: dict[str, bool]) -> None:
-    """Tarjan's strongly connected components from `root` on: notes whether each member is in a cycle."""
+    """Note for each node that `root` reaches whether it is in a cycle (Tarjan's strongly connected
+    components)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     open_: list[str] = []

@@ -80,8 +80,8 @@ class ToolRegistry:
 
     @staticmethod
     def duplicates(tools: Iterable[Tool]) -> list[tuple[Tool, Diagnostic]]:
-        """E_TOOL_DUPLICATE for functions of different identity that a model would see under one name, with
-        the later one of each pair."""
+        """Return E_TOOL_DUPLICATE for functions of different identity that a model would see under one name,
+        with the later one of each pair."""
         seen: dict[str, Tool] = {}
         problems: list[tuple[Tool, Diagnostic]] = []
         for tool in tools:

@@ -1,4 +1,4 @@
-"""Is a schema that somebody else wrote one that a model may be shown and arguments can be checked by?
+"""Checks of a schema from outside: may a model be shown the schema, and can arguments be checked by it?
 
 The meta-schema would say so too, in several milliseconds for each function; a server has hundreds. This
 looks at the keywords that mean something to a validator, in the time of a look at each.

@@ -49,7 +49,7 @@ class Service:
         return (self.name, canonical_json(self.spec), calls)
 
     async def open(self) -> list[Diagnostic]:
-        """Be ready to be called, with `tools` as they are offered now; returns at once when it is.
+        """Connect to the service; returns when it can be called, with `tools` as they are offered now.
 
         Problems are told and nothing is raised; the path of one is a pointer inside the declaration.
         """

@@ -173,8 +173,8 @@ class WebService(Service):
     # -- opening --------------------------------------------------------------------------------
 
     async def _check_access(self, url: str, key: str) -> list[Diagnostic]:
-        """E_SERVICE_DENIED for a secret that is not set, and for an address that this submission may not
-        reach. Addresses are checked again for each connection."""
+        """Return E_SERVICE_DENIED for a secret that is not set, and for an address that this submission may
+        not reach. Addresses are checked again for each connection."""
         problems = missing_secrets(self._values, "headers")
         parts = urlsplit(url)
         if not self._trusted and parts.hostname:
@@ -204,7 +204,7 @@ def context_header(context: Any) -> str:
 
 
 def classify(status: int) -> tuple[Category, str]:
-    """Category and code of a refusal by its HTTP status (page 000 §9)."""
+    """Return category and code of a refusal by its HTTP status (page 000 §9)."""
     if status == 429:
         return "rate_limited", "rate_limited"
     if status == 408 or status >= 500:

@@ -17,6 +17,7 @@ SUITES = (
     "events",
     "spans",
     "expressions",
+    "schemas",
     "workflows",
     "agents",
     "model_wires",

@@ -72,7 +72,7 @@ def test_a_step_waits_in_the_inbox_until_it_is_approved(sandbox: Sandbox, model:
     approved = sandbox.invoke("approve", "wf_a", "greet", "--digest", items[0]["digest"], "--json")
     assert approved.exit_code == 0
     assert json.loads(approved.stdout)["output"] == {"greet": "hello Ann"}
-    assert sandbox.invoke("inbox").stdout == "nothing waits for anybody\n"
+    assert sandbox.invoke("inbox").stdout == "no run waits for an answer\n"
     again = sandbox.invoke("deny", "wf_a", items[0]["request_id"])
     assert again.exit_code == 5
 

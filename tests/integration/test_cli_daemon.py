@@ -92,7 +92,7 @@ def test_a_detached_run_waits_with_the_daemon_and_is_approved(sandbox: Sandbox, 
     assert sandbox.invoke("approve", "wf_a", "greet").exit_code == 0
     denied = sandbox.invoke("deny", "wf_b", "greet", "--reason", "no")
     assert denied.exit_code == 1
-    assert sandbox.invoke("inbox").stdout == "nothing waits for anybody\n"
+    assert sandbox.invoke("inbox").stdout == "no run waits for an answer\n"
 
 
 def test_commands_reach_the_daemon(sandbox: Sandbox, daemon):

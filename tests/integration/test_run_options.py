@@ -157,6 +157,31 @@ async def test_all_wrong_options_are_reported_at_once():
     assert len(refused.value.diagnostics) == 3
 
 
+async def test_options_that_are_too_many_are_refused_in_one_sentence():
+    """90,000 unknown options held the event loop of the daemon for 3.2 s."""
+    async with Runtime() as runtime:
+        with pytest.raises(InvalidOptions, match="more than 2,000 values or 64 Ki characters") as refused:
+            await runtime.submit(document(llm()), {}, options={f"o{n}": 1 for n in range(90_000)})
+    assert [(found.code, found.path) for found in refused.value.diagnostics] == [("E_LIMIT", "/options")]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({f"l{n}": "v" for n in range(65)}, "at most 64 labels, not 65"),
+        ({"n" * 257: "v"}, "is too long: a name has at most 256 characters"),
+        ({"n": "v" * 4_097}, "is too long: a name has at most 256 characters, a value 4,096"),
+    ],
+    ids=["too many", "a long name", "a long value"],
+)
+async def test_labels_have_limits(labels: dict[str, str], message: str):
+    """A run with 90,000 labels was accepted, and every list of runs read all of them."""
+    async with Runtime() as runtime:
+        with pytest.raises(ConfigurationError, match=message):
+            await runtime.submit(document(llm()), {}, labels=labels)
+        assert not (await runtime.log.runs()).items
+
+
 async def test_a_repeated_submission_with_other_options_is_another_one():
     async with Runtime(models=[ScriptedModel(lambda request: "x")]) as runtime:
         first = await runtime.submit(document(llm()), {}, workflow_id="wf_a", options={"healing": True})

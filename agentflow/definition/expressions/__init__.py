@@ -35,5 +35,5 @@ __all__ = [
 
 
 def unparse(expression: Expression | Node) -> str:
-    """The canonical text of an expression: parsing it gives the same expression, offsets apart."""
+    """Return the canonical text of an expression: parsing it gives the same expression, offsets apart."""
     return _unparse(expression.tree if isinstance(expression, Expression) else expression)

@@ -33,7 +33,7 @@ _ORDERS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 def compile_node(node: Node, source: str) -> Evaluate:
-    """The closure of a tree. `source` goes into the errors.
+    """Return the closure of a tree. `source` goes into the errors.
 
     The functions below look up `_COMPILERS` themselves, and in loops: this function and comprehensions
     would each take one more frame of the stack for every level of nesting.
@@ -97,7 +97,7 @@ def _compare(node: Compare, source: str) -> Evaluate:
 
 
 def _comparison(left: Evaluate, operator: str, right: Node, step: Step) -> Evaluate:
-    """One comparison. With a literal on its right, as most have, it needs no general equality or order."""
+    """Return the closure of a comparison. Most have a literal on the right, which needs no general order."""
     if isinstance(right, Lit):
         literal = right.value
         if operator[0] in "=!":
@@ -130,7 +130,7 @@ def _literal_equality(left: Evaluate, literal: Any, wanted: bool) -> Evaluate:
 
 
 def _step(operator: str, operand: Evaluate, offset: int, source: str) -> Step:
-    """One comparison of any two values."""
+    """Return the comparison of any two values by this operator."""
     if operator[0] in "=!":
         wanted = operator[0] == "="
 

@@ -36,7 +36,7 @@ class ExpressionError(AgentflowError):
         self.also: tuple[ExpressionError, ...] = ()
 
     def shifted(self, by: int, path: str) -> ExpressionError:
-        """The same error, seen from a text in which the expression begins `by` code points later."""
+        """Return the same error, seen from a text in which the expression begins `by` code points later."""
         error = ExpressionError(self.code, self.message, self.offset + by, self.hint, self.length)
         error.path = path
         error.also = tuple(other.shifted(by, path) for other in self.also)
@@ -61,7 +61,8 @@ class EvaluationError(AgentflowError):
         self.path = path
 
     def details(self, path: str = "") -> dict[str, Any]:
-        """The error details of page 001 §6.5; `path` is the pointer of the template in its document."""
+        """Return the error details of page 001 §6.5; `path` is the pointer of the template in its
+        document."""
         return {
             "path": path + self.path,
             "expression": self.expression,

@@ -86,7 +86,7 @@ class Expression:
         return "string" if isinstance(value, str) else "number"
 
     def evaluate(self, scope: Mapping[str, Any], status: StatusView | None = None) -> Any:
-        """The value on these roots; a root that is absent is null. Values are shared with `scope`, not
+        """Return the value on these roots; a root that is absent is null. Values are shared with `scope`, not
         copied. `status` answers success(), failure() and cancelled().
 
         Raises EvaluationError. Never blocks; bounded by 100,000 operations and a result of 1 MiB of JSON.
@@ -103,7 +103,7 @@ class Expression:
         return bounded
 
     def evaluate_within(self, run: Run) -> Any:
-        """The same, on a meter that several expressions share."""
+        """Return the same as `evaluate`, on a meter that several expressions share."""
         run.left -= self._operations
         function = self._compiled
         if function is None:
@@ -125,7 +125,7 @@ class Expression:
 def parse(
     source: str, *, roots: Collection[str] | None = None, functions: Collection[str] | None = None
 ) -> Expression:
-    """The expression of `source`, which has no `${{ }}` around it.
+    """Return the expression of `source`, which has no `${{ }}` around it.
 
     `roots`: the names that may begin a path (default steps, inputs, item, index). `functions`: the
     functions that may be called (default all); status functions always parse. Raises ExpressionError.
@@ -140,8 +140,8 @@ def parse_whole(
     roots: Collection[str] | None = None,
     functions: Collection[str] | None = None,
 ) -> Expression:
-    """The one expression that `text` is: `${{ expr }}` with at most white space around it, or, if `bare`,
-    also the expression alone. Its source is `text`, so that all offsets count in `text`.
+    """Return the one expression that `text` is: `${{ expr }}` with at most white space around it, or, if
+    `bare`, also the expression alone. Its source is `text`, so that all offsets count in `text`.
 
     Raises ExpressionError; E_EXPR_WHOLE for anything else around or instead of `${{ }}`.
     """
@@ -177,7 +177,8 @@ def unwrapped(text: str) -> str:
 
 
 def find_closing(text: str, opening: int, start: int) -> int:
-    """Where the `}}` stands that closes the expression which begins at `start`; strings are passed over.
+    """Return where the `}}` stands that closes the expression which begins at `start`; strings are passed
+    over.
 
     Raises ExpressionError E_EXPR_UNCLOSED, at the quote that is never closed, or else at `opening`.
     """

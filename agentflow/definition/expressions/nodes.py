@@ -113,7 +113,7 @@ _UNARY = 5
 
 
 def unparse(node: Node) -> str:
-    """The text of a tree, in one canonical spelling: parsing it gives an equal tree, offsets apart."""
+    """Return the text of a tree, in one canonical spelling: parsing it gives an equal tree, offsets apart."""
     return _text(node)
 
 
@@ -131,7 +131,8 @@ def _operand(node: Node, level: int) -> str:
 
 
 def _text(node: Node) -> str:
-    """Loops instead of comprehensions, which would take a frame of the stack for each level of nesting."""
+    """Write a tree as text, in loops: a comprehension takes a frame of the stack for each level of
+    nesting."""
     pieces: list[str] = []
     match node:
         case Lit():

@@ -84,7 +84,7 @@ class Parser:
         return len(self._tokens) - 1
 
     def parse(self) -> Node:
-        """The tree of the whole text."""
+        """Parse the whole text; return its tree."""
         if len(self._tokens) == 1:
             raise ExpressionError("E_EXPR_SYNTAX", "expression is empty", self._tokens[0][2])
         node = self._expression(1)
@@ -97,7 +97,7 @@ class Parser:
         return node
 
     def _expression(self, lowest: int) -> Node:
-        """Operands joined by operators that bind at least as tightly as `lowest`."""
+        """Parse operands joined by operators that bind at least as tightly as `lowest`."""
         left = self._operand()
         tokens = self._tokens
         while True:
@@ -141,7 +141,7 @@ class Parser:
         return self._unexpected()
 
     def _named(self, text: str, offset: int) -> Node:
-        """A root with its path, a call, or a literal word."""
+        """Parse a root with its path, a call, or a literal word."""
         self._position += 1
         _, following, following_offset = self._tokens[self._position]
         segments: list[Segment] = []

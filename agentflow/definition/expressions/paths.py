@@ -21,7 +21,7 @@ _MISSING: Final = object()
 
 
 def compile_path(node: Path, source: str, compile_node: Compile) -> Evaluate:
-    """The closure of a path; `compile_node` compiles its base and its keys."""
+    """Return the closure of a path; `compile_node` compiles its base and its keys."""
     names: list[str] = []
     for segment in node.segments:
         if not isinstance(segment, Member):
@@ -66,7 +66,8 @@ def compile_path(node: Path, source: str, compile_node: Compile) -> Evaluate:
 
 
 def _metered(read: Evaluate, node: Path, source: str) -> Evaluate:
-    """The closure of a path from a root, which counts the value if the evaluation counts what it reads."""
+    """Return the closure of a path from a root, which counts the value if the evaluation counts what it
+    reads."""
 
     def metered(run: Run) -> Any:
         value = read(run)
@@ -81,7 +82,7 @@ def _metered(read: Evaluate, node: Path, source: str) -> Evaluate:
 
 
 def _from_root(root: str, names: tuple[str, ...]) -> Evaluate:
-    """A root, then members only: what nearly every path is."""
+    """Return the closure of a root with members only, which nearly every path is."""
 
     def from_root(run: Run) -> Any:
         value = run.scope.get(root)
@@ -110,7 +111,8 @@ def _member(value: Any, name: str) -> Any:
 
 
 def _read(segment: Segment, source: str, compile_node: Compile) -> Step:
-    """A segment on one value; what is not there is _MISSING, since in a projection null is."""
+    """Return what a segment reads of one value, _MISSING if it is not there: null is a value of a
+    projection."""
     match segment:
         case Member():
             name = segment.name
@@ -126,7 +128,8 @@ def _read(segment: Segment, source: str, compile_node: Compile) -> Step:
 
 
 def _lookup(value: Any, key: Any) -> Any:
-    """A string of an object, an integral number of an array, or _MISSING."""
+    """Return the member of an object by a string, the element of an array by an integral number, or
+    _MISSING."""
     of = kind(value)
     if of == "object":
         return value.get(key, _MISSING) if isinstance(key, str) else _MISSING
@@ -143,7 +146,7 @@ Spread = Callable[[list[Any], Run], list[Any]]
 
 
 def _spread(segment: Segment, source: str, compile_node: Compile) -> Spread:
-    """A segment on each of the values of a projection."""
+    """Return what a segment reads of each value of a projection."""
     offset = segment.offset
     if isinstance(segment, Star):
 

@@ -36,12 +36,14 @@ _HINTS: Final = {
 
 
 def unclosed(offset: int) -> ExpressionError:
-    """`${{`, or a quote, that is never closed; in YAML most often cut off by a comment."""
+    """Return the error of a `${{`, or a quote, that is never closed; in YAML most often cut off by a
+    comment."""
     return ExpressionError("E_EXPR_UNCLOSED", "not closed", offset, 'quote the value, " #" begins a comment')
 
 
 def unexpected(token: t.Token, before: t.Token | None, wanted: str | None) -> ExpressionError:
-    """A token that cannot stand here, after `before`; `wanted` is the only one that could."""
+    """Return the error of a token that cannot stand here, after `before`; `wanted` is the only one that
+    could."""
     kind, text, offset = token
     if kind == t.BAD and text in ("'", '"'):
         return unclosed(offset)
@@ -76,7 +78,7 @@ def _hint(token: t.Token, before: t.Token | None) -> str | None:
 
 
 def unknown_name(name: str, offset: int, known: Sequence[str]) -> ExpressionError:
-    """A name that is no root here."""
+    """Return the error of a name that is no root here."""
     function = SIGNATURES.get(name.lower())
     if function is not None:
         hint: str | None = f"write {function.name}({'…' if function.most else ''})"
@@ -86,7 +88,7 @@ def unknown_name(name: str, offset: int, known: Sequence[str]) -> ExpressionErro
 
 
 def unknown_function(name: str, offset: int, known: Sequence[str]) -> ExpressionError:
-    """A name that is no function here."""
+    """Return the error of a name that is no function here."""
     hint = did_you_mean(name, known) or "known: " + ", ".join(known)
     return ExpressionError("E_EXPR_FUNCTION", f'unknown function "{_shown(name)}"', offset, hint, len(name))
 

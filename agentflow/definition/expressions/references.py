@@ -44,7 +44,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 def collect_references(tree: Node) -> tuple[Reference, ...]:
-    """All references of a tree, in the order of the text."""
+    """Return all references of a tree, in the order of the text."""
     found: list[Reference] = []
     _collect(tree, False, found)
     if isinstance(tree, Path) and isinstance(tree.base, str):

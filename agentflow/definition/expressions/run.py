@@ -15,15 +15,15 @@ class StatusView(Protocol):
     """What the status functions look at: the dependencies of the step (page 001 §5.2)."""
 
     def success(self) -> bool:
-        """Whether all of `depends_on` succeeded."""
+        """Return whether all of `depends_on` succeeded."""
         ...
 
     def failure(self) -> bool:
-        """Whether some transitive dependency failed."""
+        """Return whether some transitive dependency failed."""
         ...
 
     def cancelled(self) -> bool:
-        """Whether some transitive dependency was cancelled."""
+        """Return whether some transitive dependency was cancelled."""
         ...
 
 
@@ -56,5 +56,5 @@ Step = Callable[[Any, Run], Any]
 
 
 def located(fault: Fault, offset: int, source: str) -> EvaluationError:
-    """The error that a fault is at this place of this source."""
+    """Return the error that a fault is at this place of this source."""
     return EvaluationError(fault.reason, fault.message, offset, source)

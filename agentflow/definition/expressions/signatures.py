@@ -18,7 +18,7 @@ class Signature(msgspec.Struct, frozen=True):
     odd: bool = False
 
     def accepts(self, count: int) -> bool:
-        """Whether a call may have `count` arguments."""
+        """Return whether a call may have `count` arguments."""
         return self.least <= count <= self.most and not (self.odd and count % 2 == 0)
 
     @property

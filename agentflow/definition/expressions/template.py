@@ -79,9 +79,8 @@ class Template:
         return self._build is None
 
     def evaluate(self, scope: Mapping[str, Any], status: StatusView | None = None) -> Any:
-        """The value on these roots. Parts without an expression, and values from `scope`, are shared, not
-        copied: do not change them. Raises EvaluationError, whose `path` is the place in the template.
-        """
+        """Return the value on these roots. Parts without an expression, and values from `scope`, are shared,
+        not copied: do not change them. Raises EvaluationError, whose `path` is the place in the template."""
         return self.value if self._build is None else self._build(_Budget(scope, status))
 
 
@@ -94,7 +93,7 @@ def compile_template(
     functions: Collection[str] | None = None,
     errors: list[ExpressionError] | None = None,
 ) -> Template:
-    """The template of a JSON value.
+    """Return the template of a JSON value.
 
     `braces`: what opens an expression, `${{` and perhaps `{{`. `text`: a string that is one expression
     gives the text of its value too. `roots`, `functions`: as for `parse`. Raises the first
@@ -128,7 +127,7 @@ class _Compiler:
         self._errors = errors
 
     def compile(self, value: Any, path: str, depth: int) -> Build | None:
-        """What builds the value, or None for a constant."""
+        """Return what builds the value, or None for a constant."""
         if isinstance(value, str):
             return self._string(value, intern(path))
         if not isinstance(value, Mapping | list | tuple):
@@ -256,7 +255,8 @@ def _text_of(pieces: list[str | Expression], path: str) -> Build:
 
 
 def escape_braces(text: str) -> str:
-    """`text`, a template in which only `${{` opens an expression, for a reader to whom `{{` does as well.
+    """Return `text`, a template in which only `${{` opens an expression, for a reader to whom `{{` does as
+    well.
 
     A literal `{{` becomes `${{ '{{' }}`; expressions stay as they are. Compiled with both braces, the
     result evaluates to what `text` does with `${{` alone.

@@ -70,7 +70,7 @@ _MAX_DIGITS = 1_000
 
 
 def tokenize(text: str, start: int, end: int) -> list[Token]:
-    """The tokens of `text[start:end]`, whose last character must be no white space, and END."""
+    """Return the tokens of `text[start:end]`, whose last character must be no white space, and END."""
     tokens: list[Token] = []
     append = tokens.append
     for match in _TOKEN.finditer(text, start, end):
@@ -81,7 +81,8 @@ def tokenize(text: str, start: int, end: int) -> list[Token]:
 
 
 def split_path(text: str, offset: int, skip: int) -> list[Segment]:
-    """The segments of a PATH or TAIL token at `offset`; `skip` 1 leaves out the root name of a PATH."""
+    """Return the segments of a PATH or TAIL token at `offset`; `skip` 1 leaves out the root name of a
+    PATH."""
     segments: list[Segment] = []
     plain = not (" " in text or "\n" in text or "\t" in text or "\r" in text)
     if plain:
@@ -111,7 +112,7 @@ def _segment(word: str, offset: int) -> Segment:
 
 
 def decode_number(text: str, offset: int) -> int | float:
-    """The value of a NUMBER token: an exact integer, or a finite 64-bit float."""
+    """Return the value of a NUMBER token: an exact integer, or a finite 64-bit float."""
     if len(text) > _MAX_DIGITS:
         raise _too_many_digits(text, offset)
     if text.startswith("0x"):
@@ -127,7 +128,7 @@ def decode_number(text: str, offset: int) -> int | float:
 
 
 def decode_string(kind: int, text: str, offset: int) -> str:
-    """The value of a SINGLE or DOUBLE token, its quotes included in `text`."""
+    """Return the value of a SINGLE or DOUBLE token, its quotes included in `text`."""
     if kind == SINGLE:
         value = text[1:-1]
         if "'" in value:

@@ -64,13 +64,14 @@ class Meter:
             raise Fault("limit", "expression takes too many operations")
 
     def charge_text(self, characters: int) -> None:
-        """The same for text."""
+        """Charge a text as `charge` does a value."""
         if characters >= 64:
             self.charge(characters >> 6)
 
 
 def kind(value: Any) -> Kind:
-    """The type of a JSON value in the language's words. Raises TypeError for what is none."""
+    """Return the type of a JSON value in the words of the language. Raises TypeError if it is no JSON
+    value."""
     found = _KINDS.get(type(value))
     if found is not None:
         return found
@@ -83,14 +84,14 @@ def kind(value: Any) -> Kind:
 
 
 def truth(value: Any) -> bool:
-    """False for null, false, 0, 0.0 and ""; true for all else, also [] and {}."""
+    """Return False for null, false, 0, 0.0 and ""; True for all else, also [] and {}."""
     if value is True:
         return True
     return bool(value) or kind(value) in ("array", "object")
 
 
 def order(operator: str, a: Any, b: Any) -> bool:
-    """`a < b` and its kin, for two numbers or two strings (by code points); else a Fault."""
+    """Compare two numbers or two strings (by code points) by `<`, `<=`, `>` or `>=`; else raise a Fault."""
     kind_a, kind_b = kind(a), kind(b)
     if kind_a != kind_b or kind_a not in ("number", "string"):
         raise Fault(
@@ -104,7 +105,8 @@ def order(operator: str, a: Any, b: Any) -> bool:
 
 
 def equal(a: Any, b: Any, meter: Meter) -> bool:
-    """Typed, deep equality: a boolean is no number, 1 equals 1.0 (exactly), members in any order."""
+    """Return whether two values are equal, typed and deep: a boolean is no number, 1 equals 1.0 (exactly),
+    members in any order."""
     pairs = [(a, b)]
     while pairs:
         a, b = pairs.pop()
@@ -139,7 +141,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_plain)
 
 
 def encode(value: Any) -> bytes:
-    """Compact JSON in UTF-8, key order kept. The size must have been checked before."""
+    """Return compact JSON in UTF-8, key order kept. The size must have been checked before."""
     try:
         return _encoder.encode(value)
     except RecursionError:
@@ -152,7 +154,7 @@ def encode(value: Any) -> bytes:
 
 
 def json_size(value: Any, limit: int) -> int:
-    """Bytes of `value` as compact JSON, or any number above `limit` once it is known to be larger.
+    """Return the bytes of `value` as compact JSON, or any number above `limit` once it is known to be larger.
 
     Time and memory are bounded by `limit`, whatever the depth, the sharing or the size of the value.
     """
@@ -200,7 +202,8 @@ def _texts(members: Iterable[Any]) -> int:
 
 
 def _flat_size(value: Any, limit: int) -> int:
-    """The size of a container of scalars, whose texts fit: the encoder counts faster than a loop here."""
+    """Return the size of a container of scalars, whose texts fit: the encoder counts faster than a loop
+    here."""
     if type(value) is not list:
         names = 0 if type(value) is tuple else sum(map(len, value))
         return limit + 1 if names > limit else len(encode(value))
@@ -218,7 +221,7 @@ def _string_size(text: str, limit: int) -> int:
 
 
 def check_size(value: Any, limit: int = MAX_RESULT) -> int:
-    """Bytes of a result as JSON; Fault `limit` beyond `limit`."""
+    """Return the bytes of a result as JSON; Fault `limit` beyond `limit`."""
     size = len(str(value)) if type(value) is int and abs(value) < SMALL_INT else json_size(value, limit)
     if size > limit:
         raise Fault("limit", f"result is larger than {MAX_RESULT:,} bytes of JSON")
@@ -226,7 +229,8 @@ def check_size(value: Any, limit: int = MAX_RESULT) -> int:
 
 
 def to_text(value: Any) -> str:
-    """The text form of a value (page 001 §6.4): null is "", a string itself, containers compact JSON."""
+    """Return the text form of a value (page 001 §6.4): null is "", a string itself, containers compact
+    JSON."""
     of = kind(value)
     if of == "string":
         return value
@@ -247,7 +251,7 @@ def _number_text(number: float) -> str:
 
 
 def bounded_text(value: Any, limit: int) -> str:
-    """The text form, or Fault `limit` before a text of more than `limit` bytes is made."""
+    """Return the text form, or Fault `limit` before a text of more than `limit` bytes is made."""
     of = kind(value)
     if of == "string":
         too_long = len(value) > limit

@@ -52,7 +52,7 @@ def choices_of(schema: object, examples: Sequence[Example]) -> list[Choice]:
 
 
 def empty_inputs(examples: Sequence[Example]) -> list[str]:
-    """Inputs without content: nothing, and words of the examples at random (always the same)."""
+    """Return inputs without content: nothing, and words of the examples at random (always the same)."""
     words = " ".join(example.text for example in examples).split()
     draw = random.Random(0)
     mixed = [" ".join(draw.sample(words, min(_WORDS, len(words)))) for _ in range(_DRAWS)]

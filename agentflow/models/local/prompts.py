@@ -136,7 +136,8 @@ def _as_answer(line: str) -> str | None:
 
 
 def _spaced(value: object) -> str:
-    """JSON in one line with a blank after each colon and comma: what the model sees is what it must write."""
+    """Return JSON in one line with a blank after each colon and comma: what the model sees is what it must
+    write."""
     if isinstance(value, dict):
         members = (f"{_spaced(k)}: {_spaced(v)}" for k, v in cast("dict[str, Any]", value).items())
         return "{" + ", ".join(members) + "}"

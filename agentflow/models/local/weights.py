@@ -99,7 +99,7 @@ def installed(env: Mapping[str, str] | None = None) -> list[LocalModelFile]:
 
 
 def usable(env: Mapping[str, str] | None = None) -> list[str]:
-    """Names of the installed models if their engine is installed too, else none."""
+    """Return the names of the installed models if their engine is installed too, else none."""
     return [m.name for m in installed(env)] if _engine_is_there() else []
 
 

@@ -93,7 +93,7 @@ async def run_confined(
         if process.returncode is not None and process.returncode < 0:
             await asyncio.to_thread(_kill_session, process.pid)
         found = await asyncio.wait_for(asyncio.gather(*readers), _GRACE_S)
-    except TimeoutError:  # a process that nobody can kill holds a pipe
+    except TimeoutError:  # a process that cannot be killed holds a pipe
         found = [(b"", True), (b"", True)]
     finally:
         _at_work.discard(process.pid)

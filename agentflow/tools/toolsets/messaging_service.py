@@ -153,8 +153,8 @@ def _server(url: str) -> _Server:
 
 
 def _deliver(server: _Server, message: EmailMessage, timeout_s: float) -> None:
-    """Hand the message to the server. Blocks. Raises ToolError: what failed before the server could have
-    accepted it was not executed."""
+    """Send the message to the server; blocks. Raises ToolError, which says `not executed` for a failure
+    before the server could accept the message."""
     began = False
     try:
         with _connect(server, timeout_s) as smtp:

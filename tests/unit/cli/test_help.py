@@ -128,3 +128,10 @@ def test_an_unknown_option_names_the_help_of_its_verb(sandbox: Sandbox):
     assert result.stderr.startswith("error usage: ")
     assert "--store" in result.stderr
     assert result.stderr.endswith("  hint: agentflow run --help\n")
+
+
+def test_an_option_without_its_value_names_the_help_of_its_verb(sandbox: Sandbox):
+    result = sandbox.invoke("run", "flow.yaml", "--input")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error usage: Option '--input' requires an argument.")
+    assert result.stderr.endswith("  hint: agentflow run --help\n")

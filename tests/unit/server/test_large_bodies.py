@@ -66,6 +66,29 @@ def test_too_many_distinct_names_are_refused_before_they_are_decoded(name: Calla
     check_values(f"{{{','.join(members[1:])}}}".encode())
 
 
+@pytest.mark.parametrize("number", [b"9" * 4_000, b"0." + b"9" * 700], ids=["integers", "fractions"])
+def test_too_many_digits_of_long_numbers_are_refused_before_they_are_decoded(number: bytes):
+    """1,700 integers of 4,000 digits took 0.1 s to decode, 0.3 s to write, and held the loop for 1.2 s."""
+    body = b"[" + (number + b",") * (262_144 // len(number) + 5) + b"1]"
+    with pytest.raises(Refusal) as refused:
+        check_values(body)
+    assert refused.value.code == "payload_too_large"
+    assert "262,144 digits in numbers of more than 100 digits" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + (b"9" * 4_000 + b",") * 65 + b"1]",
+        b"[" + (b"9" * 100 + b",") * 70_000 + b"1]",
+        b'["' + b"9" * 7_000_000 + b'"]',
+    ],
+    ids=["few long ones", "many of 100 digits", "in a text"],
+)
+def test_other_digits_are_not_counted(body: bytes):
+    check_values(body)
+
+
 def test_texts_and_repeated_names_are_no_distinct_names():
     rows = [{"id": f"row {n}:", "note": f'"{n}": '} for n in range(120_000)]
     check_values(msgspec.json.encode(rows))
