@@ -241,7 +241,7 @@ class Runtime(ChildRunCommands):
 
     async def _park(self) -> None:
         """Suspend every live run and wait until each has recorded where it stopped, within the grace."""
-        from agentflow.runtime.run_supervisor import Suspend
+        from agentflow.runtime.supervisor_messages import Suspend
 
         registry = self._registry
         live = [ref for run_id, ref in registry.live.items() if not registry.launches[run_id].rested.done()]

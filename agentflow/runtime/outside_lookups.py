@@ -1,0 +1,147 @@
+"""OutsideLookups: what `decide` has to know from outside of the log, asked for and kept until it is used.
+
+That is the result cache, expected files, the shared store, and code on edges. An answer comes back to the
+RunSupervisor as a message, so that it decides again. Used by that actor alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from agentflow import engine
+from agentflow.events import catalogue as ev
+from agentflow.executors.callables import NO_CALLABLES
+from agentflow.runtime.result_cache import KeepResult, ResultCache
+from agentflow.runtime.shared_store import SharedStore
+from agentflow.runtime.supervisor_messages import Answered, AskAgain, LookedUp
+from agentflow.runtime.workflow_code import judge
+
+if TYPE_CHECKING:
+    from agentflow.events.log import EventLog
+    from agentflow.runtime.run_stepper import RunStepper
+
+__all__ = ["OutsideLookups"]
+
+_STORE_RETRY_S = 0.5
+
+Question = engine.Lookup | engine.Probe | engine.StoreAccess | engine.Judgement
+
+
+class OutsideLookups:
+    """`found` is handed to `decide`: the answers by key, `asked` while one is under way."""
+
+    __slots__ = ("_accesses", "_judged", "_results", "_run", "_store", "found", "keeps_results")
+
+    def __init__(self, run: RunStepper, log: EventLog, store: SharedStore | None) -> None:
+        self._run = run
+        self._store = SharedStore(log) if store is None else store
+        self._results = ResultCache(log, run.clock)
+        self._accesses: deque[tuple[int, engine.StoreAccess]] = deque()  # made once the offset is durable
+        self._judged: list[str] = []
+        self.found: dict[str, Any] = {}
+        nodes = run.state.graph.all_nodes.values()
+        self.keeps_results = any(node.spec.cache is not None or node.kind.uses_store for node in nodes)
+
+    def ask(self, question: Question) -> None:
+        """Ask for what a decision needs; a judgement is answered at once."""
+        if isinstance(question, engine.Judgement):
+            self._judge(question)
+        elif isinstance(question, engine.Lookup):
+            self._look_up(question)
+        elif isinstance(question, engine.Probe):
+            self._probe(question)
+        else:
+            self.found[question.answer_key] = "asked"
+            self._accesses.append((self._run.state.next_offset - 1, question))
+
+    def _judge(self, asked: engine.Judgement) -> None:
+        """Evaluate the code on the edges of a message; the next decision records the routes."""
+        run = self._run
+        code = run.launch.directory.code or NO_CALLABLES
+        self.found[asked.key] = judge(asked.node, asked.message, code, run.state.shared.values)
+        self._judged.append(asked.key)
+
+    def forget_judgements(self) -> None:
+        """Forget the routes that the last decision has recorded."""
+        while self._judged:
+            del self.found[self._judged.pop()]
+
+    def _look_up(self, lookup: engine.Lookup) -> None:
+        key = lookup.activation_key
+        self.found[key] = "asked"
+        recorded = self._run.recorded
+        if recorded is not None and recorded.replayer.serves_lookup(lookup):
+            return
+
+        def found(hit: engine.CacheHit | None) -> LookedUp:
+            return LookedUp(activation_key=key, hit=hit)
+
+        def failed(error: BaseException) -> LookedUp:
+            return LookedUp(activation_key=key, hit=None)  # an unreadable cache is a miss
+
+        self._run.ctx.pipe(self._results.find(lookup.key), found, failed)
+
+    def _probe(self, probe: engine.Probe) -> None:
+        """Look at the expected files of a step before it starts."""
+        from agentflow.runtime.file_snapshots import snapshot_files
+
+        key = probe.activation_key
+        self.found[key] = "asked"
+
+        def found(files: Any) -> LookedUp:
+            return LookedUp(activation_key=key, hit=files)
+
+        def failed(error: BaseException) -> LookedUp:
+            return LookedUp(activation_key=key, hit={})
+
+        looking = asyncio.to_thread(snapshot_files, probe.workspace, probe.names)
+        self._run.ctx.pipe(looking, found, failed)
+
+    def ask_store(self, offset: int) -> None:
+        """Make the accesses of decisions that are durable up to `offset`."""
+        run = self._run
+        while self._accesses and self._accesses[0][0] <= offset:
+            _, access = self._accesses.popleft()
+            key = access.answer_key
+            if run.recorded is not None and run.recorded.serves_access(access):
+                continue
+            answered = partial(_answered, key)
+            run.ctx.pipe(self._store.access(access), answered, partial(_unanswered, key))
+
+    def answered(self, message: Answered) -> None:
+        """Keep the answer of the store and go on; ask again after 0.5 s if there was none."""
+        if message.failed:
+            again = AskAgain(answer_key=message.answer_key)
+            self._run.ctx.timers.start(f"store {message.answer_key}", _STORE_RETRY_S, again)
+            return
+        self.found[message.answer_key] = message.answer
+        self._run.advance([])
+
+    def result_to_keep(self, data: ev.WorkflowStepCompleted) -> KeepResult | None:
+        """Return what the result cache keeps of a step once its event is durable; forget its answers."""
+        state = self._run.state
+        name = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
+        activation = state.open.get(name)
+        self.found.pop(name, None)
+        for answer in [key for key in self.found if key.startswith(engine.answer_prefix(name))]:
+            del self.found[answer]
+        cache = None if activation is None else activation.node.spec.cache
+        if activation is None or cache is None or data.cached is not UNSET:
+            return None
+        key = engine.result_key(state, activation)
+        if key is None:
+            return None
+        return KeepResult(key=key, workflow_id=state.workflow_id, offset=state.next_offset, ttl=cache.ttl)
+
+
+def _answered(key: str, answer: Any) -> Answered:
+    return Answered(answer_key=key, answer=answer)
+
+
+def _unanswered(key: str, error: BaseException) -> Answered:
+    return Answered(answer_key=key, answer=None, failed=True)
