@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import count, repeat
 from operator import itemgetter
 
@@ -38,6 +39,7 @@ from agentflow.events.rules import (
     state_after,
     tombstone_of,
 )
+from agentflow.events.sealing import UnsealedBatch
 from agentflow.events.tombstone import Tombstone
 
 __all__ = ["MemoryLog"]
@@ -48,28 +50,32 @@ class _Run:
     their size, both of the first `measured` of the events."""
 
     __slots__ = (
+        "_events",
+        "_late",
+        "_parent",
         "bytes",
         "earliest",
         "ended",
         "epoch",
-        "events",
+        "last",
         "measured",
         "meta",
         "names",
         "owner",
-        "parent",
         "snapshots",
         "state",
         "updated_at",
     )
 
-    def __init__(self, meta: RunMeta, first: StoredEvent) -> None:
+    def __init__(self, meta: RunMeta, first: int) -> None:
         self.meta = meta
-        self.parent = parent_of(first.body)
+        self._parent: str | None = ""  # not looked for yet
         self.owner: Owner | None = meta.owner or this_process()
         self.epoch = FIRST_EPOCH
-        self.events: list[StoredEvent] = []
-        self.earliest = first.offset
+        self._events: list[StoredEvent] = []
+        self._late: list[UnsealedBatch] = []  # behind `_events`, not encoded yet
+        self.earliest = first
+        self.last = first - 1
         self.bytes = self.measured = 0
         self.names = {meta.definition_hash}
         self.snapshots: dict[str, dict[int, bytes]] = {}
@@ -78,12 +84,29 @@ class _Run:
         self.ended = False
 
     @property
-    def last(self) -> int:
-        return self.earliest + len(self.events) - 1
+    def events(self) -> list[StoredEvent]:
+        """The events that are left, encoded by now."""
+        if self._late:
+            for batch in self._late:
+                self._events += batch.stored()
+            self._late.clear()
+        return self._events
+
+    @property
+    def parent(self) -> str | None:
+        if self._parent == "":
+            self._parent = parent_of(self.events[0].body)
+        return self._parent
 
     def extend(self, batch: Append) -> None:
-        self.events.extend(batch.events)
-        self.updated_at = batch.events[-1].ts
+        events = batch.events
+        if isinstance(events, UnsealedBatch):
+            self._late.append(events)
+            self.updated_at = events.ts
+        else:
+            self.events.extend(events)
+            self.updated_at = events[-1].ts
+        self.last += len(events)
         self.state = state_after(batch, self.state)
         self.ended = self.state in ENDED
 
@@ -96,6 +119,7 @@ class _Run:
 
     def trim(self, before: int) -> int:
         earliest = first_kept(self.earliest, self.last, before)
+        _ = self.parent  # its event may go
         del self.events[: earliest - self.earliest]
         self.earliest = earliest
         kept = [data for snapshots in self.snapshots.values() for data in snapshots.values()]
@@ -124,12 +148,15 @@ class _Run:
 
 _Entry = tuple[int, str, StoredEvent]
 """An event in the order of commits, with its run; numbers of events that are gone are not used again."""
+_Batch = tuple[int, str, Sequence[StoredEvent]]
+"""A batch likewise; the number is that of its first event."""
 
 
 class MemoryLog(BaseLog):
     """An EventLog in dictionaries of this process. Methods never suspend."""
 
     durable = False
+    seals_late = True
     shared = False
     url = "memory:"
     failure: AgentflowError | None = None
@@ -138,7 +165,8 @@ class MemoryLog(BaseLog):
         self._runs: dict[str, _Run] = {}
         self._gone: dict[str, Tombstone] = {}
         self._order: list[tuple[int, str]] = []  # (created_at, workflow_id), sorted
-        self._all: list[_Entry] = []
+        self._entries: list[_Entry] = []
+        self._fresh: list[_Batch] = []  # batches that are not among the entries yet
         self._count = 0  # events ever appended
         self._blobs: dict[str, bytes] = {}
         self._definitions: dict[str, bytes] = {}
@@ -167,21 +195,29 @@ class MemoryLog(BaseLog):
             return _failed(error)
         if run is None:
             assert batch.run is not None  # refusal() let only a first batch pass
-            self._put_run(workflow_id, batch.run, batch.events[0])
+            self._put_run(workflow_id, batch.run, batch.expected)
         self._take(batch)
         return self._acknowledged()
 
-    def _put_run(self, workflow_id: str, meta: RunMeta, first: StoredEvent) -> None:
-        """Add a run without events, which begins with `first`."""
+    def _put_run(self, workflow_id: str, meta: RunMeta, first: int) -> None:
+        """Add a run without events, which begins at offset `first`."""
         self._runs[workflow_id] = _Run(meta, first)
         key = (meta.created_at, workflow_id)
         self._order.insert(bisect_left(self._order, key), key)
 
     def _take(self, batch: Append) -> None:
-        workflow_id, number = batch.workflow_id, self._count
+        workflow_id = batch.workflow_id
         self._runs[workflow_id].extend(batch)
-        self._all.extend(zip(count(number), repeat(workflow_id), batch.events, strict=False))
+        self._fresh.append((self._count, workflow_id, batch.events))
         self._count += len(batch.events)
+
+    @property
+    def _all(self) -> list[_Entry]:
+        """Every event, in the order of commits; a query makes the entries, an append does not."""
+        for number, workflow_id, events in self._fresh:
+            self._entries.extend(zip(count(number), repeat(workflow_id), events, strict=False))
+        self._fresh.clear()
+        return self._entries
 
     def _acknowledged(self) -> asyncio.Future[None]:
         # One future that is done serves every append: awaiting it again gives the same None at once.
@@ -319,7 +355,7 @@ class MemoryLog(BaseLog):
         run = self._find(workflow_id)
         check_removable(workflow_id, run.state, run.ended)
         earliest = run.trim(before)
-        self._all = [e for e in self._all if e[1] != workflow_id or e[2].offset >= earliest]
+        self._entries = [e for e in self._all if e[1] != workflow_id or e[2].offset >= earliest]
         return earliest
 
     async def delete(self, workflow_id: str, at: int) -> Tombstone:
@@ -329,7 +365,7 @@ class MemoryLog(BaseLog):
         gone = self._gone[workflow_id] = tombstone_of(run.row(workflow_id), at)
         del self._runs[workflow_id]
         self._order.remove((run.meta.created_at, workflow_id))
-        self._all = [entry for entry in self._all if entry[1] != workflow_id]
+        self._entries = [entry for entry in self._all if entry[1] != workflow_id]
         return gone
 
     async def sweep(self, before: int) -> Swept:
