@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from actors import Context
 from agentflow import engine
@@ -118,6 +118,28 @@ class RunStepper:
         events: list[ev.RunEvent] = []
         self.record(decisions, events, now)
         self.decide(events, now)
+        self._append(first, events, now)
+
+    def complete_call(self, call_id: str, output: Any, duration_ms: int) -> None:
+        """Apply the result of a call, and append it with what follows from it as one batch."""
+        outside = self.outside
+        if not (self.recorded or outside.found or outside.keeps_results or self.launch.queued):
+            now, first = self.now(), self.state.next_offset
+            events = None
+            if self.suspending is None:
+                events = engine.complete_plain_call(
+                    self.state, call_id, output, duration_ms, now, self.effects
+                )
+            if events is not None:
+                if engine.has_more(self.state):
+                    self.decide(events, now)
+                self.decided_at = now
+                self._append(first, events, now)
+                return
+        self.advance(engine.tool_completed(self.state, call_id, output, duration_ms))
+
+    def _append(self, first: int, events: list[ev.RunEvent], now: int) -> None:
+        """Send a batch to the log, if there is any, and see to what may go on."""
         if events:
             self.commit(first, events, now)
         if not self.outbox:

@@ -401,9 +401,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     @on(ToolCallSuccess)
     def tool_answered(self, message: ToolCallSuccess) -> None:
         self._dispatcher.call_ended(message.call_id)
-        self._run.advance(
-            engine.tool_completed(self._state, message.call_id, message.output, message.duration_ms)
-        )
+        self._run.complete_call(message.call_id, message.output, message.duration_ms)
         self._stop.call_ended()
 
     @on(ToolCallFailure)
