@@ -230,6 +230,7 @@ def test_a_plain_call_gives_the_events_and_the_state_that_decide_and_evolve_give
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_plain_call_gives_the_same_on_many_graphs():
     assert play(range(SEEDS, MANY_SEEDS)) > MANY_SEEDS
 
