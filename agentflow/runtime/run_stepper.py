@@ -55,6 +55,7 @@ class RunStepper:
         "decided_at",
         "effects",
         "launch",
+        "launch_early",
         "monotonic",
         "outbox",
         "outside",
@@ -90,7 +91,8 @@ class RunStepper:
         if replay is not None:
             self.recorded = RecordedAnswers(self, Replayer(replay.recording, replay.policy, launch.plan))
         self.watch: CommitWatch
-        """Set by the supervisor."""
+        self.launch_early: Callable[[Batch], None]
+        """Called with each batch that was sent. Both are set by the supervisor."""
         self.effects: list[engine.Effect] = []
         """Of the events that are not on their way to the log yet."""
         self.suspending: Suspend | None = None
@@ -205,9 +207,12 @@ class RunStepper:
             labels=launch.labels if started else {},
         )
         results, self._results = self._results, []
-        effects, self.effects = self.effects, []
-        self.outbox.put(Batch(commit, effects, results))
+        batch = Batch(commit, self.effects, results)
+        self.effects = []
+        self.outbox.put(batch)
         self.watch.batch_sent()
+        if first:  # before that nothing of the run is durable
+            self.launch_early(batch)
 
     def interrupted(self, now: int, *, stopped: bool = False) -> Decisions:
         """Return the ends of the calls that no process makes any more."""

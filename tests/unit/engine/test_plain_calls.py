@@ -1,8 +1,8 @@
-"""`complete_plain_call` against `decide` and `evolve`: the same events and the same state, whatever the graph.
+"""`complete_plain_call` against `decide` and `evolve`: the same events and the same state on any graph.
 
-Each seed makes a graph of calls with gates, limits, loops and branches here and there, and answers its calls in
-random order, with failures, lost calls, clock steps and crashes. Before each answer the log is folded into a
-twin, on which the plain way is taken.
+Each seed makes a graph of calls with gates, limits, loops and branches here and there, and answers its calls
+in random order, with failures, lost calls, clock steps and crashes. Before each answer the log is folded into
+a twin, on which the plain way is taken.
 """
 
 from __future__ import annotations
