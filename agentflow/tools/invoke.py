@@ -26,6 +26,7 @@ __all__ = ["invoke", "run_function"]
 _MAX_MESSAGE = 2_000
 # Beyond this a float has no fraction to lose, and may stand for many integers.
 _EXACT = 2**53
+_PLAIN = frozenset({dict, list, str, int, float, bool, type(None)})
 
 
 async def invoke(tool: PythonTool, arguments: dict[str, Any], ctx: ToolContext) -> Any:
@@ -67,8 +68,11 @@ async def _run(call: Callable[[], Any], name: str, *, is_async: bool) -> Any:
     """Return what the function returns. A child that it forks, and that comes back from it, ends here."""
     process = os.getpid()
     try:
-        result = await call() if is_async else await in_thread(call, f"agentflow tool {name}")
-        if inspect.isawaitable(result):  # a plain function around an async one
+        if is_async:
+            result = await call()
+        else:
+            result = await in_thread(call, f"agentflow tool {name}")
+        if result.__class__ not in _PLAIN and inspect.isawaitable(result):  # a function around an async one
             result = await result
     except BaseException as error:
         if os.getpid() != process:
